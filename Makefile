@@ -1,0 +1,39 @@
+# Two commands matter: `make demo` runs the main job, `make test` runs all tests. Both set up what they need first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup system demo test check format bench clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## prepare .venv, the pinned dependencies and Java
+
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
+	@touch $(READY)
+
+system: ## install the optional system parts some tests use (Debian, Ubuntu)
+	@sh scripts/system.sh
+
+demo: $(READY) ## the main job: an emergency application end to end
+	@$(BIN)/tocsin demo
+
+test: $(READY) ## all tests; says what it skipped and why
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(READY) ## ruff, mypy --strict and the architecture test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: $(READY) ## rewrite the sources in the project's format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## remove everything that make made
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

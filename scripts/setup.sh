@@ -1,0 +1,30 @@
+#!/bin/sh
+# Makes .venv with the pinned dependencies and sees to it that a Java runtime is there.
+# Run by `make setup`; safe to run again. PYTHON and VENV come from the Makefile.
+set -eu
+PYTHON="${PYTHON:-python3}"
+VENV="${VENV:-.venv}"
+here=$(dirname "$0")
+
+say() { printf '%s\n' "tocsin setup: $*"; }
+stop() { printf '%s\n' "tocsin setup: $*" >&2; exit 1; }
+
+command -v "$PYTHON" >/dev/null 2>&1 ||
+  stop "there is no '$PYTHON'; install Python 3.11 or newer, or call make with PYTHON=/path/to/python3."
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  stop "$("$PYTHON" --version) is too old; install Python 3.11 or newer, or call make with PYTHON=/path/to/python3."
+
+# Debian keeps ensurepip in a package of its own, named after the interpreter.
+if ! "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null; then
+  version=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  sh "$here/apt.sh" "python$version-venv" || sh "$here/apt.sh" python3-venv ||
+    stop "Python's venv module is missing; install it with: apt-get install python3-venv"
+fi
+
+sh "$here/java.sh"
+
+# A half-made environment is worse than none: build it anew when its pip does not answer.
+"$VENV/bin/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$VENV"; say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
+say "installing the pinned dependencies (about a minute the first time)"
+"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+say "ready"

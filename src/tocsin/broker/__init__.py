@@ -1,0 +1,1 @@
+"""Broker logic without I/O: `handle(event, now) -> effects`."""

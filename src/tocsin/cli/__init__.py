@@ -1,0 +1,1 @@
+"""The `tocsin` command: one file per command."""

@@ -1,0 +1,41 @@
+"""The `tocsin` command: each module of `tocsin.cli.commands` and `tocsin.cli.bench` is one command.
+
+A command module defines `register(app)`. It imports what it needs inside the command, so that `tocsin --help` does not
+load Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+import typer
+
+from tocsin.cli import bench, commands
+
+
+def make_app() -> typer.Typer:
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        help="Tocsin: Big Active Data publish/subscribe on Apache Spark.",
+    )
+    app.callback()(lambda: None)
+    _register_all(commands, app)
+    measurements = typer.Typer(no_args_is_help=True, help="Measure a part; every benchmark checks its answers first.")
+    measurements.callback()(lambda: None)
+    _register_all(bench, measurements)
+    app.add_typer(measurements, name="bench")
+    return app
+
+
+def _register_all(package: ModuleType, app: typer.Typer) -> None:
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
+        importlib.import_module(f"{package.__name__}.{module.name}").register(app)
+
+
+def main() -> None:
+    make_app()()

@@ -1,0 +1,1 @@
+"""The SDK: publisher and subscriber."""

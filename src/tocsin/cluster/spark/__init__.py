@@ -1,0 +1,1 @@
+"""The only place that imports pyspark: session, ingestion, channel execution, compaction."""

@@ -1,0 +1,1 @@
+"""The coordinator's control loop without I/O: registry, load view, arbiter, migrations, failover."""

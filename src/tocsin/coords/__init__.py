@@ -1,0 +1,1 @@
+"""Network coordinates: the value, the estimator, synthetic round-trip-time worlds. Pure."""

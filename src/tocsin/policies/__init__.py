@@ -1,0 +1,1 @@
+"""Pure `(snapshot, params, rng) -> plan`: the load model, placement, migration, shuffle."""

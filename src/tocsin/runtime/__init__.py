@@ -1,0 +1,1 @@
+"""The asyncio processes around the pure parts: servers, links, stores, clocks."""

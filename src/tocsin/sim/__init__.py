@@ -1,0 +1,1 @@
+"""The discrete-event driver of the same logic: kernel, workloads, traces."""

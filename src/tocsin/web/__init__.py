@@ -1,0 +1,1 @@
+"""The dashboard: one page, no build step."""

@@ -1,0 +1,1 @@
+"""What travels between parts: messages, their codecs, error codes. Imports only `model`."""

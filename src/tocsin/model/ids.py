@@ -1,0 +1,13 @@
+"""Ids are NewTypes: plain at run time, distinct to the type checker."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+DatasetName = NewType("DatasetName", str)
+ChannelName = NewType("ChannelName", str)
+FeedName = NewType("FeedName", str)
+BrokerId = NewType("BrokerId", str)
+SubscriberId = NewType("SubscriberId", str)
+SubscriptionId = NewType("SubscriptionId", str)
+"""A backend subscription: 32 hex digits, the digest of a channel and its canonical parameters."""

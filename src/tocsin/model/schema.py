@@ -1,0 +1,76 @@
+"""Columns and their types, named as Spark SQL names them. Used by datasets and by the parameters of channels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+SCALARS = frozenset(
+    {"STRING", "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "TIMESTAMP"}
+)
+_SYNONYMS = {
+    "VARCHAR": "STRING", "TEXT": "STRING", "BOOL": "BOOLEAN", "BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT",
+    "LONG": "BIGINT", "REAL": "FLOAT", "DEC": "DECIMAL(10,0)", "NUMERIC": "DECIMAL(10,0)", "DECIMAL": "DECIMAL(10,0)",
+}  # fmt: skip
+_DECIMAL = re.compile(r"(?:DECIMAL|DEC|NUMERIC)\((\d+)(?:,(\d+))?\)")
+_ARRAY = re.compile(r"ARRAY<(.+)>")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+
+
+def is_name(text: str) -> bool:
+    """True for what may name a dataset, channel, feed, column or parameter: safe in SQL, paths and URLs as it stands.
+
+    A leading underscore is kept for Tocsin's own columns.
+    """
+    return _NAME.fullmatch(text) is not None
+
+
+def canonical_type(text: str) -> str | None:
+    """The one spelling of a type (`long` → `BIGINT`), or None if it is none of ours."""
+    squeezed = re.sub(r"\s+", "", text).upper()
+    if squeezed in SCALARS:
+        return squeezed
+    if squeezed in _SYNONYMS:
+        return _SYNONYMS[squeezed]
+    if match := _DECIMAL.fullmatch(squeezed):
+        precision, scale = int(match[1]), int(match[2] or 0)
+        return f"DECIMAL({precision},{scale})" if 1 <= precision <= 38 and scale <= precision else None
+    if match := _ARRAY.fullmatch(squeezed):
+        element = canonical_type(match[1])
+        return None if element is None else f"ARRAY<{element}>"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str
+    """Canonical: see `canonical_type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def of(cls, **types: str) -> Self:
+        """`Schema.of(kind="STRING", severity="INT")`; raises ValueError on a type that is none of ours."""
+        columns = []
+        for name, text in types.items():
+            canonical = canonical_type(text)
+            if canonical is None:
+                raise ValueError(f"{text!r} is not a column type")
+            columns.append(Column(name, canonical))
+        return cls(tuple(columns))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def type_of(self, name: str) -> str | None:
+        return next((column.type for column in self.columns if column.name == name), None)
+
+    def ddl(self) -> str:
+        """`kind STRING, severity INT`, as Spark reads it. Names were validated by `is_name`."""
+        return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)

@@ -1,0 +1,25 @@
+"""What the data cluster must not forget: see `catalog.catalog`."""
+
+from tocsin.cluster.catalog.catalog import Catalog, dataset_owner, results_owner
+from tocsin.cluster.catalog.tables import (
+    NewFile,
+    StoredChannel,
+    StoredDataset,
+    StoredExecution,
+    StoredFeed,
+    StoredFile,
+    StoredSubscription,
+)
+
+__all__ = [
+    "Catalog",
+    "NewFile",
+    "StoredChannel",
+    "StoredDataset",
+    "StoredExecution",
+    "StoredFeed",
+    "StoredFile",
+    "StoredSubscription",
+    "dataset_owner",
+    "results_owner",
+]

@@ -1,0 +1,397 @@
+"""The catalog: everything the data cluster must not forget, in one transactional database.
+
+Data lies in immutable Parquet files under the root; which files belong to a dataset or to a channel's results is
+decided here and only here. A batch of records or an execution becomes visible in the same transaction that moves the
+position it was read from, so a process that dies at any point has either done all of it or nothing. Files that no row
+names are leftovers of such deaths and are swept away.
+
+SQLite by default, any SQLAlchemy URL otherwise. Driven by `cluster.engine`; knows neither Spark nor clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tocsin.cluster.catalog.database import Database, insert_many
+from tocsin.cluster.catalog.subscriptions import SubscriptionTable
+from tocsin.cluster.catalog.tables import (
+    NewFile,
+    StoredChannel,
+    StoredDataset,
+    StoredExecution,
+    StoredFeed,
+    StoredFile,
+    channels,
+    datasets,
+    executions,
+    facts,
+    feeds,
+    files,
+    garbage,
+    holders,
+    positions,
+    schema,
+    subscriptions,
+    tokens,
+)
+from tocsin.model.entities import Channel, Dataset, Feed
+from tocsin.model.ids import ChannelName, DatasetName, FeedName
+from tocsin.wire.errors import Code, TocsinError
+
+
+def dataset_owner(name: str) -> str:
+    return f"dataset:{name}"
+
+
+def results_owner(name: str, epoch: int) -> str:
+    return f"results:{name}:{epoch}"
+
+
+class Catalog:
+    """Thread-safe. One process at a time: the data root is locked by whoever opens it."""
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(url, schema)
+        self.subscriptions = SubscriptionTable(self._database)
+
+    def close(self) -> None:
+        self._database.close()
+
+    # -- facts and tokens ------------------------------------------------------------------------------------------
+
+    def fact(self, name: str) -> str | None:
+        with self._database.read() as connection:
+            value: str | None = connection.scalar(sa.select(facts.c.value).where(facts.c.name == name))
+            return value
+
+    def set_fact(self, name: str, value: str) -> None:
+        with self._database.write() as connection:
+            connection.execute(sa.delete(facts).where(facts.c.name == name))
+            connection.execute(sa.insert(facts).values(name=name, value=value))
+
+    def add_token(self, digest: str, name: str, scopes: Sequence[str], expires_s: float | None) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                sa.insert(tokens).values(digest=digest, name=name, scopes=" ".join(scopes), expires_s=expires_s)
+            )
+
+    def tokens(self) -> list[tuple[str, str, tuple[str, ...], float | None]]:
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(tokens.c.digest, tokens.c.name, tokens.c.scopes, tokens.c.expires_s))
+            return [(digest, name, tuple(scopes.split()), expires_s) for digest, name, scopes, expires_s in rows]
+
+    # -- datasets, channels, feeds ---------------------------------------------------------------------------------
+
+    def datasets(self) -> list[StoredDataset]:
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(datasets).order_by(datasets.c.name))
+            return [
+                StoredDataset(msgspec.json.decode(row.definition, type=Dataset), row.version, row.position)
+                for row in rows
+            ]
+
+    def create_dataset(self, dataset: Dataset, new_files: Sequence[NewFile] = (), at_s: float = 0.0) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                sa.insert(datasets).values(
+                    name=dataset.name, definition=_json(dataset), version=1 if new_files else 0, position=0
+                )
+            )
+            _insert_files(connection, dataset_owner(dataset.name), new_files, at_s)
+
+    def replace_static(self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float) -> None:
+        """Loading a STATIC dataset again replaces it as a whole."""
+        with self._database.write() as connection:
+            connection.execute(
+                sa.update(datasets)
+                .where(datasets.c.name == dataset.name)
+                .values(definition=_json(dataset), version=version)
+            )
+            owner = dataset_owner(dataset.name)
+            _discard(connection, files.c.owner == owner, at_s)
+            _insert_files(connection, owner, new_files, at_s)
+
+    def drop_dataset(self, name: DatasetName, at_s: float) -> None:
+        with self._database.write() as connection:
+            connection.execute(sa.delete(datasets).where(datasets.c.name == name))
+            _discard(connection, files.c.owner == dataset_owner(name), at_s)
+
+    def channels(self) -> list[StoredChannel]:
+        with self._database.read() as connection:
+            held: dict[str, dict[DatasetName, int]] = {}
+            for row in connection.execute(sa.select(positions)):
+                held.setdefault(row.channel, {})[DatasetName(row.dataset)] = row.version
+            rows = connection.execute(sa.select(channels).order_by(channels.c.name))
+            return [
+                StoredChannel(
+                    msgspec.json.decode(row.definition, type=Channel), row.epoch, row.execution, held.get(row.name, {})
+                )
+                for row in rows
+            ]
+
+    def create_channel(self, channel: Channel, epoch: int, at: Mapping[DatasetName, int]) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                sa.insert(channels).values(name=channel.name, epoch=epoch, definition=_json(channel), execution=0)
+            )
+            insert_many(
+                connection,
+                positions,
+                [{"channel": channel.name, "dataset": name, "version": version} for name, version in at.items()],
+            )
+
+    def drop_channel(self, name: ChannelName, epoch: int, at_s: float) -> None:
+        with self._database.write() as connection:
+            own = sa.select(subscriptions.c.number).where(subscriptions.c.channel == name)
+            connection.execute(sa.delete(holders).where(holders.c.number.in_(own)))
+            connection.execute(sa.delete(subscriptions).where(subscriptions.c.channel == name))
+            connection.execute(sa.delete(positions).where(positions.c.channel == name))
+            connection.execute(sa.delete(executions).where(executions.c.channel == name))
+            connection.execute(sa.delete(channels).where(channels.c.name == name))
+            _discard(connection, files.c.owner == results_owner(name, epoch), at_s)
+
+    def feeds(self) -> list[StoredFeed]:
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(feeds).order_by(feeds.c.name))
+            return [
+                StoredFeed(msgspec.json.decode(row.definition, type=Feed), row.generation, row.batch) for row in rows
+            ]
+
+    def create_feed(self, feed: Feed, generation: int) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                sa.insert(feeds).values(name=feed.name, definition=_json(feed), generation=generation, batch=-1)
+            )
+
+    def drop_feed(self, name: FeedName) -> None:
+        with self._database.write() as connection:
+            connection.execute(sa.delete(feeds).where(feeds.c.name == name))
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def files(self, owner: str, after: int | None = None, upto: int | None = None) -> list[StoredFile]:
+        """An owner's files that may hold something of the half-open interval (after, upto]."""
+        query = sa.select(files).where(files.c.owner == owner).order_by(files.c.first, files.c.id)
+        if after is not None:
+            query = query.where(files.c.last > after)
+        if upto is not None:
+            query = query.where(files.c.first <= upto)
+        with self._database.read() as connection:
+            return [_stored_file(row) for row in connection.execute(query)]
+
+    def commit_records(
+        self,
+        dataset: DatasetName,
+        version: int,
+        new_files: Sequence[NewFile],
+        at_s: float,
+        *,
+        position: int | None = None,
+        feed: FeedName | None = None,
+        batch: int | None = None,
+    ) -> None:
+        """One micro-batch enters its dataset, and where it was read from is remembered with it."""
+        changed: dict[str, int] = {} if position is None else {"position": position}
+        with self._database.write() as connection:
+            updated = connection.execute(
+                sa.update(datasets)
+                .where(datasets.c.name == dataset, datasets.c.version == version - 1)
+                .values(version=version, **changed)
+            )
+            if updated.rowcount != 1:
+                raise TocsinError(
+                    Code.INTERNAL, f"dataset {dataset} is not at version {version - 1}: two writers are at work on it"
+                )
+            if feed is not None:
+                connection.execute(sa.update(feeds).where(feeds.c.name == feed).values(batch=batch))
+            _insert_files(connection, dataset_owner(dataset), new_files, at_s)
+
+    def commit_execution(
+        self,
+        channel: ChannelName,
+        epoch: int,
+        execution: int,
+        intervals: Mapping[DatasetName, tuple[int, int]],
+        new_files: Sequence[NewFile],
+        *,
+        results: int,
+        size_bytes: int,
+        started_s: float,
+        finished_s: float,
+    ) -> int | None:
+        """Move the channel past its intervals and, if there were results, make them visible; returns the sequence."""
+        with self._database.write() as connection:
+            _advance(connection, channel, intervals)
+            if not results:
+                return None
+            connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=execution))
+            _insert_files(connection, results_owner(channel, epoch), new_files, finished_s)
+            done = connection.execute(
+                sa.insert(executions).values(
+                    channel=channel,
+                    epoch=epoch,
+                    execution=execution,
+                    intervals=_json(intervals),
+                    results=results,
+                    bytes=size_bytes,
+                    started_s=started_s,
+                    finished_s=finished_s,
+                )
+            )
+            primary_key = done.inserted_primary_key
+            assert primary_key is not None
+            return int(primary_key[0])
+
+    def advance(self, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]) -> None:
+        """Move a channel past records nobody was subscribed for."""
+        with self._database.write() as connection:
+            _advance(connection, channel, intervals)
+
+    def replace_files(self, owner: str, old: Sequence[StoredFile], new: Sequence[NewFile], at_s: float) -> bool:
+        """Swap files for their compacted form, unless one of them was dropped meanwhile."""
+        with self._database.write() as connection:
+            ids = [file.id for file in old]
+            here = connection.scalar(sa.select(sa.func.count()).select_from(files).where(files.c.id.in_(ids)))
+            if here != len(ids):
+                return False
+            _discard(connection, files.c.id.in_(ids), at_s)
+            newest_s = max(file.at_s for file in old)
+            generation = max(file.generation for file in old) + 1
+            _insert_files(connection, owner, new, newest_s, generation)
+            return True
+
+    def expire_files(self, owner: str, before_s: float, upto: int, at_s: float) -> int:
+        """Drop files whose newest row is older than `before_s` and that nobody above `upto` still waits for."""
+        with self._database.write() as connection:
+            old = (files.c.owner == owner) & (files.c.at_s < before_s) & (files.c.last <= upto)
+            return _discard(connection, old, at_s)
+
+    def expire_executions(self, channel: ChannelName, before_s: float) -> None:
+        with self._database.write() as connection:
+            connection.execute(
+                sa.delete(executions).where(executions.c.channel == channel, executions.c.finished_s < before_s)
+            )
+
+    def discard_paths(self, paths: Iterable[str], at_s: float) -> None:
+        with self._database.write() as connection:
+            _insert_garbage(connection, paths, at_s)
+
+    def collect_garbage(self, before_s: float, delete: Callable[[str], None]) -> int:
+        """Delete what was dropped before `before_s`, file by file; a crash in between only repeats a deletion."""
+        with self._database.read() as connection:
+            paths = list(connection.scalars(sa.select(garbage.c.path).where(garbage.c.since_s < before_s)))
+        for path in paths:
+            delete(path)
+        with self._database.write() as connection:
+            for start in range(0, len(paths), 500):
+                connection.execute(sa.delete(garbage).where(garbage.c.path.in_(paths[start : start + 500])))
+        return len(paths)
+
+    def known_paths(self) -> set[str]:
+        with self._database.read() as connection:
+            return set(connection.scalars(sa.select(files.c.path))) | set(connection.scalars(sa.select(garbage.c.path)))
+
+    # -- executions ------------------------------------------------------------------------------------------------
+
+    def executions(
+        self, after_sequence: int = 0, *, channel: ChannelName | None = None, limit: int = 1000, newest: bool = False
+    ) -> list[StoredExecution]:
+        query = sa.select(executions).where(executions.c.sequence > after_sequence).limit(limit)
+        query = query.order_by(executions.c.sequence.desc() if newest else executions.c.sequence)
+        if channel is not None:
+            query = query.where(executions.c.channel == channel)
+        with self._database.read() as connection:
+            return [_stored_execution(row) for row in connection.execute(query)]
+
+    def last_sequence(self) -> int:
+        with self._database.read() as connection:
+            return connection.scalar(sa.select(sa.func.max(executions.c.sequence))) or 0
+
+    def first_sequence(self) -> int | None:
+        with self._database.read() as connection:
+            first: int | None = connection.scalar(sa.select(sa.func.min(executions.c.sequence)))
+            return first
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _stored_file(row: Any) -> StoredFile:
+    return StoredFile(
+        path=row.path,
+        rows=row.rows,
+        bytes=row.bytes,
+        first=row.first,
+        last=row.last,
+        id=row.id,
+        at_s=row.at_s,
+        generation=row.generation,
+    )
+
+
+def _stored_execution(row: Any) -> StoredExecution:
+    intervals = msgspec.json.decode(row.intervals, type=dict[str, tuple[int, int]])
+    return StoredExecution(
+        sequence=row.sequence,
+        channel=ChannelName(row.channel),
+        epoch=row.epoch,
+        execution=row.execution,
+        intervals={DatasetName(name): interval for name, interval in intervals.items()},
+        results=row.results,
+        bytes=row.bytes,
+        started_s=row.started_s,
+        finished_s=row.finished_s,
+    )
+
+
+def _advance(connection: Connection, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]) -> None:
+    for dataset, (after, upto) in intervals.items():
+        moved = connection.execute(
+            sa.update(positions)
+            .where(positions.c.channel == channel, positions.c.dataset == dataset, positions.c.version == after)
+            .values(version=upto)
+        )
+        if moved.rowcount != 1:
+            raise TocsinError(
+                Code.INTERNAL, f"channel {channel} does not stand at version {after} of {dataset}: it ran twice"
+            )
+
+
+def _insert_files(
+    connection: Connection, owner: str, new_files: Sequence[NewFile], at_s: float, generation: int = 0
+) -> None:
+    insert_many(
+        connection,
+        files,
+        [
+            {
+                "owner": owner,
+                "path": file.path,
+                "rows": file.rows,
+                "bytes": file.bytes,
+                "first": file.first,
+                "last": file.last,
+                "at_s": at_s,
+                "generation": generation,
+            }
+            for file in new_files
+        ],
+    )
+
+
+def _discard(connection: Connection, condition: sa.ColumnElement[bool], at_s: float) -> int:
+    """Readers may still be inside these files: they become garbage now and are deleted after a while."""
+    paths = list(connection.scalars(sa.select(files.c.path).where(condition)))
+    connection.execute(sa.delete(files).where(condition))
+    _insert_garbage(connection, paths, at_s)
+    return len(paths)
+
+
+def _insert_garbage(connection: Connection, paths: Iterable[str], at_s: float) -> None:
+    insert_many(connection, garbage, [{"path": path, "since_s": at_s} for path in paths], ignore_existing=True)

@@ -1,0 +1,75 @@
+"""One SQL database for stored state: SQLite by default, PostgreSQL by URL. Connections, transactions, bulk inserts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.engine import Connection
+
+T = TypeVar("T")
+
+
+class Database:
+    """Thread-safe. `write` is one transaction; `read` sees one consistent state and never waits for a writer."""
+
+    def __init__(self, url: str, tables: sa.MetaData) -> None:
+        self._engine = sa.create_engine(url)
+        self._writing = threading.RLock()
+        if self._engine.dialect.name == "sqlite":
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            sa.event.listen(self._engine, "begin", _begin)
+        self._writer = self._engine.execution_options(writes=True)
+        tables.create_all(self._engine)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        # SQLite has one writer: waiting here is cheaper than its busy loop, and other databases do not mind.
+        with self._writing, self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with self._engine.connect() as connection:
+            yield connection
+
+
+def insert_many(
+    connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, object]], *, ignore_existing: bool = False
+) -> None:
+    if not rows:
+        return
+    statement: Any = sa.insert(table)
+    if ignore_existing:
+        if connection.dialect.name == "sqlite":
+            statement = statement.prefix_with("OR IGNORE")
+        else:
+            statement = postgresql_insert(table).on_conflict_do_nothing()
+    connection.execute(statement, [dict(row) for row in rows])
+
+
+def chunks(items: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
+    """Databases bound the number of values in one statement."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # BEGIN is said by _begin, not by Python's driver
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "cache_size=-65536"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that starts as a reader and then writes can fail with "database is locked" in spite of the timeout.
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,173 @@
+"""The catalog's tables and the values read from them. What they mean is said in `cluster.catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from tocsin.model.entities import Channel, Dataset, Feed
+from tocsin.model.ids import ChannelName, DatasetName, SubscriptionId
+
+schema = sa.MetaData()
+_big = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite auto-increments only INTEGER
+
+datasets = sa.Table(
+    "datasets",
+    schema,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("definition", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),  # the last committed batch
+    sa.Column("position", sa.BigInteger, nullable=False),  # the feed log is in the dataset up to here
+)
+channels = sa.Table(
+    "channels",
+    schema,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("definition", sa.Text, nullable=False),
+    sa.Column("execution", sa.BigInteger, nullable=False),  # the last execution number given out
+)
+positions = sa.Table(
+    "positions",
+    schema,
+    sa.Column("channel", sa.Text, primary_key=True),
+    sa.Column("dataset", sa.Text, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),  # NEW covers what is above it
+)
+feeds = sa.Table(
+    "feeds",
+    schema,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("definition", sa.Text, nullable=False),
+    sa.Column("generation", sa.BigInteger, nullable=False),  # names the checkpoint: a feed created again starts anew
+    sa.Column("batch", sa.BigInteger, nullable=False),  # the last micro-batch committed
+)
+files = sa.Table(
+    "files",
+    schema,
+    sa.Column("id", _big, primary_key=True, autoincrement=True),
+    sa.Column("owner", sa.Text, nullable=False, index=True),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("first", sa.BigInteger, nullable=False),  # lowest and highest version (or execution) inside
+    sa.Column("last", sa.BigInteger, nullable=False),
+    sa.Column("at_s", sa.Float, nullable=False),  # when its newest row was committed
+    sa.Column("generation", sa.Integer, nullable=False),  # how often it was rewritten by compaction
+)
+garbage = sa.Table(
+    "garbage",
+    schema,
+    sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("since_s", sa.Float, nullable=False),
+)
+subscriptions = sa.Table(
+    "subscriptions",
+    schema,
+    sa.Column("number", _big, primary_key=True, autoincrement=True),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("id", sa.LargeBinary(16), nullable=False),
+    sa.Column("parameters", sa.Text, nullable=False),  # canonical values, a JSON array
+    sa.UniqueConstraint("channel", "id"),
+    sqlite_autoincrement=True,  # a number is never given twice: results name subscriptions by it
+)
+holders = sa.Table(
+    "holders",
+    schema,
+    sa.Column("number", sa.BigInteger, primary_key=True),
+    sa.Column("broker", sa.Text, primary_key=True, index=True),
+)
+executions = sa.Table(
+    "executions",
+    schema,
+    sa.Column("sequence", _big, primary_key=True, autoincrement=True),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("execution", sa.BigInteger, nullable=False),
+    sa.Column("intervals", sa.Text, nullable=False),  # {dataset: [after, upto]}
+    sa.Column("results", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("started_s", sa.Float, nullable=False),
+    sa.Column("finished_s", sa.Float, nullable=False),
+    sqlite_autoincrement=True,
+)
+tokens = sa.Table(
+    "tokens",
+    schema,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("scopes", sa.Text, nullable=False),
+    sa.Column("expires_s", sa.Float),
+)
+facts = sa.Table(
+    "facts",
+    schema,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that was written and waits to be committed."""
+
+    path: str
+    """Relative to the data root."""
+    rows: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile(NewFile):
+    id: int
+    at_s: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChannel:
+    channel: Channel
+    epoch: int
+    execution: int
+    positions: Mapping[DatasetName, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDataset:
+    dataset: Dataset
+    version: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFeed:
+    feed: Feed
+    generation: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubscription:
+    number: int
+    id: SubscriptionId
+    parameters: str
+    created: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExecution:
+    """One execution that had results. `sequence` orders them over all channels: brokers resume by it."""
+
+    sequence: int
+    channel: ChannelName
+    epoch: int
+    execution: int
+    intervals: Mapping[DatasetName, tuple[int, int]]
+    results: int
+    bytes: int
+    started_s: float
+    finished_s: float

@@ -1,0 +1,214 @@
+"""What an executor does with its share of a result: write it as one Parquet file and report that in one row.
+
+Runs inside Spark's Python workers, so it imports nothing heavy: no Spark, no database. `cluster.spark.writing` sends it
+there. Batches come in as Arrow, and nothing is held in memory but the short cut, which is bounded.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tocsin.cluster.columns import BYTES, NEXT, OFFSET, SUBSCRIPTION, VERSION
+from tocsin.cluster.storage import Storage
+from tocsin.model.cursor import execution_of, offset_of
+
+ROW_GROUP_ROWS = 16_384
+"""Small enough that a pull of a few subscriptions skips most of a large file."""
+SHORT_CUT_BYTES = 1 << 20
+"""Results of one task that are no larger than this also travel with its report."""
+
+SUMMARY = pa.schema([("subscription", pa.int64()), ("results", pa.int64()), ("bytes", pa.int64())])
+BatchWriter = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def records_writer(storage: Storage, folder: str) -> BatchWriter:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        position: int | None = None
+        with _OneFile(storage, folder) as file:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                file.cover(batch[VERSION])
+                if NEXT in batch.schema.names:
+                    position = max(position or 0, pc.max(batch[NEXT]).as_py())
+                    batch = batch.drop_columns([NEXT])
+                file.add(batch)
+        yield from file.report(position=position)
+
+    return write
+
+
+def results_writer(storage: Storage, folder: str, execution: int) -> BatchWriter:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counted = _Counter()
+        kept: list[pa.RecordBatch] | None = []
+        with _OneFile(storage, folder) as file:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                numbers = batch[SUBSCRIPTION].to_numpy()
+                sizes = json_sizes(batch.drop_columns([SUBSCRIPTION]))
+                rows = counted.count(numbers, sizes)
+                stored = pa.RecordBatch.from_arrays(
+                    [batch[SUBSCRIPTION], pa.array(offset_of(execution) + rows), pa.array(sizes), *batch.columns[1:]],
+                    names=[SUBSCRIPTION, OFFSET, BYTES, *batch.schema.names[1:]],
+                )
+                file.add(stored)
+                if kept is not None:
+                    kept.append(stored)
+                    if sum(part.nbytes for part in kept) > SHORT_CUT_BYTES:
+                        kept = None
+        if not file.rows:
+            return
+        file.first, file.last = execution, execution_of(offset_of(execution) + counted.longest)
+        body = to_ipc(pa.Table.from_batches(kept)) if kept else None
+        yield from file.report(summary=to_ipc(counted.table()), body=body)
+
+    return write
+
+
+class _OneFile:
+    """A Parquet file that comes into being with its first batch."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._path = f"{folder}/{uuid.uuid4().hex}.parquet"
+        self._closing = ExitStack()
+        self._stream: pa.NativeFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self.rows = 0
+        self.bytes = 0
+        self.first = 0
+        self.last = 0
+
+    def __enter__(self) -> _OneFile:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        with self._closing:
+            if self._writer is not None and self._stream is not None and failure[0] is None:
+                self._writer.close()
+                self.bytes = self._stream.tell()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._stream = self._closing.enter_context(self._storage.create(self._path))
+            self._writer = pq.ParquetWriter(self._stream, batch.schema, compression="zstd")
+        self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+        self.rows += batch.num_rows
+
+    def cover(self, versions: pa.Array) -> None:
+        ends = pc.min_max(versions).as_py()
+        self.first = min(self.first, ends["min"]) if self.rows else ends["min"]
+        self.last = max(self.last, ends["max"])
+
+    def report(
+        self, position: int | None = None, summary: bytes | None = None, body: bytes | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        if self._writer is not None:
+            yield pa.RecordBatch.from_pylist(
+                [
+                    {
+                        "path": self._path,
+                        "rows": self.rows,
+                        "bytes": self.bytes,
+                        "first": self.first,
+                        "last": self.last,
+                        "position": position,
+                        "summary": summary,
+                        "body": body,
+                    }
+                ],
+                schema=REPORT,
+            )
+
+
+REPORT = pa.schema(
+    [
+        ("path", pa.string()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("position", pa.int64()),
+        ("summary", pa.binary()),
+        ("body", pa.binary()),
+    ]
+)
+
+
+class _Counter:
+    """Numbers the rows of each subscription and adds up their sizes, over batches sorted by subscription."""
+
+    def __init__(self) -> None:
+        self._numbers: list[np.ndarray] = []
+        self._results: list[np.ndarray] = []
+        self._bytes: list[np.ndarray] = []
+        self._open: int | None = None
+        self._open_rows = 0
+        self.longest = 0
+
+    def count(self, numbers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+        lengths = np.diff(np.r_[starts, len(numbers)])
+        carried = np.zeros(len(starts), dtype=np.int64)
+        if self._open == numbers[0]:  # the batch before ended inside this subscription
+            carried[0] = self._open_rows
+        rows: np.ndarray = np.arange(len(numbers)) - np.repeat(starts - carried, lengths)
+        self._numbers.append(numbers[starts])
+        self._results.append(lengths)
+        self._bytes.append(np.add.reduceat(sizes, starts))
+        self._open, self._open_rows = int(numbers[-1]), int(carried[-1] + lengths[-1])
+        self.longest = max(self.longest, int(rows.max()))
+        return rows
+
+    def table(self) -> pa.Table:
+        table = pa.table(
+            [np.concatenate(column) for column in (self._numbers, self._results, self._bytes)], schema=SUMMARY
+        )
+        if len(self._numbers) == 1:
+            return table
+        merged = table.group_by("subscription").aggregate([("results", "sum"), ("bytes", "sum")])
+        return merged.rename_columns(["subscription", "results", "bytes"])
+
+
+def json_sizes(batch: pa.RecordBatch) -> np.ndarray:
+    """How many bytes each row takes as a JSON object, counted by columns; escapes inside strings are not counted."""
+    sizes = np.full(batch.num_rows, 1, dtype=np.int64)  # braces, less the comma that the first field does not have
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        quotes = 0 if _is_bare(column.type) else 2
+        text = column if pa.types.is_string(column.type) else _as_text(column)
+        lengths = pc.add(pc.binary_length(text), quotes)
+        sizes += len(name.encode()) + 4 + pc.fill_null(lengths, 4).to_numpy(zero_copy_only=False)
+    return sizes
+
+
+def _is_bare(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
+    )
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    if pa.types.is_nested(column.type):  # rare in results: measured one by one
+        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+    return column.cast(pa.string())
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def from_ipc(data: bytes | bytearray) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()

@@ -1,0 +1,132 @@
+"""Running a channel: one Spark job for all its backend subscriptions [BAD §3.1, channel execution].
+
+`prepare` compiles a channel and refuses what Spark cannot run for all subscriptions at once; `execute` runs it over one
+interval of records and leaves the results in files that the caller commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tocsin.cluster.channel_query import SUBSCRIPTIONS_VIEW, ChannelQuery, to_lateral_sql
+from tocsin.cluster.columns import SUBSCRIPTION
+from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.cluster.spark.writing import WrittenResults, write_results
+from tocsin.cluster.storage import Storage
+from tocsin.model.entities import Channel, Dataset
+from tocsin.model.schema import Column, Schema
+from tocsin.wire.errors import Code, TocsinError
+
+DatasetFrames = Callable[[SparkSession, str, bool], DataFrame]
+"""(session, dataset name as the query writes it, NEW?) → its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChannel:
+    """A channel that Spark has agreed to run, with a session of its own for its views."""
+
+    channel: Channel
+    query: ChannelQuery
+    session: SparkSession
+    columns: Schema
+    """What a result looks like; types as Spark writes them."""
+    warnings: tuple[str, ...]
+
+
+def prepare(
+    spark: SparkSession, channel: Channel, query: ChannelQuery, datasets: Mapping[str, Dataset], frames: DatasetFrames
+) -> PreparedChannel:
+    """Compile a channel, or raise with the reason. `datasets` by lower-case name; `frames` may give empty ones."""
+    _check_datasets(query, datasets)
+    session = spark.newSession()
+    empty = session.createDataFrame([], f"{SUBSCRIPTION} BIGINT, {channel.parameters.ddl()}".rstrip(", "))
+    try:
+        # Read through a file scan, an empty table does not let the optimiser skip what it could not do otherwise.
+        frame = _frame(session, channel, query, empty, frames)
+        plan = frame._jdf.queryExecution()
+        deterministic = plan.analyzed().deterministic()
+        physical = plan.executedPlan().toString()
+    except PySparkException as error:
+        raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {_reason(error)}") from error
+    if not deterministic:
+        raise TocsinError(
+            Code.BAD_SQL,
+            f"channel {channel.name}: its query is not deterministic, so an execution that is repeated after a crash "
+            "would tell subscribers something else",
+        )
+    columns = _result_columns(channel, frame)
+    return PreparedChannel(channel, query, session, columns, _warnings(physical))
+
+
+def execute(
+    prepared: PreparedChannel,
+    subscribers: SubscriptionFrames,
+    frames: DatasetFrames,
+    storage: Storage,
+    folder: str,
+    execution: int,
+) -> WrittenResults:
+    """Run the channel once and leave its results in files that nobody reads before the caller commits them."""
+    table = subscribers.frame(prepared.session)
+    results = _frame(prepared.session, prepared.channel, prepared.query, table, frames)
+    return write_results(results, storage, folder, execution)
+
+
+def _frame(
+    session: SparkSession, channel: Channel, query: ChannelQuery, subscribers: DataFrame, frames: DatasetFrames
+) -> DataFrame:
+    subscribers.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
+    for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
+        for name in names:
+            frames(session, name, is_new).createOrReplaceTempView(_view(name, is_new))
+    return session.sql(to_lateral_sql(query, _view))
+
+
+def _view(dataset: str, is_new: bool) -> str:
+    """Names come from the declaration's grammar: letters, digits and underscores."""
+    return f"_tocsin_{'new' if is_new else 'all'}_{dataset.lower()}"
+
+
+def _check_datasets(query: ChannelQuery, datasets: Mapping[str, Dataset]) -> None:
+    for name in sorted(query.datasets | query.new_datasets):
+        if name.lower() not in datasets:
+            known = ", ".join(sorted(dataset.name for dataset in datasets.values())) or "none yet"
+            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {known})")
+
+
+def _result_columns(channel: Channel, frame: DataFrame) -> Schema:
+    fields = frame.schema.fields[1:]
+    seen: set[str] = set()
+    for field in fields:
+        if field.name.lower() in seen:
+            raise TocsinError(
+                Code.BAD_SQL, f"channel {channel.name}: two result columns are named {field.name}; give one an alias"
+            )
+        if field.name.lower().startswith("_tocsin"):
+            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {field.name} is a name Tocsin keeps for itself")
+        if field.dataType.typeName() == "void":
+            raise TocsinError(
+                Code.BAD_SQL, f"channel {channel.name}: result column {field.name} is always NULL; CAST it to a type"
+            )
+        seen.add(field.name.lower())
+    return Schema(tuple(Column(field.name, field.dataType.simpleString().upper()) for field in fields))
+
+
+def _warnings(physical: str) -> tuple[str, ...]:
+    if "BroadcastNestedLoopJoin" in physical or "CartesianProduct" in physical:
+        return (
+            "the query compares every pair of rows (no equality to join on): its cost grows with the product of both "
+            "sides; near() joins through a grid, other inequalities do not",
+        )
+    return ()
+
+
+def _reason(error: PySparkException) -> str:
+    """The sentence a person needs from Spark's message, without its plan and positions in generated SQL."""
+    message = (error.getMessage() if error.getCondition() else None) or str(error)
+    first = message.partition("\n")[0].partition("; line ")[0].partition(" SQLSTATE")[0]
+    return f"Spark cannot run this query for all subscriptions at once: {first.strip()}"

@@ -1,0 +1,54 @@
+"""Datasets and subscriptions as Spark DataFrames: which files, which interval of versions, which record per key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from tocsin.cluster.catalog import StoredFile
+from tocsin.cluster.columns import SEQUENCE, VERSION
+from tocsin.cluster.storage import Storage
+from tocsin.model.entities import Dataset, DatasetKind
+
+EMPTY_FOLDER = "empty"
+"""A folder without files under the root: what an empty dataset reads, so that its plan looks like any other's."""
+
+
+def stored_frame(session: SparkSession, storage: Storage, dataset: Dataset, files: Sequence[StoredFile]) -> DataFrame:
+    """All rows of `files` with Tocsin's own columns."""
+    schema = f"{dataset.schema.ddl()}, {VERSION} BIGINT, {SEQUENCE} BIGINT"
+    return read_parquet(session, storage, schema, [file.path for file in files])
+
+
+def read_parquet(session: SparkSession, storage: Storage, schema: str, paths: Sequence[str]) -> DataFrame:
+    """Reading with a given schema starts no job; without paths it is an empty scan."""
+    return session.read.schema(schema).parquet(*(storage.uri(path) for path in paths or (EMPTY_FOLDER,)))
+
+
+def dataset_frame(
+    session: SparkSession,
+    storage: Storage,
+    dataset: Dataset,
+    files: Sequence[StoredFile],
+    *,
+    after: int | None = None,
+    upto: int,
+) -> DataFrame:
+    """The dataset as a channel sees it, at version `upto`; with `after`, only what is NEW since then."""
+    rows = stored_frame(session, storage, dataset, files).where(F.col(VERSION) <= upto)
+    if dataset.kind is DatasetKind.KEYED:
+        rows = latest_per_key(rows, dataset)
+    if after is not None:
+        rows = rows.where(F.col(VERSION) > after)
+    return rows.select(*dataset.schema.names)
+
+
+def latest_per_key(rows: DataFrame, dataset: Dataset) -> DataFrame:
+    """The record of each key that is last by the dataset's event order; arrival decides between equals."""
+    newest_first: list[Column] = [F.col(VERSION).desc(), F.col(SEQUENCE).desc()]
+    if dataset.order_by is not None:
+        newest_first.insert(0, F.col(dataset.order_by).desc_nulls_last())
+    ranked = Window.partitionBy(*dataset.key).orderBy(*newest_first)
+    return rows.withColumn("_tocsin_rank", F.row_number().over(ranked)).where("_tocsin_rank = 1").drop("_tocsin_rank")

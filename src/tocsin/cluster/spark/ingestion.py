@@ -1,0 +1,164 @@
+"""Structured Streaming moves records into datasets: one query for the gateway's log, one for each declared feed.
+
+A micro-batch is written by executors and then committed to the catalog together with the place it was read from. Spark
+may run a micro-batch again after a crash; what the catalog says it already has is left out, so nothing enters twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
+from tocsin.cluster.columns import NEXT, SEQUENCE, VERSION
+from tocsin.cluster.spark.frames import latest_per_key, stored_frame
+from tocsin.cluster.spark.source import FeedLogSource
+from tocsin.cluster.spark.writing import Written, write_records
+from tocsin.cluster.storage import Storage
+from tocsin.model.entities import Dataset, DatasetKind, Feed
+from tocsin.model.ids import FeedName
+
+FORMATS_WITH_SCHEMA = frozenset({"csv", "json", "parquet", "orc", "avro"})
+"""File formats read with the dataset's own columns; other sources bring theirs."""
+
+
+class DatasetWriter:
+    """The only one that adds to a dataset, whatever feeds it: versions follow each other without a gap."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        catalog: Catalog,
+        storage: Storage,
+        version: int,
+        position: int,
+        *,
+        now_s: Callable[[], float],
+        committed: Callable[[int, int | None], None],
+    ) -> None:
+        self.dataset = dataset
+        self._catalog = catalog
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._now_s = now_s
+        self._committed = committed
+        self.version = version
+        self.position = position
+        self.has_feeds = False
+        """Besides the gateway. The gateway knows the keys it has seen; with another way in, Spark must compare."""
+
+    def add_frames(self, batch: DataFrame) -> None:
+        """A micro-batch of the feed log: rows of position, next and JSON lines."""
+        with self._lock:
+            lines = batch.where(F.col("position") >= self.position).select(
+                "position", F.col("next").alias(NEXT), F.posexplode(F.split("lines", "\n")).alias("line_number", "line")
+            )
+            records = lines.select(
+                F.from_json("line", self.dataset.schema.ddl()).alias("record"),
+                # A line has at least one byte, so position plus line number stays below the next frame's position.
+                (F.col("position") + F.col("line_number")).alias(SEQUENCE),
+                NEXT,
+            ).select("record.*", self._version_column(), SEQUENCE, NEXT)
+            if not self.has_feeds:
+                written = self._write(records)
+                if written.files:
+                    self._commit(written.files, position=written.position)
+            elif (position := batch.agg(F.max("next")).collect()[0][0]) > self.position:
+                # Duplicates are dropped here, so what was written does not say how far the batch went.
+                self._commit(self._write(self._unseen(records)).files, position=position)
+
+    def add_feed_batch(self, feed: FeedName, batch_number: int, batch: DataFrame) -> None:
+        """A micro-batch of a declared feed. Spark numbers them and repeats a number only for the same records."""
+        with self._lock:
+            if batch_number <= next(stored.batch for stored in self._catalog.feeds() if stored.feed.name == feed):
+                return
+            records = self._fitted(batch).select(
+                *self.dataset.schema.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE)
+            )
+            for name in self.dataset.key:
+                records = records.where(F.col(name).isNotNull())
+            written = self._write(self._unseen(records))
+            self._commit(written.files, feed=feed, batch=batch_number)
+
+    def replace_all(self, frame: DataFrame) -> list[NewFile]:
+        """The files of a STATIC dataset's new content; the caller commits them."""
+        records = frame.select(
+            *self.dataset.schema.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE)
+        )
+        return self._write(records).files
+
+    def _version_column(self) -> Column:
+        return F.lit(self.version + 1).cast("bigint").alias(VERSION)
+
+    def _write(self, records: DataFrame) -> Written:
+        return write_records(records, self._storage, f"datasets/{self.dataset.name}")
+
+    def _commit(
+        self,
+        files: list[NewFile],
+        *,
+        position: int | None = None,
+        feed: FeedName | None = None,
+        batch: int | None = None,
+    ) -> None:
+        version = self.version + 1
+        self._catalog.commit_records(
+            self.dataset.name, version, files, self._now_s(), position=position, feed=feed, batch=batch
+        )
+        self.version = version
+        self.position = self.position if position is None else position
+        self._committed(version, position)
+
+    def _unseen(self, records: DataFrame) -> DataFrame:
+        """STREAM with a key: each key once, whichever way it came in before."""
+        if self.dataset.kind is not DatasetKind.STREAM or not self.dataset.key:
+            return records
+        files = self._catalog.files(dataset_owner(self.dataset.name))
+        stored = stored_frame(records.sparkSession, self._storage, self.dataset, files).select(*self.dataset.key)
+        same = [records[name].eqNullSafe(stored[name]) for name in self.dataset.key]
+        first = latest_per_key(records.withColumn(SEQUENCE, -F.col(SEQUENCE)), self.dataset)
+        return first.withColumn(SEQUENCE, -F.col(SEQUENCE)).join(stored, same, "left_anti")
+
+    def _fitted(self, batch: DataFrame) -> DataFrame:
+        """A source's columns as the dataset's: by name, or parsed from JSON when all it has is a `value`."""
+        have = {name.lower(): name for name in batch.columns}
+        wanted = self.dataset.schema
+        if "value" in have and wanted.type_of("value") is None:
+            text = F.col(have["value"]).cast("string")
+            batch = batch.select(F.from_json(text, wanted.ddl()).alias("record")).select("record.*")
+            have = {name.lower(): name for name in batch.columns}
+        return batch.select(
+            *(
+                (F.col(have[name.lower()]) if name.lower() in have else F.lit(None)).cast(kind).alias(name)
+                for name, kind in ((column.name, column.type) for column in wanted.columns)
+            )
+        )
+
+
+def start_gateway_query(session: SparkSession, writer: DatasetWriter, log: Path, checkpoint: str) -> StreamingQuery:
+    session.dataSource.register(FeedLogSource)
+    frames = session.readStream.format(FeedLogSource.name()).option("directory", str(log)).load()
+    return (
+        frames.writeStream.queryName(f"gateway-{writer.dataset.name}")
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(lambda batch, _: writer.add_frames(batch))
+        .start()
+    )
+
+
+def start_feed_query(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpoint: str) -> StreamingQuery:
+    reader = session.readStream.format(feed.format).options(**feed.options)
+    if feed.format.lower() in FORMATS_WITH_SCHEMA:
+        reader = reader.schema(writer.dataset.schema.ddl())
+    return (
+        reader.load()
+        .writeStream.queryName(f"feed-{feed.name}")
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(lambda batch, number: writer.add_feed_batch(feed.name, number, batch))
+        .start()
+    )

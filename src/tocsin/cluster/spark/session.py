@@ -1,0 +1,85 @@
+"""The Spark session: where it runs and how it is set for many small, regular jobs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import tocsin
+from tocsin.wire.errors import Code, TocsinError
+
+SETTINGS: Mapping[str, str] = {
+    "spark.app.name": "tocsin",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A bad value is refused at the door; inside, casting must not stop a channel that serves thousands.
+    "spark.sql.ansi.enabled": "false",
+    # Executions are small and many: few partitions, and adaptive execution merges those that stay empty.
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # Channels take turns instead of queueing behind the longest.
+    "spark.scheduler.mode": "FAIR",
+    # The manifest names every file: no listing job is worth starting.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.parquet.mergeSchema": "false",
+    "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.cleaner.periodicGC.interval": "10min",
+    "spark.log.level": "ERROR",
+}
+
+
+def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on `master`; `settings` win over ours."""
+    require_java()
+    # Workers must be this interpreter: they import pyarrow and this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master)
+    for name, value in {**SETTINGS, "spark.driver.memory": _driver_memory(), **(settings or {})}.items():
+        builder = builder.config(name, value)
+    if not master.startswith("local"):
+        builder = builder.config("spark.submit.pyFiles", str(_package_archive()))
+    return builder.getOrCreate()
+
+
+def require_java() -> None:
+    """Spark's own message for a missing Java is a stack trace; ours says what to install."""
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home and Path(home, "bin", "java").exists() else shutil.which("java")
+    advice = "install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
+    if java is None:
+        raise TocsinError(Code.NOT_READY, f"Spark needs a Java runtime of version 17 or newer: {advice}")
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = answer.partition('version "')[2].partition(".")[0].partition('"')[0]
+    if version.isdigit() and int(version) < 17:
+        raise TocsinError(Code.NOT_READY, f"Spark needs Java 17 or newer, {java} is {version}: {advice}")
+
+
+def _driver_memory() -> str:
+    """A quarter of the machine, between 1 and 8 GiB: the rest is for Python, brokers and the page cache."""
+    total_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{max(1, min(8, int(total_gib / 4)))}g"
+
+
+def _package_archive() -> Path:
+    """This package as a zip, for executors on other machines."""
+    source = Path(tocsin.__file__).parent
+    archive = Path(tempfile.mkdtemp(prefix="tocsin-")) / "tocsin.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+        for path in sorted(source.rglob("*.py")):
+            target.write(path, Path("tocsin") / path.relative_to(source))
+    return archive

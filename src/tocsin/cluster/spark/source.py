@@ -1,0 +1,67 @@
+"""The feed log as a Spark streaming source.
+
+A row is one frame of the log, not one record: few rows cross from Python to the JVM, which splits and parses them.
+Offsets are positions of the log, so reading between two of them always gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+
+from tocsin.cluster.feedlog import FeedLogReader
+
+BATCH_BYTES = 16 << 20
+"""At most this much of the log enters one micro-batch, so that a backlog is worked off in bounded pieces."""
+
+Row = tuple[int, int, str]
+
+
+class FeedLogSource(DataSource):
+    """`spark.readStream.format("tocsin_feedlog").option("directory", …)`: position, next position, JSON lines."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tocsin_feedlog"
+
+    def schema(self) -> str:
+        return "position BIGINT, next BIGINT, lines STRING"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        return FeedLogStream(Path(self.options["directory"]))
+
+
+class FeedLogStream(SimpleDataSourceStreamReader):
+    """Runs beside the driver, in a Python process that Spark keeps for the life of the query."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._reader: FeedLogReader | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"position": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[Row], dict[str, int]]:
+        rows, end = self._rows(start["position"], None)
+        return iter(rows), {"position": end}
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[Row]:
+        rows: list[Row] = []
+        position = start["position"]
+        while position < end["position"]:
+            more, position = self._rows(position, end["position"])
+            if not more:
+                break
+            rows += more
+        return iter(rows)
+
+    def _rows(self, start: int, end: int | None) -> tuple[list[Row], int]:
+        if self._reader is None:
+            self._reader = FeedLogReader(self._directory)
+        # Only what is already in the dataset is ever trimmed, so what is missing here needs no second look.
+        start = max(start, self._reader.start)
+        frames, position = self._reader.read(start, BATCH_BYTES, end)
+        return [(frame.position, frame.next_position, frame.payload.decode()) for frame in frames], position

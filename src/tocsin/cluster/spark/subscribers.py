@@ -1,0 +1,129 @@
+"""The table of a channel's backend subscriptions, as the one DataFrame its executions join with.
+
+A large base lies in Parquet under the root and is cached by Spark; what was added or removed since is a small table
+beside it. When that grows past a tenth of the base, a new base is made. The catalog is the truth: all of this is derived.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from tocsin.cluster.columns import SUBSCRIPTION
+from tocsin.cluster.spark.frames import read_parquet
+from tocsin.cluster.storage import Storage
+from tocsin.model.entities import Channel
+
+REBASE_SHARE = 0.1
+REBASE_LEAST = 5_000
+"""Below this many changes a rebase is not worth a file."""
+
+
+class SubscriptionFrames:
+    """One per channel; not thread-safe, the channel's executions follow each other."""
+
+    def __init__(self, channel: Channel, storage: Storage) -> None:
+        self._schema = channel.parameters
+        self._folder = f"subscriptions/{channel.name}"
+        self._storage = storage
+        self._base: DataFrame | None = None
+        self._base_path: str | None = None
+        self._base_rows = 0
+        self._added: dict[int, str] = {}
+        self._removed: set[int] = set()
+        self._frame: DataFrame | None = None
+        self.dropped_paths: list[str] = []
+        """Former bases, for the owner to discard."""
+
+    @property
+    def count(self) -> int:
+        return self._base_rows - len(self._removed) + len(self._added)
+
+    def add(self, subscriptions: Iterable[tuple[int, str]]) -> None:
+        """(number, canonical parameters as a JSON array)."""
+        self._added.update(subscriptions)
+        self._frame = None
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if self._added.pop(number, None) is None:
+                self._removed.add(number)
+        self._frame = None
+
+    def frame(self, session: SparkSession) -> DataFrame:
+        if self._frame is None:
+            changes = len(self._added) + len(self._removed)
+            if changes > max(REBASE_LEAST, REBASE_SHARE * self._base_rows):
+                self._rebase(session)
+            self._frame = self._combined(session)
+        return self._frame
+
+    def release(self) -> None:
+        if self._base is not None:
+            self._base.unpersist()
+        if self._base_path is not None:
+            self.dropped_paths.append(self._base_path)
+
+    def _combined(self, session: SparkSession) -> DataFrame:
+        parts = []
+        if self._base is not None:
+            base = self._base
+            if self._removed:
+                gone = session.createDataFrame([(number,) for number in self._removed], f"{SUBSCRIPTION} BIGINT")
+                base = base.join(gone.hint("broadcast"), SUBSCRIPTION, "left_anti")
+            parts.append(base)
+        if self._added or self._base is None:
+            # The Arrow table becomes a relation inside the plan: no job, no file.
+            added = session.createDataFrame(self._typed_in_spark(self._added))
+            parts.append(added.selectExpr(SUBSCRIPTION, *self._casts()))
+        frame = parts[0]
+        for part in parts[1:]:
+            frame = frame.unionAll(part)
+        return frame
+
+    def _rebase(self, session: SparkSession) -> None:
+        """Write all current subscriptions as a new base and have Spark keep it in memory."""
+        tables = [self._typed_in_spark(self._added)]
+        if self._base_path is not None:
+            with self._storage.open(self._base_path) as file:
+                old = pq.read_table(file)
+            keep = pa.compute.invert(pa.compute.is_in(old[SUBSCRIPTION], pa.array(self._removed, pa.int64())))
+            tables.insert(0, old.filter(keep))
+        table = pa.concat_tables(tables)
+        path = f"{self._folder}/{uuid.uuid4().hex}.parquet"
+        with self._storage.create(path) as file:
+            pq.write_table(table, file, row_group_size=max(1, -(-table.num_rows // 8)))
+        self.release()
+        schema = ", ".join([f"{SUBSCRIPTION} BIGINT", *(f"`{name}` STRING" for name in self._schema.names)])
+        raw = read_parquet(session, self._storage, schema, [path])
+        self._base = raw.selectExpr(SUBSCRIPTION, *self._casts()).cache()
+        self._base_path, self._base_rows = path, table.num_rows
+        self._added, self._removed = {}, set()
+
+    def _typed_in_spark(self, subscriptions: dict[int, str]) -> pa.Table:
+        """Values as text, in columns: Spark casts them to the parameters' types in one place, `_casts`."""
+        rows = [msgspec.json.decode(parameters) for parameters in subscriptions.values()]
+        columns = [pa.array(subscriptions.keys(), pa.int64())]
+        columns += [
+            pa.array([_as_text(row[index]) for row in rows], pa.string()) for index in range(len(self._schema.columns))
+        ]
+        return pa.table(columns, names=[SUBSCRIPTION, *self._schema.names])
+
+    def _casts(self) -> list[str]:
+        return [
+            f"from_json(`{column.name}`, '{column.type}') AS `{column.name}`"
+            if column.type.startswith("ARRAY")
+            else f"CAST(`{column.name}` AS {column.type}) AS `{column.name}`"
+            for column in self._schema.columns
+        ]
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()

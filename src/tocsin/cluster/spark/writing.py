@@ -1,0 +1,66 @@
+"""Executors write files, and report what they wrote in one row each: nothing else returns to the driver.
+
+A task writes under a name of its own and its file counts only if the driver commits the row it returned, so retried and
+speculative tasks, and processes that died, leave files nobody reads. `write` is one Spark job however much it writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row
+
+from tocsin.cluster.catalog import NewFile
+from tocsin.cluster.columns import SUBSCRIPTION
+from tocsin.cluster.filewriting import SUMMARY, from_ipc, records_writer, results_writer
+from tocsin.cluster.storage import Storage
+
+_REPORT = (
+    "path STRING, rows BIGINT, bytes BIGINT, first BIGINT, last BIGINT, position BIGINT, summary BINARY, body BINARY"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    files: list[NewFile]
+    position: int | None
+    """Records from the gateway: the feed log is covered up to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenResults:
+    files: list[NewFile]
+    summary: pa.Table
+    """subscription, results, bytes: one row per subscription that has any."""
+    short_cut: pa.Table | None
+    """All rows as they were stored, when every task found its part small; the files are the truth."""
+
+
+def write_records(frame: DataFrame, storage: Storage, folder: str) -> Written:
+    """Store a dataset's records; `frame` has the dataset's columns, VERSION, SEQUENCE and perhaps NEXT."""
+    reports = frame.mapInArrow(records_writer(storage, folder), _REPORT).collect()
+    known = [row.position for row in reports if row.position is not None]
+    return Written([_new_file(row) for row in reports], max(known, default=None))
+
+
+def write_results(frame: DataFrame, storage: Storage, folder: str, execution: int) -> WrittenResults:
+    """Store an execution's results; `frame` has SUBSCRIPTION first and then the channel's own columns.
+
+    All results of a subscription go to one task, sorted: its rows are numbered there, and a reader finds them together.
+    """
+    # Without a number of partitions adaptive execution may merge them: a small execution leaves one small file.
+    together = frame.repartition(frame[SUBSCRIPTION]).sortWithinPartitions(SUBSCRIPTION)
+    reports = together.mapInArrow(results_writer(storage, folder, execution), _REPORT).collect()
+    summaries = [from_ipc(row.summary) for row in reports]
+    bodies = [None if row.body is None else from_ipc(row.body) for row in reports]
+    complete = [body for body in bodies if body is not None]
+    return WrittenResults(
+        [_new_file(row) for row in reports],
+        pa.concat_tables(summaries) if summaries else SUMMARY.empty_table(),
+        pa.concat_tables(complete) if complete and len(complete) == len(bodies) else None,
+    )
+
+
+def _new_file(row: Row) -> NewFile:
+    return NewFile(row.path, row.rows, row.bytes, row.first, row.last)

@@ -1,0 +1,222 @@
+"""The forms a request body may have, taken apart into raw records: JSON array, one object, JSON lines, CloudEvents 1.0.
+
+This is the careful way, for bodies in which something is wrong or wrapped; `records.py` reads a good body in one call.
+A record is handed on as the bytes the publisher sent, with its index in the request. Damage that stays inside one
+element of an array (a lone surrogate, `NaN`, bytes that are no UTF-8) costs that element, not the request.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from json.decoder import JSONDecodeError
+from typing import Any
+
+import msgspec
+
+
+class RecordForm(StrEnum):
+    JSON = "application/json"
+    """An array of objects, or one object."""
+    LINES = "application/x-ndjson"
+    CLOUDEVENT = "application/cloudevents+json"
+    CLOUDEVENTS_BATCH = "application/cloudevents-batch+json"
+
+    @classmethod
+    def of_content_type(cls, content_type: str) -> RecordForm | None:
+        """`application/json; charset=utf-8` → JSON; None for what the gateway does not read."""
+        essence = content_type.partition(";")[0].strip().lower()
+        return _CONTENT_TYPES.get(essence)
+
+
+_CONTENT_TYPES = {form.value: form for form in RecordForm} | {
+    "": RecordForm.JSON,
+    "application/jsonl": RecordForm.LINES,
+    "application/jsonlines": RecordForm.LINES,
+    "application/x-jsonlines": RecordForm.LINES,
+    "application/ndjson": RecordForm.LINES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One record that is not stored, while the others of its request are."""
+
+    index: int
+    field: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A body that is not in its form at all: nothing of it is stored (400)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooMany:
+    """More records than one request may carry."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecords:
+    raws: list[bytes]
+    indexes: list[int]
+    """Where each raw record stood in the request."""
+    refusals: list[Refusal]
+
+
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_elements = msgspec.json.Decoder(list[msgspec.Raw])
+_WHITESPACE = " \t\r\n"
+
+
+class _Envelope(msgspec.Struct):
+    """The attributes CloudEvents 1.0 requires; others are allowed and not stored."""
+
+    id: str
+    source: str
+    type: str
+    specversion: str
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data_base64: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+def split_records(body: bytes, form: RecordForm, max_records: int) -> RawRecords | Malformed | TooMany:
+    raws: list[bytes] | Malformed | TooMany
+    match form:
+        case RecordForm.LINES:
+            raws = _split_lines(body, max_records)
+        case RecordForm.CLOUDEVENT:
+            raws = [body]
+        case RecordForm.CLOUDEVENTS_BATCH:
+            raws = _split_array(body, max_records)
+        case RecordForm.JSON:
+            raws = _split_array(body, max_records) if body.lstrip()[:1] == b"[" else _split_object(body, max_records)
+    if not isinstance(raws, list):
+        return raws
+    if form in (RecordForm.CLOUDEVENT, RecordForm.CLOUDEVENTS_BATCH):
+        return _unwrap(raws)
+    return RawRecords(raws, list(range(len(raws))), [])
+
+
+def _split_lines(body: bytes, max_records: int) -> list[bytes] | TooMany:
+    if body.count(b"\n") > max_records:
+        return TooMany(max_records)
+    raws = [line for line in body.split(b"\n") if line.strip()]
+    return TooMany(max_records) if len(raws) > max_records else raws
+
+
+def _split_object(body: bytes, max_records: int) -> list[bytes] | Malformed | TooMany:
+    """One object, possibly over several lines; else what looks like one is taken as JSON lines."""
+    if not body.strip():
+        return Malformed("the body is empty")
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+        return [body]
+    except JSON_ERRORS:
+        return _split_lines(body, max_records)
+
+
+def _split_array(body: bytes, max_records: int) -> list[bytes] | Malformed | TooMany:
+    # Fewer commas than records allowed: the list cannot be long, so it may be made at once.
+    if body.count(b",") < max_records:
+        try:
+            return [bytes(raw) for raw in _elements.decode(body)]
+        except JSON_ERRORS:
+            pass
+    return _split_array_by_element(body, max_records)
+
+
+def _split_array_by_element(body: bytes, max_records: int) -> list[bytes] | Malformed | TooMany:
+    """Element by element with Python's own parser: stops at the limit, and tolerates what costs only one element."""
+    text = body.decode("utf-8", "surrogateescape")
+    raws: list[bytes] = []
+    try:
+        position = _skip(text, 0)
+        if text[position : position + 1] != "[":
+            return Malformed("expected a JSON array")
+        position = _skip(text, position + 1)
+        if text[position : position + 1] == "]":
+            return raws if _skip(text, position + 1) == len(text) else Malformed("something follows the JSON array")
+        while True:
+            _, end = _tolerant.raw_decode(text, position)
+            if len(raws) == max_records:
+                return TooMany(max_records)
+            raws.append(text[position:end].encode("utf-8", "surrogateescape"))
+            position = _skip(text, end)
+            separator = text[position : position + 1]
+            if separator == "]":
+                rest = _skip(text, position + 1)
+                return raws if rest == len(text) else Malformed("something follows the JSON array")
+            if separator != ",":
+                return Malformed(f"expected `,` or `]` in the JSON array at character {position}")
+            position = _skip(text, position + 1)
+    except JSONDecodeError as error:
+        return Malformed(f"not JSON at character {error.pos}: {error.msg}")
+    except RecursionError:
+        return Malformed("nested too deeply")
+
+
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _WHITESPACE:
+        position += 1
+    return position
+
+
+# Only where an element ends matters here, so numbers stay unread: a huge one would cost quadratic time.
+_tolerant = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)
+
+
+def _unwrap(events: list[bytes]) -> RawRecords:
+    """The `data` of each event."""
+    found = RawRecords([], [], [])
+    for index, event in enumerate(events):
+        data = _data_of(event, index)
+        if isinstance(data, Refusal):
+            found.refusals.append(data)
+        else:
+            found.raws.append(data)
+            found.indexes.append(index)
+    return found
+
+
+def _data_of(event: bytes, index: int) -> bytes | Refusal:
+    try:
+        envelope = _envelope.decode(event)
+    except JSON_ERRORS as error:
+        field, reason = describe(error)
+        return Refusal(index, field, f"no CloudEvent: {reason}")
+    for field in ("id", "source", "type"):
+        if not getattr(envelope, field):
+            return Refusal(index, field, "no CloudEvent: the attribute is empty")
+    if envelope.specversion != "1.0":
+        return Refusal(index, "specversion", f"CloudEvents 1.0 is read here, not {envelope.specversion[:20]!r}")
+    if isinstance(envelope.data, msgspec.UnsetType):
+        encoded = not isinstance(envelope.data_base64, msgspec.UnsetType)
+        return Refusal(index, "data", "the record goes into `data` as JSON" + (", not data_base64" if encoded else ""))
+    return bytes(envelope.data)
+
+
+def describe(error: Exception) -> tuple[str | None, str]:
+    """(field, reason) of what msgspec says about one JSON object."""
+    if isinstance(error, UnicodeDecodeError):
+        return None, "not valid UTF-8"
+    if isinstance(error, RecursionError):
+        return None, "nested too deeply"
+    text, at, path = str(error).partition(" - at `$")
+    field: Any = path.rstrip("`").lstrip(".").split(".")[0].split("[")[0] if at else None
+    for beginning in ("Object missing required field `", "Object contains unknown field `"):
+        if not field and text.startswith(beginning):
+            field = text[len(beginning) :].rstrip("`")[:128]
+            text = "missing" if "missing" in beginning else "unknown field"
+    if not isinstance(error, msgspec.ValidationError):
+        text = f"not valid JSON: {text}"
+    return field or None, text

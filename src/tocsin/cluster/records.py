@@ -1,0 +1,251 @@
+"""Publishers' JSON in, canonical JSON lines out: one line a record, columns in schema order, one spelling per value.
+
+A codec is made from a dataset's schema and key. A good body is parsed, checked and written again in three calls into
+msgspec; only when something is wrong is each record looked at by itself, to say which and why. Missing columns are left
+out of the line (`from_json` reads null). No I/O here; `gateway.py` drives it, from any thread.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tocsin.cluster.columntypes import (
+    HINTS,
+    Canonicaliser,
+    NotStorable,
+    canonical_float,
+    canonical_timestamp,
+    canonicaliser,
+    json_type,
+    positive_zero,
+)
+from tocsin.cluster.recordforms import (
+    JSON_ERRORS,
+    Malformed,
+    RawRecords,
+    RecordForm,
+    Refusal,
+    TooMany,
+    describe,
+    split_records,
+)
+from tocsin.model.schema import Schema
+
+__all__ = ["Decoded", "Malformed", "RecordCodec", "RecordForm", "Refusal", "TooMany"]
+
+DIGEST_BYTES = 16
+"""128 bits: among 10**12 keys the chance that any two collide is about 10**-15, so no record is taken for another."""
+DEFAULT_MAX_RECORDS = 100_000
+_HINTS_PER_REQUEST = 100
+"""Looking for the nearest column name takes ~50 µs; a request full of strangers must not buy seconds of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    lines: bytes
+    """Canonical JSON lines of the good records, joined by newlines."""
+    count: int
+    digests: list[bytes]
+    """Key digest of each good record; empty when the dataset has no key."""
+    refusals: list[Refusal]
+
+
+class RecordCodec:
+    def __init__(self, schema: Schema, key: Sequence[str] = (), max_records: int = DEFAULT_MAX_RECORDS) -> None:
+        self.schema = schema
+        self.key = tuple(key)
+        self.max_records = max_records
+        # Neutral attribute names: a column may be called `class` or `from`.
+        attributes = {column.name: f"c{number}" for number, column in enumerate(schema.columns)}
+        fields: list[Any] = [
+            (attributes[column.name], json_type(column.type))
+            if column.name in self.key
+            else (attributes[column.name], json_type(column.type) | None | msgspec.UnsetType, msgspec.UNSET)
+            for column in schema.columns
+        ]
+        record: Any = msgspec.defstruct(
+            "Record",
+            fields,
+            rename={attribute: name for name, attribute in attributes.items()},
+            forbid_unknown_fields=True,
+            kw_only=True,
+            gc=False,
+        )
+        self._one = msgspec.json.Decoder(record)
+        self._many = msgspec.json.Decoder(list[record])
+        self._encoder = msgspec.json.Encoder(decimal_format="number")
+        self._timestamps = [attributes[column.name] for column in schema.columns if column.type == "TIMESTAMP"]
+        self._others: list[tuple[str, Canonicaliser]] = []
+        for column in schema.columns:
+            canonical = canonicaliser(column.type)
+            if column.name in self.key and column.type == "DOUBLE":
+                canonical = positive_zero
+            elif column.name in self.key and column.type == "FLOAT":
+                canonical = _positive_float
+            if canonical is not None and column.type != "TIMESTAMP":
+                self._others.append((attributes[column.name], canonical))
+        self._names = {attribute: name for name, attribute in attributes.items()}
+        self._key_attributes = [attributes[name] for name in self.key]
+        self._digests = self._digest_function()
+
+    def decode(self, body: bytes, form: RecordForm) -> Decoded | Malformed | TooMany:
+        """All good records of a request, and each bad one with its index, field and reason."""
+        if form in (RecordForm.JSON, RecordForm.LINES):
+            whole = self._decode_good(body, lines=form is RecordForm.LINES)
+            if whole is not None:
+                return whole
+        parts = split_records(body, form, self.max_records)
+        if not isinstance(parts, RawRecords):
+            return parts
+        if not parts.refusals and form is not RecordForm.JSON:
+            whole = self._decode_good(b"[" + b",".join(parts.raws) + b"]", lines=False)
+            if whole is not None and whole.count == len(parts.raws):
+                return whole
+        return self._decode_each(parts)
+
+    def digests(self, lines: bytes) -> list[bytes]:
+        """Key digests of canonical lines, as they stand in a frame's payload."""
+        records = self._one.decode_lines(lines)
+        self._canonicalise(records)
+        return self._digests(records)
+
+    def key_digest(self, line: bytes) -> bytes:
+        """16 bytes that stand for the key of one canonical record."""
+        return self.digests(line)[0]
+
+    def _decode_good(self, body: bytes, lines: bool) -> Decoded | None:
+        """The whole body in one go, or None as soon as anything in it needs a closer look."""
+        # An upper bound of the number of records, before any memory is spent on them.
+        if body.count(b"{") > self.max_records:
+            return None
+        try:
+            records = self._one.decode_lines(body) if lines else self._many.decode(body)
+            self._canonicalise(records)
+        except (*JSON_ERRORS, NotStorable):
+            return None
+        canonical = self._encoder.encode_lines(records)
+        if _may_repeat_names(body, canonical):
+            return None
+        return Decoded(canonical[:-1], len(records), self._digests(records), [])
+
+    def _decode_each(self, parts: RawRecords) -> Decoded:
+        refusals = parts.refusals
+        records = []
+        for index, raw in zip(parts.indexes, parts.raws, strict=True):
+            record = self._decode_one(raw, index, hint=len(refusals) < _HINTS_PER_REQUEST)
+            if isinstance(record, Refusal):
+                refusals.append(record)
+            else:
+                records.append(record)
+        refusals.sort(key=lambda refusal: refusal.index)
+        return Decoded(self._encoder.encode_lines(records)[:-1], len(records), self._digests(records), refusals)
+
+    def _decode_one(self, raw: bytes, index: int, hint: bool) -> Any:
+        try:
+            record = self._one.decode(raw)
+        except JSON_ERRORS as error:
+            return self._refusal(index, *describe(error), hint)
+        for attribute in self._names:
+            try:
+                self._canonicalise_column([record], attribute)
+            except NotStorable as error:
+                return self._refusal(index, self._names[attribute], str(error), hint)
+        if _may_repeat_names(raw, self._encoder.encode(record)) and (repeated := _repeated_name(raw)) is not None:
+            return Refusal(index, repeated, "the field is there twice")
+        return record
+
+    def _refusal(self, index: int, field: str | None, reason: str, hint: bool) -> Refusal:
+        if field is None:
+            return Refusal(index, None, reason)
+        column_type = self.schema.type_of(field)
+        if column_type is None:
+            near = (
+                difflib.get_close_matches(field, self.schema.names, n=1) if hint and reason == "unknown field" else []
+            )
+            return Refusal(index, field, f"{reason}; did you mean {near[0]}?" if near else reason)
+        if reason == "missing" or (field in self.key and reason.endswith("got `null`")):
+            return Refusal(index, field, "missing, and part of the KEY")
+        return Refusal(index, field, f"{reason}; the column is {column_type}{HINTS.get(column_type, '')}")
+
+    def _canonicalise(self, records: list[Any]) -> None:
+        for attribute in self._timestamps:
+            for record in records:
+                value = getattr(record, attribute)
+                # msgspec itself writes a UTC time with a fraction the canonical way.
+                if value.__class__ is datetime and (value.tzinfo is not UTC or not value.microsecond):
+                    setattr(record, attribute, canonical_timestamp(value))
+        for attribute, canonical in self._others:
+            _apply(records, attribute, canonical)
+
+    def _canonicalise_column(self, records: list[Any], attribute: str) -> None:
+        if attribute in self._timestamps:
+            _apply(records, attribute, canonical_timestamp)
+        for other, canonical in self._others:
+            if other == attribute:
+                _apply(records, attribute, canonical)
+
+    def _digest_function(self) -> Callable[[list[Any]], list[bytes]]:
+        """One STRING key is hashed as it stands; any other as the JSON array of its canonical values."""
+        attributes = self._key_attributes
+        if not attributes:
+            return lambda records: []
+        if len(attributes) == 1 and self.schema.type_of(self.key[0]) == "STRING":
+            (only,) = attributes
+            return lambda records: [
+                blake2b(getattr(record, only).encode(), digest_size=DIGEST_BYTES).digest() for record in records
+            ]
+        encode = self._encoder.encode
+        return lambda records: [
+            blake2b(encode([getattr(record, name) for name in attributes]), digest_size=DIGEST_BYTES).digest()
+            for record in records
+        ]
+
+
+def _positive_float(value: float) -> float:
+    return positive_zero(canonical_float(value))
+
+
+def _apply(records: list[Any], attribute: str, canonical: Canonicaliser) -> None:
+    for record in records:
+        value = getattr(record, attribute)
+        if value is not None and value is not msgspec.UNSET:
+            setattr(record, attribute, canonical(value))
+
+
+def _may_repeat_names(body: bytes, canonical: bytes) -> bool:
+    """False only if no object in `body` has a field twice; msgspec would silently take the last.
+
+    Every member shows as `":` unless blanks stand before its colon. Inside strings `":` shows as `\\":` in both texts,
+    unless the body writes one of the two as a \\u escape. So without such blanks and escapes, equal counts mean equally
+    many members, and `canonical` has each once.
+    """
+    if b"\\" in body and (b"\\u0022" in body or b"\\u003a" in body or b"\\u003A" in body):
+        return True
+    members, blank_before_colon = _members(body)
+    return blank_before_colon or members != _members(canonical)[0]
+
+
+def _members(text: bytes) -> tuple[int, bool]:
+    array = np.frombuffer(text, dtype=np.uint8)
+    before_colon = array[np.flatnonzero(array == ord(":")) - 1]
+    return int(np.count_nonzero(before_colon == ord('"'))), bool((before_colon <= ord(" ")).any())
+
+
+def _repeated_name(raw: bytes) -> str | None:
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        repeated.extend(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+
+    json.loads(raw, object_pairs_hook=look, parse_int=len, parse_float=len)
+    return repeated[0] if repeated else None

@@ -1,0 +1,212 @@
+"""Reads an application file: datasets, channels and feeds declared in SQL.
+
+`parse_application` never raises on what people write: it returns the statements it understood and every problem it saw,
+each with its line and column. It knows nothing of Spark, of the catalog or of files: `references` checks names against
+what exists, and whoever applies a file resolves the paths of STATIC datasets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from tocsin.cluster.channel_query import parse_channel_query
+from tocsin.cluster.clauses import (
+    check_name,
+    column_in,
+    columns,
+    duration_s,
+    key_columns,
+    options,
+    static_format,
+)
+from tocsin.cluster.problems import Position, Problem
+from tocsin.cluster.statement_cursor import Cursor, Refused
+from tocsin.cluster.statements import (
+    Application,
+    CreateChannel,
+    CreateDataset,
+    CreateFeed,
+    DropChannel,
+    DropDataset,
+    DropFeed,
+    Statement,
+)
+from tocsin.cluster.tokens import Token, TokenKind
+from tocsin.model.entities import DEFAULT_RESULT_RETENTION_S, Channel, ChannelKind, Dataset, DatasetKind, Feed
+from tocsin.model.ids import ChannelName, DatasetName, FeedName
+from tocsin.model.schema import Schema
+
+MIN_PERIOD_S = 1.0
+"""An execution is a Spark job: a shorter period would be nothing but overruns. CONTINUOUS is the way to be faster."""
+
+
+def parse_application(text: str, file: str = "<text>") -> Application:
+    """What `text` declares. Statements with a problem are left out; the others are all there."""
+    parser = _Parser(text, file)
+    parser.run()
+    problems = sorted(parser.cursor.problems, key=lambda problem: problem.position)
+    return Application(tuple(parser.statements), tuple(problems), text)
+
+
+class _Parser:
+    def __init__(self, text: str, file: str) -> None:
+        self.cursor = Cursor(text, file)
+        self.statements: list[Statement] = []
+        self._declared: set[tuple[str, str]] = set()
+        """(kind, name) of what the file has created and not dropped again."""
+
+    def run(self) -> None:
+        cursor = self.cursor
+        cursor.skip_semicolons()
+        while not cursor.at_end():
+            before = len(cursor.problems)
+            try:
+                statement = self._statement()
+                if not cursor.accept(";") and not cursor.at_end():
+                    cursor.fail()
+            except Refused:
+                cursor.resynchronise()
+                continue
+            cursor.skip_semicolons()
+            if len(cursor.problems) == before:
+                self.statements.append(statement)
+
+    def _statement(self) -> Statement:
+        position = self.cursor.position
+        if self.cursor.choose(("CREATE", "DROP")) == "DROP":
+            return self._drop(position)
+        replace = self.cursor.accept("OR", "REPLACE")
+        kind = self.cursor.choose(("STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED"))
+        create: dict[str, Callable[[str, Position, bool], Statement]] = {
+            "STREAM": self._dataset, "KEYED": self._dataset, "STATIC": self._dataset,
+            "REPETITIVE": self._channel, "CONTINUOUS": self._channel, "FEED": self._feed,
+        }  # fmt: skip
+        return create[kind](kind, position, replace)
+
+    def _drop(self, position: Position) -> Statement:
+        kind = self.cursor.choose(("DATASET", "CHANNEL", "FEED"))
+        if_exists = self.cursor.accept("IF", "EXISTS")
+        name = self._name(kind.lower()).text
+        self._declared.discard((kind, name.upper()))
+        match kind:
+            case "DATASET":
+                return DropDataset(DatasetName(name), position, if_exists)
+            case "CHANNEL":
+                return DropChannel(ChannelName(name), position, if_exists)
+            case _:
+                return DropFeed(FeedName(name), position, if_exists)
+
+    def _dataset(self, word: str, position: Position, replace: bool) -> CreateDataset:
+        cursor, kind = self.cursor, DatasetKind(word)
+        cursor.expect("DATASET")
+        if_not_exists = self._if_not_exists(replace)
+        name = DatasetName(self._new_name("DATASET", replace or if_not_exists).text)
+        if kind is DatasetKind.STATIC:
+            schema = columns(cursor, "column") if cursor.accept("(") else Schema(())
+            cursor.expect("FROM")
+            source = cursor.take(TokenKind.STRING, "a path in quotes")
+            format_ = static_format(cursor, source)
+            dataset = Dataset(name, kind, schema, source=source.text)
+            return CreateDataset(dataset, position, replace, if_not_exists, format_)
+        cursor.expect("(")
+        schema = columns(cursor, "column")
+        key: tuple[str, ...] = ()
+        order_by: str | None = None
+        retain_s: float | None = None
+        if kind is DatasetKind.KEYED:
+            cursor.expect("KEY")
+            key = key_columns(cursor, schema)
+            order_by = self._event_order(schema)
+        else:
+            key = key_columns(cursor, schema) if cursor.accept("KEY") else ()
+            retain_s = duration_s(cursor, "RETAIN") if cursor.accept("RETAIN") else None
+        return CreateDataset(Dataset(name, kind, schema, key, order_by, retain_s), position, replace, if_not_exists)
+
+    def _event_order(self, schema: Schema) -> str | None:
+        """ORDER BY's column; without it the only TIMESTAMP, for a record's one time is when it was true."""
+        if self.cursor.accept("ORDER", "BY"):
+            return column_in(self.cursor, schema, "ORDER BY")
+        times = [column.name for column in schema.columns if column.type == "TIMESTAMP"]
+        return times[0] if len(times) == 1 else None
+
+    def _channel(self, word: str, position: Position, replace: bool) -> CreateChannel:
+        cursor, kind = self.cursor, ChannelKind(word)
+        cursor.expect("CHANNEL")
+        if_not_exists = self._if_not_exists(replace)
+        name = ChannelName(self._new_name("CHANNEL", replace or if_not_exists).text)
+        parameter_places: dict[str, int] = {}
+        parameters = Schema(())
+        if cursor.accept("("):
+            parameters = columns(cursor, "parameter", parameter_places, may_be_empty=True)
+        period_s: float | None = None
+        if kind is ChannelKind.REPETITIVE:
+            cursor.expect("EVERY")
+            period_s = duration_s(cursor, "EVERY", MIN_PERIOD_S)
+        retain_s = DEFAULT_RESULT_RETENTION_S
+        if cursor.accept("RETAIN"):
+            retain_s = duration_s(cursor, "RETAIN")
+        cursor.expect("AS")
+        text, query_position = self._query_text()
+        query = parse_channel_query(text, parameters)
+        if isinstance(query, list):
+            self._refuse_query(query, query_position)
+        for unused in (column for column in parameters.names if column not in query.markers):
+            message = f"parameter '{unused}' is not used: expected :{unused} somewhere in the query"
+            cursor.note(parameter_places[unused], message, "unused-parameter", f":{unused}")
+        if kind is ChannelKind.CONTINUOUS and not query.new_datasets:
+            message = "a continuous channel runs as records arrive: expected NEW before at least one dataset"
+            place = query_position
+            cursor.problems.append(Problem(cursor.file, place.line, place.column, message, "NEW dataset", "no-new"))
+        channel = Channel(name, kind, parameters, text, period_s, retain_s)
+        return CreateChannel(channel, position, query, query_position, replace, if_not_exists)
+
+    def _refuse_query(self, problems: list[Problem], place: Position) -> NoReturn:
+        self.cursor.problems += [problem.inside(self.cursor.file, place) for problem in problems]
+        raise Refused
+
+    def _query_text(self) -> tuple[str, Position]:
+        """The query as written, up to the `;` (or to where one is missing)."""
+        cursor = self.cursor
+        if cursor.at_statement_end():
+            cursor.fail("a query")
+        start, position = cursor.offset, cursor.position
+        end = start
+        while not cursor.at_statement_end():
+            end = cursor.advance().end
+        return cursor.text[start:end], position
+
+    def _feed(self, _word: str, position: Position, replace: bool) -> CreateFeed:
+        cursor = self.cursor
+        if_not_exists = self._if_not_exists(replace)
+        name = FeedName(self._new_name("FEED", replace or if_not_exists).text)
+        cursor.expect("INTO")
+        dataset_position = cursor.position
+        dataset = DatasetName(self._name("dataset").text)
+        cursor.expect("FROM")
+        format_ = cursor.take_identifier("a Spark streaming format").text
+        given = options(cursor) if cursor.accept("OPTIONS") else {}
+        return CreateFeed(Feed(name, dataset, format_, given), position, dataset_position, replace, if_not_exists)
+
+    def _if_not_exists(self, replace: bool) -> bool:
+        offset = self.cursor.offset
+        if not self.cursor.accept("IF", "NOT", "EXISTS"):
+            return False
+        if replace:
+            message = "OR REPLACE and IF NOT EXISTS contradict each other: expected one of them"
+            self.cursor.note(offset, message, "syntax", "one of OR REPLACE, IF NOT EXISTS")
+        return True
+
+    def _name(self, what: str) -> Token:
+        token = self.cursor.take_identifier(f"the name of a {what}")
+        check_name(self.cursor, token, what)
+        return token
+
+    def _new_name(self, kind: str, may_exist: bool) -> Token:
+        token = self._name(kind.lower())
+        if (kind, token.text.upper()) in self._declared and not may_exist:
+            self.cursor.note(
+                token.start, f"{kind.lower()} '{token.text}' is declared twice in this file", "duplicate-name"
+            )
+        self._declared.add((kind, token.text.upper()))
+        return token

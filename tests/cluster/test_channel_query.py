@@ -1,0 +1,127 @@
+"""What a channel query reads, what it may not do, and the SQL that runs it for all subscriptions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.cluster.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql
+from tocsin.cluster.problems import Problem
+from tocsin.model.schema import Schema
+
+PARAMETERS = Schema.of(kind="STRING", radius_m="DOUBLE")
+
+
+def parsed(text: str) -> ChannelQuery:
+    query = parse_channel_query(text, PARAMETERS)
+    assert isinstance(query, ChannelQuery), query
+    return query
+
+
+def refused(text: str) -> list[Problem]:
+    problems = parse_channel_query(text, PARAMETERS)
+    assert isinstance(problems, list), problems
+    return problems
+
+
+def view_of(dataset: str, is_new: bool) -> str:
+    return f"{'new' if is_new else 'all'}_{dataset.lower()}"
+
+
+def body_of(sql: str) -> str:
+    return sql.split("LATERAL (\n")[1].split("\n) _tocsin_q")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "new"),
+    [
+        ("SELECT * FROM NEW Reports r JOIN Users u ON r.id = u.id", {"Users"}, {"Reports"}),
+        ("SELECT * FROM Reports, NEW\n  Reports r", {"Reports"}, {"Reports"}),
+        ("SELECT * FROM (NEW A JOIN B) JOIN (SELECT * FROM NEW C, D) q", {"B", "D"}, {"A", "C"}),
+        ("WITH a AS (SELECT * FROM NEW X), b AS (SELECT * FROM a, b) SELECT * FROM A, b", {"b"}, {"X"}),
+        ("WITH RECURSIVE t AS (SELECT 1 UNION ALL SELECT x FROM t) SELECT * FROM t, Y", {"Y"}, set()),
+        ("SELECT * FROM A UNION ALL SELECT * FROM NEW B WHERE x IN (SELECT y FROM C)", {"A", "C"}, {"B"}),
+        ("SELECT * FROM A WHERE (WITH B AS (SELECT 1) SELECT * FROM B) = (SELECT y FROM B)", {"A", "B"}, set()),
+        ("SELECT /*+ BROADCAST(u) */ * FROM Reports u", {"Reports"}, set()),
+        ("SELECT * FROM Reports LATERAL VIEW explode(items) t AS item", {"Reports"}, set()),
+        ("SELECT id, new mood, new FROM Reports", {"Reports"}, set()),
+        ("SELECT * FROM reports a JOIN Reports b", {"reports"}, set()),
+        ("SELECT * FROM NEW `Reports`, range(3)", set(), {"Reports"}),
+    ],
+)  # fmt: skip
+def test_a_query_reads_the_datasets_it_names_and_no_others(text: str, whole: set[str], new: set[str]) -> None:
+    query = parsed(text)
+    assert (set(query.datasets), set(query.new_datasets)) == (whole, new)
+
+
+def test_markers_are_found_whatever_their_case_and_only_where_they_stand() -> None:
+    query = parsed("SELECT ':radius_m', CAST(x AS STRUCT<a:INT>), x::INT FROM A WHERE kind = :KIND -- :radius_m")
+    assert query.markers == {"kind"}
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "code"),
+    [
+        ("SELECT *\nFROM A WHERE x = :knd", (2, 18), "unknown-parameter"),
+        ("SELECT rand() FROM A", (1, 8), "refused-function"),
+        ("SELECT `java_method`('a', 'b') FROM A", (1, 8), "refused-function"),
+        ("SELECT system.builtin.reflect('a') FROM A", (1, 23), "refused-function"),
+        ("SELECT * FROM read_files('/etc')", (1, 15), "refused-function"),
+        ("SELECT * FROM IDENTIFIER('x')", (1, 15), "refused-function"),
+        ("SELECT * FROM A,\n parquet.`/etc/x`", (2, 2), "qualified-name"),
+        ("SELECT * FROM other.A", (1, 15), "qualified-name"),
+        ("SELECT * FROM NEW a.b", (1, 15), "qualified-name"),
+        ("SELECT * FROM _tocsin_subscriptions", (1, 15), "reserved-name"),
+        ("SELECT 1 AS `_TOCSIN_x` FROM A", (1, 13), "reserved-name"),
+        ("SELECT x INTO b FROM A", (1, 15), "not-a-query"),
+        ("SELECT TRANSFORM(x) USING 'cat' FROM A", (1, 21), "refused-function"),
+        ("SELECT * FROM A TABLESAMPLE (5 PERCENT)", (1, 30), "not-a-query"),
+        ("INSERT INTO A SELECT 1", (1, 1), "not-a-query"),
+        ("DROP TABLE A", (1, 1), "not-a-query"),
+        ("SELECT 1 FROM A; SELECT 2", (1, 16), "not-a-query"),
+        ("SELECT * FROM A WHERE x = ?", (1, 27), "marker"),
+        ("SELECT * FROM NEW WHERE x", (1, 19), "syntax"),
+        ("SELECT * FROM A WHERE x = 'abc", (1, 27), "unfinished"),
+        ("WITH c AS (SELECT 1) SELECT * FROM NEW c", (1, 36), "new-of-cte"),
+        ("SELECT * FROM A\nWHERE (x > 1", (2, 12), "syntax"),
+        ("", (1, 1), "syntax"),
+    ],
+)  # fmt: skip
+def test_what_a_channel_may_not_do_is_refused_at_its_place(text: str, place: tuple[int, int], code: str) -> None:
+    assert (*place, code) in [(problem.line, problem.column, problem.code) for problem in refused(text)]
+
+
+def test_every_problem_of_a_query_is_reported() -> None:
+    problems = refused("SELECT uuid() FROM a.b WHERE x = :knd AND y = randn()")
+    assert [problem.column for problem in problems] == [8, 20, 34, 47]
+    assert "did you mean kind?" in problems[2].message
+
+
+def test_now_is_allowed_for_it_is_one_value_within_an_execution() -> None:
+    assert parsed("SELECT * FROM A WHERE at > current_timestamp() - INTERVAL 1 HOUR AND now() > at").datasets == {"A"}
+
+
+def test_the_author_s_text_is_kept_but_for_markers_and_datasets() -> None:
+    sql = to_lateral_sql(
+        parsed("SELECT r.x::INT, 'a''b', Users.*  FROM NEW  Reports r, Users WHERE r.kind=:KIND -- the end"), view_of
+    )
+    assert body_of(sql) == (
+        "SELECT r.x::INT, 'a''b', Users.*  FROM new_reports r, all_users AS `Users`"
+        " WHERE r.kind=_tocsin_s.`kind` -- the end"
+    )
+    assert sql.startswith(
+        "SELECT _tocsin_s.subscription, _tocsin_q.* FROM _tocsin_subscriptions _tocsin_s, LATERAL (\n"
+    )
+
+
+def test_the_alias_of_the_parameters_may_be_chosen() -> None:
+    sql = to_lateral_sql(parsed("SELECT 1 FROM A WHERE k = :kind"), view_of, parameters_alias="p")
+    assert body_of(sql) == "SELECT 1 FROM all_a AS `A` WHERE k = p.`kind`"
+
+
+def test_a_query_that_cannot_be_parsed_is_refused_without_sqlglot_s_own_words() -> None:
+    (problem,) = refused("SELECT 1 FROM A WHERE")
+    assert str(problem) == "<query>:1:17: the query cannot be parsed: WHERE is incomplete"
+
+
+def test_deep_nesting_is_refused_and_does_not_crash() -> None:
+    assert refused("SELECT " + "(" * 5_000 + "1" + ")" * 5_000 + " FROM A")[0].code == "syntax"

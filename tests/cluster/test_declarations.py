@@ -1,0 +1,232 @@
+"""Application files: what they declare, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.cluster.declarations import parse_application
+from tocsin.cluster.statements import (
+    CreateChannel,
+    CreateDataset,
+    CreateFeed,
+    DropChannel,
+    DropDataset,
+    DropFeed,
+    Statement,
+)
+from tocsin.model.entities import Channel, ChannelKind, Dataset, DatasetKind, Feed
+from tocsin.model.ids import ChannelName, DatasetName, FeedName
+from tocsin.model.schema import Schema
+
+ISSUE = """\
+CREATE STREAM DATASET EmergencyReports (report_id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE)
+  KEY (report_id) RETAIN 7 DAYS;
+CREATE KEYED  DATASET UserLocations (user_id STRING, lat DOUBLE, lon DOUBLE, at TIMESTAMP) KEY (user_id);
+CREATE STATIC DATASET Shelters FROM 'shelters.csv';
+CREATE REPETITIVE CHANNEL EmergenciesOfType (kind STRING) EVERY 10 SECONDS AS
+  SELECT r.* FROM NEW EmergencyReports r WHERE r.kind = :kind;
+DROP CHANNEL EmergenciesOfType;
+"""
+
+
+def only(text: str) -> Statement:
+    application = parse_application(text)
+    assert not application.problems, [str(problem) for problem in application.problems]
+    (statement,) = application.statements
+    return statement
+
+
+def problems_of(text: str) -> list[str]:
+    return [str(problem) for problem in parse_application(text, "f.sql").problems]
+
+
+def dataset(text: str) -> Dataset:
+    statement = only(text)
+    assert isinstance(statement, CreateDataset)
+    return statement.dataset
+
+
+def channel(text: str) -> Channel:
+    statement = only(text)
+    assert isinstance(statement, CreateChannel)
+    return statement.channel
+
+
+def test_the_issue_s_application_is_read_in_order_with_its_places() -> None:
+    application = parse_application(ISSUE, "emergency.sql")
+    assert application.problems == ()
+    reports, users, shelters, of_type, drop = application.statements
+    assert isinstance(reports, CreateDataset)
+    assert reports.dataset == Dataset(
+        DatasetName("EmergencyReports"),
+        DatasetKind.STREAM,
+        Schema.of(report_id="STRING", kind="STRING", severity="INT", lat="DOUBLE", lon="DOUBLE"),
+        key=("report_id",),
+        retain_s=604_800.0,
+    )
+    assert isinstance(users, CreateDataset)
+    assert (users.dataset.key, users.dataset.order_by, users.position.line) == (("user_id",), "at", 3)
+    assert isinstance(shelters, CreateDataset)
+    assert (shelters.dataset.source, shelters.format, shelters.dataset.schema.names) == ("shelters.csv", "csv", ())
+    assert isinstance(of_type, CreateChannel)
+    assert of_type.channel == Channel(
+        ChannelName("EmergenciesOfType"),
+        ChannelKind.REPETITIVE,
+        Schema.of(kind="STRING"),
+        "SELECT r.* FROM NEW EmergencyReports r WHERE r.kind = :kind",
+        period_s=10.0,
+    )
+    assert (of_type.query_position.line, of_type.query_position.column) == (6, 3)
+    assert isinstance(drop, DropChannel)
+    assert drop.name == "EmergenciesOfType"
+
+
+def test_keywords_do_not_mind_their_case_and_comments_are_skipped() -> None:
+    found = dataset("create /* a; b */ stream -- ; c\n dataset A (x long) retain 'p1d';;")
+    assert (found.name, found.schema, found.retain_s) == ("A", Schema.of(x="BIGINT"), 86_400.0)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("10 SECONDS", 10), ("1 day", 86_400), ("PT10S", 10), ("P1D", 86_400), ("'PT1M'", 60), ("'2 hours'", 7_200),
+     ("PT1.5S", 1.5), ("90S", None), ("1.5 MINUTES", 90), ("10SECONDS", 10)],
+)  # fmt: skip
+def test_periods_are_written_as_people_and_iso_8601_write_them(written: str, seconds: float | None) -> None:
+    application = parse_application(f"CREATE REPETITIVE CHANNEL C EVERY {written} AS SELECT 1 FROM A")
+    if seconds is None:
+        assert [problem.code for problem in application.problems] == ["duration"]
+    else:
+        (statement,) = application.statements
+        assert isinstance(statement, CreateChannel)
+        assert statement.channel.period_s == seconds
+
+
+def test_event_order_of_a_keyed_dataset() -> None:
+    assert dataset("CREATE KEYED DATASET A (k INT, t TIMESTAMP, v INT) KEY (k)").order_by == "t"
+    assert dataset("CREATE KEYED DATASET A (k INT, t TIMESTAMP, u TIMESTAMP) KEY (k)").order_by is None
+    assert dataset("CREATE KEYED DATASET A (k INT, t TIMESTAMP, v INT) KEY (K) ORDER BY V").order_by == "v"
+    assert dataset("CREATE KEYED DATASET A (k INT) KEY (k)").order_by is None
+
+
+def test_a_continuous_channel_may_keep_its_results_for_a_while_and_have_no_parameters() -> None:
+    found = channel("CREATE CONTINUOUS CHANNEL C () RETAIN 2 HOURS AS SELECT * FROM NEW A")
+    assert (found.period_s, found.retain_s, found.parameters) == (None, 7_200.0, Schema(()))
+
+
+def test_feeds_take_options_in_either_spelling() -> None:
+    statement = only(
+        "CREATE FEED F INTO A FROM kafka OPTIONS (subscribe 't', kafka.bootstrap.servers = 'h:1', 'x.y' 3)"
+    )
+    assert isinstance(statement, CreateFeed)
+    options = {"subscribe": "t", "kafka.bootstrap.servers": "h:1", "x.y": "3"}
+    assert statement.feed == Feed(FeedName("F"), DatasetName("A"), "kafka", options)
+
+
+def test_existence_may_be_tolerated() -> None:
+    text = """DROP DATASET IF EXISTS A; DROP FEED F;
+        CREATE STREAM DATASET IF NOT EXISTS A (x INT); CREATE OR REPLACE FEED F INTO A FROM rate"""
+    drop_dataset, drop_feed, create, replace = parse_application(text).statements
+    assert isinstance(drop_dataset, DropDataset) and drop_dataset.if_exists
+    assert isinstance(drop_feed, DropFeed) and not drop_feed.if_exists
+    assert isinstance(create, CreateDataset) and create.if_not_exists and not create.replace
+    assert isinstance(replace, CreateFeed) and replace.replace
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "CREATE STREAM DATASET A (x INT)\n  KEYS (x);",
+            "2:3: expected KEY, RETAIN or ';' but found 'KEYS'; did you mean KEY?",
+        ),
+        ("CRATE STREAM DATASET A (x INT)", "1:1: expected CREATE or DROP but found 'CRATE'; did you mean CREATE?"),
+        ("CREATE STREAM DATASET A (x STRNG)", "1:28: 'STRNG' is not a type; did you mean STRING?"),
+        ("CREATE STREAM DATASET A (x INT, X INT)", "1:33: column 'X' is declared twice"),
+        ("CREATE STREAM DATASET A (x INT) KEY (y)", "1:38: KEY names 'y', which is not a column of this dataset"),
+        ("CREATE STREAM DATASET A (x INT) KEY (x, x)", "1:41: KEY names 'x' twice"),
+        ("CREATE KEYED DATASET A (x INT)", "1:31: expected KEY but found the end of the file"),
+        (
+            "CREATE KEYED DATASET A (kind INT) KEY (kind) ORDER BY kid",
+            "1:55: ORDER BY names 'kid', which is not a column of this dataset; did you mean kind?",
+        ),
+        (
+            "CREATE STREAM DATASET NEW_A (x INT)",
+            "1:23: 'NEW_A' cannot name a dataset: NEW has a meaning in channel queries",
+        ),
+        (
+            "CREATE STREAM DATASET `a b` (x INT)",
+            "1:23: 'a b' cannot name a dataset: expected a letter, then letters, digits or '_', at most 128",
+        ),
+        (
+            "CREATE STREAM DATASET A (x INT) RETAIN 2 FORTNIGHTS",
+            "1:40: '2 FORTNIGHTS' is not a duration: expected one such as 10 SECONDS, 7 DAYS, PT10S or P1D",
+        ),
+        (
+            "CREATE STATIC DATASET A FROM 'a.xls'",
+            "1:30: the name 'a.xls' does not tell its format: expected FORMAT csv, json or parquet",
+        ),
+        (
+            "CREATE STATIC DATASET A FROM 'a' FORMAT cvs",
+            "1:41: expected csv, json or parquet but found 'cvs'; did you mean csv?",
+        ),
+        ("CREATE REPETITIVE CHANNEL C AS SELECT 1", "1:29: expected '(' or EVERY but found 'AS'"),
+        (
+            "CREATE REPETITIVE CHANNEL C EVERY 500 MILLISECONDS AS SELECT 1",
+            "1:35: EVERY must be at least 1 second, but found 500 MILLISECONDS",
+        ),
+        (
+            "CREATE REPETITIVE CHANNEL C (a INT) EVERY 1 DAY AS SELECT 1 FROM A",
+            "1:30: parameter 'a' is not used: expected :a somewhere in the query",
+        ),
+        (
+            "CREATE REPETITIVE CHANNEL C (a INT) EVERY 1 DAY AS\n\tSELECT :a, :b FROM A",
+            "2:13: :b is not a parameter of this channel",
+        ),
+        (
+            "CREATE CONTINUOUS CHANNEL C AS SELECT 1 FROM A",
+            "1:32: a continuous channel runs as records arrive: expected NEW before at least one dataset",
+        ),
+        ("CREATE CONTINUOUS CHANNEL C AS", "1:31: expected a query but found the end of the file"),
+        ("CREATE FEED F INTO A FROM rate OPTIONS (a 'x', A 'y')", "1:48: option 'A' is given twice"),
+        ("DROP CHANNEL IF EXIST C", "1:17: expected EXISTS but found 'EXIST'; did you mean EXISTS?"),
+        (
+            "CREATE STREAM DATASET A (x INT);\nCREATE STREAM DATASET a (x INT)",
+            "2:23: dataset 'a' is declared twice in this file",
+        ),
+        ("DROP FEED F; /* never\n closed", "1:14: a comment is opened here and never closed"),
+        (
+            "CREATE OR REPLACE FEED IF NOT EXISTS F INTO A FROM rate",
+            "1:24: OR REPLACE and IF NOT EXISTS contradict each other: expected one of them",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_and_what_was_expected(text: str, problem: str) -> None:
+    assert problems_of(text) == [f"f.sql:{problem}"]
+
+
+def test_all_mistakes_of_a_file_are_reported_and_the_good_statements_kept() -> None:
+    text = """\
+CREATE STREAM DATASET A (x STRNG, y INTT) KEYS (x);
+CREATE STREAM DATASET Good (x INT);
+CREATE REPETITIVE CHANNEL C (a INT) EVERY 1 SECOND AS SELECT rand() FROM A WHERE x = :b
+DROP DATASET Good
+DROP CHANEL C;
+"""
+    application = parse_application(text)
+    places = [(problem.line, problem.column) for problem in application.problems]
+    assert places == [(1, 28), (1, 37), (1, 43), (3, 62), (3, 86), (5, 1)]
+    assert [type(statement) for statement in application.statements] == [CreateDataset]
+
+
+def test_dropping_allows_a_name_to_be_declared_again() -> None:
+    text = "CREATE STREAM DATASET A (x INT); DROP DATASET a; CREATE STREAM DATASET A (x INT)"
+    assert parse_application(text).problems == ()
+
+
+def test_a_problem_can_show_its_line_with_a_caret() -> None:
+    text = "DROP FEED F;\n\tDROP FED G"
+    (problem,) = parse_application(text, "f.sql").problems
+    assert problem.with_source(text) == (
+        "f.sql:2:7: expected DATASET, CHANNEL or FEED but found 'FED'; did you mean FEED?\n  \tDROP FED G\n  \t     ^"
+    )
+    assert problem.expected == "DATASET, CHANNEL or FEED"

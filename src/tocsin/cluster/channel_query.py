@@ -81,7 +81,7 @@ def to_lateral_sql(query: ChannelQuery, view_of: ViewOf, parameters_alias: str =
     body = apply_edits(query.text, edits)
     # The line break ends a comment the author may have left at the end.
     return (
-        f"SELECT {parameters_alias}.subscription, _tocsin_q.* "  # noqa: S608  values stay in the table of subscriptions
+        f"SELECT {parameters_alias}._tocsin_subscription, _tocsin_q.* "  # noqa: S608  values stay in the table of subscriptions
         f"FROM {SUBSCRIPTIONS_VIEW} {parameters_alias}, LATERAL (\n{body}\n) _tocsin_q"
     )
 

@@ -46,6 +46,22 @@ def records_writer(storage: Storage, folder: str) -> BatchWriter:
     return write
 
 
+def copy_writer(storage: Storage, folder: str, ordered_by: str) -> BatchWriter:
+    """Rows that were stored before, as they are. `ordered_by` tells which versions or executions the file covers."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with _OneFile(storage, folder) as file:
+            for batch in batches:
+                if batch.num_rows:
+                    file.cover(batch[ordered_by])
+                    file.add(batch)
+        if ordered_by == OFFSET:
+            file.first, file.last = execution_of(file.first), execution_of(file.last)
+        yield from file.report()
+
+    return write
+
+
 def results_writer(storage: Storage, folder: str, execution: int) -> BatchWriter:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted = _Counter()

@@ -91,18 +91,19 @@ class Catalog:
         with self._database.read() as connection:
             rows = connection.execute(sa.select(datasets).order_by(datasets.c.name))
             return [
-                StoredDataset(msgspec.json.decode(row.definition, type=Dataset), row.version, row.position)
+                StoredDataset(
+                    msgspec.json.decode(row.definition, type=Dataset), row.generation, row.version, row.position
+                )
                 for row in rows
             ]
 
-    def create_dataset(self, dataset: Dataset, new_files: Sequence[NewFile] = (), at_s: float = 0.0) -> None:
+    def create_dataset(self, dataset: Dataset, generation: int) -> None:
         with self._database.write() as connection:
             connection.execute(
                 sa.insert(datasets).values(
-                    name=dataset.name, definition=_json(dataset), version=1 if new_files else 0, position=0
+                    name=dataset.name, definition=_json(dataset), generation=generation, version=0, position=0
                 )
             )
-            _insert_files(connection, dataset_owner(dataset.name), new_files, at_s)
 
     def replace_static(self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float) -> None:
         """Loading a STATIC dataset again replaces it as a whole."""
@@ -271,11 +272,14 @@ class Catalog:
             old = (files.c.owner == owner) & (files.c.at_s < before_s) & (files.c.last <= upto)
             return _discard(connection, old, at_s)
 
-    def expire_executions(self, channel: ChannelName, before_s: float) -> None:
+    def expire_executions(self, channel: ChannelName, before_s: float) -> int:
+        """Forget old executions; returns the highest sequence among them, 0 if there were none."""
         with self._database.write() as connection:
-            connection.execute(
-                sa.delete(executions).where(executions.c.channel == channel, executions.c.finished_s < before_s)
-            )
+            old = (executions.c.channel == channel) & (executions.c.finished_s < before_s)
+            highest: int = connection.scalar(sa.select(sa.func.max(executions.c.sequence)).where(old)) or 0
+            if highest:
+                connection.execute(sa.delete(executions).where(old))
+            return highest
 
     def discard_paths(self, paths: Iterable[str], at_s: float) -> None:
         with self._database.write() as connection:

@@ -18,6 +18,7 @@ datasets = sa.Table(
     schema,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("definition", sa.Text, nullable=False),
+    sa.Column("generation", sa.BigInteger, nullable=False),  # names its feed log: one created again starts anew
     sa.Column("version", sa.BigInteger, nullable=False),  # the last committed batch
     sa.Column("position", sa.BigInteger, nullable=False),  # the feed log is in the dataset up to here
 )
@@ -139,6 +140,7 @@ class StoredChannel:
 @dataclass(frozen=True, slots=True)
 class StoredDataset:
     dataset: Dataset
+    generation: int
     version: int
     position: int
 

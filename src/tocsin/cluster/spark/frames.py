@@ -34,10 +34,12 @@ def dataset_frame(
     files: Sequence[StoredFile],
     *,
     after: int | None = None,
-    upto: int,
+    upto: int | None = None,
 ) -> DataFrame:
-    """The dataset as a channel sees it, at version `upto`; with `after`, only what is NEW since then."""
-    rows = stored_frame(session, storage, dataset, files).where(F.col(VERSION) <= upto)
+    """The dataset as a channel sees it: all of `files`, or what is NEW in the half-open interval (after, upto]."""
+    rows = stored_frame(session, storage, dataset, files)
+    if upto is not None:
+        rows = rows.where(F.col(VERSION) <= upto)
     if dataset.kind is DatasetKind.KEYED:
         rows = latest_per_key(rows, dataset)
     if after is not None:

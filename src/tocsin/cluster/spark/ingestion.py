@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -22,6 +24,8 @@ from tocsin.cluster.spark.writing import Written, write_records
 from tocsin.cluster.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind, Feed
 from tocsin.model.ids import FeedName
+from tocsin.model.schema import Column, Schema, canonical_type, is_name
+from tocsin.wire.errors import Code, TocsinError
 
 FORMATS_WITH_SCHEMA = frozenset({"csv", "json", "parquet", "orc", "avro"})
 """File formats read with the dataset's own columns; other sources bring theirs."""
@@ -92,7 +96,7 @@ class DatasetWriter:
         )
         return self._write(records).files
 
-    def _version_column(self) -> Column:
+    def _version_column(self) -> SparkColumn:
         return F.lit(self.version + 1).cast("bigint").alias(VERSION)
 
     def _write(self, records: DataFrame) -> Written:
@@ -140,10 +144,29 @@ class DatasetWriter:
         )
 
 
-def start_gateway_query(session: SparkSession, writer: DatasetWriter, log: Path, checkpoint: str) -> StreamingQuery:
+class Ingestion:
+    """A streaming query that fills a dataset."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+
+    def catch_up(self) -> None:
+        """Return when everything that was there at the call has entered the dataset."""
+        self._query.processAllAvailable()
+
+    def failure(self) -> str | None:
+        """Why it stopped by itself, if it did."""
+        error = self._query.exception()
+        return None if error is None else str(error).partition("\n")[0]
+
+    def stop(self) -> None:
+        self._query.stop()
+
+
+def start_gateway(session: SparkSession, writer: DatasetWriter, log: Path, checkpoint: str) -> Ingestion:
     session.dataSource.register(FeedLogSource)
     frames = session.readStream.format(FeedLogSource.name()).option("directory", str(log)).load()
-    return (
+    return Ingestion(
         frames.writeStream.queryName(f"gateway-{writer.dataset.name}")
         .option("checkpointLocation", checkpoint)
         .foreachBatch(lambda batch, _: writer.add_frames(batch))
@@ -151,14 +174,42 @@ def start_gateway_query(session: SparkSession, writer: DatasetWriter, log: Path,
     )
 
 
-def start_feed_query(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpoint: str) -> StreamingQuery:
+def start_feed(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpoint: str) -> Ingestion:
     reader = session.readStream.format(feed.format).options(**feed.options)
     if feed.format.lower() in FORMATS_WITH_SCHEMA:
         reader = reader.schema(writer.dataset.schema.ddl())
-    return (
-        reader.load()
-        .writeStream.queryName(f"feed-{feed.name}")
-        .option("checkpointLocation", checkpoint)
-        .foreachBatch(lambda batch, number: writer.add_feed_batch(feed.name, number, batch))
-        .start()
-    )
+    try:
+        return Ingestion(
+            reader.load()
+            .writeStream.queryName(f"feed-{feed.name}")
+            .option("checkpointLocation", checkpoint)
+            .foreachBatch(lambda batch, number: writer.add_feed_batch(feed.name, number, batch))
+            .start()
+        )
+    except PySparkException as error:
+        raise TocsinError(Code.BAD_SQL, f"feed {feed.name}: {str(error).partition(chr(10))[0]}") from error
+
+
+def read_static(session: SparkSession, path: str, format: str, columns: Schema) -> DataFrame:
+    """The file of a STATIC dataset; without declared columns, as the file itself says they are."""
+    reader = session.read.format(format)
+    if format == "csv":
+        reader = reader.option("header", True)
+    try:
+        frame = reader.schema(columns.ddl()).load(path) if columns.columns else reader.options(inferSchema=True).load(path)
+    except PySparkException as error:
+        raise TocsinError(Code.BAD_SQL, f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
+    return frame
+
+
+def columns_of(frame: DataFrame) -> Schema:
+    """A frame's columns as a dataset's, or raise: a file may bring types or names that are none of ours."""
+    columns = []
+    for field in frame.schema.fields:
+        kind = canonical_type(field.dataType.simpleString())
+        if kind is None or not is_name(field.name):
+            raise TocsinError(
+                Code.BAD_SQL, f"column {field.name} ({field.dataType.simpleString()}): declare the columns and types to use"
+            )
+        columns.append(Column(field.name, kind))
+    return Schema(tuple(columns))

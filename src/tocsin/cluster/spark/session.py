@@ -16,6 +16,9 @@ from pyspark.sql import SparkSession
 import tocsin
 from tocsin.wire.errors import Code, TocsinError
 
+Session = SparkSession
+"""For those who hold a session and must not import pyspark."""
+
 SETTINGS: Mapping[str, str] = {
     "spark.app.name": "tocsin",
     "spark.ui.enabled": "false",

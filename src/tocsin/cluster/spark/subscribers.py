@@ -1,7 +1,7 @@
 """The table of a channel's backend subscriptions, as the one DataFrame its executions join with.
 
 A large base lies in Parquet under the root and is cached by Spark; what was added or removed since is a small table
-beside it. When that grows past a tenth of the base, a new base is made. The catalog is the truth: all of this is derived.
+beside it. When that grows past a tenth of the base, a new base is made. The catalog is the truth, all this is derived.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class SubscriptionFrames:
         self._folder = f"subscriptions/{channel.name}"
         self._storage = storage
         self._base: DataFrame | None = None
-        self._base_path: str | None = None
+        self.base_path: str | None = None
+        """The file that is in use now; no catalog row names it."""
         self._base_rows = 0
         self._added: dict[int, str] = {}
         self._removed: set[int] = set()
@@ -66,8 +67,8 @@ class SubscriptionFrames:
     def release(self) -> None:
         if self._base is not None:
             self._base.unpersist()
-        if self._base_path is not None:
-            self.dropped_paths.append(self._base_path)
+        if self.base_path is not None:
+            self.dropped_paths.append(self.base_path)
 
     def _combined(self, session: SparkSession) -> DataFrame:
         parts = []
@@ -89,8 +90,8 @@ class SubscriptionFrames:
     def _rebase(self, session: SparkSession) -> None:
         """Write all current subscriptions as a new base and have Spark keep it in memory."""
         tables = [self._typed_in_spark(self._added)]
-        if self._base_path is not None:
-            with self._storage.open(self._base_path) as file:
+        if self.base_path is not None:
+            with self._storage.open(self.base_path) as file:
                 old = pq.read_table(file)
             keep = pa.compute.invert(pa.compute.is_in(old[SUBSCRIPTION], pa.array(self._removed, pa.int64())))
             tables.insert(0, old.filter(keep))
@@ -102,7 +103,7 @@ class SubscriptionFrames:
         schema = ", ".join([f"{SUBSCRIPTION} BIGINT", *(f"`{name}` STRING" for name in self._schema.names)])
         raw = read_parquet(session, self._storage, schema, [path])
         self._base = raw.selectExpr(SUBSCRIPTION, *self._casts()).cache()
-        self._base_path, self._base_rows = path, table.num_rows
+        self.base_path, self._base_rows = path, table.num_rows
         self._added, self._removed = {}, set()
 
     def _typed_in_spark(self, subscriptions: dict[int, str]) -> pa.Table:

@@ -6,6 +6,7 @@ speculative tasks, and processes that died, leave files nobody reads. `write` is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, Row
 
 from tocsin.cluster.catalog import NewFile
 from tocsin.cluster.columns import SUBSCRIPTION
-from tocsin.cluster.filewriting import SUMMARY, from_ipc, records_writer, results_writer
+from tocsin.cluster.filewriting import SUMMARY, copy_writer, from_ipc, records_writer, results_writer
 from tocsin.cluster.storage import Storage
 
 _REPORT = (
@@ -33,8 +34,8 @@ class WrittenResults:
     files: list[NewFile]
     summary: pa.Table
     """subscription, results, bytes: one row per subscription that has any."""
-    short_cut: pa.Table | None
-    """All rows as they were stored, when every task found its part small; the files are the truth."""
+    short_cuts: Mapping[str, pa.Table]
+    """The rows of small files by path, as they were stored; the files are the truth."""
 
 
 def write_records(frame: DataFrame, storage: Storage, folder: str) -> Written:
@@ -53,13 +54,17 @@ def write_results(frame: DataFrame, storage: Storage, folder: str, execution: in
     together = frame.repartition(frame[SUBSCRIPTION]).sortWithinPartitions(SUBSCRIPTION)
     reports = together.mapInArrow(results_writer(storage, folder, execution), _REPORT).collect()
     summaries = [from_ipc(row.summary) for row in reports]
-    bodies = [None if row.body is None else from_ipc(row.body) for row in reports]
-    complete = [body for body in bodies if body is not None]
     return WrittenResults(
         [_new_file(row) for row in reports],
         pa.concat_tables(summaries) if summaries else SUMMARY.empty_table(),
-        pa.concat_tables(complete) if complete and len(complete) == len(bodies) else None,
+        {row.path: from_ipc(row.body) for row in reports if row.body is not None},
     )
+
+
+def rewrite(frame: DataFrame, storage: Storage, folder: str, ordered_by: str) -> list[NewFile]:
+    """Store rows again as they are, for compaction; `ordered_by` is VERSION or OFFSET."""
+    reports = frame.mapInArrow(copy_writer(storage, folder, ordered_by), _REPORT).collect()
+    return [_new_file(row) for row in reports]
 
 
 def _new_file(row: Row) -> NewFile:

@@ -1,0 +1,434 @@
+"""The data cluster: datasets, feeds, channels, subscriptions and results over one data root [BAD §3.1].
+
+Everything here is called by somebody else: a server, a test, a benchmark. There is no clock loop and no thread of its
+own in this module; Structured Streaming has its threads and calls back when a batch is in. `runtime` decides when
+channels run, `cluster.upkeep` what is merged and forgotten, `cluster.applying` how an application file is applied.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tocsin.cluster.announcements import Announcements
+from tocsin.cluster.book import SubscriptionBook
+from tocsin.cluster.catalog import Catalog, StoredExecution, dataset_owner
+from tocsin.cluster.channel_query import ChannelQuery, parse_channel_query
+from tocsin.cluster.gateway import FeedGateway
+from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
+from tocsin.cluster.rates import Rates
+from tocsin.cluster.results import ResultStore
+from tocsin.cluster.settings import ClusterSettings
+from tocsin.cluster.spark.execution import DatasetFrames, PreparedChannel, execute, prepare
+from tocsin.cluster.spark.frames import EMPTY_FOLDER, dataset_frame
+from tocsin.cluster.spark.ingestion import DatasetWriter, columns_of, read_static, start_feed, start_gateway
+from tocsin.cluster.spark.session import Session
+from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.cluster.storage import Storage
+from tocsin.model.cursor import Cursor, offset_of
+from tocsin.model.entities import Channel, Dataset, DatasetKind, Feed
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, FeedName, SubscriptionId
+from tocsin.model.schema import Schema
+from tocsin.model.subscription import BadParameter, canonical_values, subscription_id
+from tocsin.wire.errors import Code, TocsinError
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    id: SubscriptionId
+    cursor: Cursor
+    """Results from here on belong to whoever subscribed now."""
+    created: bool
+    """False if the data cluster held it already, for this or another broker."""
+
+
+class DataCluster:
+    """Thread-safe. One process has a root open at a time."""
+
+    def __init__(
+        self,
+        spark: Session,
+        settings: ClusterSettings,
+        now_s: Callable[[], float],
+        arrived: Callable[[ChannelName], None] = lambda channel: None,
+    ) -> None:
+        """`arrived` is told, from any thread, that a continuous or repetitive channel has NEW records waiting."""
+        self.spark = spark
+        self.settings = settings
+        self.now_s = now_s
+        self._arrived = arrived
+        self._state = settings.state_folder()
+        self._state.mkdir(parents=True, exist_ok=True)
+        self._lock_file = _lock(self._state / "lock")
+        self.storage = Storage(settings.root)
+        self.storage.make_folder(EMPTY_FOLDER)
+        self.catalog = Catalog(settings.catalog_url())
+        self.guard = threading.RLock()
+        """Around the book, the rates, the maps below, and the order of commits."""
+        self.book = SubscriptionBook()
+        self.rates = Rates(settings.rate_window_s)
+        self.results = ResultStore(self.catalog, self.storage)
+        self.announcements = Announcements(self.catalog, self.results, self.book, self.guard)
+        self._datasets: dict[str, LiveDataset] = {}
+        self._channels: dict[str, LiveChannel] = {}
+        self._feeds: dict[str, LiveFeed] = {}
+        self._closed = False
+        self._load()
+
+    def _load(self) -> None:
+        for stored in self.catalog.datasets():
+            self._add_dataset(stored.dataset, stored.generation, stored.version, stored.position)
+        for feed in self.catalog.feeds():
+            self._start_feed(feed.feed, feed.generation)
+        for channel in self.catalog.channels():
+            prepared = self.prepare(channel.channel)
+            live = self._add_channel(prepared, channel.epoch, channel.execution, dict(channel.positions))
+            subscriptions = list(self.catalog.subscriptions.of_channel(channel.channel.name))
+            live.subscribers.add((number, parameters) for number, _, parameters in subscriptions)
+            self.book.load(((number, key) for number, key, _ in subscriptions), ())
+        self.book.load((), self.catalog.subscriptions.holders())
+        for live_dataset in self._datasets.values():
+            if live_dataset.gateway is not None and live_dataset.gateway.backlog_bytes:
+                self.start_ingestion(live_dataset.dataset.name)
+
+    def close(self) -> None:
+        """Stop the queries and let go of the root. What was acknowledged stays in the logs for the next start."""
+        if self._closed:
+            return
+        self._closed = True
+        for feed in self._feeds.values():
+            feed.query.stop()
+        for live in self._datasets.values():
+            if live.query is not None:
+                live.query.stop()
+            if live.gateway is not None:
+                live.gateway.close()
+        self.catalog.close()
+        os.close(self._lock_file)
+
+    # -- datasets and feeds ----------------------------------------------------------------------------------------
+
+    def datasets(self) -> list[LiveDataset]:
+        return [live for _, live in sorted(self._datasets.items())]
+
+    def dataset(self, name: str) -> LiveDataset:
+        live = self._datasets.get(name.lower())
+        if live is None:
+            known = ", ".join(live.dataset.name for live in self.datasets()) or "none yet"
+            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {known})")
+        return live
+
+    def gateway(self, name: str) -> FeedGateway:
+        """Where records for a dataset are accepted. Whoever accepts some calls `start_ingestion`."""
+        live = self.dataset(name)
+        if live.gateway is None:
+            raise TocsinError(
+                Code.NOT_A_FEED_TARGET, f"{live.dataset.name} is STATIC: it is loaded from a file and takes no records"
+            )
+        return live.gateway
+
+    def start_ingestion(self, name: str) -> None:
+        """Begin to move what the gateway accepted into the dataset; an idle dataset runs no query."""
+        live = self.dataset(name)
+        with live.starting:
+            if live.gateway is not None and live.query is None and not self._closed:
+                checkpoint = self.storage.uri(f"checkpoints/gateway-{live.dataset.name}-{live.generation}")
+                live.query = start_gateway(self.spark, live.writer, live.gateway.log_directory, checkpoint)
+
+    def catch_up(self, name: str) -> None:
+        """Return when every record acknowledged before the call is in the dataset."""
+        self.start_ingestion(name)
+        query = self.dataset(name).query
+        if query is not None:
+            query.catch_up()
+
+    def static_columns(self, dataset: Dataset, path: str, format: str) -> Schema:
+        """What a STATIC dataset's file holds, as declared or as the file says."""
+        return columns_of(read_static(self.spark, path, format, dataset.schema))
+
+    def create_dataset(self, dataset: Dataset, path: str | None = None, format: str = "csv") -> None:
+        """`path` is where a STATIC dataset's file lies."""
+        if path is not None:
+            dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
+        with self.guard:
+            generation = self._next_generation()
+            self.catalog.create_dataset(dataset, generation)
+            self._add_dataset(dataset, generation, 0, 0)
+        if path is not None:
+            self.load_static(dataset, path, format)
+
+    def load_static(self, dataset: Dataset, path: str, format: str) -> None:
+        """Read the file of a STATIC dataset and put it in the place of what was there."""
+        dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
+        live = self.dataset(dataset.name)
+        live.dataset = live.writer.dataset = dataset
+        files = live.writer.replace_all(read_static(self.spark, path, format, dataset.schema))
+        live.writer.version += 1
+        self.catalog.replace_static(dataset, live.writer.version, files, self.now_s())
+
+    def drop_dataset(self, name: str) -> None:
+        live = self.dataset(name)
+        users = [channel.prepared.channel.name for channel in self.channels() if name.lower() in _reads(channel)]
+        users += [feed.feed.name for feed in self._feeds.values() if feed.feed.dataset.lower() == name.lower()]
+        if users:
+            raise TocsinError(Code.IN_USE, f"{live.dataset.name} is read or fed by {', '.join(users)}; drop those first")
+        with self.guard:
+            del self._datasets[name.lower()]
+        if live.query is not None:
+            live.query.stop()
+        if live.gateway is not None:
+            live.gateway.close()
+            shutil.rmtree(self._feed_folder(live.dataset, live.generation), ignore_errors=True)
+        self.catalog.drop_dataset(live.dataset.name, self.now_s())
+
+    def _add_dataset(self, dataset: Dataset, generation: int, version: int, position: int) -> None:
+        def committed(_version: int, upto: int | None) -> None:
+            if upto is not None and gateway is not None:
+                gateway.ingested(upto)
+            for live in self.channels():
+                if dataset.name in live.positions:
+                    self._arrived(live.prepared.channel.name)
+
+        gateway = None
+        if dataset.kind is not DatasetKind.STATIC:
+            folder = self._feed_folder(dataset, generation)
+            gateway = FeedGateway(dataset, folder, self.settings.limits, self.now_s)
+            gateway.ingested(position)
+        writer = DatasetWriter(
+            dataset, self.catalog, self.storage, version, position, now_s=self.now_s, committed=committed
+        )
+        self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)
+
+    def _feed_folder(self, dataset: Dataset, generation: int) -> Path:
+        return self._state / "feeds" / f"{dataset.name}-{generation}"
+
+    def feeds(self) -> list[LiveFeed]:
+        return [live for _, live in sorted(self._feeds.items())]
+
+    def create_feed(self, feed: Feed) -> None:
+        live = self.dataset(feed.dataset)
+        if live.gateway is None:
+            raise TocsinError(Code.NOT_A_FEED_TARGET, f"{feed.dataset} is STATIC: no feed can fill it")
+        with self.guard:
+            generation = self._next_generation()
+            self.catalog.create_feed(feed, generation)
+            try:
+                self._start_feed(feed, generation)
+            except BaseException:
+                self.catalog.drop_feed(feed.name)
+                raise
+
+    def drop_feed(self, name: str) -> None:
+        with self.guard:
+            live = self._feeds.pop(name.lower(), None)
+        if live is None:
+            raise TocsinError(Code.UNKNOWN_FEED, f"there is no feed {name}")
+        live.query.stop()
+        self.catalog.drop_feed(live.feed.name)
+
+    def _start_feed(self, feed: Feed, generation: int) -> None:
+        writer = self.dataset(feed.dataset).writer
+        writer.has_feeds = True
+        checkpoint = self.storage.uri(f"checkpoints/feed-{feed.name}-{generation}")
+        self._feeds[feed.name.lower()] = LiveFeed(feed, start_feed(self.spark, writer, feed, checkpoint))
+
+    def _next_generation(self) -> int:
+        """A number never used before in this catalog: epochs and folders are named by it."""
+        number = int(self.catalog.fact("generation") or 0) + 1
+        self.catalog.set_fact("generation", str(number))
+        return number
+
+    # -- channels --------------------------------------------------------------------------------------------------
+
+    def channels(self) -> list[LiveChannel]:
+        with self.guard:
+            return [live for _, live in sorted(self._channels.items())]
+
+    def channel(self, name: str) -> LiveChannel:
+        live = self._channels.get(name.lower())
+        if live is None:
+            known = ", ".join(live.prepared.channel.name for live in self.channels()) or "none yet"
+            raise TocsinError(Code.UNKNOWN_CHANNEL, f"there is no channel {name} (there are: {known})")
+        return live
+
+    def prepare(self, channel: Channel, planned: Mapping[str, Dataset] | None = None) -> PreparedChannel:
+        """Compile a channel, or raise with the reason; `planned` are datasets that are about to be created."""
+        query = parse_channel_query(channel.query, channel.parameters)
+        if not isinstance(query, ChannelQuery):
+            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {query[0]}")
+        known = {name: live.dataset for name, live in self._datasets.items()} | dict(planned or {})
+
+        def empty(session: Session, name: str, _is_new: bool) -> object:
+            return dataset_frame(session, self.storage, known[name.lower()], [])
+
+        return prepare(self.spark, channel, query, known, empty)
+
+    def create_channel(self, channel: Channel, prepared: PreparedChannel | None = None) -> PreparedChannel:
+        prepared = prepared or self.prepare(channel)
+        with self.guard:
+            at = {
+                live.dataset.name: live.writer.version
+                for live in (self.dataset(name) for name in prepared.query.new_datasets)
+            }
+            epoch = self._next_generation()
+            self.catalog.create_channel(channel, epoch, at)
+            self._add_channel(prepared, epoch, 0, at)
+        return prepared
+
+    def drop_channel(self, name: str) -> None:
+        live = self.channel(name)
+        with live.running, self.guard:
+            del self._channels[name.lower()]
+            channel = live.prepared.channel.name
+            numbers = [number for number, _, _ in self.catalog.subscriptions.of_channel(channel)]
+            self.book.remove(numbers)
+            self.rates.forget(np.array(numbers, np.int64))
+            live.subscribers.release()
+            self.catalog.discard_paths(live.subscribers.dropped_paths, self.now_s())
+            self.catalog.drop_channel(channel, live.epoch, self.now_s())
+
+    def _add_channel(
+        self, prepared: PreparedChannel, epoch: int, execution: int, positions: dict[DatasetName, int]
+    ) -> LiveChannel:
+        subscribers = SubscriptionFrames(prepared.channel, self.storage)
+        live = LiveChannel(prepared, epoch, execution, positions, subscribers)
+        self._channels[prepared.channel.name.lower()] = live
+        return live
+
+    def execute(self, name: str) -> StoredExecution | None:
+        """Run a channel once over what is NEW since its last execution; None if there were no results.
+
+        If this process dies inside, the catalog still stands where it stood, and the next execution covers the same
+        records and those that came since.
+        """
+        live = self.channel(name)
+        with live.running:
+            started_s = self.now_s()
+            intervals = {
+                dataset: (after, self.dataset(dataset).writer.version) for dataset, after in live.positions.items()
+            }
+            if live.subscribers.count == 0:
+                live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
+                return None
+            if intervals and all(after == upto for after, upto in intervals.values()):
+                return None
+            channel = live.prepared.channel.name
+            folder = f"results/{channel}-{live.epoch}"
+            frames = self._frames(intervals)
+            written = execute(live.prepared, live.subscribers, frames, self.storage, folder, live.execution + 1)
+            finished_s = self.now_s()
+            live.executions += 1
+            live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
+            live.last_results = sum(file.rows for file in written.files)
+            if live.subscribers.dropped_paths:
+                self.catalog.discard_paths(live.subscribers.dropped_paths, finished_s)
+                live.subscribers.dropped_paths.clear()
+            with self.guard:
+                last = max((file.last for file in written.files), default=live.execution)
+                size_bytes = int(written.summary["bytes"].to_numpy().sum())
+                sequence = self.catalog.commit_execution(
+                    channel,
+                    live.epoch,
+                    last,
+                    intervals,
+                    written.files,
+                    results=live.last_results,
+                    size_bytes=size_bytes,
+                    started_s=started_s,
+                    finished_s=finished_s,
+                )
+                live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
+                if sequence is None:
+                    live.empty += 1
+                    return None
+                execution = StoredExecution(
+                    sequence, channel, live.epoch, live.execution + 1, intervals, live.last_results, size_bytes,
+                    started_s, finished_s,
+                )  # fmt: skip
+                live.execution = last
+                for path, rows in written.short_cuts.items():
+                    self.results.remember(path, rows)
+                self.rates.add(
+                    written.summary["subscription"].to_numpy(), written.summary["bytes"].to_numpy(), finished_s
+                )
+                self.announcements.publish(execution, written.summary)
+                return execution
+
+    def _frames(self, intervals: Mapping[DatasetName, tuple[int, int]]) -> DatasetFrames:
+        def frame(session: Session, name: str, is_new: bool) -> object:
+            live = self.dataset(name)
+            after, upto = intervals[live.dataset.name] if is_new else (None, None)
+            # NEW of a KEYED dataset needs all files: a later record of the same key may hide an earlier one.
+            narrow = is_new and live.dataset.kind is DatasetKind.STREAM
+            owner = dataset_owner(live.dataset.name)
+            files = self.catalog.files(owner, after, upto) if narrow else self.catalog.files(owner)
+            return dataset_frame(session, self.storage, live.dataset, files, after=after, upto=upto)
+
+        return frame
+
+    # -- subscriptions ---------------------------------------------------------------------------------------------
+
+    def subscribe(self, name: str, wanted: Sequence[Mapping[str, object]], broker: BrokerId) -> list[Subscribed]:
+        """Backend subscriptions for sets of parameter values; they take part from the next execution on."""
+        live = self.channel(name)
+        channel = live.prepared.channel
+        rows: list[tuple[SubscriptionId, str]] = []
+        for given in wanted:
+            values = canonical_values(channel.parameters, given)
+            if isinstance(values, BadParameter):
+                raise TocsinError(Code.BAD_PARAMETER, f"channel {channel.name}: {values}")
+            rows.append((subscription_id(channel.name, values), msgspec.json.encode(values).decode()))
+        with live.running, self.guard:
+            if live.subscribers.count == 0:
+                self._settle_positions(live)
+            stored = self.catalog.subscriptions.subscribe(channel.name, rows, broker)
+            new = {row.number: row for row in stored if row.created}
+            for row in new.values():
+                self.book.add(row.number, row.id)
+            live.subscribers.add((row.number, row.parameters) for row in new.values())
+            self.book.hold(broker, (row.number for row in stored))
+            cursor = Cursor(live.epoch, offset_of(live.execution + 1))
+            return [Subscribed(row.id, cursor, row.created) for row in stored]
+
+    def _settle_positions(self, live: LiveChannel) -> None:
+        """The first subscriber comes: what nobody waited for until now is not new to it."""
+        stored = next(row for row in self.catalog.channels() if row.channel.name == live.prepared.channel.name)
+        passed = {name: (stored.positions[name], upto) for name, upto in live.positions.items()}
+        self.catalog.advance(live.prepared.channel.name, passed)
+
+    def unsubscribe(self, name: str, unwanted: Sequence[SubscriptionId], broker: BrokerId) -> int:
+        """A broker lets go; the last one to do so removes the subscription. Returns how many it held."""
+        live = self.channel(name)
+        with live.running, self.guard:
+            released, gone = self.catalog.subscriptions.unsubscribe(live.prepared.channel.name, unwanted, broker)
+            self.book.release(broker, released)
+            if gone:
+                self.book.remove(gone)
+                self.rates.forget(np.array(gone, np.int64))
+                live.subscribers.remove(gone)
+            return len(released)
+
+
+def _reads(live: LiveChannel) -> set[str]:
+    return {name.lower() for name in live.prepared.query.datasets | live.prepared.query.new_datasets}
+
+
+def _lock(path: Path) -> int:
+    """Two processes on one root would both believe they know where every channel stands."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise TocsinError(
+            Code.NOT_READY, f"another process has this data root open ({path}); stop it first or choose another root"
+        ) from None
+    return descriptor

@@ -1,0 +1,51 @@
+"""What the engine holds of each dataset and channel while it runs. Rebuilt from the catalog at every start."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from tocsin.cluster.gateway import FeedGateway
+from tocsin.cluster.spark.execution import PreparedChannel
+from tocsin.cluster.spark.ingestion import DatasetWriter, Ingestion
+from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.model.entities import Dataset, Feed
+from tocsin.model.ids import DatasetName
+
+
+@dataclass(slots=True)
+class LiveDataset:
+    dataset: Dataset
+    generation: int
+    writer: DatasetWriter
+    gateway: FeedGateway | None
+    """None for STATIC datasets."""
+    query: Ingestion | None = None
+    """Moves what the gateway accepted into the dataset; started with the first record."""
+    starting: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(slots=True)
+class LiveFeed:
+    feed: Feed
+    query: Ingestion
+
+
+@dataclass(slots=True)
+class LiveChannel:
+    prepared: PreparedChannel
+    epoch: int
+    execution: int
+    """The last execution number given out."""
+    positions: dict[DatasetName, int]
+    """NEW covers what is above; ahead of the catalog only while nobody is subscribed."""
+    subscribers: SubscriptionFrames
+    running: threading.Lock = field(default_factory=threading.Lock)
+    """Executions of one channel follow each other."""
+    executions: int = 0
+    empty: int = 0
+    failures: int = 0
+    last_error: str | None = None
+    last_started_s: float | None = None
+    last_duration_s: float | None = None
+    last_results: int = 0

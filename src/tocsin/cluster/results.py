@@ -1,0 +1,124 @@
+"""Reading stored results: those of some backend subscriptions from their cursors on, and nothing else.
+
+Files are sorted by subscription inside, so row groups that hold none of the wanted ones are skipped by statistics.
+The most recent executions are also in memory, up to a bound; the files are the truth and give the same rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tocsin.cluster.catalog import Catalog, StoredFile, results_owner
+from tocsin.cluster.columns import BYTES, OFFSET, SUBSCRIPTION
+from tocsin.cluster.storage import Storage
+from tocsin.model.cursor import ROW_BITS, execution_of
+from tocsin.model.ids import ChannelName
+
+RECENT_BYTES = 64 << 20
+"""How much of the latest results stays in memory over all channels."""
+
+
+class ResultStore:
+    """Thread-safe."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, recent_bytes: int = RECENT_BYTES) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._recent: OrderedDict[str, pa.Table] = OrderedDict()
+        self._recent_bytes = recent_bytes
+        self._lock = threading.Lock()
+
+    def remember(self, path: str, rows: pa.Table) -> None:
+        """Keep the rows of a file just written, so that the pull that follows at once does not go to disk."""
+        with self._lock:
+            self._recent[path] = rows
+            while sum(table.nbytes for table in self._recent.values()) > self._recent_bytes:
+                self._recent.popitem(last=False)
+
+    def read(
+        self, channel: ChannelName, epoch: int, after: Mapping[int, int], upto: int | None = None
+    ) -> Iterator[pa.Table]:
+        """Results of subscription `number` with an offset of at least `after[number]`, below `upto`, in order.
+
+        Yields tables of at most a row group; rows of one subscription come in the order of their offsets.
+        """
+        if not after:
+            return
+        numbers = np.fromiter(after.keys(), np.int64)
+        order = np.argsort(numbers)
+        numbers, cursors = numbers[order], np.fromiter(after.values(), np.int64)[order]
+        first = execution_of(int(cursors.min())) - 1
+        last = None if upto is None else execution_of(upto - 1)
+        for file in self._catalog.files(results_owner(channel, epoch), first, last):
+            for rows in self._rows(file, numbers):
+                wanted = _wanted(rows, numbers, cursors, upto)
+                if wanted.num_rows:
+                    yield wanted
+
+    def summaries(self, channel: ChannelName, epoch: int, executions: Sequence[int]) -> dict[int, pa.Table]:
+        """subscription, results, bytes of each of these executions, counted from the stored results."""
+        low, high = min(executions), max(executions)
+        parts = []
+        for file in self._catalog.files(results_owner(channel, epoch), low - 1, None):
+            if file.first <= high:
+                rows = self._table(file, [SUBSCRIPTION, OFFSET, BYTES])
+                # Results beyond 2**20 for one subscription run into the next number; they belong to this execution.
+                begun = np.searchsorted(executions, rows[OFFSET].to_numpy() >> ROW_BITS, side="right") - 1
+                parts.append(rows.append_column("begun", pa.array(begun)))
+        if not parts:
+            return {}
+        counted = (
+            pa.concat_tables(parts)
+            .group_by(["begun", SUBSCRIPTION])
+            .aggregate([(OFFSET, "count"), (BYTES, "sum")])
+            .rename_columns(["begun", "subscription", "results", "bytes"])
+        )
+        return {
+            execution: counted.filter(pc.equal(counted["begun"], index)).drop_columns(["begun"])
+            for index, execution in enumerate(executions)
+        }
+
+    def _rows(self, file: StoredFile, numbers: npt.NDArray[np.int64]) -> Iterator[pa.Table]:
+        with self._lock:
+            recent = self._recent.get(file.path)
+        if recent is not None:
+            yield recent
+            return
+        with self._storage.open(file.path) as stream:
+            parquet = pq.ParquetFile(stream)
+            for index in range(parquet.num_row_groups):
+                statistics = parquet.metadata.row_group(index).column(0).statistics
+                if statistics is None or _touches(numbers, statistics.min, statistics.max):
+                    yield parquet.read_row_group(index)
+
+    def _table(self, file: StoredFile, columns: list[str]) -> pa.Table:
+        with self._lock:
+            recent = self._recent.get(file.path)
+        if recent is not None:
+            return recent.select(columns)
+        with self._storage.open(file.path) as stream:
+            return pq.read_table(stream, columns=columns)
+
+
+def _touches(numbers: npt.NDArray[np.int64], low: int, high: int) -> bool:
+    return bool(np.searchsorted(numbers, low) < np.searchsorted(numbers, high, side="right"))
+
+
+def _wanted(
+    rows: pa.Table, numbers: npt.NDArray[np.int64], cursors: npt.NDArray[np.int64], upto: int | None
+) -> pa.Table:
+    held = rows[SUBSCRIPTION].to_numpy()
+    offsets = rows[OFFSET].to_numpy()
+    places = np.minimum(np.searchsorted(numbers, held), len(numbers) - 1)
+    mask = (numbers[places] == held) & (offsets >= cursors[places])
+    if upto is not None:
+        mask &= offsets < upto
+    return rows.filter(pa.array(mask))

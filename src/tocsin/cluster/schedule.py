@@ -1,0 +1,79 @@
+"""When channels run. Pure: time is an argument, counted by a clock that never steps back.
+
+A repetitive channel keeps its period: ticks lie at whole periods from its start. An execution that overruns is
+finished; the ticks it covered are counted as missed and not made up for, since the next execution covers their records
+anyway. A continuous channel runs when records have arrived, and again if more arrived while it ran.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tocsin.model.ids import ChannelName
+
+
+@dataclass(slots=True)
+class _Entry:
+    period_s: float | None
+    due_s: float
+    """Repetitive: the next tick. Continuous: when records were first waiting, infinity while none do."""
+    running: bool = False
+    missed: int = 0
+
+
+class Schedule:
+    def __init__(self) -> None:
+        self._entries: dict[ChannelName, _Entry] = {}
+
+    def add_repetitive(self, channel: ChannelName, period_s: float, now_s: float) -> None:
+        self._entries[channel] = _Entry(period_s, now_s + period_s)
+
+    def add_continuous(self, channel: ChannelName) -> None:
+        self._entries[channel] = _Entry(None, float("inf"))
+
+    def remove(self, channel: ChannelName) -> None:
+        self._entries.pop(channel, None)
+
+    def arrived(self, channel: ChannelName, now_s: float) -> None:
+        """Records wait for a continuous channel."""
+        entry = self._entries.get(channel)
+        if entry is not None and entry.period_s is None:
+            entry.due_s = min(entry.due_s, now_s)
+
+    def take_due(self, now_s: float) -> list[ChannelName]:
+        """The channels to run now, longest waiting first; each counts as running until `finished`."""
+        due = sorted(
+            (name for name, entry in self._entries.items() if not entry.running and entry.due_s <= now_s),
+            key=lambda name: (self._entries[name].due_s, name),
+        )
+        for name in due:
+            entry = self._entries[name]
+            entry.running = True
+            entry.due_s = float("inf") if entry.period_s is None else entry.due_s + entry.period_s
+        return due
+
+    def finished(self, channel: ChannelName, now_s: float) -> int:
+        """An execution ended; returns how many ticks it ran over."""
+        entry = self._entries.get(channel)
+        if entry is None:
+            return 0
+        entry.running = False
+        if entry.period_s is None or entry.due_s > now_s:
+            return 0
+        # A tick that falls due this very moment is not missed: it is next.
+        missed = int((now_s - entry.due_s) // entry.period_s)
+        if entry.due_s + missed * entry.period_s < now_s:
+            missed += 1
+        entry.due_s += missed * entry.period_s
+        entry.missed += missed
+        return missed
+
+    def missed(self, channel: ChannelName) -> int:
+        entry = self._entries.get(channel)
+        return 0 if entry is None else entry.missed
+
+    def wait_s(self, now_s: float) -> float | None:
+        """Until the next channel is due; None if nothing is scheduled but arrivals."""
+        waiting = [entry.due_s for entry in self._entries.values() if not entry.running]
+        soonest = min(waiting, default=float("inf"))
+        return None if soonest == float("inf") else max(0.0, soonest - now_s)

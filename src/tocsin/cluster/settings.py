@@ -1,0 +1,37 @@
+"""What can be set about a data cluster. Each has a unit, a default and a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tocsin.cluster.gateway import FeedLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    root: str = "tocsin-data"
+    """Where data lies: a folder, or any URI that Spark and Arrow both read (hdfs://…, s3://…)."""
+    state: str | None = None
+    """A folder on this machine for the catalog and the feed logs. Default: `state` inside the root, if that is local."""
+    catalog: str | None = None
+    """SQLAlchemy URL of the catalog. Default: SQLite inside the state folder."""
+    limits: FeedLimits = field(default_factory=FeedLimits)
+    rate_window_s: float = 60.0
+    """Time constant of the data rates λ."""
+    garbage_after_s: float = 600.0
+    """How long dropped files stay for those who are still reading them."""
+    orphans_after_s: float = 3_600.0
+    """How old a file that no catalog row names must be before it counts as a leftover of a crash."""
+
+    def state_folder(self) -> Path:
+        if self.state is not None:
+            return Path(self.state).absolute()
+        parts = urlsplit(self.root)
+        if len(parts.scheme) > 1 and parts.scheme != "file":
+            raise ValueError(f"the data root {self.root} is not on this machine: set `state` to a local folder as well")
+        return Path(parts.path if parts.scheme == "file" else self.root).absolute() / "state"
+
+    def catalog_url(self) -> str:
+        return self.catalog or f"sqlite:///{self.state_folder() / 'catalog.sqlite'}"

@@ -1,0 +1,108 @@
+"""What keeps a data cluster quick and small while it runs: merging files, forgetting what is too old, sweeping.
+
+Every step stands alone and may be repeated; a crash between any two of them loses nothing. Called every few seconds.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tocsin.cluster.announcements import EXPIRED_SEQUENCE
+from tocsin.cluster.catalog import Catalog, dataset_owner, results_owner
+from tocsin.cluster.compaction import files_to_merge
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.live import LiveChannel, LiveDataset
+from tocsin.cluster.spark.compaction import merge_records, merge_results
+from tocsin.model.entities import DatasetKind
+
+SPAN_SHARE = 1 / 16
+"""Files are merged only within this share of the retention, so that dropping whole files comes close to it."""
+KEYED_FAN_IN = 4
+"""KEYED datasets are merged eagerly: reading one goes through every record not yet merged away."""
+
+
+def maintain(cluster: DataCluster) -> None:
+    for dataset in cluster.datasets():
+        if dataset.gateway is not None:
+            dataset.gateway.maintain()
+        merge_dataset(cluster, dataset)
+        expire_records(cluster, dataset)
+    for channel in cluster.channels():
+        merge_channel(cluster, channel)
+        expire_results(cluster, channel)
+    cluster.catalog.collect_garbage(cluster.now_s() - cluster.settings.garbage_after_s, cluster.storage.delete)
+
+
+def merge_dataset(cluster: DataCluster, live: LiveDataset) -> int:
+    """Merge until nothing more is worth merging; returns how many files were merged away."""
+    dataset = live.dataset
+    keyed = dataset.kind is DatasetKind.KEYED
+    span_s = math.inf if dataset.retain_s is None else dataset.retain_s * SPAN_SHARE
+    owner = dataset_owner(dataset.name)
+    merged = 0
+    while old := files_to_merge(
+        cluster.catalog.files(owner), keyed=keyed, span_s=span_s, fan_in=KEYED_FAN_IN if keyed else 8
+    ):
+        new = merge_records(cluster.spark, cluster.storage, dataset, old)
+        if not cluster.catalog.replace_files(owner, old, new, cluster.now_s()):
+            break
+        merged += len(old) - len(new)
+    return merged
+
+
+def merge_channel(cluster: DataCluster, live: LiveChannel) -> int:
+    channel = live.prepared.channel
+    owner = results_owner(channel.name, live.epoch)
+    merged = 0
+    while old := files_to_merge(cluster.catalog.files(owner), span_s=channel.retain_s * SPAN_SHARE):
+        folder = f"results/{channel.name}-{live.epoch}"
+        new = merge_results(cluster.spark, cluster.storage, folder, live.prepared.columns, old)
+        if not cluster.catalog.replace_files(owner, old, new, cluster.now_s()):
+            break
+        merged += len(old) - len(new)
+    return merged
+
+
+def expire_records(cluster: DataCluster, live: LiveDataset) -> int:
+    """Drop what has passed its retention, but nothing that a channel has not matched yet."""
+    dataset = live.dataset
+    if dataset.kind is not DatasetKind.STREAM or dataset.retain_s is None:
+        return 0
+    matched = [channel.positions[dataset.name] for channel in cluster.channels() if dataset.name in channel.positions]
+    upto = min(matched, default=live.writer.version)
+    now_s = cluster.now_s()
+    return cluster.catalog.expire_files(dataset_owner(dataset.name), now_s - dataset.retain_s, upto, now_s)
+
+
+def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
+    channel = live.prepared.channel
+    now_s = cluster.now_s()
+    before_s = now_s - channel.retain_s
+    forgotten = cluster.catalog.expire_executions(channel.name, before_s)
+    if forgotten:
+        _remember_forgotten(cluster.catalog, forgotten)
+    return cluster.catalog.expire_files(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
+
+
+def _remember_forgotten(catalog: Catalog, sequence: int) -> None:
+    """A broker that never heard of an execution forgotten now is told that there is a gap."""
+    known = int(catalog.fact(EXPIRED_SEQUENCE) or 0)
+    if sequence > known:
+        catalog.set_fact(EXPIRED_SEQUENCE, str(sequence))
+
+
+def sweep_orphans(cluster: DataCluster) -> int:
+    """Delete files that no catalog row names: leftovers of tasks and processes that died before their commit."""
+    before_s = cluster.now_s() - cluster.settings.orphans_after_s
+    candidates = [
+        path
+        for folder in ("datasets", "results", "subscriptions")
+        for path, changed_s in cluster.storage.list(folder)
+        if changed_s < before_s
+    ]
+    known = cluster.catalog.known_paths()
+    bases = {live.subscribers.base_path for live in cluster.channels()}
+    orphans = [path for path in candidates if path not in known and path not in bases]
+    for path in orphans:
+        cluster.storage.delete(path)
+    return len(orphans)

@@ -60,7 +60,7 @@ class KeyIndex:
         return [len(run) for run in self._runs]
 
     def is_full(self) -> bool:
-        return len(self._table) >= self.memory_keys
+        return self.keys_in_memory >= self.memory_keys
 
     def horizon_us(self, now_us: int) -> int:
         return _NEVER_US if self.retention_s is None else now_us - int(self.retention_s * 1e6)

@@ -251,28 +251,36 @@ class FeedLog:
             self._tail = position + len(frame)
             return self._tail
 
-    def sync(self) -> int:
-        """Make everything appended before this call durable; the new durable end.
+    def sync(self, upto: int | None = None) -> int:
+        """Make everything appended before this call (or before position `upto`) durable; the new durable end.
 
         On failure nothing of it is stored: every frame that is not durable yet is dropped, those appended while the
         sync ran included (their positions follow lost ones), and `FeedLogWriteFailed` says so.
         """
         with self._file_lock:
             with self._buffer_lock:
-                frames, self._buffer = self._buffer, []
+                stop = self._tail if upto is None else upto
+                frames = [frame for frame in self._buffer if frame[0] < stop]
+                self._buffer = self._buffer[len(frames) :]
             if not frames:
                 return self._durable_end
             try:
                 self._write(frames)
-            except OSError as error:
-                with self._buffer_lock:
-                    self._buffer.clear()
-                    self._tail = self._durable_end
+            except BaseException as error:
+                self.drop_buffered()
                 self._must_cut = True
                 with suppress(OSError):
                     self._cut()
+                if not isinstance(error, OSError):
+                    raise
                 raise FeedLogWriteFailed(f"{self.directory}: {error.strerror or error}; nothing was stored") from error
             return self._durable_end
+
+    def drop_buffered(self) -> None:
+        """Forget every frame that no sync has taken up yet."""
+        with self._buffer_lock:
+            self._buffer = []
+            self._tail = self._durable_end
 
     def read(self, start: int, limit_bytes: int, end: int | None = None) -> tuple[list[Frame], int]:
         """As `FeedLogReader.read`, for the writing process; not to be called from two threads at once."""

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 from json.decoder import JSONDecodeError
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -50,8 +50,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A body that is not in its form at all: nothing of it is stored (400)."""
+    """A request that cannot be read at all, so nothing of it is stored."""
 
+    status: ClassVar[int] = 400
     reason: str
 
 

@@ -55,12 +55,18 @@ class Decoded:
     """Canonical JSON lines of the good records, joined by newlines."""
     count: int
     digests: list[bytes]
-    """Key digest of each good record; empty when the dataset has no key."""
+    """Key digest of each good record; empty when there is no key or nobody asked for digests."""
     refusals: list[Refusal]
 
 
 class RecordCodec:
-    def __init__(self, schema: Schema, key: Sequence[str] = (), max_records: int = DEFAULT_MAX_RECORDS) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        key: Sequence[str] = (),
+        max_records: int = DEFAULT_MAX_RECORDS,
+        with_digests: bool = True,
+    ) -> None:
         self.schema = schema
         self.key = tuple(key)
         self.max_records = max_records
@@ -94,7 +100,7 @@ class RecordCodec:
             if canonical is not None and column.type != "TIMESTAMP":
                 self._others.append((attributes[column.name], canonical))
         self._names = {attribute: name for name, attribute in attributes.items()}
-        self._key_attributes = [attributes[name] for name in self.key]
+        self._key_attributes = [attributes[name] for name in self.key] if with_digests else []
         self._digests = self._digest_function()
 
     def decode(self, body: bytes, form: RecordForm) -> Decoded | Malformed | TooMany:

@@ -1,0 +1,362 @@
+"""The feed gateway of one dataset: from a publisher's request to records on disk, each stored once.
+
+`accept` checks, removes repeats and appends to the feed log; `sync` makes durable what was accepted before it. An
+answer may be given when a `sync` that began after its `accept` has returned. If that `sync` raises, nothing of it is
+stored and the publisher must be told so: its retry is then no repeat. Many requests may share one `sync`. Whoever
+drives this calls `maintain` every few seconds, from a thread that may block.
+
+No HTTP and no threads in here. `accept`, `sync`, `maintain` and `ingested` may be called from different threads at the
+same time: `accept` runs one at a time and goes on while a `sync` runs; syncs wait for each other, so does upkeep.
+
+What is in memory: frames not yet written, keys not yet in a file (`FeedLimits.memory_keys`, twice that while a flush
+runs), one request being read. The log alone is the truth; keys and answers are rebuilt from it after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tocsin.cluster.answertable import AnswerTable, StoredAnswer
+from tocsin.cluster.feedlog import FeedLog, FeedLogCorrupt, FeedLogWriteFailed, Frame
+from tocsin.cluster.feedoutcomes import (
+    Accepted,
+    Backlogged,
+    FeedLimits,
+    KeyConflict,
+    Refused,
+    TooLarge,
+    Unavailable,
+)
+from tocsin.cluster.keyindex import KeyIndex
+from tocsin.cluster.records import Decoded, Malformed, RecordCodec, RecordForm, Refusal, TooMany
+from tocsin.model.entities import Dataset, DatasetKind
+
+__all__ = [
+    "Accepted",
+    "Backlogged",
+    "FeedGateway",
+    "FeedLimits",
+    "KeyConflict",
+    "Malformed",
+    "RecordForm",
+    "Refusal",
+    "Refused",
+    "TooLarge",
+    "Unavailable",
+]
+
+_MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
+_RECOVERY_STEP_BYTES = 16 << 20
+_MAX_UNSTORED_ANSWERS = 10_000
+_RETRY_AFTER_S = (1, 60)
+
+
+@dataclass(slots=True)
+class _Unsynced:
+    """What accepted requests will have left behind once their sync succeeds."""
+
+    keys: set[bytes] = field(default_factory=set)
+    batches: list[tuple[list[bytes], int]] = field(default_factory=list)
+    answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
+    requests: int = 0
+    """Also those that stored nothing themselves: a repeat counts on the sync of its original."""
+
+
+class FeedGateway:
+    def __init__(self, dataset: Dataset, directory: Path, limits: FeedLimits, now_s: Callable[[], float]) -> None:
+        if dataset.kind is DatasetKind.STATIC:
+            raise ValueError(f"{dataset.name} is STATIC: it is loaded from a file and takes no records")
+        self.dataset = dataset
+        self.limits = limits
+        self._now_s = now_s
+        self._removes_repeats = dataset.kind is DatasetKind.STREAM and bool(dataset.key)
+        self._codec = RecordCodec(dataset.schema, dataset.key, limits.records, with_digests=self._removes_repeats)
+        self._answers_retention_s = limits.idempotency_retention_s if dataset.retain_s is None else dataset.retain_s
+        self._state_lock = threading.RLock()
+        self._sync_lock = threading.Lock()
+        self._upkeep_lock = threading.Lock()
+        self._fresh, self._syncing = _Unsynced(), _Unsynced()
+        self._unstored: dict[bytes, StoredAnswer] = {}
+        self._lost = False
+        self.log_directory = directory / "log"
+        self._log = FeedLog(self.log_directory, limits.segment_bytes)
+        self._index = KeyIndex(directory / "keys", dataset.retain_s, limits.memory_keys)
+        self._answers = AnswerTable(directory / "answers.db")
+        self._ingested_file = _PositionFile(directory / "ingested")
+        try:
+            self._ingested = min(max(self._ingested_file.read(), self._log.start), self._log.durable_end)
+            self._ingested_at_s, self._drain_bytes_per_s = now_s(), 0.0
+            self._committed = self._log.durable_end
+            self._rebuild()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def durable_end(self) -> int:
+        return self._log.durable_end
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Accepted and not yet in the dataset."""
+        return self._log.tail - self._ingested
+
+    def accept(self, body: bytes, form: RecordForm, idempotency_key: str | None = None) -> Accepted | Refused:
+        """Check a request and append its new records. Nothing is promised before the next `sync`."""
+        if len(body) > self.limits.body_bytes:
+            return TooLarge("body bytes", self.limits.body_bytes)
+        if idempotency_key is not None and not 0 < len(idempotency_key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
+            return Malformed(f"an Idempotency-Key has 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters")
+        with self._state_lock:
+            if self._lost or self._is_behind_with_upkeep():
+                return Unavailable("the disk refused to write; try again")
+            now_us = int(self._now_s() * 1e6)
+            question = None if idempotency_key is None else _question(idempotency_key, body)
+            replayed = self._replay(*question, now_us) if question else None
+            outcome = replayed or self._accept_new(body, form, question, now_us)
+            if isinstance(outcome, Accepted):
+                self._fresh.requests += 1
+            return outcome
+
+    def sync(self) -> int:
+        """Make durable whatever was accepted before this call; the durable end. Blocks for an fsync.
+
+        Raises `FeedLogWriteFailed` when the disk refuses: then no request accepted since the last successful sync, and
+        before this call, is stored.
+        """
+        with self._sync_lock:
+            with self._state_lock:
+                if self._lost:
+                    self._lost = False
+                    raise FeedLogWriteFailed(f"{self.dataset.name}: the write these requests counted on failed")
+                self._syncing, self._fresh = self._fresh, _Unsynced()
+                upto = self._log.tail
+            try:
+                self._log.sync(upto)
+            except BaseException:
+                with self._state_lock:
+                    # Requests that came in meanwhile may be repeats of what is now lost: their sync must fail as well.
+                    self._lost = self._fresh.requests > 0
+                    self._fresh, self._syncing = _Unsynced(), _Unsynced()
+                    self._log.drop_buffered()
+                raise
+            with self._state_lock:
+                for digests, accepted_at_us in self._syncing.batches:
+                    self._index.add(digests, accepted_at_us)
+                self._unstored.update(self._syncing.answers)
+                self._committed, self._syncing = upto, _Unsynced()
+            if self._unstored:
+                self._store_answers()
+        if self._index.keys_in_memory >= 2 * self.limits.memory_keys:
+            # Nobody else did. A failure here must not look like one of the sync: the records are durable.
+            with suppress(OSError, sqlite3.Error):
+                self.maintain()
+        return upto
+
+    def maintain(self) -> None:
+        """Upkeep, to be called now and then after answers went out: flush and merge keys, forget what expired, trim."""
+        with self._upkeep_lock:
+            now_us = int(self._now_s() * 1e6)
+            if self._removes_repeats:
+                behind_bytes = self._ingested - self._index.covers
+                if self._index.is_full() or behind_bytes > self.limits.segment_bytes:
+                    self._index.flush(self._committed, now_us)
+                self._index.merge(now_us)
+            self._answers.forget(self._answers_horizon_us(now_us))
+            self._trim()
+
+    def ingested(self, position: int) -> None:
+        """Records before `position` are safely in the dataset: they are backlog no more, and the log may be trimmed.
+
+        Trimming stops where the key index or the answers still need the log to come back after a crash.
+        """
+        if position > self._log.durable_end:
+            raise ValueError(f"position {position} is beyond the durable end {self._log.durable_end}")
+        with self._upkeep_lock:
+            gained_bytes = position - self._ingested
+            if gained_bytes <= 0:
+                return
+            now_s = self._now_s()
+            elapsed_s = max(now_s - self._ingested_at_s, 0.001)
+            self._drain_bytes_per_s += 0.3 * (gained_bytes / elapsed_s - self._drain_bytes_per_s)
+            self._ingested, self._ingested_at_s = position, now_s
+            self._ingested_file.write(position)
+            self._trim()
+
+    def close(self) -> None:
+        """What was accepted and not synced is not stored."""
+        self._log.close()
+        self._answers.close()
+        self._ingested_file.close()
+
+    def _accept_new(
+        self, body: bytes, form: RecordForm, question: tuple[bytes, bytes] | None, now_us: int
+    ) -> Accepted | Refused:
+        backlog_bytes = self.backlog_bytes
+        if backlog_bytes and backlog_bytes + len(body) > self.limits.backlog_bytes:
+            return Backlogged(self._retry_after_s(backlog_bytes + len(body) - self.limits.backlog_bytes))
+        decoded = self._codec.decode(body, form)
+        if isinstance(decoded, Malformed):
+            return decoded
+        if isinstance(decoded, TooMany):
+            return TooLarge("records", decoded.limit)
+        if _has_longer_line(decoded.lines, self.limits.record_bytes):
+            return TooLarge("record bytes", self.limits.record_bytes)
+        payload, digests, count = self._without_repeats(decoded, now_us)
+        answer = Accepted(
+            accepted=count,
+            duplicates=decoded.count - count,
+            refused=decoded.refusals[: self.limits.refusals_listed],
+            refused_total=len(decoded.refusals),
+        )
+        if not count and question is None:
+            return replace(answer, position=self._log.tail)
+        meta: dict[str, Any] = {"accepted_at_us": now_us}
+        if question is not None:
+            key, body_digest = question
+            # In the frame, so that records and answer become durable together or not at all.
+            meta["idempotency"] = {"key": key.hex(), "body": body_digest.hex(), "answer": msgspec.to_builtins(answer)}
+        answer = replace(answer, position=self._log.append(payload, count, meta))
+        self._fresh.keys.update(digests)
+        self._fresh.batches.append((digests, now_us))
+        if question is not None:
+            self._fresh.answers[question[0]] = StoredAnswer(*question, answer, now_us)
+        return answer
+
+    def _without_repeats(self, decoded: Decoded, now_us: int) -> tuple[bytes, list[bytes], int]:
+        """(payload, digests, count) of the records whose key is new."""
+        digests = decoded.digests
+        if not self._removes_repeats or not digests:
+            return decoded.lines, digests, decoded.count
+        stored = self._index.seen(digests, now_us)
+        fresh, syncing = self._fresh.keys, self._syncing.keys
+        distinct = set(digests)
+        if (
+            len(distinct) == len(digests)
+            and not stored.any()
+            and distinct.isdisjoint(fresh)
+            and distinct.isdisjoint(syncing)
+        ):
+            return decoded.lines, digests, decoded.count
+        lines: dict[bytes, bytes] = {}
+        for line, digest, before in zip(decoded.lines.split(b"\n"), digests, stored.tolist(), strict=True):
+            if not (before or digest in lines or digest in fresh or digest in syncing):
+                lines[digest] = line
+        return b"\n".join(lines.values()), list(lines), len(lines)
+
+    def _replay(self, key: bytes, body_digest: bytes, now_us: int) -> Accepted | KeyConflict | None:
+        """The answer this Idempotency-Key had before, if any."""
+        found = self._fresh.answers.get(key) or self._syncing.answers.get(key) or self._unstored.get(key)
+        found = found or self._answers.find(key, self._answers_horizon_us(now_us))
+        if found is None:
+            return None
+        return replace(found.accepted, replayed=True) if found.body == body_digest else KeyConflict()
+
+    def _store_answers(self) -> None:
+        with self._state_lock:
+            unstored, committed = dict(self._unstored), self._committed
+        try:
+            self._answers.store(unstored.values(), committed)
+        except sqlite3.Error:
+            return  # they stay in memory and in the log; the next sync tries again
+        with self._state_lock:
+            for key, answer in unstored.items():
+                if self._unstored.get(key) is answer:
+                    del self._unstored[key]
+
+    def _trim(self) -> None:
+        needed_from = min(self._ingested, self._index.covers if self._removes_repeats else self._ingested)
+        if needed_from - self._log.start < self.limits.segment_bytes:
+            return
+        with self._state_lock:
+            unstored, committed = dict(self._unstored), self._committed
+        try:
+            self._answers.store(unstored.values(), committed)
+            self._answers.make_durable()
+        except sqlite3.Error:
+            return
+        self._log.trim(min(needed_from, committed))
+
+    def _rebuild(self) -> None:
+        """Add to index and answers what the log holds beyond them. At most a table full of keys, by construction."""
+        known = [self._answers.covers, *([self._index.covers] if self._removes_repeats else [])]
+        if max(known) > self._log.durable_end:
+            reason = f"records up to {max(known)} were durable; to accept their loss, delete keys/ and answers.db too"
+            raise FeedLogCorrupt(str(self.log_directory), self._log.durable_end, reason)
+        position = max(min(known), self._log.start)
+        while position < self._log.durable_end:
+            answers: list[StoredAnswer] = []
+            frames, position = self._log.read(position, _RECOVERY_STEP_BYTES)
+            for frame in frames:
+                if self._removes_repeats and frame.count and frame.position >= self._index.covers:
+                    self._index.add(self._codec.digests(frame.payload), frame.meta["accepted_at_us"])
+                if "idempotency" in frame.meta and frame.position >= self._answers.covers:
+                    answers.append(_stored_answer(frame))
+            if self._index.is_full():
+                self._index.flush(position, int(self._now_s() * 1e6))
+            self._answers.store(answers, position)
+
+    def _is_behind_with_upkeep(self) -> bool:
+        """Keys or answers pile up in memory, since the disk takes the log but not their files."""
+        too_many_keys = self._index.keys_in_memory >= 4 * self.limits.memory_keys + self.limits.records
+        return too_many_keys or len(self._unstored) > _MAX_UNSTORED_ANSWERS
+
+    def _answers_horizon_us(self, now_us: int) -> int:
+        return now_us - int(self._answers_retention_s * 1e6)
+
+    def _retry_after_s(self, excess_bytes: int) -> int:
+        """How long the excess takes at the pace the dataset last took records."""
+        shortest, longest = _RETRY_AFTER_S
+        if self._drain_bytes_per_s <= 0:
+            return 5
+        return max(shortest, min(longest, round(excess_bytes / self._drain_bytes_per_s + 0.5)))
+
+
+def _question(idempotency_key: str, body: bytes) -> tuple[bytes, bytes]:
+    key = idempotency_key.encode("utf-8", "surrogatepass")
+    return blake2b(key, digest_size=16).digest(), blake2b(body, digest_size=32).digest()
+
+
+def _stored_answer(frame: Frame) -> StoredAnswer:
+    kept = frame.meta["idempotency"]
+    answer = replace(msgspec.convert(kept["answer"], Accepted), position=frame.next_position)
+    return StoredAnswer(bytes.fromhex(kept["key"]), bytes.fromhex(kept["body"]), answer, frame.meta["accepted_at_us"])
+
+
+def _has_longer_line(lines: bytes, limit_bytes: int) -> bool:
+    """Without looking at every line: from the start of one, the last newline within the limit starts the next."""
+    start = 0
+    while len(lines) - start > limit_bytes:
+        newline = lines.rfind(b"\n", start, start + limit_bytes + 1)
+        if newline < 0:
+            return True
+        start = newline + 1
+    return False
+
+
+class _PositionFile:
+    """A number that survives the process. Not fsynced: the Spark side reports its position again when it starts."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def read(self) -> int:
+        return int.from_bytes(os.pread(self._fd, 8, 0), "little")
+
+    def write(self, position: int) -> None:
+        os.pwrite(self._fd, position.to_bytes(8, "little"), 0)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,193 @@
+"""The key index answers as a plain set would, across flushes, merges, expiry and reopening."""
+
+from __future__ import annotations
+
+import errno
+import os
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tocsin.cluster import keyruns
+from tocsin.cluster.keyindex import KeyIndex
+
+SECOND_US = 1_000_000
+
+
+def digest(number: int) -> bytes:
+    return blake2b(number.to_bytes(8, "little"), digest_size=16).digest()
+
+
+def digests(*numbers: int) -> list[bytes]:
+    return [digest(number) for number in numbers]
+
+
+def test_a_key_is_seen_from_memory_from_a_file_and_after_reopening(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path)
+    index.add(digests(1, 2), 0)
+    assert index.seen(digests(1, 3, 2), 0).tolist() == [True, False, True]
+    index.flush(covers=77, now_us=0)
+    assert index.keys_in_memory == 0
+    assert index.seen(digests(1, 3, 2), 0).tolist() == [True, False, True]
+    again = KeyIndex(tmp_path)
+    assert again.covers == 77
+    assert again.seen(digests(1, 3, 2), 0).tolist() == [True, False, True]
+
+
+def test_what_was_not_flushed_is_not_covered_after_reopening(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path)
+    index.add(digests(1), 0)
+    again = KeyIndex(tmp_path)
+    assert again.covers == 0
+    assert not again.seen(digests(1), 0).any()
+
+
+def test_a_key_is_forgotten_exactly_when_its_retention_ends_even_in_a_file_with_younger_ones(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path, retention_s=10)
+    index.add(digests(1), 0)
+    index.add(digests(2), 5 * SECOND_US)
+    for _ in range(2):
+        assert index.seen(digests(1, 2), 10 * SECOND_US).tolist() == [True, True]
+        assert index.seen(digests(1, 2), 10 * SECOND_US + 1).tolist() == [False, True]
+        index.flush(covers=1, now_us=0)
+
+
+def test_a_key_accepted_again_after_its_retention_counts_from_then_on(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path, retention_s=10)
+    for accepted_at_us in (0, 20 * SECOND_US):
+        index.add(digests(1), accepted_at_us)
+        index.flush(covers=1, now_us=accepted_at_us)
+    assert index.seen(digests(1), 25 * SECOND_US).all()
+
+
+def test_digests_that_differ_only_in_their_last_half_or_end_in_zeros_are_told_apart(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path)
+    alike = [b"\x01" * 8 + number.to_bytes(8, "big") for number in range(5)]
+    zeros = [b"\x00" * 16, b"\x00" * 15 + b"\x01", b"\x01" + b"\x00" * 15]
+    index.add([*alike[::2], zeros[0], zeros[2]], 0)
+    index.flush(covers=1, now_us=0)
+    assert index.seen([*alike, *zeros], 0).tolist() == [True, False, True, False, True, True, False, True]
+
+
+def test_the_number_of_files_stays_small_and_nothing_is_lost_in_merging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyruns, "_MERGE_CHUNK", 300)  # several ranges a merge, as with millions of keys
+    index = KeyIndex(tmp_path)
+    for batch in range(60):
+        index.add(digests(*range(batch * 50, batch * 50 + 50)), 0)
+        index.flush(covers=batch, now_us=0)
+        index.merge(now_us=0)
+        assert len(index.run_lengths) <= 12
+    assert sum(index.run_lengths) == 3000
+    assert len(list(tmp_path.glob("*.keys"))) == len(index.run_lengths)
+    assert index.seen(digests(*range(3000)), 0).all()
+    assert not index.seen(digests(*range(3000, 6000)), 0).any()
+
+
+def test_expired_files_are_deleted_and_merging_drops_expired_keys(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path, retention_s=10)
+    for number in range(4):
+        index.add(digests(number), number * 5 * SECOND_US)
+        index.flush(covers=number, now_us=0)
+    index.merge(now_us=13 * SECOND_US)
+    assert sum(index.run_lengths) == 3
+    index.merge(now_us=100 * SECOND_US)
+    assert index.run_lengths == []
+    assert list(tmp_path.glob("*.keys")) == []
+
+
+def test_a_flush_that_finds_the_disk_full_keeps_the_keys_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = KeyIndex(tmp_path)
+    index.add(digests(1), 0)
+
+    def full(*arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space"):
+        index.flush(covers=5, now_us=0)
+    monkeypatch.undo()
+    index.add(digests(2), 0)
+    assert index.covers == 0
+    assert index.seen(digests(1, 2, 3), 0).tolist() == [True, True, False]
+    index.flush(covers=6, now_us=0)
+    assert KeyIndex(tmp_path).seen(digests(1, 2, 3), 0).tolist() == [True, True, False]
+    assert list(tmp_path.glob("*.tmp")) == []
+
+
+def test_files_no_manifest_names_are_swept_away_on_opening(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path)
+    index.add(digests(1), 0)
+    index.flush(covers=1, now_us=0)
+    for name in ("000000000009.keys", "000000000010.tmp"):
+        (tmp_path / name).write_bytes(b"half written")
+    assert KeyIndex(tmp_path).seen(digests(1), 0).all()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+NUMBERS = st.lists(st.integers(0, 60), min_size=1, max_size=12)
+
+
+class IndexAgainstDict(RuleBasedStateMachine):
+    """Random batches, flushes, merges, reopening and the passing of time, beside a dict of number -> accepted at."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = Path(self.fresh.mktemp("keys"))
+        self.now_us = 0
+        self.durable: dict[int, int] = {}
+        self.log: list[tuple[list[int], int]] = []
+        self.open()
+
+    fresh: pytest.TempPathFactory
+
+    def open(self) -> None:
+        self.index = KeyIndex(self.directory, retention_s=30, memory_keys=10)
+        for numbers, at_us in self.log[self.index.covers :]:
+            self.index.add(digests(*numbers), at_us)
+
+    @rule(numbers=NUMBERS)
+    def accept(self, numbers: list[int]) -> None:
+        self.index.add(digests(*numbers), self.now_us)
+        self.log.append((numbers, self.now_us))
+        self.durable.update(dict.fromkeys(numbers, self.now_us))
+
+    @rule()
+    def flush(self) -> None:
+        self.index.flush(covers=len(self.log), now_us=self.now_us)
+
+    @rule()
+    def merge(self) -> None:
+        self.index.merge(self.now_us)
+
+    @rule(seconds=st.integers(1, 20))
+    def wait(self, seconds: int) -> None:
+        self.now_us += seconds * SECOND_US
+
+    @precondition(lambda self: self.log)
+    @rule()
+    def crash_and_reopen(self) -> None:
+        self.open()
+
+    @invariant()
+    def answers_as_a_plain_dict_would(self) -> None:
+        if not hasattr(self, "index"):
+            return
+        horizon_us = self.now_us - 30 * SECOND_US
+        expected = [self.durable.get(number, -(1 << 60)) >= horizon_us for number in range(61)]
+        assert self.index.seen(digests(*range(61)), self.now_us).tolist() == expected
+
+
+def test_any_history_answers_as_a_plain_dict_would(tmp_path_factory: pytest.TempPathFactory) -> None:
+    IndexAgainstDict.fresh = tmp_path_factory
+    machine: Any = IndexAgainstDict.TestCase
+    machine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+    machine().runTest()

@@ -28,14 +28,14 @@ from tocsin.cluster.rates import Rates
 from tocsin.cluster.results import ResultStore
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.execution import DatasetFrames, PreparedChannel, execute, prepare
-from tocsin.cluster.spark.frames import EMPTY_FOLDER, dataset_frame
+from tocsin.cluster.spark.frames import EMPTY_FOLDER, Frame, dataset_frame
 from tocsin.cluster.spark.ingestion import DatasetWriter, columns_of, read_static, start_feed, start_gateway
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.storage import Storage
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.entities import Channel, Dataset, DatasetKind, Feed
-from tocsin.model.ids import BrokerId, ChannelName, DatasetName, FeedName, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
 from tocsin.model.schema import Schema
 from tocsin.model.subscription import BadParameter, canonical_values, subscription_id
 from tocsin.wire.errors import Code, TocsinError
@@ -176,10 +176,12 @@ class DataCluster:
 
     def drop_dataset(self, name: str) -> None:
         live = self.dataset(name)
-        users = [channel.prepared.channel.name for channel in self.channels() if name.lower() in _reads(channel)]
+        users: list[str] = [
+            channel.prepared.channel.name for channel in self.channels() if name.lower() in _reads(channel)
+        ]
         users += [feed.feed.name for feed in self._feeds.values() if feed.feed.dataset.lower() == name.lower()]
         if users:
-            raise TocsinError(Code.IN_USE, f"{live.dataset.name} is read or fed by {', '.join(users)}; drop those first")
+            raise TocsinError(Code.IN_USE, f"{live.dataset.name} is used by {', '.join(users)}; drop those first")
         with self.guard:
             del self._datasets[name.lower()]
         if live.query is not None:
@@ -266,7 +268,7 @@ class DataCluster:
             raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {query[0]}")
         known = {name: live.dataset for name, live in self._datasets.items()} | dict(planned or {})
 
-        def empty(session: Session, name: str, _is_new: bool) -> object:
+        def empty(session: Session, name: str, _is_new: bool) -> Frame:
             return dataset_frame(session, self.storage, known[name.lower()], [])
 
         return prepare(self.spark, channel, query, known, empty)
@@ -312,12 +314,13 @@ class DataCluster:
         live = self.channel(name)
         with live.running:
             started_s = self.now_s()
-            intervals = {
-                dataset: (after, self.dataset(dataset).writer.version) for dataset, after in live.positions.items()
-            }
-            if live.subscribers.count == 0:
-                live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
-                return None
+            with self.guard:
+                intervals = {
+                    dataset: (after, self.dataset(dataset).writer.version) for dataset, after in live.positions.items()
+                }
+                if live.subscribers.count == 0:
+                    live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
+                    return None
             if intervals and all(after == upto for after, upto in intervals.values()):
                 return None
             channel = live.prepared.channel.name
@@ -363,7 +366,7 @@ class DataCluster:
                 return execution
 
     def _frames(self, intervals: Mapping[DatasetName, tuple[int, int]]) -> DatasetFrames:
-        def frame(session: Session, name: str, is_new: bool) -> object:
+        def frame(session: Session, name: str, is_new: bool) -> Frame:
             live = self.dataset(name)
             after, upto = intervals[live.dataset.name] if is_new else (None, None)
             # NEW of a KEYED dataset needs all files: a later record of the same key may hide an earlier one.
@@ -386,7 +389,7 @@ class DataCluster:
             if isinstance(values, BadParameter):
                 raise TocsinError(Code.BAD_PARAMETER, f"channel {channel.name}: {values}")
             rows.append((subscription_id(channel.name, values), msgspec.json.encode(values).decode()))
-        with live.running, self.guard:
+        with self.guard:
             if live.subscribers.count == 0:
                 self._settle_positions(live)
             stored = self.catalog.subscriptions.subscribe(channel.name, rows, broker)
@@ -407,7 +410,7 @@ class DataCluster:
     def unsubscribe(self, name: str, unwanted: Sequence[SubscriptionId], broker: BrokerId) -> int:
         """A broker lets go; the last one to do so removes the subscription. Returns how many it held."""
         live = self.channel(name)
-        with live.running, self.guard:
+        with self.guard:
             released, gone = self.catalog.subscriptions.unsubscribe(live.prepared.channel.name, unwanted, broker)
             self.book.release(broker, released)
             if gone:

@@ -14,7 +14,7 @@ class ClusterSettings:
     root: str = "tocsin-data"
     """Where data lies: a folder, or any URI that Spark and Arrow both read (hdfs://…, s3://…)."""
     state: str | None = None
-    """A folder on this machine for the catalog and the feed logs. Default: `state` inside the root, if that is local."""
+    """A folder on this machine for catalog and feed logs. Default: `state` inside the root, if that is local."""
     catalog: str | None = None
     """SQLAlchemy URL of the catalog. Default: SQLite inside the state folder."""
     limits: FeedLimits = field(default_factory=FeedLimits)

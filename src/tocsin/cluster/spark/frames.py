@@ -12,6 +12,9 @@ from tocsin.cluster.columns import SEQUENCE, VERSION
 from tocsin.cluster.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
+Frame = DataFrame
+"""For those who pass frames on and must not import pyspark."""
+
 EMPTY_FOLDER = "empty"
 """A folder without files under the root: what an empty dataset reads, so that its plan looks like any other's."""
 

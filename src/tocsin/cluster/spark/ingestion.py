@@ -196,20 +196,20 @@ def read_static(session: SparkSession, path: str, format: str, columns: Schema) 
     if format == "csv":
         reader = reader.option("header", True)
     try:
-        frame = reader.schema(columns.ddl()).load(path) if columns.columns else reader.options(inferSchema=True).load(path)
+        if columns.columns:
+            return reader.schema(columns.ddl()).load(path)
+        return reader.options(inferSchema=True).load(path)
     except PySparkException as error:
         raise TocsinError(Code.BAD_SQL, f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
-    return frame
 
 
 def columns_of(frame: DataFrame) -> Schema:
     """A frame's columns as a dataset's, or raise: a file may bring types or names that are none of ours."""
     columns = []
     for field in frame.schema.fields:
-        kind = canonical_type(field.dataType.simpleString())
+        spelled = field.dataType.simpleString()
+        kind = canonical_type(spelled)
         if kind is None or not is_name(field.name):
-            raise TocsinError(
-                Code.BAD_SQL, f"column {field.name} ({field.dataType.simpleString()}): declare the columns and types to use"
-            )
+            raise TocsinError(Code.BAD_SQL, f"column {field.name} ({spelled}): declare the columns and types to use")
         columns.append(Column(field.name, kind))
     return Schema(tuple(columns))

@@ -6,6 +6,7 @@ beside it. When that grows past a tenth of the base, a new base is made. The cat
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterable
 
@@ -25,7 +26,7 @@ REBASE_LEAST = 5_000
 
 
 class SubscriptionFrames:
-    """One per channel; not thread-safe, the channel's executions follow each other."""
+    """One per channel. Subscribing never waits for a running execution: changes are taken up by the next `frame`."""
 
     def __init__(self, channel: Channel, storage: Storage) -> None:
         self._schema = channel.parameters
@@ -38,31 +39,45 @@ class SubscriptionFrames:
         self._added: dict[int, str] = {}
         self._removed: set[int] = set()
         self._frame: DataFrame | None = None
+        self._lock = threading.Lock()
+        self._changes: list[tuple[int, str | None]] = []
+        self.count = 0
         self.dropped_paths: list[str] = []
         """Former bases, for the owner to discard."""
 
-    @property
-    def count(self) -> int:
-        return self._base_rows - len(self._removed) + len(self._added)
-
     def add(self, subscriptions: Iterable[tuple[int, str]]) -> None:
-        """(number, canonical parameters as a JSON array)."""
-        self._added.update(subscriptions)
-        self._frame = None
+        """(number, canonical parameters as a JSON array), each number once."""
+        with self._lock:
+            before = len(self._changes)
+            self._changes.extend(subscriptions)
+            self.count += len(self._changes) - before
 
     def remove(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            if self._added.pop(number, None) is None:
-                self._removed.add(number)
-        self._frame = None
+        with self._lock:
+            before = len(self._changes)
+            self._changes.extend((number, None) for number in numbers)
+            self.count -= len(self._changes) - before
 
     def frame(self, session: SparkSession) -> DataFrame:
+        """The table as of now; called by one execution at a time."""
+        self._take_changes()
         if self._frame is None:
             changes = len(self._added) + len(self._removed)
             if changes > max(REBASE_LEAST, REBASE_SHARE * self._base_rows):
                 self._rebase(session)
             self._frame = self._combined(session)
         return self._frame
+
+    def _take_changes(self) -> None:
+        with self._lock:
+            changes, self._changes = self._changes, []
+        for number, parameters in changes:
+            if parameters is not None:
+                self._added[number] = parameters
+            elif self._added.pop(number, None) is None:
+                self._removed.add(number)
+        if changes:
+            self._frame = None
 
     def release(self) -> None:
         if self._base is not None:

@@ -249,7 +249,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     FeedLog(tmp_path).close()
 
 
-@pytest.mark.parametrize("failing", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("failing", ["pwritev", "fdatasync"])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 100])
 def test_a_full_disk_stores_nothing_and_the_log_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, segment_bytes: int
@@ -263,8 +263,8 @@ def test_a_full_disk_stores_nothing_and_the_log_goes_on(
         nonlocal calls
         calls += 1
         if calls >= 2 or segment_bytes > 100:
-            if failing == "pwrite":
-                real(arguments[0], bytes(arguments[1])[:20], arguments[2])  # type: ignore[call-overload]
+            if failing == "pwritev":
+                real(arguments[0], [b"half a frame"], arguments[2])
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*arguments)
 
@@ -279,6 +279,25 @@ def test_a_full_disk_stores_nothing_and_the_log_goes_on(
     fill(log, b"d")
     log.close()
     assert payloads(FeedLog(tmp_path).read(0, EVERYTHING)[0]) == [b"a" * 60, b"d"]
+
+
+def test_a_write_that_takes_only_part_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_pwritev, real_pwrite = os.pwritev, os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: real_pwritev(fd, [b"".join(pieces)[:25]], at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_pwrite(fd, bytes(data)[:25], at))
+    log = FeedLog(tmp_path)
+    log.append(b"a" * 40, 1, {})
+    log.append(b"b" * 40, 1, {})
+    log.sync()
+    assert payloads(log.read(0, EVERYTHING)[0]) == [b"a" * 40, b"b" * 40]
+
+
+def test_more_frames_than_one_call_writes_are_all_written(tmp_path: Path) -> None:
+    log = FeedLog(tmp_path)
+    for number in range(1500):
+        log.append(b"%d" % number, 1, {})
+    log.sync()
+    assert payloads(log.read(0, EVERYTHING)[0]) == [b"%d" % number for number in range(1500)]
 
 
 def test_frames_appended_while_a_sync_runs_are_left_for_the_next(

@@ -29,7 +29,7 @@ def digests(*numbers: int) -> list[bytes]:
 
 def test_a_key_is_seen_from_memory_from_a_file_and_after_reopening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
-    index.add(digests(1, 2), 0)
+    index.add(dict.fromkeys(digests(1, 2), 0))
     assert index.seen(digests(1, 3, 2), 0).tolist() == [True, False, True]
     index.flush(covers=77, now_us=0)
     assert index.keys_in_memory == 0
@@ -41,7 +41,7 @@ def test_a_key_is_seen_from_memory_from_a_file_and_after_reopening(tmp_path: Pat
 
 def test_what_was_not_flushed_is_not_covered_after_reopening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
-    index.add(digests(1), 0)
+    index.add(dict.fromkeys(digests(1), 0))
     again = KeyIndex(tmp_path)
     assert again.covers == 0
     assert not again.seen(digests(1), 0).any()
@@ -49,8 +49,8 @@ def test_what_was_not_flushed_is_not_covered_after_reopening(tmp_path: Path) -> 
 
 def test_a_key_is_forgotten_exactly_when_its_retention_ends_even_in_a_file_with_younger_ones(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
-    index.add(digests(1), 0)
-    index.add(digests(2), 5 * SECOND_US)
+    index.add(dict.fromkeys(digests(1), 0))
+    index.add(dict.fromkeys(digests(2), 5 * SECOND_US))
     for _ in range(2):
         assert index.seen(digests(1, 2), 10 * SECOND_US).tolist() == [True, True]
         assert index.seen(digests(1, 2), 10 * SECOND_US + 1).tolist() == [False, True]
@@ -60,7 +60,7 @@ def test_a_key_is_forgotten_exactly_when_its_retention_ends_even_in_a_file_with_
 def test_a_key_accepted_again_after_its_retention_counts_from_then_on(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
     for accepted_at_us in (0, 20 * SECOND_US):
-        index.add(digests(1), accepted_at_us)
+        index.add(dict.fromkeys(digests(1), accepted_at_us))
         index.flush(covers=1, now_us=accepted_at_us)
     assert index.seen(digests(1), 25 * SECOND_US).all()
 
@@ -69,7 +69,7 @@ def test_digests_that_differ_only_in_their_last_half_or_end_in_zeros_are_told_ap
     index = KeyIndex(tmp_path)
     alike = [b"\x01" * 8 + number.to_bytes(8, "big") for number in range(5)]
     zeros = [b"\x00" * 16, b"\x00" * 15 + b"\x01", b"\x01" + b"\x00" * 15]
-    index.add([*alike[::2], zeros[0], zeros[2]], 0)
+    index.add(dict.fromkeys([*alike[::2], zeros[0], zeros[2]], 0))
     index.flush(covers=1, now_us=0)
     assert index.seen([*alike, *zeros], 0).tolist() == [True, False, True, False, True, True, False, True]
 
@@ -80,7 +80,7 @@ def test_the_number_of_files_stays_small_and_nothing_is_lost_in_merging(
     monkeypatch.setattr(keyruns, "_MERGE_CHUNK", 300)  # several ranges a merge, as with millions of keys
     index = KeyIndex(tmp_path)
     for batch in range(60):
-        index.add(digests(*range(batch * 50, batch * 50 + 50)), 0)
+        index.add(dict.fromkeys(digests(*range(batch * 50, batch * 50 + 50)), 0))
         index.flush(covers=batch, now_us=0)
         index.merge(now_us=0)
         assert len(index.run_lengths) <= 12
@@ -93,7 +93,7 @@ def test_the_number_of_files_stays_small_and_nothing_is_lost_in_merging(
 def test_expired_files_are_deleted_and_merging_drops_expired_keys(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
     for number in range(4):
-        index.add(digests(number), number * 5 * SECOND_US)
+        index.add(dict.fromkeys(digests(number), number * 5 * SECOND_US))
         index.flush(covers=number, now_us=0)
     index.merge(now_us=13 * SECOND_US)
     assert sum(index.run_lengths) == 3
@@ -106,7 +106,7 @@ def test_a_flush_that_finds_the_disk_full_keeps_the_keys_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = KeyIndex(tmp_path)
-    index.add(digests(1), 0)
+    index.add(dict.fromkeys(digests(1), 0))
 
     def full(*arguments: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -115,7 +115,7 @@ def test_a_flush_that_finds_the_disk_full_keeps_the_keys_in_memory(
     with pytest.raises(OSError, match="No space"):
         index.flush(covers=5, now_us=0)
     monkeypatch.undo()
-    index.add(digests(2), 0)
+    index.add(dict.fromkeys(digests(2), 0))
     assert index.covers == 0
     assert index.seen(digests(1, 2, 3), 0).tolist() == [True, True, False]
     index.flush(covers=6, now_us=0)
@@ -125,7 +125,7 @@ def test_a_flush_that_finds_the_disk_full_keeps_the_keys_in_memory(
 
 def test_files_no_manifest_names_are_swept_away_on_opening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
-    index.add(digests(1), 0)
+    index.add(dict.fromkeys(digests(1), 0))
     index.flush(covers=1, now_us=0)
     for name in ("000000000009.keys", "000000000010.tmp"):
         (tmp_path / name).write_bytes(b"half written")
@@ -152,11 +152,11 @@ class IndexAgainstDict(RuleBasedStateMachine):
     def open(self) -> None:
         self.index = KeyIndex(self.directory, retention_s=30, memory_keys=10)
         for numbers, at_us in self.log[self.index.covers :]:
-            self.index.add(digests(*numbers), at_us)
+            self.index.add(dict.fromkeys(digests(*numbers), at_us))
 
     @rule(numbers=NUMBERS)
     def accept(self, numbers: list[int]) -> None:
-        self.index.add(digests(*numbers), self.now_us)
+        self.index.add(dict.fromkeys(digests(*numbers), self.now_us))
         self.log.append((numbers, self.now_us))
         self.durable.update(dict.fromkeys(numbers, self.now_us))
 

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -79,6 +80,25 @@ def canonical_timestamp(value: datetime) -> str:
     # Several times faster than datetime.isoformat. It leaves the fraction out when there is none.
     text: str = msgspec.to_builtins(value)
     return text if value.microsecond else text[:-1] + ".000000Z"
+
+
+def set_timestamps(records: list[Any], attribute: str) -> None:
+    """`canonical_timestamp` for one column of many records: a few calls for all of them when they are alike."""
+    get = attrgetter(attribute)
+    timed = [record for record in records if get(record).__class__ is datetime]
+    values = list(map(get, timed))
+    texts: list[str] = msgspec.to_builtins(values)
+    joined = "".join(texts)
+    if len(joined) == len("2026-11-15T18:00:00Z") * len(texts) and joined.count("Z") == len(texts):
+        # With a Z each, they have 20 or 27 characters; so all have 20, UTC without a fraction.
+        texts = joined.replace("Z", ".000000Z,").split(",")
+    else:
+        texts = [
+            text if value.tzinfo is UTC and value.microsecond else canonical_timestamp(value)
+            for text, value in zip(texts, values, strict=True)
+        ]
+    for record, text in zip(timed, texts, strict=False):
+        setattr(record, attribute, text)
 
 
 def canonical_float(value: float) -> float:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tocsin.cluster.frames import (
     HEADER,
@@ -49,6 +49,10 @@ DEFAULT_SEGMENT_BYTES = 64 << 20
 """What `trim` gives back at a time, and what recovery reads at most."""
 _END = struct.Struct("<Q")
 _SUFFIX = ".log"
+_IOV_MAX = 1024
+"""Pieces one pwritev takes on Linux."""
+_Buffered: TypeAlias = tuple[int, int, tuple[bytes, bytes]]
+"""(position, following position, pieces) of a frame that no sync has written yet."""
 
 
 def _segment_path(directory: Path, first: int) -> Path:
@@ -183,7 +187,7 @@ class FeedLog:
         """Guards the buffer and the tail; held for microseconds."""
         self._file_lock = threading.Lock()
         """Guards the files; held for a whole sync."""
-        self._buffer: list[tuple[int, bytes]] = []
+        self._buffer: list[_Buffered] = []
         self._must_cut = False
         self._lock_fd = os.open(self.directory / "writer", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -246,9 +250,9 @@ class FeedLog:
         """
         with self._buffer_lock:
             position = self._tail
-            frame = encode_frame(position, payload, count, meta)
-            self._buffer.append((position, frame))
-            self._tail = position + len(frame)
+            pieces = encode_frame(position, payload, count, meta)
+            self._tail = position + sum(map(len, pieces))
+            self._buffer.append((position, self._tail, pieces))
             return self._tail
 
     def sync(self, upto: int | None = None) -> int:
@@ -304,31 +308,33 @@ class FeedLog:
                 os.close(fd)
         self._fd = self._end_fd = self._lock_fd = -1
 
-    def _write(self, frames: list[tuple[int, bytes]]) -> None:
+    def _write(self, frames: list[_Buffered]) -> None:
         if self._must_cut:
             self._cut()
         pending: list[bytes] = []
         begin = self._durable_end
-        for position, frame in frames:
-            if position > self._first and position + len(frame) - self._first > self.segment_bytes:
+        for position, following, pieces in frames:
+            if position > self._first and following - self._first > self.segment_bytes:
                 self._write_durably(begin, pending)
                 # The full segment is durable before its successor exists, so only the last one can have a torn tail.
                 self._open_segment(position)
                 self._fsync_directory()
                 pending, begin = [], position
-            pending.append(frame)
+            pending += pieces
         self._write_durably(begin, pending)
-        end = frames[-1][0] + len(frames[-1][1])
+        end = frames[-1][1]
         self._publish(end)
         self._durable_end = end
 
-    def _write_durably(self, position: int, frames: list[bytes]) -> None:
-        view = memoryview(b"".join(frames))
+    def _write_durably(self, position: int, pieces: list[bytes]) -> None:
         offset = position - self._first
-        while view:
-            written = os.pwrite(self._fd, view, offset)
-            view = view[written:]
+        for batch in (pieces[start : start + _IOV_MAX] for start in range(0, len(pieces), _IOV_MAX)):
+            written = os.pwritev(self._fd, batch, offset)
+            rest = memoryview(b"".join(batch))[written:] if written < sum(map(len, batch)) else memoryview(b"")
             offset += written
+            while rest:
+                written = os.pwrite(self._fd, rest, offset)
+                rest, offset = rest[written:], offset + written
         os.fdatasync(self._fd)
 
     def _cut(self) -> None:

@@ -77,13 +77,14 @@ class Frame:
         return self.payload.split(b"\n") if self.count else []
 
 
-def encode_frame(position: int, payload: bytes, count: int, meta: Mapping[str, Any]) -> bytes:
+def encode_frame(position: int, payload: bytes, count: int, meta: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """The frame in two pieces, so that the payload need not be copied."""
     meta_json = json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode()
     length = len(meta_json) + len(payload)
     if length > MAX_FRAME_BYTES:
         raise ValueError(f"a frame holds at most {MAX_FRAME_BYTES} bytes, not {length}")
     crc = _crc(position, length, count, meta_json, payload)
-    return b"".join((HEADER.pack(length, crc, count, len(meta_json)), meta_json, payload))
+    return HEADER.pack(length, crc, count, len(meta_json)) + meta_json, payload
 
 
 def frame_length(view: memoryview, offset: int) -> int | None:

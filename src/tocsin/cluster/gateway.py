@@ -65,8 +65,8 @@ _RETRY_AFTER_S = (1, 60)
 class _Unsynced:
     """What accepted requests will have left behind once their sync succeeds."""
 
-    keys: set[bytes] = field(default_factory=set)
-    batches: list[tuple[list[bytes], int]] = field(default_factory=list)
+    keys: dict[bytes, int] = field(default_factory=dict)
+    """Digest -> accepted at, in µs."""
     answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
     requests: int = 0
     """Also those that stored nothing themselves: a repeat counts on the sync of its original."""
@@ -151,8 +151,7 @@ class FeedGateway:
                     self._log.drop_buffered()
                 raise
             with self._state_lock:
-                for digests, accepted_at_us in self._syncing.batches:
-                    self._index.add(digests, accepted_at_us)
+                self._index.add(self._syncing.keys)
                 self._unstored.update(self._syncing.answers)
                 self._committed, self._syncing = upto, _Unsynced()
             if self._unstored:
@@ -212,7 +211,7 @@ class FeedGateway:
             return TooLarge("records", decoded.limit)
         if _has_longer_line(decoded.lines, self.limits.record_bytes):
             return TooLarge("record bytes", self.limits.record_bytes)
-        payload, digests, count = self._without_repeats(decoded, now_us)
+        payload, count, keys = self._without_repeats(decoded, now_us)
         answer = Accepted(
             accepted=count,
             duplicates=decoded.count - count,
@@ -227,32 +226,30 @@ class FeedGateway:
             # In the frame, so that records and answer become durable together or not at all.
             meta["idempotency"] = {"key": key.hex(), "body": body_digest.hex(), "answer": msgspec.to_builtins(answer)}
         answer = replace(answer, position=self._log.append(payload, count, meta))
-        self._fresh.keys.update(digests)
-        self._fresh.batches.append((digests, now_us))
+        self._fresh.keys.update(keys)
         if question is not None:
             self._fresh.answers[question[0]] = StoredAnswer(*question, answer, now_us)
         return answer
 
-    def _without_repeats(self, decoded: Decoded, now_us: int) -> tuple[bytes, list[bytes], int]:
-        """(payload, digests, count) of the records whose key is new."""
+    def _without_repeats(self, decoded: Decoded, now_us: int) -> tuple[bytes, int, dict[bytes, int]]:
+        """(payload, count, keys) of the records whose key is new."""
         digests = decoded.digests
-        if not self._removes_repeats or not digests:
-            return decoded.lines, digests, decoded.count
+        keys = dict.fromkeys(digests, now_us)
+        if not keys:
+            return decoded.lines, decoded.count, keys
         stored = self._index.seen(digests, now_us)
-        fresh, syncing = self._fresh.keys, self._syncing.keys
-        distinct = set(digests)
+        unsynced = (self._fresh.keys, self._syncing.keys)
         if (
-            len(distinct) == len(digests)
+            len(keys) == len(digests)
             and not stored.any()
-            and distinct.isdisjoint(fresh)
-            and distinct.isdisjoint(syncing)
+            and all(earlier.keys().isdisjoint(digests) for earlier in unsynced)
         ):
-            return decoded.lines, digests, decoded.count
+            return decoded.lines, decoded.count, keys
         lines: dict[bytes, bytes] = {}
         for line, digest, before in zip(decoded.lines.split(b"\n"), digests, stored.tolist(), strict=True):
-            if not (before or digest in lines or digest in fresh or digest in syncing):
+            if not (before or digest in lines or digest in unsynced[0] or digest in unsynced[1]):
                 lines[digest] = line
-        return b"\n".join(lines.values()), list(lines), len(lines)
+        return b"\n".join(lines.values()), len(lines), dict.fromkeys(lines, now_us)
 
     def _replay(self, key: bytes, body_digest: bytes, now_us: int) -> Accepted | KeyConflict | None:
         """The answer this Idempotency-Key had before, if any."""
@@ -299,7 +296,7 @@ class FeedGateway:
             frames, position = self._log.read(position, _RECOVERY_STEP_BYTES)
             for frame in frames:
                 if self._removes_repeats and frame.count and frame.position >= self._index.covers:
-                    self._index.add(self._codec.digests(frame.payload), frame.meta["accepted_at_us"])
+                    self._index.add(dict.fromkeys(self._codec.digests(frame.payload), frame.meta["accepted_at_us"]))
                 if "idempotency" in frame.meta and frame.position >= self._answers.covers:
                     answers.append(_stored_answer(frame))
             if self._index.is_full():

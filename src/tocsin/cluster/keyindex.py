@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,13 +76,16 @@ class KeyIndex:
                 found |= [table.get(digest, _NEVER_US - 1) >= horizon_us for digest in digests]
         if runs and digests:
             first, last = halves(digests)
+            order = np.argsort(first)  # neighbours search the same pages of a run one after the other
+            first, last = first[order], last[order]
             for run in runs:
-                found |= run.seen(first, last, horizon_us)
+                found[order] |= run.seen(first, last, horizon_us)
         return found
 
-    def add(self, digests: Sequence[bytes], accepted_at_us: int) -> None:
+    def add(self, accepted_at_us: Mapping[bytes, int]) -> None:
+        """Digest -> when its record was accepted."""
         with self._lock:
-            self._table.update(dict.fromkeys(digests, accepted_at_us))
+            self._table.update(accepted_at_us)
 
     def flush(self, covers: int, now_us: int) -> None:
         """Turn the table into a file. `covers`: every key the log holds before this position has been added.

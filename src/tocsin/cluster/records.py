@@ -11,8 +11,8 @@ import difflib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from tocsin.cluster.columntypes import (
     canonicaliser,
     json_type,
     positive_zero,
+    set_timestamps,
 )
 from tocsin.cluster.recordforms import (
     JSON_ERRORS,
@@ -112,7 +113,7 @@ class RecordCodec:
         parts = split_records(body, form, self.max_records)
         if not isinstance(parts, RawRecords):
             return parts
-        if not parts.refusals and form is not RecordForm.JSON:
+        if form in (RecordForm.CLOUDEVENT, RecordForm.CLOUDEVENTS_BATCH) and not parts.refusals:
             whole = self._decode_good(b"[" + b",".join(parts.raws) + b"]", lines=False)
             if whole is not None and whole.count == len(parts.raws):
                 return whole
@@ -130,8 +131,8 @@ class RecordCodec:
 
     def _decode_good(self, body: bytes, lines: bool) -> Decoded | None:
         """The whole body in one go, or None as soon as anything in it needs a closer look."""
-        # An upper bound of the number of records, before any memory is spent on them.
-        if body.count(b"{") > self.max_records:
+        # Upper bounds of the number of records, before any memory is spent on them; `{},` is the shortest.
+        if len(body) > 3 * self.max_records and body.count(b"{") > self.max_records:
             return None
         try:
             records = self._one.decode_lines(body) if lines else self._many.decode(body)
@@ -184,11 +185,7 @@ class RecordCodec:
 
     def _canonicalise(self, records: list[Any]) -> None:
         for attribute in self._timestamps:
-            for record in records:
-                value = getattr(record, attribute)
-                # msgspec itself writes a UTC time with a fraction the canonical way.
-                if value.__class__ is datetime and (value.tzinfo is not UTC or not value.microsecond):
-                    setattr(record, attribute, canonical_timestamp(value))
+            set_timestamps(records, attribute)
         for attribute, canonical in self._others:
             _apply(records, attribute, canonical)
 
@@ -205,13 +202,11 @@ class RecordCodec:
         if not attributes:
             return lambda records: []
         if len(attributes) == 1 and self.schema.type_of(self.key[0]) == "STRING":
-            (only,) = attributes
-            return lambda records: [
-                blake2b(getattr(record, only).encode(), digest_size=DIGEST_BYTES).digest() for record in records
-            ]
+            get: Callable[[Any], str] = attrgetter(attributes[0])
+            return lambda records: [blake2b(value.encode()).digest()[:DIGEST_BYTES] for value in map(get, records)]
         encode = self._encoder.encode
         return lambda records: [
-            blake2b(encode([getattr(record, name) for name in attributes]), digest_size=DIGEST_BYTES).digest()
+            blake2b(encode([getattr(record, name) for name in attributes])).digest()[:DIGEST_BYTES]
             for record in records
         ]
 

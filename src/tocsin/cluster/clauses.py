@@ -79,7 +79,7 @@ def _type(cursor: Cursor) -> str:
     canonical = canonical_type(written)
     if canonical is None:
         hint = did_you_mean(first.text, _TYPES) or f"; expected {any_of(_TYPES)}"
-        cursor.note(first.start, f"'{' '.join(written.split())}' is not a type{hint}", "unknown-type", any_of(_TYPES))
+        cursor.note(first.start, f"'{written}' is not a type{hint}", "unknown-type", any_of(_TYPES))
     return canonical or "STRING"
 
 
@@ -119,26 +119,17 @@ def duration_s(cursor: Cursor, clause: str, least_s: float = 1.0) -> float:
     cursor.advance()
     written = first.text
     if first.kind is not TokenKind.STRING:
-        end = _end_of_run(cursor, first.end)
-        if (
-            cursor.token is not None
-            and cursor.token.kind is TokenKind.WORD
-            and _is_number(cursor.text[first.start : end])
-        ):
-            end = cursor.advance().end
-        written = cursor.text[first.start : end]
+        written = cursor.text[first.start : _end_of_run(cursor, first.end)]
+        if cursor.token is not None and cursor.token.kind is TokenKind.WORD and _is_number(written):
+            written += f" {cursor.advance().text}"
     seconds = parse_duration_s(written)
     if seconds is None:
-        message = (
-            f"'{' '.join(written.split())}' is not a duration: expected one such as 10 SECONDS, 7 DAYS, PT10S or P1D"
-        )
+        message = f"'{written}' is not a duration: expected one such as 10 SECONDS, 7 DAYS, PT10S or P1D"
         cursor.note(first.start, message, "duration", "a duration such as 10 SECONDS or PT10S")
         return least_s
     if not least_s <= seconds <= MAX_DURATION_S:
         bounds = "at least 1 second" if seconds < least_s else "at most 100 years"
-        cursor.note(
-            first.start, f"{clause} must be {bounds}, but found {' '.join(written.split())}", "duration", bounds
-        )
+        cursor.note(first.start, f"{clause} must be {bounds}, but found {written}", "duration", bounds)
     return seconds
 
 

@@ -61,6 +61,15 @@ class Problem:
         return replace(self, file=file, line=place.line, column=place.column)
 
 
+def one_line(message: str) -> str:
+    """A message quotes what was written, which may run over several lines."""
+    return " ".join(message.split())
+
+
+def shortened(written: str, limit: int = 40) -> str:
+    return written if len(written) <= limit else f"{written[: limit - 1]}…"
+
+
 def any_of(words: Iterable[str]) -> str:
     """`KEY, RETAIN or ';'`."""
     *most, last = dict.fromkeys(words)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.cluster.problems import Position, Problem
+from tocsin.cluster.problems import Position, Problem, one_line
 from tocsin.cluster.refused_functions import REFUSED_FUNCTIONS
 from tocsin.cluster.tokens import Token, TokenKind, scan
 from tocsin.model.schema import is_name
@@ -57,7 +57,7 @@ class QueryScan:
 
     def refuse(self, offset: int, message: str, code: str, expected: str | None = None) -> None:
         place = Position.of(self.text, offset)
-        self.problems.append(Problem("<query>", place.line, place.column, message, expected, code))
+        self.problems.append(Problem("<query>", place.line, place.column, one_line(message), expected, code))
 
 
 def scan_query(text: str) -> QueryScan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NoReturn
 
-from tocsin.cluster.problems import Position, Problem, any_of, did_you_mean
+from tocsin.cluster.problems import Position, Problem, any_of, did_you_mean, one_line, shortened
 from tocsin.cluster.tokens import Token, TokenKind, scan
 
 _STARTS = {
@@ -135,14 +135,14 @@ class Cursor:
         wanted = any_of(self._accepted)
         if token is None and self._unfinished is not None:
             raise Refused  # what comes next is unreadable, which has been said
-        found = "the end of the file" if token is None else f"'{self.text[token.start : token.end]}'"
+        found = "the end of the file" if token is None else f"'{shortened(self.text[token.start : token.end])}'"
         hint = did_you_mean(token.text, self._accepted) if token is not None and token.is_identifier else ""
         self.note(self.offset, f"expected {wanted} but found {found}{hint}", "syntax", wanted)
         raise Refused
 
     def note(self, offset: int, message: str, code: str, expected: str | None = None) -> None:
         place = Position.of(self.text, offset)
-        self.problems.append(Problem(self.file, place.line, place.column, message, expected, code))
+        self.problems.append(Problem(self.file, place.line, place.column, one_line(message), expected, code))
 
 
 def _shown(word: str) -> str:

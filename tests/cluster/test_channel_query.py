@@ -109,7 +109,7 @@ def test_the_author_s_text_is_kept_but_for_markers_and_datasets() -> None:
         " WHERE r.kind=_tocsin_s.`kind` -- the end"
     )
     assert sql.startswith(
-        "SELECT _tocsin_s.subscription, _tocsin_q.* FROM _tocsin_subscriptions _tocsin_s, LATERAL (\n"
+        "SELECT _tocsin_s._tocsin_subscription, _tocsin_q.* FROM _tocsin_subscriptions _tocsin_s, LATERAL (\n"
     )
 
 

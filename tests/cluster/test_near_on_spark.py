@@ -209,7 +209,7 @@ def test_all_subscriptions_at_once_get_what_each_would_get_alone(
     spark: SparkSession, places: list[Place], text: str, is_flat: bool, levels_are_given: bool
 ) -> None:
     query = parsed(text, PARAMETERS)
-    _view(spark, SUBSCRIPTIONS, "subscription STRING, user STRING, radius_m DOUBLE", "_tocsin_subscriptions")
+    _view(spark, SUBSCRIPTIONS, "_tocsin_subscription STRING, user STRING, radius_m DOUBLE", "_tocsin_subscriptions")
     levels = {"radius_m": levels_of(radius for _, _, radius in SUBSCRIPTIONS)} if levels_are_given else None
     together = spark.sql(sql := to_lateral_sql(query, view_of, radius_levels=levels))
     assert ("LATERAL (" not in sql) == is_flat
@@ -218,7 +218,7 @@ def test_all_subscriptions_at_once_get_what_each_would_get_alone(
     for subscription, user, radius in SUBSCRIPTIONS:
         single = spark.sql(alone_sql, {"user": user, "radius_m": radius, "RADIUS_M": radius})
         alone += [repr((subscription, *row)) for row in single.collect()]
-        assert together.columns == ["subscription", *single.columns]
+        assert together.columns == ["_tocsin_subscription", *single.columns]
     assert len(alone) > 5
     assert rows_of(together) == sorted(alone)
     if is_flat:
@@ -280,7 +280,7 @@ def test_the_emergency_city_s_channels_run_for_all_subscriptions_without_nested_
         {parameter: "fire" if parameter == "kind" else VALUES[parameter][1] for parameter in names},
     ]
     rows = [(f"s{i}", *(values[parameter] for parameter in names)) for i, values in enumerate(subscriptions)]
-    _view(spark, rows, f"subscription STRING, {query.parameters.ddl()}", "_tocsin_subscriptions")
+    _view(spark, rows, f"_tocsin_subscription STRING, {query.parameters.ddl()}", "_tocsin_subscriptions")
     together = spark.sql(to_lateral_sql(query, view_of, radius_levels={"radius_m": levels_of(VALUES["radius_m"])}))
     alone = [
         repr((f"s{i}", *row))
@@ -297,10 +297,10 @@ def test_a_report_comes_with_its_three_nearest_shelters_and_an_empty_list_when_n
 ) -> None:
     query = channels["EmergenciesOfTypeAtLocationWithShelter"]
     rows = [("city", "fire", 60.175, 24.94, 6_000.0), ("woods", "fire", 61.0, 24.9, 500.0)]
-    _view(spark, rows, f"subscription STRING, {query.parameters.ddl()}", "_tocsin_subscriptions")
+    _view(spark, rows, f"_tocsin_subscription STRING, {query.parameters.ddl()}", "_tocsin_subscriptions")
     results = spark.sql(to_lateral_sql(query, view_of, radius_levels={"radius_m": (9, 13)})).collect()
     shelters = spark.table("all_shelters").collect()
-    in_city = [row for row in results if row.subscription == "city"]
+    in_city = [row for row in results if row._tocsin_subscription == "city"]
     fires = [report for report in city if report[1] == "fire"]
     close = {fire[0] for fire in fires if (distance_m(fire[3], fire[4], 60.175, 24.94) or 0) <= 6_000}
     assert {row.report_id for row in in_city} == close
@@ -308,5 +308,5 @@ def test_a_report_comes_with_its_three_nearest_shelters_and_an_empty_list_when_n
         away = sorted((distance_m(row.lat, row.lon, s.lat, s.lon) or 0, s.name) for s in shelters)
         expected = [name for metres, name in away[:3] if metres <= 2_000]
         assert [shelter.name for shelter in row.shelters] == expected
-    (woods,) = [row for row in results if row.subscription == "woods"]
+    (woods,) = [row for row in results if row._tocsin_subscription == "woods"]
     assert (woods.report_id, woods.shelters) == ("far", [])

@@ -300,7 +300,7 @@ class DataCluster:
     def _add_channel(
         self, prepared: PreparedChannel, epoch: int, execution: int, positions: dict[DatasetName, int]
     ) -> LiveChannel:
-        subscribers = SubscriptionFrames(prepared.channel, self.storage)
+        subscribers = SubscriptionFrames(prepared.channel, self.storage, _radius_parameters(prepared))
         live = LiveChannel(prepared, epoch, execution, positions, subscribers)
         self._channels[prepared.channel.name.lower()] = live
         return live
@@ -418,6 +418,12 @@ class DataCluster:
                 self.rates.forget(np.array(gone, np.int64))
                 live.subscribers.remove(gone)
             return len(released)
+
+
+def _radius_parameters(prepared: PreparedChannel) -> set[str]:
+    spelling = {name.upper(): name for name in prepared.channel.parameters.names}
+    markers = (grid.radius_marker for grid in prepared.query.grids)
+    return {spelling[marker.upper()] for marker in markers if marker is not None}
 
 
 def _reads(live: LiveChannel) -> set[str]:

@@ -9,10 +9,11 @@ The Spark side drives this when a channel is created and at each execution. Valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from sqlglot import exp
 
+from tocsin.cluster.columns import SUBSCRIPTION
 from tocsin.cluster.geo import (
     ALL_LEVELS,
     cell_by_radius_sql,
@@ -27,15 +28,13 @@ from tocsin.cluster.query_parse import ChannelQuery
 from tocsin.cluster.text_edits import Edit, apply_edits
 
 SUBSCRIPTIONS_VIEW = "_tocsin_subscriptions"
-"""The relation `to_lateral_sql` reads: `subscription` and one column per parameter, named as the parameter."""
+"""The relation `to_lateral_sql` reads: SUBSCRIPTION and one column per parameter, named as the parameter."""
 
 ViewOf = Callable[[str, bool], str]
 """(dataset as the query writes it, read as NEW?) → the view that holds those records."""
 
-RadiusLevels = Mapping[str, Sequence[int]]
+RadiusLevels = Mapping[str, Collection[int]]
 """For a parameter that is the radius of a `near`: the levels (`geo.levels_of`) of the radii in the subscriptions."""
-
-_SUBSCRIPTION = "_tocsin_subscription"
 
 
 def to_lateral_sql(
@@ -46,7 +45,7 @@ def to_lateral_sql(
 ) -> str:
     """One statement for all subscriptions: each row of `_tocsin_subscriptions` with the query's rows for it.
 
-    Its columns are `subscription` and then those of the query. A radius beyond the levels given for its parameter finds
+    Its columns are SUBSCRIPTION and then those of the query. A radius beyond the levels given for its parameter finds
     nothing, so `radius_levels` must come from the same subscriptions; for a parameter it does not name all are used.
     """
     writer = _Writer(query, view_of, parameters_alias, radius_levels or {})
@@ -54,7 +53,7 @@ def to_lateral_sql(
         return writer.body()
     # The line break ends a comment the author may have left at the end.
     return (
-        f"SELECT {parameters_alias}.subscription, _tocsin_q.* "  # noqa: S608  values stay in the table of subscriptions
+        f"SELECT {parameters_alias}.{SUBSCRIPTION}, _tocsin_q.* "  # noqa: S608  values stay in the table of subscriptions
         f"FROM {SUBSCRIPTIONS_VIEW} {parameters_alias}, LATERAL (\n{writer.body()}\n) _tocsin_q"
     )
 
@@ -165,7 +164,7 @@ class _Writer:
         for select in self._query.ast.find_all(exp.Select):
             hidden = [grid.column for grid in self._grids.values() if grid.select is select]
             if select is self._query.ast and self.flat_places is not None:
-                hidden += [_SUBSCRIPTION, *(f"`_tocsin_p_{name}`" for name in self._query.parameters.names)]
+                hidden += [SUBSCRIPTION, *(f"`_tocsin_p_{name}`" for name in self._query.parameters.names)]
             if hidden:
                 edits += [self._star(star, hidden) for star in _bare_stars(select)]
         return edits
@@ -182,11 +181,11 @@ class _Writer:
             return []
         after_select, after_from = self.flat_places
         # Renamed, so that no name the author left unqualified can mean a parameter.
-        columns = [f"subscription AS {_SUBSCRIPTION}"]
+        columns = [SUBSCRIPTION]
         columns += [f"`{name}` AS `_tocsin_p_{name}`" for name in self._query.parameters.names]
         subscriptions = f"(SELECT {', '.join(columns)} FROM {SUBSCRIPTIONS_VIEW}) {self._alias}"  # noqa: S608  names were validated
         return [
-            Edit(after_select, after_select, f" {self._alias}.{_SUBSCRIPTION} AS subscription,"),
+            Edit(after_select, after_select, f" {self._alias}.{SUBSCRIPTION},"),
             Edit(after_from, after_from, f" {subscriptions} CROSS JOIN"),
         ]
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tocsin.cluster.channel_query import SUBSCRIPTIONS_VIEW, ChannelQuery, to_lateral_sql
 from tocsin.cluster.columns import SUBSCRIPTION
+from tocsin.cluster.query_parse import ChannelQuery
+from tocsin.cluster.query_sql import SUBSCRIPTIONS_VIEW, to_lateral_sql
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_results
 from tocsin.cluster.storage import Storage
@@ -46,7 +47,7 @@ def prepare(
     empty = session.createDataFrame([], f"{SUBSCRIPTION} BIGINT, {channel.parameters.ddl()}".rstrip(", "))
     try:
         # Read through a file scan, an empty table does not let the optimiser skip what it could not do otherwise.
-        frame = _frame(session, channel, query, empty, frames)
+        frame = _frame(session, query, empty, frames, {})
         plan = frame._jdf.queryExecution()
         deterministic = plan.analyzed().deterministic()
         physical = plan.executedPlan().toString()
@@ -72,18 +73,18 @@ def execute(
 ) -> WrittenResults:
     """Run the channel once and leave its results in files that nobody reads before the caller commits them."""
     table = subscribers.frame(prepared.session)
-    results = _frame(prepared.session, prepared.channel, prepared.query, table, frames)
+    results = _frame(prepared.session, prepared.query, table, frames, subscribers.radius_levels)
     return write_results(results, storage, folder, execution)
 
 
 def _frame(
-    session: SparkSession, channel: Channel, query: ChannelQuery, subscribers: DataFrame, frames: DatasetFrames
+    session: SparkSession, query: ChannelQuery, subscribers: DataFrame, frames: DatasetFrames, levels: RadiusLevels
 ) -> DataFrame:
     subscribers.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
     for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
         for name in names:
             frames(session, name, is_new).createOrReplaceTempView(_view(name, is_new))
-    return session.sql(to_lateral_sql(query, _view))
+    return session.sql(to_lateral_sql(query, _view, radius_levels=levels))
 
 
 def _view(dataset: str, is_new: bool) -> str:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tocsin.cluster.columns import SUBSCRIPTION
+from tocsin.cluster.geo import level_of
 from tocsin.cluster.spark.frames import read_parquet
 from tocsin.cluster.storage import Storage
 from tocsin.model.entities import Channel
@@ -28,8 +29,12 @@ REBASE_LEAST = 5_000
 class SubscriptionFrames:
     """One per channel. Subscribing never waits for a running execution: changes are taken up by the next `frame`."""
 
-    def __init__(self, channel: Channel, storage: Storage) -> None:
+    def __init__(self, channel: Channel, storage: Storage, radius_parameters: Iterable[str] = ()) -> None:
+        """`radius_parameters` are those that some `near` of the query takes as its radius."""
         self._schema = channel.parameters
+        self._radius_places = {name: channel.parameters.names.index(name) for name in radius_parameters}
+        self.radius_levels: dict[str, set[int]] = {name: set() for name in self._radius_places}
+        """The grid levels that subscriptions need, or have needed since this started: a superset does no harm."""
         self._folder = f"subscriptions/{channel.name}"
         self._storage = storage
         self._base: DataFrame | None = None
@@ -74,6 +79,8 @@ class SubscriptionFrames:
         for number, parameters in changes:
             if parameters is not None:
                 self._added[number] = parameters
+                for name, place in self._radius_places.items():
+                    self.radius_levels[name].add(level_of(msgspec.json.decode(parameters)[place]))
             elif self._added.pop(number, None) is None:
                 self._removed.add(number)
         if changes:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tocsin.cluster.columns import SUBSCRIPTION
 from tocsin.cluster.query_parse import ChannelQuery
-from tocsin.cluster.query_sql import SUBSCRIPTIONS_VIEW, to_lateral_sql
+from tocsin.cluster.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_results
 from tocsin.cluster.storage import Storage

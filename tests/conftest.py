@@ -1,0 +1,88 @@
+"""Fixtures every test may use: one Spark session for the whole run, and data clusters on folders of their own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.gateway import Accepted, RecordForm
+from tocsin.cluster.settings import ClusterSettings
+from tocsin.cluster.spark.session import Session, make_session, require_java
+from tocsin.wire.errors import TocsinError
+
+ClusterAt = Callable[..., DataCluster]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """One local session, shared: starting Spark takes longer than most tests."""
+    try:
+        require_java()
+    except TocsinError as error:
+        pytest.skip(error.message)
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = make_session(
+        "local[2]", {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": str(warehouse), "spark.app.name": "tests"}
+    )
+    yield session
+    session.stop()
+
+
+class Clock:
+    """Wall time that a test may move."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cluster_at(spark: Session, clock: Clock, tmp_path: Path) -> Iterator[ClusterAt]:
+    """`cluster_at(root)` opens a data cluster; opening the same root again closes the former first, as a restart."""
+    opened: dict[Path, DataCluster] = {}
+
+    def open_cluster(root: Path = tmp_path / "data", **settings: Any) -> DataCluster:
+        if root in opened:
+            opened[root].close()
+        opened[root] = DataCluster(spark, ClusterSettings(root=str(root), **settings), clock)
+        return opened[root]
+
+    yield open_cluster
+    for cluster in opened.values():
+        cluster.close()
+
+
+def publish(cluster: DataCluster, dataset: str, records: Sequence[dict[str, Any]]) -> Accepted:
+    """Records through the gateway, durable and in the dataset when this returns."""
+    gateway = cluster.gateway(dataset)
+    outcome = gateway.accept(json.dumps(list(records)).encode(), RecordForm.JSON)
+    assert isinstance(outcome, Accepted), outcome
+    gateway.sync()
+    cluster.catch_up(dataset)
+    return outcome
+
+
+def results_of(cluster: DataCluster, channel: str, after: int = 0) -> dict[tuple[object, ...], list[dict[str, Any]]]:
+    """Every stored result of a channel from an offset on, by the parameter values of its subscription."""
+    live = cluster.channel(channel)
+    rows = list(cluster.catalog.subscriptions.of_channel(live.prepared.channel.name))
+    values = {number: tuple(json.loads(parameters)) for number, _, parameters in rows}
+    found: dict[tuple[object, ...], list[dict[str, Any]]] = {key: [] for key in values.values()}
+    for table in cluster.results.read(live.prepared.channel.name, live.epoch, dict.fromkeys(values, after)):
+        for row in table.to_pylist():
+            own = {name: value for name, value in row.items() if not name.startswith("_tocsin")}
+            found[values[row["_tocsin_subscription"]]].append(own)
+    return found

@@ -94,8 +94,11 @@ def set_timestamps(records: list[Any], attribute: str) -> None:
         values = list(map(get, timed))
     texts: list[str] = msgspec.to_builtins(values)
     joined = "".join(texts)
-    if len(joined) == len("2026-11-15T18:00:00Z") * len(texts) and joined.count("Z") == len(texts):
-        # With a Z each, they have 20 or 27 characters; so all have 20, UTC without a fraction.
+    # With a Z each, they have 20 or 27 characters: the sum tells whether all have 20, or all 27.
+    all_utc = joined.count("Z") == len(texts)
+    if all_utc and len(joined) == len("2026-11-15T18:00:00.123456Z") * len(texts):
+        return  # msgspec writes them the canonical way as they are
+    if all_utc and len(joined) == len("2026-11-15T18:00:00Z") * len(texts):
         texts = joined.replace("Z", ".000000Z,").split(",")
     else:
         texts = [

@@ -323,3 +323,14 @@ def test_msgspec_writes_what_the_codec_relies_on() -> None:
     times = ["2026-11-15T18:00:00.100000Z", "2026-11-15T18:00:00.000001Z"]
     lines = decode(CODEC, [{"report_id": "a", "reported_at": time} for time in times]).lines
     assert [msgspec.json.decode(line)["reported_at"] for line in lines.split(b"\n")] == times
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["05Z", "05.000000Z", "05.25Z", "05", "05.5", "05+00:00", "05.000001+02:00", None])))
+def test_times_in_any_mixture_of_spellings_come_out_as_each_would_alone(endings: list[str | None]) -> None:
+    records = [
+        {"report_id": "a", "reported_at": None if ending is None else f"2026-11-15T18:00:{ending}"}
+        for ending in endings
+    ]
+    alone = [line for record in records for line in decode(CODEC, [record]).lines.split(b"\n")]
+    assert decode(CODEC, records).lines == b"\n".join(alone)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import repeat
 from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -85,20 +87,25 @@ def canonical_timestamp(value: datetime) -> str:
 def set_timestamps(records: list[Any], attribute: str) -> None:
     """`canonical_timestamp` for one column of many records: a few calls for all of them when they are alike."""
     get = attrgetter(attribute)
-    timed = [record for record in records if get(record).__class__ is datetime]
+    timed = records
     values = list(map(get, timed))
+    if set(map(type, values)) != {datetime}:
+        timed = [record for record in records if get(record).__class__ is datetime]
+        values = list(map(get, timed))
     texts: list[str] = msgspec.to_builtins(values)
     joined = "".join(texts)
-    if len(joined) == len("2026-11-15T18:00:00Z") * len(texts) and joined.count("Z") == len(texts):
-        # With a Z each, they have 20 or 27 characters; so all have 20, UTC without a fraction.
+    # With a Z each, they have 20 or 27 characters: the sum tells whether all have 20, or all 27.
+    all_utc = joined.count("Z") == len(texts)
+    if all_utc and len(joined) == len("2026-11-15T18:00:00.123456Z") * len(texts):
+        return  # msgspec writes them the canonical way as they are
+    if all_utc and len(joined) == len("2026-11-15T18:00:00Z") * len(texts):
         texts = joined.replace("Z", ".000000Z,").split(",")
     else:
         texts = [
             text if value.tzinfo is UTC and value.microsecond else canonical_timestamp(value)
             for text, value in zip(texts, values, strict=True)
         ]
-    for record, text in zip(timed, texts, strict=False):
-        setattr(record, attribute, text)
+    deque(map(setattr, timed, repeat(attribute), texts), maxlen=0)  # a loop without Python steps
 
 
 def canonical_float(value: float) -> float:

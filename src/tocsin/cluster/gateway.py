@@ -237,18 +237,21 @@ class FeedGateway:
         keys = dict.fromkeys(digests, now_us)
         if not keys:
             return decoded.lines, decoded.count, keys
-        stored = self._index.seen(digests, now_us)
+        candidates = self._index.maybe_seen(digests)
+        stored = self._index.seen([digests[each] for each in candidates], now_us).tolist()
         unsynced = (self._fresh.keys, self._syncing.keys)
-        if (
-            len(keys) == len(digests)
-            and not stored.any()
-            and all(earlier.keys().isdisjoint(digests) for earlier in unsynced)
-        ):
+        repeats = {
+            digest
+            for digest, before in zip((digests[each] for each in candidates), stored, strict=True)
+            if before or digest in unsynced[0] or digest in unsynced[1]
+        }
+        self._index.expect(digests)
+        if not repeats and len(keys) == len(digests):
             return decoded.lines, decoded.count, keys
         lines: dict[bytes, bytes] = {}
-        for line, digest, before in zip(decoded.lines.split(b"\n"), digests, stored.tolist(), strict=True):
-            if not (before or digest in lines or digest in unsynced[0] or digest in unsynced[1]):
-                lines[digest] = line
+        for line, digest in zip(decoded.lines.split(b"\n"), digests, strict=True):
+            if digest not in repeats:
+                lines.setdefault(digest, line)
         return b"\n".join(lines.values()), len(lines), dict.fromkeys(lines, now_us)
 
     def _replay(self, key: bytes, body_digest: bytes, now_us: int) -> Accepted | KeyConflict | None:
@@ -296,7 +299,9 @@ class FeedGateway:
             frames, position = self._log.read(position, _RECOVERY_STEP_BYTES)
             for frame in frames:
                 if self._removes_repeats and frame.count and frame.position >= self._index.covers:
-                    self._index.add(dict.fromkeys(self._codec.digests(frame.payload), frame.meta["accepted_at_us"]))
+                    digests = self._codec.digests(frame.payload)
+                    self._index.expect(digests)
+                    self._index.add(dict.fromkeys(digests, frame.meta["accepted_at_us"]))
                 if "idempotency" in frame.meta and frame.position >= self._answers.covers:
                     answers.append(_stored_answer(frame))
             if self._index.is_full():

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tocsin.cluster.columntypes import (
     HINTS,
@@ -48,6 +49,9 @@ DIGEST_BYTES = 16
 DEFAULT_MAX_RECORDS = 100_000
 _HINTS_PER_REQUEST = 100
 """Looking for the nearest column name takes ~50 µs; a request full of strangers must not buy seconds of it."""
+
+
+U16: TypeAlias = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +235,25 @@ def _may_repeat_names(body: bytes, canonical: bytes) -> bool:
     """
     if b"\\" in body and (b"\\u0022" in body or b"\\u003a" in body or b"\\u003A" in body):
         return True
-    members, blank_before_colon = _members(body)
-    return blank_before_colon or members != _members(canonical)[0]
+    pairs = _pairs(body)
+    if any(blank in body and _count(pairs, blank + b":") for blank in (b" ", b"\t", b"\n", b"\r")):
+        return True
+    return _count(pairs, b'":') != _count(_pairs(canonical), b'":')
 
 
-def _members(text: bytes) -> tuple[int, bool]:
-    array = np.frombuffer(text, dtype=np.uint8)
-    before_colon = array[np.flatnonzero(array == ord(":")) - 1]
-    return int(np.count_nonzero(before_colon == ord('"'))), bool((before_colon <= ord(" ")).any())
+def _pairs(text: bytes) -> tuple[U16, U16]:
+    """All pairs of neighbouring bytes as numbers: those at even places and those at odd places."""
+    return (
+        np.frombuffer(text, dtype="<u2", count=len(text) // 2),
+        # A copy: numpy is slow on numbers that straddle their natural places.
+        np.frombuffer(text[1:], dtype="<u2", count=(len(text) - 1) // 2 if text else 0),
+    )
+
+
+def _count(pairs: tuple[U16, U16], pair: bytes) -> int:
+    """How often the two bytes occur; several times as fast as bytes.count."""
+    number = int.from_bytes(pair, "little")
+    return sum(int(np.count_nonzero(each == number)) for each in pairs)
 
 
 def _repeated_name(raw: bytes) -> str | None:

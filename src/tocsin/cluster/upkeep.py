@@ -68,7 +68,11 @@ def expire_records(cluster: DataCluster, live: LiveDataset) -> int:
     dataset = live.dataset
     if dataset.kind is not DatasetKind.STREAM or dataset.retain_s is None:
         return 0
-    matched = [channel.positions[dataset.name] for channel in cluster.channels() if dataset.name in channel.positions]
+    matched = [
+        channel.positions[dataset.name]
+        for channel in cluster.channels()
+        if dataset.name in channel.positions and channel.subscribers.count
+    ]
     upto = min(matched, default=live.writer.version)
     now_s = cluster.now_s()
     return cluster.catalog.expire_files(dataset_owner(dataset.name), now_s - dataset.retain_s, upto, now_s)

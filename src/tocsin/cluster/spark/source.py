@@ -52,8 +52,9 @@ class FeedLogStream(SimpleDataSourceStreamReader):
         rows: list[Row] = []
         position = start["position"]
         while position < end["position"]:
+            before = position
             more, position = self._rows(position, end["position"])
-            if not more:
+            if position == before:
                 break
             rows += more
         return iter(rows)
@@ -64,4 +65,6 @@ class FeedLogStream(SimpleDataSourceStreamReader):
         # Only what is already in the dataset is ever trimmed, so what is missing here needs no second look.
         start = max(start, self._reader.start)
         frames, position = self._reader.read(start, BATCH_BYTES, end)
-        return [(frame.position, frame.next_position, frame.payload.decode()) for frame in frames], position
+        # A frame without records only carries the answer to a request.
+        rows = [(frame.position, frame.next_position, frame.payload.decode()) for frame in frames if frame.count]
+        return rows, position

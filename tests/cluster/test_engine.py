@@ -1,0 +1,437 @@
+"""The data cluster end to end on real Spark: what is NEW, who gets what, and what survives a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Clock, ClusterAt, publish, results_of
+from tocsin.cluster.declarations import parse_application
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.gateway import RecordForm
+from tocsin.cluster.statements import CreateChannel, CreateDataset, CreateFeed
+from tocsin.cluster.upkeep import maintain, merge_channel, merge_dataset, sweep_orphans
+from tocsin.model.ids import BrokerId, DatasetName
+from tocsin.wire.errors import Code, TocsinError
+
+pytestmark = pytest.mark.spark
+
+REPORTS = DatasetName("Reports")
+NORTH, SOUTH = BrokerId("north"), BrokerId("south")
+
+APPLICATION = """
+CREATE STREAM DATASET Reports (id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, at TIMESTAMP)
+  KEY (id) RETAIN 7 DAYS;
+CREATE KEYED DATASET Places (user_id STRING, lat DOUBLE, lon DOUBLE, at TIMESTAMP) KEY (user_id);
+CREATE REPETITIVE CHANNEL OfKind (kind STRING) EVERY 10 SECONDS AS
+  SELECT r.* FROM NEW Reports r WHERE r.kind = :kind;
+CREATE CONTINUOUS CHANNEL NearMe (user STRING, radius_m DOUBLE) AS
+  SELECT r.id, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m
+  FROM NEW Reports r JOIN Places u ON near(r.lat, r.lon, u.lat, u.lon, :radius_m)
+  WHERE u.user_id = :user AND r.severity >= 4;
+"""
+
+
+WHERE_IS = """
+CREATE REPETITIVE CHANNEL Where (user STRING) EVERY 5 SECONDS AS SELECT lat FROM Places WHERE user_id = :user;
+"""
+
+
+def declare(cluster: DataCluster, text: str) -> None:
+    application = parse_application(text)
+    assert not application.problems, application.problems
+    for statement in application.statements:
+        if isinstance(statement, CreateDataset):
+            cluster.create_dataset(statement.dataset, statement.dataset.source, statement.format or "csv")
+        elif isinstance(statement, CreateChannel):
+            cluster.create_channel(statement.channel)
+        elif isinstance(statement, CreateFeed):
+            cluster.create_feed(statement.feed)
+
+
+def report(name: str, kind: str = "fire", severity: int = 5, lat: float = 60.17, lon: float = 24.94) -> dict[str, Any]:
+    return {"id": name, "kind": kind, "severity": severity, "lat": lat, "lon": lon, "at": "2026-11-15T18:00:00Z"}
+
+
+def ids(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["id"] for row in rows]
+
+
+@pytest.fixture
+def cluster(cluster_at: ClusterAt) -> DataCluster:
+    cluster = cluster_at()
+    declare(cluster, APPLICATION)
+    return cluster
+
+
+def test_every_record_is_matched_exactly_once_per_channel(cluster: DataCluster) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}, {"kind": "flood"}], NORTH)
+    publish(cluster, "Reports", [report("a"), report("b", "flood"), report("c", "storm")])
+    first = cluster.execute("OfKind")
+    publish(cluster, "Reports", [report("d"), report("e")])
+    second = cluster.execute("OfKind")
+    assert first is not None and second is not None
+    assert cluster.execute("OfKind") is None, "nothing is new"
+    assert {key: ids(rows) for key, rows in results_of(cluster, "OfKind").items()} == {
+        ("fire",): ["a", "d", "e"],
+        ("flood",): ["b"],
+    }
+    assert (first.execution, second.execution) == (1, 2)
+    assert second.intervals[REPORTS][0] == first.intervals[REPORTS][1], "intervals are half-open and join up"
+
+
+def test_records_of_the_same_millisecond_as_an_execution_are_not_lost(cluster: DataCluster, clock: Clock) -> None:
+    """The ancestor compared time stamps, strictly at both ends; we compare versions."""
+    frozen = clock()
+    cluster.now_s = lambda: frozen
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    for name in ("a", "b", "c"):
+        publish(cluster, "Reports", [report(name)])
+        cluster.execute("OfKind")
+    assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["a", "b", "c"]
+
+
+def test_a_clock_that_steps_back_changes_nothing(cluster: DataCluster, clock: Clock) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("OfKind")
+    clock.ahead_s = -86_400
+    publish(cluster, "Reports", [report("b")])
+    cluster.execute("OfKind")
+    assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["a", "b"]
+
+
+def test_a_restart_forgets_nothing_and_repeats_nothing(cluster: DataCluster, cluster_at: ClusterAt) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("OfKind")
+    publish(cluster, "Reports", [report("b")])  # in the dataset, not yet matched
+    gateway = cluster.gateway("Reports")
+    gateway.accept(b'[{"id": "c", "kind": "fire"}]', RecordForm.JSON)  # acknowledged only
+    gateway.sync()
+
+    again = cluster_at()
+    again.catch_up("Reports")
+    again.execute("OfKind")
+    assert again.execute("OfKind") is None
+    assert ids(results_of(again, "OfKind")[("fire",)]) == ["a", "b", "c"]
+    assert len(again.book) == 1
+
+
+def test_identical_subscriptions_of_two_brokers_are_one_until_the_last_leaves(cluster: DataCluster) -> None:
+    (mine,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    (theirs,) = cluster.subscribe("OfKind", [{"kind": "fire"}], SOUTH)
+    assert mine.id == theirs.id and mine.created and not theirs.created
+    assert cluster.unsubscribe("OfKind", [mine.id], NORTH) == 1
+    publish(cluster, "Reports", [report("a")])
+    assert cluster.execute("OfKind") is not None
+    assert [len(cluster.announcements.since(broker, 0).announcements) for broker in (NORTH, SOUTH)] == [0, 1]
+    assert cluster.unsubscribe("OfKind", [mine.id], SOUTH) == 1
+    assert cluster.unsubscribe("OfKind", [mine.id], SOUTH) == 0
+    publish(cluster, "Reports", [report("b")])
+    assert cluster.execute("OfKind") is None
+    assert len(cluster.book) == 0
+
+
+def test_a_channel_nobody_subscribes_to_does_no_work(cluster: DataCluster) -> None:
+    publish(cluster, "Reports", [report("before")])
+    assert cluster.execute("OfKind") is None
+    assert cluster.channel("OfKind").executions == 0
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("after")])
+    cluster.execute("OfKind")
+    assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["after"]
+
+
+def test_an_execution_without_results_writes_nothing(cluster: DataCluster) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a", "flood")])
+    assert cluster.execute("OfKind") is None
+    assert cluster.storage.list("results") == []
+    assert cluster.catalog.executions() == []
+    assert cluster.channel("OfKind").empty == 1
+
+
+def test_a_subscription_takes_part_from_the_next_execution_on(cluster: DataCluster) -> None:
+    cluster.subscribe("OfKind", [{"kind": "flood"}], NORTH)
+    publish(cluster, "Reports", [report("a"), report("b", "flood")])
+    cluster.execute("OfKind")
+    (late,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("c")])
+    cluster.execute("OfKind")
+    assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["c"]
+    assert ids(results_of(cluster, "OfKind", after=late.cursor.offset)[("fire",)]) == ["c"]
+
+
+def test_near_me_follows_the_person_and_the_radius_of_each_subscription(cluster: DataCluster) -> None:
+    near, far = (60.1700, 24.9400), (60.1790, 24.9400)  # 1.0 km apart
+    publish(cluster, "Places", [{"user_id": "ann", "lat": near[0], "lon": near[1], "at": "2026-11-15T18:00:00Z"}])
+    cluster.subscribe(
+        "NearMe",
+        [{"user": "ann", "radius_m": 500}, {"user": "ann", "radius_m": 2000.0}, {"user": "bob", "radius_m": 1e7}],
+        NORTH,
+    )
+    publish(cluster, "Reports", [report("here", lat=near[0], lon=near[1]), report("there", lat=far[0], lon=far[1])])
+    cluster.execute("NearMe")
+    publish(cluster, "Places", [{"user_id": "ann", "lat": far[0], "lon": far[1], "at": "2026-11-15T18:05:00Z"}])
+    publish(cluster, "Reports", [report("there again", lat=far[0], lon=far[1]), report("mild", severity=1)])
+    cluster.execute("NearMe")
+    found = results_of(cluster, "NearMe")
+    assert sorted(ids(found["ann", 500.0])) == ["here", "there again"]
+    assert sorted(ids(found["ann", 2000.0])) == ["here", "there", "there again"]
+    assert found["bob", 1e7] == []
+    away = next(row["away_m"] for row in found["ann", 2000.0] if row["id"] == "there")
+    assert away == pytest.approx(1000.8, abs=0.5)
+
+
+def test_a_keyed_dataset_serves_the_latest_record_by_event_order(cluster: DataCluster) -> None:
+    declare(cluster, WHERE_IS)
+    cluster.subscribe("Where", [{"user": "ann"}], NORTH)
+    for lat, minute in ((1.0, 10), (2.0, 30), (3.0, 20)):  # the last to arrive is not the latest
+        at = f"2026-11-15T18:{minute}:00Z"
+        publish(cluster, "Places", [{"user_id": "ann", "lat": lat, "lon": 0.0, "at": at}])
+    cluster.execute("Where")
+    assert [row["lat"] for row in results_of(cluster, "Where")[("ann",)]] == [2.0]
+
+
+def test_merging_files_changes_no_answer(cluster: DataCluster, cluster_at: ClusterAt) -> None:
+    declare(cluster, WHERE_IS)
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    for number in range(9):
+        publish(cluster, "Reports", [report(f"r{number}")])
+        cluster.execute("OfKind")
+        at = f"2026-11-15T18:{number:02}:00Z"
+        publish(cluster, "Places", [{"user_id": user, "lat": number, "lon": 0.0, "at": at} for user in ("ann", "bob")])
+    before = results_of(cluster, "OfKind")
+    heard = cluster.announcements.since(NORTH, 0)
+    assert merge_channel(cluster, cluster.channel("OfKind")) > 0
+    assert merge_dataset(cluster, cluster.dataset("Reports")) > 0
+    assert merge_dataset(cluster, cluster.dataset("Places")) > 0
+    assert merge_dataset(cluster, cluster.dataset("Places")) == 0, "merging comes to an end"
+    assert results_of(cluster, "OfKind") == before
+    cluster.subscribe("Where", [{"user": "ann"}, {"user": "bob"}], NORTH)
+    cluster.execute("Where")
+    assert {key: [row["lat"] for row in rows] for key, rows in results_of(cluster, "Where").items()} == {
+        ("ann",): [8.0],
+        ("bob",): [8.0],
+    }
+    again = cluster_at()  # with its memory gone, what brokers hear is counted from the merged files
+    assert again.announcements.since(NORTH, 0).announcements[: len(heard.announcements)] == heard.announcements
+
+
+def test_merged_and_dropped_files_are_deleted_after_a_while_and_leftovers_are_swept(
+    cluster: DataCluster, clock: Clock
+) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    for number in range(9):
+        publish(cluster, "Reports", [report(f"r{number}")])
+        cluster.execute("OfKind")
+    with cluster.storage.create("results/OfKind-3/leftover.parquet") as file:
+        file.write(b"half a file of a process that died")
+    maintain(cluster)
+    assert len(cluster.storage.list("results")) == 11, "readers may still be inside the nine old files"
+    clock.ahead_s = 4_000
+    maintain(cluster)
+    assert sweep_orphans(cluster) == 1
+    assert len(cluster.storage.list("results")) == 1
+    assert len(results_of(cluster, "OfKind")[("fire",)]) == 9
+
+
+def test_retention_deletes_what_is_too_old_but_nothing_a_channel_has_not_matched(
+    cluster: DataCluster, clock: Clock
+) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("OfKind")
+    publish(cluster, "Reports", [report("b")])
+    clock.ahead_s = 8 * 86_400
+    maintain(cluster)
+    assert [file.rows for file in cluster.catalog.files("dataset:Reports")] == [1], "b still waits for OfKind"
+    cluster.execute("OfKind")
+    assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["b"], "results of a week ago are gone"
+    clock.ahead_s = 16 * 86_400
+    maintain(cluster)
+    assert cluster.catalog.files("dataset:Reports") == []
+
+
+def test_a_broker_that_was_away_too_long_is_told_of_the_gap(cluster: DataCluster, clock: Clock) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("OfKind")
+    assert not cluster.announcements.since(NORTH, 0).gap
+    clock.ahead_s = 2 * 86_400
+    maintain(cluster)
+    publish(cluster, "Reports", [report("b")])
+    cluster.execute("OfKind")
+    assert cluster.announcements.since(NORTH, 0).gap
+    assert not cluster.announcements.since(NORTH, 1).gap
+
+
+def test_a_broker_catches_up_from_any_sequence_after_a_restart(cluster: DataCluster, cluster_at: ClusterAt) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    cluster.subscribe("OfKind", [{"kind": "flood"}], SOUTH)
+    for name in ("a", "b", "c"):
+        publish(cluster, "Reports", [report(name), report(f"{name}-flood", "flood")])
+        cluster.execute("OfKind")
+    live = cluster.announcements.since(NORTH, 1)
+    again = cluster_at().announcements.since(NORTH, 1)
+    assert [news.sequence for news in live.announcements] == [2, 3]
+    assert again.announcements == live.announcements
+    assert all(news.subscriptions[0].results == 1 and news.subscriptions[0].bytes > 50 for news in live.announcements)
+
+
+def test_rates_follow_the_bytes_of_results_and_fade(cluster: DataCluster, clock: Clock) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}, {"kind": "flood"}], NORTH)
+    publish(cluster, "Reports", [report("a"), report("b"), report("c", "flood")])
+    execution = cluster.execute("OfKind")
+    assert execution is not None
+    numbers = cluster.book.held_by(NORTH).array()
+    fire, flood = cluster.rates.of(numbers, execution.finished_s)
+    assert fire + flood == pytest.approx(execution.bytes / 60)
+    assert 1.8 < fire / flood < 2.2
+    assert cluster.rates.of(numbers, execution.finished_s + 60)[0] == pytest.approx(fire / 2.718, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "'; DROP TABLE subscriptions; --",
+        "fire' OR '1'='1",
+        '"',
+        "\\",
+        "\x00",
+        "${env}",
+        ":kind",
+        "🔥\n\t",
+        "x" * 4096,
+        "",
+    ],
+)
+def test_a_hostile_parameter_string_is_only_a_value(cluster: DataCluster, hostile: str) -> None:
+    cluster.subscribe("OfKind", [{"kind": hostile}, {"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a"), report("b", hostile)])
+    cluster.execute("OfKind")
+    found = results_of(cluster, "OfKind")
+    assert ids(found[(hostile,)]) == ["b"] and ids(found[("fire",)]) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"kind": 5}, "expected text"),
+        ({}, "missing"),
+        ({"kind": "fire", "colour": "red"}, "no such parameter"),
+        ({"kind": None}, "expected text"),
+    ],
+)
+def test_a_parameter_of_the_wrong_type_is_refused_and_changes_nothing(
+    cluster: DataCluster, parameters: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(TocsinError, match=reason) as refused:
+        cluster.subscribe("OfKind", [{"kind": "fire"}, parameters], NORTH)
+    assert refused.value.code is Code.BAD_PARAMETER
+    assert len(cluster.book) == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "reason"),
+    [
+        ("SELECT r.* FROM NEW Nowhere r WHERE r.kind = :k", Code.UNKNOWN_DATASET, "there are: Places, Reports"),
+        ("SELECT r.nothing FROM NEW Reports r WHERE r.kind = :k", Code.BAD_SQL, "nothing"),
+        ("SELECT r.id, r.id FROM NEW Reports r WHERE r.kind = :k", Code.BAD_SQL, "two result columns"),
+        ("SELECT r.id, NULL AS x FROM NEW Reports r WHERE r.kind = :k", Code.BAD_SQL, "CAST it"),
+        (
+            "SELECT r.id FROM NEW Reports r WHERE EXISTS (SELECT 1 FROM Places p WHERE p.user_id = :k AND p.at = r.at)",
+            Code.BAD_SQL,
+            "for all subscriptions at once",
+        ),
+        ("SELECT r.id FROM (SELECT *, rand() AS x FROM NEW Reports) r WHERE r.kind = :k", Code.BAD_SQL, "rand"),
+    ],
+)
+def test_a_query_that_cannot_run_for_all_subscriptions_is_refused_with_the_reason(
+    cluster: DataCluster, query: str, code: Code, reason: str
+) -> None:
+    application = parse_application(f"CREATE REPETITIVE CHANNEL Odd (k STRING) EVERY 5 SECONDS AS {query};")
+    if application.problems:
+        assert reason in str(application.problems[0])
+        return
+    (statement,) = application.statements
+    assert isinstance(statement, CreateChannel)
+    with pytest.raises(TocsinError, match=reason) as refused:
+        cluster.create_channel(statement.channel)
+    assert refused.value.code is code
+    assert len(cluster.channels()) == 2
+
+
+def test_an_inequality_join_is_accepted_with_a_warning(cluster: DataCluster) -> None:
+    declare(
+        cluster,
+        "CREATE REPETITIVE CHANNEL Above (s INT) EVERY 5 SECONDS AS SELECT id FROM NEW Reports WHERE severity > :s;",
+    )
+    assert "every pair" in cluster.channel("Above").prepared.warnings[0]
+    cluster.subscribe("Above", [{"s": 3}, {"s": 0}], NORTH)
+    publish(cluster, "Reports", [report("low", severity=1), report("high", severity=5)])
+    cluster.execute("Above")
+    found = results_of(cluster, "Above")
+    assert (sorted(ids(found[(3,)])), sorted(ids(found[(0,)]))) == (["high"], ["high", "low"])
+
+
+def test_a_static_dataset_enriches_and_can_be_loaded_again(cluster: DataCluster, tmp_path: Path) -> None:
+    file = tmp_path / "teams.csv"
+    file.write_text("kind,team\nfire,Brigade\nflood,Divers\n")
+    declare(
+        cluster,
+        f"""CREATE STATIC DATASET Teams FROM '{file}';
+        CREATE REPETITIVE CHANNEL WithTeam (kind STRING) EVERY 5 SECONDS AS
+          SELECT r.id, t.team FROM NEW Reports r JOIN Teams t ON t.kind = r.kind WHERE r.kind = :kind;""",
+    )
+    cluster.subscribe("WithTeam", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("WithTeam")
+    file.write_text("kind,team\nfire,Helicopter\n")
+    cluster.load_static(cluster.dataset("Teams").dataset, str(file), "csv")
+    publish(cluster, "Reports", [report("b")])
+    cluster.execute("WithTeam")
+    assert [row["team"] for row in results_of(cluster, "WithTeam")[("fire",)]] == ["Brigade", "Helicopter"]
+    with pytest.raises(TocsinError, match="STATIC"):
+        cluster.gateway("Teams")
+
+
+def test_a_feed_from_files_enters_once_and_shares_keys_with_the_gateway(
+    cluster: DataCluster, cluster_at: ClusterAt, tmp_path: Path
+) -> None:
+    drop = tmp_path / "drop"
+    drop.mkdir()
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    (drop / "1.json").write_text('{"id": "a", "kind": "fire"}\n{"id": "b", "kind": "fire"}\n{"kind": "fire"}\n')
+    declare(cluster, f"CREATE FEED Drop INTO Reports FROM json OPTIONS (path '{drop}');")
+    cluster.feeds()[0].query.catch_up()
+    publish(cluster, "Reports", [report("b"), report("c")])
+    cluster.execute("OfKind")
+    assert sorted(ids(results_of(cluster, "OfKind")[("fire",)])) == ["a", "b", "c"]
+    again = cluster_at()
+    (drop / "2.json").write_text('{"id": "c", "kind": "fire"}\n{"id": "d", "kind": "fire"}\n')
+    again.feeds()[0].query.catch_up()
+    again.execute("OfKind")
+    assert sorted(ids(results_of(again, "OfKind")[("fire",)])) == ["a", "b", "c", "d"]
+
+
+def test_what_is_in_use_cannot_be_dropped_and_a_dropped_channel_starts_anew(cluster: DataCluster) -> None:
+    with pytest.raises(TocsinError, match="OfKind") as refused:
+        cluster.drop_dataset("Reports")
+    assert refused.value.code is Code.IN_USE
+    (before,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    channel = cluster.channel("OfKind").prepared.channel
+    cluster.drop_channel("OfKind")
+    cluster.create_channel(channel)
+    (after,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    assert after.id == before.id and after.cursor.epoch > before.cursor.epoch
+    assert len(cluster.book) == 1
+
+
+def test_a_root_is_open_in_one_process_at_a_time(cluster: DataCluster) -> None:
+    with pytest.raises(TocsinError, match="another process"):
+        DataCluster(cluster.spark, cluster.settings, cluster.now_s)

@@ -294,27 +294,16 @@ def test_rates_follow_the_bytes_of_results_and_fade(cluster: DataCluster, clock:
     assert cluster.rates.of(numbers, execution.finished_s + 60)[0] == pytest.approx(fire / 2.718, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        "'; DROP TABLE subscriptions; --",
-        "fire' OR '1'='1",
-        '"',
-        "\\",
-        "\x00",
-        "${env}",
-        ":kind",
-        "🔥\n\t",
-        "x" * 4096,
-        "",
-    ],
-)
-def test_a_hostile_parameter_string_is_only_a_value(cluster: DataCluster, hostile: str) -> None:
-    cluster.subscribe("OfKind", [{"kind": hostile}, {"kind": "fire"}], NORTH)
-    publish(cluster, "Reports", [report("a"), report("b", hostile)])
+def test_a_hostile_parameter_string_is_only_a_value(cluster: DataCluster) -> None:
+    hostile = ["'; DROP TABLE subscriptions; --", "fire' OR '1'='1", '"', "\\", "\x00", "${env}", ":kind", "🔥\n\t", ""]
+    hostile.append("x" * 4096)
+    cluster.subscribe("OfKind", [{"kind": text} for text in (*hostile, "fire")], NORTH)
+    publish(cluster, "Reports", [report(f"r{number}", text) for number, text in enumerate((*hostile, "fire"))])
     cluster.execute("OfKind")
     found = results_of(cluster, "OfKind")
-    assert ids(found[(hostile,)]) == ["b"] and ids(found[("fire",)]) == ["a"]
+    assert {key: ids(rows) for key, rows in found.items()} == {
+        (text,): [f"r{number}"] for number, text in enumerate((*hostile, "fire"))
+    }
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ def test_the_grid_finds_the_pairs_of_the_exact_condition_each_once(
     [
         "SELECT r.report_id, count(u.user_id) AS n FROM NEW Reports r LEFT JOIN Users u"
         " ON near(r.lat, r.lon, u.lat, u.lon, 500) GROUP BY ALL",
+        "SELECT u.user_id, Reports.report_id FROM Users u LEFT JOIN NEW Reports"
+        " ON near(u.lat, u.lon, Reports.lat, Reports.lon, 200)",
         "SELECT r.* FROM NEW Reports r LEFT ANTI JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, 50)",
         "SELECT r.* FROM NEW Reports r LEFT SEMI JOIN Users u ON near(u.lat, u.lon, r.lat, r.lon, 300)",
         "SELECT * FROM NEW Reports r WHERE EXISTS (SELECT * FROM Users u WHERE near(r.lat, r.lon, u.lat, u.lon, 300))",

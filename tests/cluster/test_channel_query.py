@@ -125,3 +125,33 @@ def test_a_query_that_cannot_be_parsed_is_refused_without_sqlglot_s_own_words() 
 
 def test_deep_nesting_is_refused_and_does_not_crash() -> None:
     assert refused("SELECT " + "(" * 5_000 + "1" + ")" * 5_000 + " FROM A")[0].code == "syntax"
+
+
+@pytest.mark.parametrize(
+    ("condition", "exploded"),
+    [
+        ("FROM NEW A a JOIN B b ON near(a.y, a.x, b.y, b.x, 5)", ["A"]),
+        ("FROM A a JOIN NEW B b ON near(a.y, a.x, b.y, b.x, 5)", ["B"]),
+        ("FROM A a, B b WHERE (b.k = 1 AND near(b.y, b.x, a.y, a.x, 5))", ["B"]),
+        ("FROM NEW A LEFT JOIN B ON near(A.y, A.x, B.y, B.x, 5)", ["B"]),
+        ("FROM A a LEFT JOIN NEW B ON near(a.y, a.x, B.y, B.x, 5)", ["B"]),
+        ("FROM NEW A a WHERE near(a.y, a.x, :radius_m, :radius_m, 5)", ["A"]),
+        ("FROM NEW A a JOIN B b ON near(a.y, a.x, b.y, b.x, a.r)", ["B"]),
+        ("FROM NEW A a JOIN B b ON near(a.y, a.x, b.y, b.x, a.r + b.r)", []),
+        ("FROM NEW A a JOIN B b ON near(y, x, b.y, b.x, 5)", []),
+        ("FROM NEW A a JOIN B b ON near(a.y, a.x, b.y, b.x, 5) OR a.k = 1", []),
+        ("FROM NEW A a RIGHT JOIN B b ON near(a.y, a.x, b.y, b.x, 5)", []),
+        ("FROM NEW A a WHERE near(a.y, a.x, 60, 25, 5)", []),
+        ("FROM NEW A a WHERE EXISTS (SELECT 1 FROM B b WHERE near(a.y, a.x, b.y, b.x, 5))", ["B"]),
+    ],
+)
+def test_near_explodes_the_new_side_unless_the_join_or_the_radius_forbids_it(
+    condition: str, exploded: list[str]
+) -> None:
+    assert [grid.item.name for grid in parsed(f"SELECT 1 {condition}").grids] == exploded
+
+
+def test_near_and_distance_want_all_their_arguments() -> None:
+    first, second = refused("SELECT distance_m(a.y, a.x) FROM A a WHERE near(a.y, a.x, 60, 25)")
+    assert str(first) == "<query>:1:8: expected distance_m(lat1, lon1, lat2, lon2) but found 2 arguments"
+    assert str(second) == "<query>:1:44: expected near(lat1, lon1, lat2, lon2, radius_m) but found 4 arguments"

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tocsin.cluster.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql, to_single_sql
 from tocsin.cluster.declarations import parse_application
-from tocsin.cluster.geo import cell_of, cell_sql, cover_of, cover_sql, distance_m, distance_sql, levels_of
+from tocsin.cluster.geo import cell_of, cover_of, distance_m, levels_of
+from tocsin.cluster.geo_sql import cell_sql, cover_sql, distance_sql
 from tocsin.cluster.statements import CreateChannel
 from tocsin.model.schema import Schema
 
@@ -88,18 +89,22 @@ def has_nested_loop(frame: DataFrame) -> bool:
 
 
 def test_sql_and_python_compute_the_same_distances_cells_and_covers(spark: SparkSession, places: list[Place]) -> None:
-    for level in (6, 10, 17, 22, 25):
-        cells = f"{cell_sql('lat', 'lon', level)} AS cell, {cover_sql('lat', 'lon', level, 2.0**level * 0.9)} AS cover"
-        rows = spark.sql(f"SELECT lat, lon, {cells}, {distance_sql('lat', 'lon', '60', '25')} AS away FROM new_reports")
+    levels = (6, 10, 17, 22, 25)
+    for level in levels:
+        share = 2.0**level * 0.9
+        rows = spark.sql(f"""SELECT lat, lon, {distance_sql("lat", "lon", "60", "25")} AS away,
+            {cell_sql("lat", "lon", (level,), "NULL")} AS cell, {cover_sql("lat", "lon", (level,), share)} AS cover,
+            {cell_sql("lat", "lon", levels, f"{share}D")} AS chosen, {cover_sql("lat", "lon", levels)} AS covers
+            FROM new_reports""")
         for row in rows.collect():
-            if row.lat is None or row.lon is None:
-                assert (row.cell, row.cover, row.away) == (None, None, None)
+            if row.lat is None or row.lon is None or (away := distance_m(row.lat, row.lon, 60, 25)) is None:
+                assert (row.away, row.cell, row.cover, row.chosen, row.covers) == (None, None, None, None, None)
                 continue
-            assert row.cell == cell_of(row.lat, row.lon, level)
-            assert frozenset(row.cover or ()) == cover_of(row.lat, row.lon, level, 2.0**level * 0.9)
-            assert len(set(row.cover or ())) == len(row.cover or ())
-            away = distance_m(row.lat, row.lon, 60, 25)
-            assert row.away is None if away is None else row.away == pytest.approx(away, abs=1e-6)
+            assert row.away == pytest.approx(away, abs=1e-6)
+            assert row.cell == row.chosen == cell_of(row.lat, row.lon, level)
+            assert len(set(row.cover)) == len(row.cover)
+            assert set(row.cover) == cover_of(row.lat, row.lon, level, share)
+            assert sorted(row.covers) == sorted(cell for each in levels for cell in cover_of(row.lat, row.lon, each))
 
 
 NEVER_NEAR = ["0", "-5", "CAST(NULL AS DOUBLE)"]
@@ -136,6 +141,8 @@ def test_the_grid_finds_the_pairs_of_the_exact_condition_each_once(
     [
         "SELECT r.report_id, count(u.user_id) AS n FROM NEW Reports r LEFT JOIN Users u"
         " ON near(r.lat, r.lon, u.lat, u.lon, 500) GROUP BY ALL",
+        "SELECT u.user_id, Reports.report_id FROM Users u LEFT JOIN NEW Reports"
+        " ON near(u.lat, u.lon, Reports.lat, Reports.lon, 200)",
         "SELECT r.* FROM NEW Reports r LEFT ANTI JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, 50)",
         "SELECT r.* FROM NEW Reports r LEFT SEMI JOIN Users u ON near(u.lat, u.lon, r.lat, r.lon, 300)",
         "SELECT * FROM NEW Reports r WHERE EXISTS (SELECT * FROM Users u WHERE near(r.lat, r.lon, u.lat, u.lon, 300))",

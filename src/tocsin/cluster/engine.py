@@ -20,14 +20,14 @@ import numpy as np
 
 from tocsin.cluster.announcements import Announcements
 from tocsin.cluster.book import SubscriptionBook
-from tocsin.cluster.catalog import Catalog, StoredExecution, dataset_owner
+from tocsin.cluster.catalog import Catalog, StoredExecution, StoredFile, dataset_owner
 from tocsin.cluster.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.gateway import FeedGateway
 from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.rates import Rates
 from tocsin.cluster.results import ResultStore
 from tocsin.cluster.settings import ClusterSettings
-from tocsin.cluster.spark.execution import DatasetFrames, PreparedChannel, execute, prepare
+from tocsin.cluster.spark.execution import DatasetFrames, ExecutionSize, PreparedChannel, execute, prepare
 from tocsin.cluster.spark.frames import EMPTY_FOLDER, Frame, dataset_frame
 from tocsin.cluster.spark.ingestion import DatasetWriter, columns_of, read_static, start_feed, start_gateway
 from tocsin.cluster.spark.session import Session
@@ -39,6 +39,9 @@ from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
 from tocsin.model.schema import Schema
 from tocsin.model.subscription import BadParameter, canonical_values, subscription_id
 from tocsin.wire.errors import Code, TocsinError
+
+Intervals = Mapping[DatasetName, tuple[int, int]]
+"""Versions (after, upto] of each dataset that a channel reads as NEW."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +328,14 @@ class DataCluster:
                 return None
             channel = live.prepared.channel.name
             folder = f"results/{channel}-{live.epoch}"
-            frames = self._frames(intervals)
-            written = execute(live.prepared, live.subscribers, frames, self.storage, folder, live.execution + 1)
+            files = self._files(live.prepared.query, intervals)
+            size = ExecutionSize(
+                live.subscribers.count,
+                sum(file.rows for read in files.values() for file in read),
+                live.last_results,
+            )
+            frames = self._frames(files, intervals)
+            written = execute(live.prepared, live.subscribers, frames, self.storage, folder, live.execution + 1, size)
             finished_s = self.now_s()
             live.executions += 1
             live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
@@ -365,15 +374,23 @@ class DataCluster:
                 self.announcements.publish(execution, written.summary)
                 return execution
 
-    def _frames(self, intervals: Mapping[DatasetName, tuple[int, int]]) -> DatasetFrames:
+    def _files(self, query: ChannelQuery, intervals: Intervals) -> dict[tuple[str, bool], list[StoredFile]]:
+        """What an execution reads, by dataset and whether as NEW."""
+        read: dict[tuple[str, bool], list[StoredFile]] = {}
+        for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
+            for name in names:
+                dataset = self.dataset(name).dataset
+                # NEW of a KEYED dataset needs all files: a later record of the same key may hide an earlier one.
+                narrow = is_new and dataset.kind is DatasetKind.STREAM
+                between = intervals[dataset.name] if narrow else (None, None)
+                read[name, is_new] = self.catalog.files(dataset_owner(dataset.name), *between)
+        return read
+
+    def _frames(self, files: Mapping[tuple[str, bool], list[StoredFile]], intervals: Intervals) -> DatasetFrames:
         def frame(session: Session, name: str, is_new: bool) -> Frame:
-            live = self.dataset(name)
-            after, upto = intervals[live.dataset.name] if is_new else (None, None)
-            # NEW of a KEYED dataset needs all files: a later record of the same key may hide an earlier one.
-            narrow = is_new and live.dataset.kind is DatasetKind.STREAM
-            owner = dataset_owner(live.dataset.name)
-            files = self.catalog.files(owner, after, upto) if narrow else self.catalog.files(owner)
-            return dataset_frame(session, self.storage, live.dataset, files, after=after, upto=upto)
+            dataset = self.dataset(name).dataset
+            after, upto = intervals[dataset.name] if is_new else (None, None)
+            return dataset_frame(session, self.storage, dataset, files[name, is_new], after=after, upto=upto)
 
         return frame
 

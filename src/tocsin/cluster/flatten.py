@@ -24,6 +24,8 @@ def flat_places(ast: exp.Query, markers: tuple[Marker, ...], tokens: tuple[Token
     """Just past SELECT and just past FROM, for the subscription and its relation; None if the query is not plain."""
     if not isinstance(ast, exp.Select) or {name for name, value in ast.args.items() if value} - _PLAIN_CLAUSES:
         return None
+    if any(token.text == "|>" for token in tokens):
+        return None  # what follows a pipe may drop the subscription again
     if not _joins_keep_left_rows(ast) or not _calls_are_plain(ast) or _markers_inside_relations(ast):
         return None
     select, from_ = _keyword_places(ast, tokens)

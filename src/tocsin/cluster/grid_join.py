@@ -11,7 +11,7 @@ Reads the tree, changes nothing: `channel_query` writes the SQL.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -64,7 +64,7 @@ def find_grids(
     for select in ast.find_all(exp.Select):
         if any(select.find_all(exp.Pivot)):
             continue  # a pivot groups by all columns it is not told of, the cell included
-        items = [item for item in _items(select, references, tokens) if item is not None]
+        items = dict(_items(select, references, tokens))
         for condition, joined in _conditions(select):
             call = by_start.get(condition.meta.get("start", -1))
             if call is not None and len(call.arguments) == 5 and len(condition.expressions) == 5:
@@ -75,17 +75,17 @@ def find_grids(
 
 
 def _grid(
-    number: int, select: exp.Select, near: exp.Expr, call: GeoCall, items: list[FromItem], joined: str | None
+    number: int, select: exp.Select, near: exp.Expr, call: GeoCall, items: dict[int, FromItem], joined: exp.Expr | None
 ) -> Grid | None:
     lat1, lon1, lat2, lon2, radius = near.expressions
     spans = call.arguments
     choices = []
     for first, pair, other_pair in ((0, (lat1, lon1), (lat2, lon2)), (2, (lat2, lon2), (lat1, lon1))):
-        item = _only_item(pair, items)
+        item = _only_item(pair, items.values())
         others = _qualifiers(*other_pair, radius)
         if item is None or not others or None in others or item.name in others:
             continue
-        if not _qualifiers(*other_pair) or (joined is not None and item.name != joined):
+        if not _qualifiers(*other_pair) or (joined is not None and item is not items.get(id(joined))):
             continue
         choices.append((not item.is_new, first, item))
     if not choices:
@@ -98,7 +98,7 @@ def _grid(
     )  # fmt: skip
 
 
-def _conditions(select: exp.Select) -> Iterator[tuple[exp.Expr, str | None]]:
+def _conditions(select: exp.Select) -> Iterator[tuple[exp.Expr, exp.Expr | None]]:
     """Each condition that must hold, with the one relation that may be exploded for it when not any may.
 
     `a LEFT JOIN b ON near(…)` keeps each row of `a` once, so only `b` may be exploded. For a RIGHT or FULL join neither
@@ -112,7 +112,7 @@ def _conditions(select: exp.Select) -> Iterator[tuple[exp.Expr, str | None]]:
         if on is None or join.side in ("RIGHT", "FULL") or join.args.get("method"):
             continue
         inner = join.side == "" and join.kind in ("", "INNER", "CROSS")
-        only = None if inner else join.this.alias_or_name.upper()
+        only = None if inner else join.this
         yield from ((condition, only) for condition in _conjuncts(on))
 
 
@@ -140,7 +140,7 @@ def _qualifiers(*expressions: exp.Expr) -> set[str | None]:
     return found
 
 
-def _only_item(pair: tuple[exp.Expr, exp.Expr], items: list[FromItem]) -> FromItem | None:
+def _only_item(pair: tuple[exp.Expr, exp.Expr], items: Iterable[FromItem]) -> FromItem | None:
     used = _qualifiers(*pair)
     return next((item for item in items if used == {item.name}), None)
 
@@ -151,7 +151,8 @@ def _literal(radius: exp.Expr) -> float | None:
 
 def _items(
     select: exp.Select, references: tuple[TableReference, ...], tokens: tuple[Token, ...]
-) -> Iterator[FromItem | None]:
+) -> Iterator[tuple[int, FromItem]]:
+    """By the identity of their nodes."""
     from_ = select.args.get("from_")
     relations = [] if from_ is None else [from_.this]
     relations += [join.this for join in select.args.get("joins") or ()]
@@ -168,15 +169,15 @@ def _items(
         if span is None or (alias is not None and alias.args.get("columns")) or relation.args.get("joins"):
             continue
         is_new = any(table.is_new and span.holds(table.start) for table in references)
-        yield FromItem(relation.alias_or_name.upper() if not is_new else _name(relation, references), span, is_new)
+        yield id(relation), FromItem(_name(relation, references), span, is_new)
 
 
 def _name(relation: exp.Expr, references: tuple[TableReference, ...]) -> str:
     """`NEW X` without an alias is the table `NEW_X` in the tree, and `X` to the author."""
-    if not relation.alias and isinstance(relation, exp.Table):
+    if isinstance(relation, exp.Table) and not relation.alias:
         start = relation.this.meta["start"]
-        return next(table.dataset for table in references if table.start == start).upper()
-    return relation.alias_or_name.upper()
+        return next((table.name for table in references if table.start == start), relation.name).upper()
+    return str(relation.alias_or_name).upper()
 
 
 def _end_with_alias(relation: exp.Expr, end: int) -> int:

@@ -14,15 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from sqlglot import exp
 
 from tocsin.cluster.columns import SUBSCRIPTION
-from tocsin.cluster.geo import (
-    ALL_LEVELS,
-    cell_by_radius_sql,
-    cover_sql,
-    distance_sql,
-    level_of,
-    near_sql,
-)
+from tocsin.cluster.geo import ALL_LEVELS, level_of
 from tocsin.cluster.geo_calls import GeoCall, Span
+from tocsin.cluster.geo_sql import cell_sql, cover_sql, distance_sql, near_sql
 from tocsin.cluster.grid_join import Grid
 from tocsin.cluster.query_parse import ChannelQuery
 from tocsin.cluster.text_edits import Edit, apply_edits
@@ -108,7 +102,7 @@ class _Writer:
         if grid is None:
             return exact
         lat, lon, radius = (self._text(part) for part in (*grid.other, grid.radius))
-        cell = cell_by_radius_sql(lat, lon, radius, self._levels_of(grid))
+        cell = cell_sql(lat, lon, self._levels_of(grid), radius)
         return f"({grid.relation}.{grid.column} = {cell} AND {exact})"
 
     def _markers(self) -> list[Edit]:
@@ -142,12 +136,9 @@ class _Writer:
 
     def _cover(self, grid: Grid) -> str:
         lat, lon = (self._text(part) for part in grid.point)
-        reach = grid.literal_radius_m
-        covers = [
-            cover_sql(lat, lon, level, reach if reach is not None and 0 < reach <= 2.0**level else None)
-            for level in self._levels_of(grid)
-        ]
-        return covers[0] if len(covers) == 1 else f"concat({', '.join(covers)})"
+        levels, reach = self._levels_of(grid), grid.literal_radius_m
+        fits = reach is not None and 0 < reach <= 2.0 ** levels[0]
+        return cover_sql(lat, lon, levels, reach if fits else None)
 
     def _levels_of(self, grid: Grid) -> tuple[int, ...]:
         if grid.literal_radius_m is not None:

@@ -26,6 +26,32 @@ DatasetFrames = Callable[[SparkSession, str, bool], DataFrame]
 """(session, dataset name as the query writes it, NEW?) → its records."""
 
 
+LARGE_ROWS = 5_000_000
+SMALL_ROWS = 20_000
+ROWS_PER_RESULT_TASK = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSize:
+    """What is known of an execution before it runs."""
+
+    subscriptions: int
+    records: int
+    """Rows of all datasets it reads, NEW ones by their interval."""
+    results: int
+    """Of the last execution: the best guess for this one."""
+
+    @property
+    def is_large(self) -> bool:
+        return self.subscriptions + self.records > LARGE_ROWS
+
+    def result_tasks(self, cores: int) -> int:
+        """How many tasks write results; 0 for so little that the task that found them may write them, unshuffled."""
+        if self.subscriptions + self.records < SMALL_ROWS and self.results < SMALL_ROWS:
+            return 0
+        return max(1, min(4 * cores, self.results // ROWS_PER_RESULT_TASK + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedChannel:
     """A channel that Spark has agreed to run, with a session of its own for its views."""
@@ -70,11 +96,20 @@ def execute(
     storage: Storage,
     folder: str,
     execution: int,
+    size: ExecutionSize,
 ) -> WrittenResults:
     """Run the channel once and leave its results in files that nobody reads before the caller commits them."""
+    cores = prepared.session.sparkContext.defaultParallelism
+    _plan_for(prepared.session, size, cores)
     table = subscribers.frame(prepared.session)
     results = _frame(prepared.session, prepared.query, table, frames, subscribers.radius_levels)
-    return write_results(results, storage, folder, execution)
+    return write_results(results, storage, folder, execution, size.result_tasks(cores))
+
+
+def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:
+    """A small execution is planned once; re-planning a large one at each stage costs little and saves much."""
+    session.conf.set("spark.sql.adaptive.enabled", "true" if size.is_large else "false")
+    session.conf.set("spark.sql.shuffle.partitions", str(4 * cores if size.is_large else cores))
 
 
 def _frame(

@@ -45,13 +45,14 @@ def write_records(frame: DataFrame, storage: Storage, folder: str) -> Written:
     return Written([_new_file(row) for row in reports], max(known, default=None))
 
 
-def write_results(frame: DataFrame, storage: Storage, folder: str, execution: int) -> WrittenResults:
+def write_results(frame: DataFrame, storage: Storage, folder: str, execution: int, tasks: int) -> WrittenResults:
     """Store an execution's results; `frame` has SUBSCRIPTION first and then the channel's own columns.
 
     All results of a subscription go to one task, sorted: its rows are numbered there, and a reader finds them together.
+    With `tasks` 0 one task does everything, without a shuffle.
     """
-    # Without a number of partitions adaptive execution may merge them: a small execution leaves one small file.
-    together = frame.repartition(frame[SUBSCRIPTION]).sortWithinPartitions(SUBSCRIPTION)
+    parted = frame.repartition(tasks, SUBSCRIPTION) if tasks else frame.coalesce(1)
+    together = parted.sortWithinPartitions(SUBSCRIPTION)
     reports = together.mapInArrow(results_writer(storage, folder, execution), _REPORT).collect()
     summaries = [from_ipc(row.summary) for row in reports]
     return WrittenResults(

@@ -30,14 +30,25 @@ def free_port() -> int:
         return port
 
 
-def wait_for_line(process: subprocess.Popen[str], text: str) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if text in line:
-            # Nobody reads on from here, and a full pipe would stop the process: let a thread do it.
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            return
-    raise AssertionError(f"{process.args!r} ended without saying {text!r}")
+def start(
+    command: list[str], environment: dict[str, str], ready: str
+) -> tuple[subprocess.Popen[str], threading.Thread]:
+    """A process that has said it is `ready`, and the thread that reads on so that a full pipe does not stop it."""
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    said, heard = threading.Event(), []
+
+    def read() -> None:
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                heard.append(line)
+                if ready in line:
+                    said.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert said.wait(60), "".join(heard[-20:])
+    return process, reader
 
 
 @pytest.fixture
@@ -66,20 +77,20 @@ def master(tmp_path: Path) -> Iterator[str]:
             for number in (1, 2)
         ),
     ]  # fmt: skip
-    processes: list[subprocess.Popen[str]] = []
+    started = []
     try:
         for role in roles:
-            started = subprocess.Popen([*daemon, *role], env=environment, stderr=subprocess.PIPE, text=True)
-            processes.append(started)
-            wait_for_line(started, "elected leader" if "Master" in role[0] else "Successfully registered")
+            ready = "elected leader" if "Master" in role[0] else "Successfully registered"
+            started.append(start([*daemon, *role], environment, ready))
         with urlopen(f"http://127.0.0.1:{page}/json/") as answer:
             assert len(json.load(answer)["workers"]) == 2
         yield url
     finally:
-        for process in reversed(processes):
+        for process, _ in reversed(started):
             process.terminate()
-        for process in processes:
+        for process, reader in started:
             process.wait(timeout=30)
+            reader.join(timeout=30)
 
 
 def test_an_application_runs_on_a_standalone_cluster(master: str, tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""Rates, the book of subscriptions, and what is merged with what: the engine's pure parts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.cluster.book import NumberSet, SubscriptionBook
+from tocsin.cluster.catalog import StoredFile
+from tocsin.cluster.compaction import FAN_IN, TARGET_BYTES, files_to_merge
+from tocsin.cluster.filewriting import json_sizes
+from tocsin.cluster.rates import Rates
+from tocsin.model.ids import BrokerId, SubscriptionId
+
+
+def numbers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def test_a_steady_stream_of_results_has_its_rate() -> None:
+    rates = Rates(window_s=60)
+    for second in range(0, 1200, 10):
+        rates.add(numbers(7), numbers(5_000), float(second))
+    assert rates.of(numbers(7), 1195.0)[0] == pytest.approx(500, rel=0.1)
+    assert rates.of(numbers(8), 1195.0)[0] == 0
+
+
+def test_a_rate_fades_and_a_clock_that_steps_back_does_not_raise_it() -> None:
+    rates = Rates(window_s=60)
+    rates.add(numbers(1, 2), numbers(600, 0), 1000.0)
+    assert rates.of(numbers(1), 1000.0)[0] == 10
+    assert rates.of(numbers(1), 1060.0)[0] == pytest.approx(10 / math.e)
+    assert rates.of(numbers(1), 0.0)[0] == 10
+    rates.forget(numbers(1))
+    assert rates.of(numbers(1, 2), 1000.0).tolist() == [0, 0]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 50), max_size=8)), max_size=30), st.booleans())
+def test_a_number_set_is_a_set(steps: list[tuple[bool, set[int]]], look_between: bool) -> None:
+    held, plain = NumberSet(), set[int]()
+    for adds, values in steps:
+        held.add(values) if adds else held.discard(values)
+        plain = plain | values if adds else plain - values
+        if look_between:
+            assert held.array().tolist() == sorted(plain)
+    asked = numbers(*range(60))
+    assert held.among(asked).tolist() == [value in plain for value in range(60)]
+    assert len(held) == len(plain)
+
+
+def test_the_book_knows_ids_and_holders() -> None:
+    book = SubscriptionBook()
+    north, south = BrokerId("north"), BrokerId("south")
+    ids = [SubscriptionId(f"{number:032x}") for number in range(5)]
+    for number, name in enumerate(ids):
+        book.add(number, name)
+    book.hold(north, [0, 1, 2])
+    book.hold(south, [2, 3])
+    assert book.ids(numbers(3, 1)) == [ids[3], ids[1]]
+    assert book.brokers() == [north, south] and len(book) == 5
+    book.release(north, [2])
+    book.remove([3])
+    assert (book.held_by(north).array().tolist(), book.held_by(south).array().tolist()) == ([0, 1], [2])
+    assert book.known(numbers(2, 3, 99)).tolist() == [True, False, False]
+    assert book.held_by(BrokerId("nobody")).among(numbers(1)).tolist() == [False]
+
+
+def stored(first: int, size: int = 1000, at_s: float = 0.0) -> StoredFile:
+    return StoredFile(f"f{first}", 1, size, first, first, id=first, at_s=at_s, generation=0)
+
+
+def test_enough_small_neighbours_are_merged_and_large_files_left_alone() -> None:
+    small = [stored(number) for number in range(FAN_IN)]
+    assert files_to_merge(small) == small
+    assert files_to_merge(small[1:]) == []
+    assert files_to_merge([stored(number, TARGET_BYTES) for number in range(50)]) == []
+
+
+def test_a_large_file_between_small_ones_is_not_rewritten_for_them() -> None:
+    files = [stored(number, 40_000_000 if number == 4 else 1000) for number in range(13)]
+    merged = files_to_merge(files)
+    assert [file.first for file in merged] == list(range(5, 13))
+
+
+def test_files_far_apart_in_time_stay_apart_so_that_retention_can_drop_them() -> None:
+    files = [stored(number, at_s=number * 100.0) for number in range(20)]
+    assert files_to_merge(files, span_s=500.0) == []
+    assert len(files_to_merge(files, span_s=800.0)) == 9
+
+
+@given(st.lists(st.integers(1, 100_000_000), min_size=1, max_size=200), st.booleans())
+def test_merging_comes_to_an_end_and_keeps_every_file_in_order(sizes: list[int], keyed: bool) -> None:
+    files = [stored(number, size) for number, size in enumerate(sizes)]
+    rewritten = 0
+    while merged := files_to_merge(files, keyed=keyed):
+        assert [file.first for file in merged] == sorted(file.first for file in merged)
+        rewritten += sum(file.bytes for file in merged)
+        whole = stored(merged[0].first, sum(file.bytes for file in merged))
+        files = sorted([file for file in files if file not in merged] + [whole], key=lambda file: file.first)
+    assert sum(file.bytes for file in files) == sum(sizes)
+    assert rewritten <= 12 * sum(sizes), "each byte is rewritten a logarithmic number of times"
+
+
+def test_the_size_of_a_result_is_that_of_its_json() -> None:
+    import json
+
+    rows = [
+        {"id": "a", "n": 5, "x": 1.5, "ok": True, "none": None},
+        {"id": "häß", "n": -12, "x": 0.25, "ok": False, "none": None},
+    ]
+    batch = pa.RecordBatch.from_pylist(
+        rows,
+        schema=pa.schema(
+            [("id", pa.string()), ("n", pa.int32()), ("x", pa.float64()), ("ok", pa.bool_()), ("none", pa.string())]
+        ),
+    )
+    exact = [len(json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode()) for row in rows]
+    assert json_sizes(batch).tolist() == exact

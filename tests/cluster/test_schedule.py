@@ -1,0 +1,87 @@
+"""When channels run: periods are kept, overruns counted, nothing runs twice at a time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.cluster.schedule import Schedule
+from tocsin.model.ids import ChannelName
+
+SLOW, FAST, LIVE = ChannelName("slow"), ChannelName("fast"), ChannelName("live")
+
+
+def test_a_repetitive_channel_keeps_its_period_whatever_its_executions_take() -> None:
+    schedule = Schedule()
+    schedule.add_repetitive(FAST, 10.0, now_s=0.0)
+    ran = []
+    for now in range(100):
+        for channel in schedule.take_due(float(now)):
+            ran.append(now)
+            schedule.finished(channel, now + 0.9)
+    assert ran == [10, 20, 30, 40, 50, 60, 70, 80, 90]
+    assert schedule.missed(FAST) == 0
+
+
+def test_an_execution_that_overruns_is_finished_and_the_missed_ticks_are_counted() -> None:
+    """The ancestor shut such a channel down for good."""
+    schedule = Schedule()
+    schedule.add_repetitive(SLOW, 10.0, now_s=0.0)
+    assert schedule.take_due(10.0) == [SLOW]
+    assert schedule.take_due(20.0) == [], "it is still running"
+    assert schedule.finished(SLOW, 47.0) == 3  # the ticks at 20, 30 and 40
+    assert schedule.take_due(47.0) == []
+    assert schedule.wait_s(47.0) == 3.0
+    assert schedule.take_due(50.0) == [SLOW], "the channel lives on"
+    assert schedule.missed(SLOW) == 3
+
+
+def test_a_tick_that_falls_due_as_an_execution_ends_is_not_missed() -> None:
+    schedule = Schedule()
+    schedule.add_repetitive(SLOW, 10.0, now_s=0.0)
+    schedule.take_due(10.0)
+    assert schedule.finished(SLOW, 20.0) == 0
+    assert schedule.take_due(20.0) == [SLOW]
+
+
+def test_a_continuous_channel_runs_when_records_arrived_and_again_for_those_that_came_meanwhile() -> None:
+    schedule = Schedule()
+    schedule.add_continuous(LIVE)
+    assert schedule.take_due(1.0) == [] and schedule.wait_s(1.0) is None
+    schedule.arrived(LIVE, 2.0)
+    assert schedule.take_due(2.0) == [LIVE]
+    schedule.arrived(LIVE, 2.5)
+    assert schedule.take_due(2.5) == []
+    assert schedule.finished(LIVE, 3.0) == 0
+    assert schedule.take_due(3.0) == [LIVE]
+    schedule.finished(LIVE, 4.0)
+    assert schedule.take_due(4.0) == []
+
+
+def test_the_longest_waiting_runs_first_and_a_removed_channel_never() -> None:
+    schedule = Schedule()
+    schedule.add_repetitive(FAST, 1.0, now_s=0.0)
+    schedule.add_repetitive(SLOW, 5.0, now_s=0.0)
+    schedule.add_continuous(LIVE)
+    schedule.arrived(LIVE, 0.5)
+    assert schedule.take_due(6.0) == [LIVE, FAST, SLOW]
+    schedule.remove(FAST)
+    assert schedule.finished(FAST, 6.0) == 0
+    assert FAST not in schedule.take_due(100.0)
+
+
+@given(st.floats(0.1, 100), st.lists(st.floats(0, 500), max_size=20))
+def test_every_tick_is_run_or_counted_as_missed(period_s: float, durations_s: list[float]) -> None:
+    schedule = Schedule()
+    schedule.add_repetitive(SLOW, period_s, now_s=0.0)
+    now, runs, missed = 0.0, 0, 0
+    for duration_s in durations_s:
+        wait_s = schedule.wait_s(now)
+        assert wait_s is not None
+        now += wait_s + 1e-9 * period_s
+        assert schedule.take_due(now) == [SLOW]
+        runs += 1
+        now += duration_s
+        missed += schedule.finished(SLOW, now)
+    assert missed == schedule.missed(SLOW)
+    assert abs((runs + missed) * period_s - now) <= period_s * (1 + 1e-6)

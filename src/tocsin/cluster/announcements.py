@@ -134,3 +134,10 @@ class Announcements:
 
 EXPIRED_SEQUENCE = "expired_sequence"
 """The fact that remembers up to which sequence executions have been forgotten."""
+
+
+def remember_forgotten(catalog: Catalog, sequence: int) -> None:
+    """A broker that never heard of an execution forgotten now is told that there is a gap."""
+    known = int(catalog.fact(EXPIRED_SEQUENCE) or 0)
+    if sequence > known:
+        catalog.set_fact(EXPIRED_SEQUENCE, str(sequence))

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tocsin.cluster.announcements import Announcements
+from tocsin.cluster.announcements import Announcements, remember_forgotten
 from tocsin.cluster.book import SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredExecution, StoredFile, dataset_owner
 from tocsin.cluster.channel_query import ChannelQuery, parse_channel_query
@@ -29,7 +29,14 @@ from tocsin.cluster.results import ResultStore
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.execution import DatasetFrames, ExecutionSize, PreparedChannel, execute, prepare
 from tocsin.cluster.spark.frames import EMPTY_FOLDER, Frame, dataset_frame
-from tocsin.cluster.spark.ingestion import DatasetWriter, columns_of, read_static, start_feed, start_gateway
+from tocsin.cluster.spark.ingestion import (
+    DatasetWriter,
+    columns_of,
+    open_feed,
+    read_static,
+    start_feed,
+    start_gateway,
+)
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.storage import Storage
@@ -146,6 +153,15 @@ class DataCluster:
                 checkpoint = self.storage.uri(f"checkpoints/gateway-{live.dataset.name}-{live.generation}")
                 live.query = start_gateway(self.spark, live.writer, live.gateway.log_directory, checkpoint)
 
+    def restart_ingestion(self, name: str) -> None:
+        """Start a query anew that stopped by itself; it goes on where the catalog says the dataset stands."""
+        live = self.dataset(name)
+        with live.starting:
+            if live.query is not None:
+                live.query.stop()
+                live.query = None
+        self.start_ingestion(name)
+
     def catch_up(self, name: str) -> None:
         """Return when every record acknowledged before the call is in the dataset."""
         self.start_ingestion(name)
@@ -231,6 +247,19 @@ class DataCluster:
                 self.catalog.drop_feed(feed.name)
                 raise
 
+    def check_feed(self, feed: Feed, dataset: Dataset) -> None:
+        """Raise if Spark could not start this feed; nothing is read."""
+        open_feed(self.spark, dataset, feed)
+
+    def restart_feed(self, name: str) -> None:
+        """Start a feed anew whose query stopped by itself; its checkpoint says where it stood."""
+        with self.guard:
+            live = self._feeds.get(name.lower())
+            if live is None:
+                return
+            live.query.stop()
+            self._start_feed(live.feed, live.generation)
+
     def drop_feed(self, name: str) -> None:
         with self.guard:
             live = self._feeds.pop(name.lower(), None)
@@ -243,7 +272,7 @@ class DataCluster:
         writer = self.dataset(feed.dataset).writer
         writer.has_feeds = True
         checkpoint = self.storage.uri(f"checkpoints/feed-{feed.name}-{generation}")
-        self._feeds[feed.name.lower()] = LiveFeed(feed, start_feed(self.spark, writer, feed, checkpoint))
+        self._feeds[feed.name.lower()] = LiveFeed(feed, generation, start_feed(self.spark, writer, feed, checkpoint))
 
     def _next_generation(self) -> int:
         """A number never used before in this catalog: epochs and folders are named by it."""
@@ -300,6 +329,31 @@ class DataCluster:
             self.catalog.discard_paths(live.subscribers.dropped_paths, self.now_s())
             self.catalog.drop_channel(channel, live.epoch, self.now_s())
 
+    def replace_channel(self, channel: Channel, prepared: PreparedChannel) -> None:
+        """Another query, period or retention for a channel whose parameters stay: its subscriptions stay as well.
+
+        It starts a new epoch, so a cursor into results of the old definition is told that there is a gap. What a
+        dataset brought since the last execution is new to the new definition too.
+        """
+        live = self.channel(channel.name)
+        if channel.parameters != live.prepared.channel.parameters:
+            raise ValueError(f"channel {channel.name}: subscriptions to other parameters cannot be kept")
+        with live.running, self.guard:
+            at = {
+                dataset.dataset.name: live.positions.get(dataset.dataset.name, dataset.writer.version)
+                for dataset in (self.dataset(name) for name in prepared.query.new_datasets)
+            }
+            epoch = self._next_generation()
+            forgotten = self.catalog.replace_channel(channel, live.epoch, epoch, at, self.now_s())
+            if forgotten:
+                remember_forgotten(self.catalog, forgotten)
+            live.subscribers.release()
+            self.catalog.discard_paths(live.subscribers.dropped_paths, self.now_s())
+            replaced = self._add_channel(prepared, epoch, 0, at)
+            replaced.subscribers.add(
+                (number, parameters) for number, _, parameters in self.catalog.subscriptions.of_channel(channel.name)
+            )
+
     def _add_channel(
         self, prepared: PreparedChannel, epoch: int, execution: int, positions: dict[DatasetName, int]
     ) -> LiveChannel:
@@ -316,6 +370,8 @@ class DataCluster:
         """
         live = self.channel(name)
         with live.running:
+            if self._channels.get(name.lower()) is not live:
+                return None  # dropped or replaced while this execution waited its turn
             started_s = self.now_s()
             with self.guard:
                 intervals = {

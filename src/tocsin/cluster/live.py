@@ -28,6 +28,7 @@ class LiveDataset:
 @dataclass(slots=True)
 class LiveFeed:
     feed: Feed
+    generation: int
     query: Ingestion
 
 

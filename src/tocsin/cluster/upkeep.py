@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from tocsin.cluster.announcements import EXPIRED_SEQUENCE
-from tocsin.cluster.catalog import Catalog, dataset_owner, results_owner
+from tocsin.cluster.announcements import remember_forgotten
+from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.compaction import files_to_merge
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
@@ -84,15 +84,8 @@ def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
     before_s = now_s - channel.retain_s
     forgotten = cluster.catalog.expire_executions(channel.name, before_s)
     if forgotten:
-        _remember_forgotten(cluster.catalog, forgotten)
+        remember_forgotten(cluster.catalog, forgotten)
     return cluster.catalog.expire_files(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
-
-
-def _remember_forgotten(catalog: Catalog, sequence: int) -> None:
-    """A broker that never heard of an execution forgotten now is told that there is a gap."""
-    known = int(catalog.fact(EXPIRED_SEQUENCE) or 0)
-    if sequence > known:
-        catalog.set_fact(EXPIRED_SEQUENCE, str(sequence))
 
 
 def sweep_orphans(cluster: DataCluster) -> int:

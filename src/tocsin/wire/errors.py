@@ -21,6 +21,7 @@ class Code(StrEnum):
     UNKNOWN_CHANNEL = "unknown_channel"
     UNKNOWN_FEED = "unknown_feed"
     UNKNOWN_SUBSCRIPTION = "unknown_subscription"
+    NOT_FOUND = "not_found"
     EXISTS = "exists"
     IN_USE = "in_use"
     NOT_A_FEED_TARGET = "not_a_feed_target"
@@ -53,6 +54,7 @@ _STATUS = {
     Code.UNKNOWN_CHANNEL: 404,
     Code.UNKNOWN_FEED: 404,
     Code.UNKNOWN_SUBSCRIPTION: 404,
+    Code.NOT_FOUND: 404,
     Code.EXISTS: 409,
     Code.IN_USE: 409,
     Code.NOT_A_FEED_TARGET: 409,

@@ -85,6 +85,10 @@ class Catalog:
             rows = connection.execute(sa.select(tokens.c.digest, tokens.c.name, tokens.c.scopes, tokens.c.expires_s))
             return [(digest, name, tuple(scopes.split()), expires_s) for digest, name, scopes, expires_s in rows]
 
+    def remove_token(self, digest: str) -> None:
+        with self._database.write() as connection:
+            connection.execute(sa.delete(tokens).where(tokens.c.digest == digest))
+
     # -- datasets, channels, feeds ---------------------------------------------------------------------------------
 
     def datasets(self) -> list[StoredDataset]:
@@ -145,6 +149,32 @@ class Catalog:
                 positions,
                 [{"channel": channel.name, "dataset": name, "version": version} for name, version in at.items()],
             )
+
+    def replace_channel(
+        self, channel: Channel, old_epoch: int, epoch: int, at: Mapping[DatasetName, int], at_s: float
+    ) -> int:
+        """Another definition in the same place: its subscriptions stay, its results and positions are the old one's.
+
+        Returns the highest sequence among the executions forgotten with it, 0 if there were none.
+        """
+        with self._database.write() as connection:
+            name = channel.name
+            connection.execute(
+                sa.update(channels)
+                .where(channels.c.name == name)
+                .values(epoch=epoch, definition=_json(channel), execution=0)
+            )
+            connection.execute(sa.delete(positions).where(positions.c.channel == name))
+            insert_many(
+                connection,
+                positions,
+                [{"channel": name, "dataset": dataset, "version": version} for dataset, version in at.items()],
+            )
+            own = executions.c.channel == name
+            highest: int = connection.scalar(sa.select(sa.func.max(executions.c.sequence)).where(own)) or 0
+            connection.execute(sa.delete(executions).where(own))
+            _discard(connection, files.c.owner == results_owner(name, old_epoch), at_s)
+            return highest
 
     def drop_channel(self, name: ChannelName, epoch: int, at_s: float) -> None:
         with self._database.write() as connection:

@@ -68,6 +68,12 @@ class SubscriptionTable:
                 gone += orphaned
             return released, gone
 
+    def numbers(self, channel: ChannelName, wanted: Sequence[SubscriptionId]) -> dict[SubscriptionId, int]:
+        """The numbers of those that exist."""
+        with self._database.read() as connection:
+            found = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in wanted])
+        return {SubscriptionId(key.hex()): number for key, number in found.items()}
+
     def of_channel(self, channel: ChannelName) -> Iterator[tuple[int, bytes, str]]:
         """(number, id, parameters) of all, by number. Streams: there may be a million."""
         query = (

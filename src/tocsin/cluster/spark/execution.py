@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tocsin.cluster.columns import SUBSCRIPTION
 from tocsin.cluster.query_parse import ChannelQuery
@@ -61,6 +64,8 @@ class PreparedChannel:
     session: SparkSession
     columns: Schema
     """What a result looks like; types as Spark writes them."""
+    arrow: pa.Schema
+    """The same as Arrow types: an answer has its columns even when it has no rows."""
     warnings: tuple[str, ...]
 
 
@@ -86,7 +91,8 @@ def prepare(
             "would tell subscribers something else",
         )
     columns = _result_columns(channel, frame)
-    return PreparedChannel(channel, query, session, columns, _warnings(physical))
+    arrow = to_arrow_schema(StructType(frame.schema.fields[1:]), timezone="UTC")
+    return PreparedChannel(channel, query, session, columns, arrow, _warnings(physical))
 
 
 def execute(

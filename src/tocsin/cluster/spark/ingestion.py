@@ -174,14 +174,22 @@ def start_gateway(session: SparkSession, writer: DatasetWriter, log: Path, check
     )
 
 
-def start_feed(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpoint: str) -> Ingestion:
+def open_feed(session: SparkSession, dataset: Dataset, feed: Feed) -> DataFrame:
+    """A feed's source, not yet running; raises when Spark does not know the format or misses an option."""
     reader = session.readStream.format(feed.format).options(**feed.options)
     if feed.format.lower() in FORMATS_WITH_SCHEMA:
-        reader = reader.schema(writer.dataset.schema.ddl())
+        reader = reader.schema(dataset.schema.ddl())
+    try:
+        return reader.load()
+    except PySparkException as error:
+        raise TocsinError(Code.BAD_SQL, f"feed {feed.name}: {str(error).partition(chr(10))[0]}") from error
+
+
+def start_feed(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpoint: str) -> Ingestion:
+    source = open_feed(session, writer.dataset, feed)
     try:
         return Ingestion(
-            reader.load()
-            .writeStream.queryName(f"feed-{feed.name}")
+            source.writeStream.queryName(f"feed-{feed.name}")
             .option("checkpointLocation", checkpoint)
             .foreachBatch(lambda batch, number: writer.add_feed_batch(feed.name, number, batch))
             .start()

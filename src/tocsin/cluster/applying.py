@@ -1,0 +1,229 @@
+"""Applying an application file to a data cluster: all of it is checked first, so a file with a problem changes nothing.
+
+`check` says what is wrong; `apply` refuses with the same list or does what the file says, statement by statement.
+Applying a file twice does nothing the second time. Called by the REST API, `tocsin check` and anybody who holds a
+`DataCluster`; one call at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tocsin.cluster.catalog import dataset_owner
+from tocsin.cluster.declarations import parse_application
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.planning import Action, Step, World, plan
+from tocsin.cluster.problems import Position, Problem
+from tocsin.cluster.spark.execution import PreparedChannel
+from tocsin.cluster.statements import (
+    CreateChannel,
+    CreateDataset,
+    CreateFeed,
+    DropChannel,
+    DropDataset,
+    DropFeed,
+)
+from tocsin.model.entities import Channel, Dataset, DatasetKind
+from tocsin.wire.errors import Code, TocsinError
+
+_UNRESOLVED = re.compile(r"(?:with name|routine|function) ((?:`[^`]+`\.?)+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    kind: str
+    """dataset, channel or feed."""
+    name: str
+    action: Action
+    warnings: tuple[str, ...] = ()
+
+
+class ApplicationRefused(TocsinError):
+    """A file with problems, all of them; nothing was changed."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(Code.BAD_SQL, f"{problems[0]}{more}")
+        self.problems = list(problems)
+
+
+def check(cluster: DataCluster, text: str, file: str = "<text>", folder: str | None = None) -> list[Problem]:
+    """Everything wrong with an application file, in its order. Nothing is changed."""
+    return _Check(cluster, text, file, folder).problems
+
+
+def apply(cluster: DataCluster, text: str, file: str = "<text>", folder: str | None = None) -> list[Change]:
+    """Do what the file says, or raise `ApplicationRefused`. `folder` is what paths of STATIC datasets start from."""
+    checked = _Check(cluster, text, file, folder)
+    if checked.problems:
+        raise ApplicationRefused(checked.problems)
+    return [_take(cluster, step, checked) for step in checked.steps]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What checking learnt and applying needs, by the place of the statement: a file may name a thing twice."""
+
+    static: dict[Position, tuple[Dataset, str]] = field(default_factory=dict)
+    """The dataset with the columns of its file, and the file's path."""
+    channels: dict[Position, PreparedChannel] = field(default_factory=dict)
+
+
+class _Check:
+    def __init__(self, cluster: DataCluster, text: str, file: str, folder: str | None) -> None:
+        self._cluster = cluster
+        self._file = file
+        self._folder = folder
+        self.found = _Found()
+        self.steps, self.problems = plan(parse_application(text, file), _world(cluster), file)
+        if not self.problems:
+            self._ask_spark()
+
+    def _ask_spark(self) -> None:
+        planned: dict[str, Dataset] = {}
+        for step in self.steps:
+            if step.action is Action.UNCHANGED:
+                continue
+            match step.statement:
+                case CreateDataset(dataset):
+                    key = dataset.name.lower()
+                    planned[key] = dataset
+                    if dataset.kind is DatasetKind.STATIC:
+                        planned[key] = self._read_static(step.statement, step.action)
+                case CreateChannel(channel, position, _, place):
+                    try:
+                        self.found.channels[position] = self._cluster.prepare(channel, planned)
+                    except TocsinError as error:
+                        self._note(_place_in(channel, place, error.message), error.message, "spark")
+                case CreateFeed(feed, position):
+                    name = feed.dataset.lower()
+                    try:
+                        target = planned.get(name) or self._cluster.dataset(name).dataset
+                        self._cluster.check_feed(feed, target)
+                    except TocsinError as error:
+                        self._note(position, error.message, "spark")
+
+    def _read_static(self, statement: CreateDataset, action: Action) -> Dataset:
+        dataset, key = statement.dataset, statement.dataset.name.lower()
+        path = _path(dataset.source or "", self._folder)
+        try:
+            if path is None:
+                message = f"'{dataset.source}' is a relative path: expected an absolute one, or a folder to start from"
+                raise TocsinError(Code.BAD_SQL, message)
+            if len(urlsplit(path).scheme) <= 1 and not Path(path).exists():
+                raise TocsinError(Code.BAD_SQL, f"there is no file {path} on the data cluster's machine")
+            resolved = replace(dataset, schema=self._cluster.static_columns(dataset, path, statement.format or "csv"))
+        except TocsinError as error:
+            self._note(statement.position, f"dataset '{dataset.name}': {error.message}", "unreadable")
+            return dataset
+        world = _world(self._cluster)
+        existing = world.datasets.get(key)
+        if action is Action.REPLACED and existing is not None and existing.schema != resolved.schema:
+            readers = world.users_of(key)
+            if readers:
+                message = f"dataset '{dataset.name}' would get other columns while {', '.join(readers)} reads it"
+                self._note(statement.position, f"{message}: drop that first, or keep the columns", "in-use")
+        self.found.static[statement.position] = (resolved, path)
+        return resolved
+
+    def _note(self, place: Position, message: str, code: str) -> None:
+        self.problems.append(Problem(self._file, place.line, place.column, message, None, code))
+
+
+def _take(cluster: DataCluster, step: Step, checked: _Check) -> Change:
+    action, changes = step.action, step.action is not Action.UNCHANGED
+    match step.statement:
+        case CreateDataset(dataset) as statement:
+            if not changes:
+                return Change("dataset", dataset.name, action, _stale_warning(cluster, dataset, checked))
+            if dataset.kind is not DatasetKind.STATIC:
+                cluster.create_dataset(dataset)
+            else:
+                resolved, path = checked.found.static[statement.position]
+                load = cluster.create_dataset if action is Action.CREATED else cluster.load_static
+                load(resolved, path, statement.format or "csv")
+            return Change("dataset", dataset.name, action)
+        case CreateChannel(channel, position):
+            if not changes:
+                return Change("channel", channel.name, action, cluster.channel(channel.name).prepared.warnings)
+            prepared = checked.found.channels[position]
+            if action is Action.REPLACED:
+                _replace_channel(cluster, channel, prepared)
+            else:
+                cluster.create_channel(channel, prepared)
+            return Change("channel", channel.name, action, prepared.warnings)
+        case CreateFeed(feed):
+            if action is Action.REPLACED:
+                cluster.drop_feed(feed.name)
+            if changes:
+                cluster.create_feed(feed)
+            return Change("feed", feed.name, action)
+        case DropDataset(name):
+            if changes:
+                cluster.drop_dataset(name)
+            return Change("dataset", name, action)
+        case DropChannel(name):
+            if changes:
+                cluster.drop_channel(name)
+            return Change("channel", name, action)
+        case DropFeed(name):
+            if changes:
+                cluster.drop_feed(name)
+            return Change("feed", name, action)
+
+
+def _replace_channel(cluster: DataCluster, channel: Channel, prepared: PreparedChannel) -> None:
+    """Subscriptions stay when they still fit; other parameters make it another channel that nobody is subscribed to."""
+    existing = cluster.channel(channel.name).prepared.channel
+    if existing.parameters == channel.parameters and existing.name == channel.name:
+        cluster.replace_channel(channel, prepared)
+    else:
+        cluster.drop_channel(channel.name)
+        cluster.create_channel(channel, prepared)
+
+
+def _world(cluster: DataCluster) -> World:
+    channels = cluster.channels()
+    return World(
+        {live.dataset.name.lower(): live.dataset for live in cluster.datasets()},
+        {live.prepared.channel.name.lower(): live.prepared.channel for live in channels},
+        {
+            live.prepared.channel.name.lower(): frozenset(
+                name.lower() for name in live.prepared.query.datasets | live.prepared.query.new_datasets
+            )
+            for live in channels
+        },
+        {live.feed.name.lower(): live.feed for live in cluster.feeds()},
+    )
+
+
+def _path(source: str, folder: str | None) -> str | None:
+    if len(urlsplit(source).scheme) > 1 or Path(source).is_absolute():
+        return source
+    return None if folder is None else str(Path(folder) / source)
+
+
+def _stale_warning(cluster: DataCluster, dataset: Dataset, checked: _Check) -> tuple[str, ...]:
+    """A STATIC dataset is loaded once; somebody who changed its file and applies again should know."""
+    path = _path(dataset.source or "", checked._folder) if dataset.kind is DatasetKind.STATIC else None
+    if path is None or not Path(path).exists():
+        return ()
+    loaded_s = max((file.at_s for file in cluster.catalog.files(dataset_owner(dataset.name))), default=0.0)
+    if Path(path).stat().st_mtime <= loaded_s:
+        return ()
+    return (f"{path} has changed since it was loaded: CREATE OR REPLACE STATIC DATASET loads it again",)
+
+
+def _place_in(channel: Channel, query: Position, message: str) -> Position:
+    """Where Spark's complaint points to: the name it could not resolve if the query has it, else the query."""
+    unresolved = _UNRESOLVED.search(message)
+    if unresolved is not None:
+        name = unresolved[1].replace("`", "")
+        found = re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", channel.query, re.IGNORECASE)
+        if found is not None:
+            return Position.of(channel.query, found.start()).inside(query)
+    return query

@@ -1,0 +1,189 @@
+"""A broker's pull: some backend subscriptions of one channel, each from its cursor on, as Arrow or as JSON lines.
+
+`open_pull` decides what to read and what is a gap; the two generators read it, a row group at a time, in whatever
+thread iterates over them. A gap is never hidden: a cursor of another life of the channel, or one that points at results
+that have passed their retention, is named before the first result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.cluster.columns import BYTES, OFFSET, SUBSCRIPTION
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.results import ResultStore
+from tocsin.model.cursor import Cursor, execution_of, offset_of
+from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.wire.errors import Code, TocsinError
+
+OWN_COLUMNS = ("subscription", "cursor", "bytes")
+_LINES_AT_ONCE = 1_000
+_LAST_OFFSET = 2**53
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    channel: ChannelName
+    columns: pa.Schema
+    """The channel's own."""
+    after: Mapping[int, int]
+    """Subscription number → the first offset to read."""
+    numbers: npt.NDArray[np.int64]
+    """Sorted."""
+    ids: pa.Array
+    """In the order of `numbers`."""
+    gaps: Mapping[SubscriptionId, Cursor]
+    """Subscriptions whose cursor points at what is gone, and where reading starts instead."""
+    upto: Cursor
+    """Everything before it that is still there is in this pull; continue here."""
+
+    def not_held_by(self, cluster: DataCluster, brokers: Sequence[BrokerId]) -> SubscriptionId | None:
+        """A subscription that none of these brokers holds, if there is one."""
+        held = np.zeros(len(self.numbers), np.bool_)
+        with cluster.guard:
+            for broker in brokers:
+                held |= cluster.book.held_by(broker).among(self.numbers)
+        missing = np.flatnonzero(~held)
+        return SubscriptionId(self.ids[int(missing[0])].as_py()) if len(missing) else None
+
+
+def open_pull(cluster: DataCluster, channel: str, wanted: Mapping[SubscriptionId, str | None]) -> Pull:
+    """Raises on unknown channels and subscriptions and on what is no cursor."""
+    cursors = {subscription: _parsed(text) for subscription, text in wanted.items()}
+    live = cluster.channel(channel)
+    name = live.prepared.channel.name
+    with cluster.guard:
+        # First, so that nothing is committed in between that the answer would claim to hold.
+        upto = Cursor(live.epoch, offset_of(live.execution + 1))
+    numbers = cluster.catalog.subscriptions.numbers(name, list(cursors))
+    for subscription in cursors:
+        if subscription not in numbers:
+            raise TocsinError(Code.UNKNOWN_SUBSCRIPTION, f"channel {name} has no subscription {subscription}")
+    earliest = cluster.catalog.executions(channel=name, limit=1)
+    kept_from = earliest[0].execution if earliest else execution_of(upto.offset)
+    after: dict[int, int] = {}
+    gaps: dict[SubscriptionId, Cursor] = {}
+    for subscription, cursor in cursors.items():
+        start = 0 if cursor is None else cursor.offset
+        if cursor is not None and _is_gap(cursor, upto, kept_from):
+            start = 0
+            gaps[subscription] = Cursor(upto.epoch, offset_of(kept_from))
+        after[numbers[subscription]] = start
+    ordered = sorted((number, subscription) for subscription, number in numbers.items())
+    return Pull(
+        name,
+        live.prepared.arrow,
+        after,
+        np.array([number for number, _ in ordered], np.int64),
+        pa.array([subscription for _, subscription in ordered], pa.string()),
+        gaps,
+        upto,
+    )
+
+
+def _is_gap(cursor: Cursor, upto: Cursor, kept_from: int) -> bool:
+    """Executions are numbered without holes, so a cursor before the first that is kept points at one that is gone."""
+    return cursor.epoch != upto.epoch or execution_of(cursor.offset) < kept_from or cursor.offset > upto.offset
+
+
+def _parsed(text: str | None) -> Cursor | None:
+    if text is None:
+        return None
+    cursor = Cursor.parse(text) if len(text) <= 40 else None
+    if cursor is None or cursor.offset > _LAST_OFFSET:
+        raise TocsinError(Code.BAD_CURSOR, f"{text[:40]!r} is no cursor: expected epoch-offset, such as 3-1048576")
+    return cursor
+
+
+def arrow_stream(store: ResultStore, pull: Pull) -> Iterator[bytes]:
+    """Arrow IPC. Our columns come first; the channel's own keep their names, ours give way if they clash."""
+    schema = _stream_schema(pull)
+    sink = _Sink()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        yield sink.taken()
+        for rows in _rows(store, pull):
+            columns = [*_own(pull, rows), *(rows[field.name].cast(field.type) for field in pull.columns)]
+            writer.write_table(pa.table(columns, schema=schema))
+            yield sink.taken()
+    yield sink.taken()
+
+
+def json_lines(store: ResultStore, pull: Pull) -> Iterator[bytes]:
+    """`{"subscription", "cursor", "bytes", "result"}` a line; gaps first: `{"subscription", "cursor", "gap": true}`."""
+    if pull.gaps:
+        yield b"".join(
+            _encode({"subscription": subscription, "cursor": str(cursor), "gap": True}) + b"\n"
+            for subscription, cursor in pull.gaps.items()
+        )
+    names = pull.columns.names
+    for table in _rows(store, pull):
+        for start in range(0, table.num_rows, _LINES_AT_ONCE):
+            rows = table.slice(start, _LINES_AT_ONCE)
+            own = [column.to_pylist() for column in _own(pull, rows)]
+            results = rows.select(names).to_pylist()
+            yield b"".join(
+                _encode({"subscription": subscription, "cursor": cursor, "bytes": size, "result": result}) + b"\n"
+                for subscription, cursor, size, result in zip(*own, results, strict=True)
+            )
+
+
+def _rows(store: ResultStore, pull: Pull) -> Iterator[pa.Table]:
+    return store.read(pull.channel, pull.upto.epoch, pull.after, pull.upto.offset)
+
+
+def _own(pull: Pull, rows: pa.Table) -> list[pa.ChunkedArray | pa.Array]:
+    places = np.searchsorted(pull.numbers, rows[SUBSCRIPTION].to_numpy())
+    following = pc.cast(pc.add(rows[OFFSET], 1), pa.string())
+    cursors = pc.binary_join_element_wise(pa.scalar(f"{pull.upto.epoch}"), following, "-")
+    return [pull.ids.take(pa.array(places)), cursors, rows[BYTES]]
+
+
+def _stream_schema(pull: Pull) -> pa.Schema:
+    taken = {name.lower() for name in pull.columns.names}
+    names = [f"_tocsin_{name}" if name in taken else name for name in OWN_COLUMNS]
+    own = [(names[0], pa.string()), (names[1], pa.string()), (names[2], pa.int64())]
+    fields = [pa.field(name, kind) for name, kind in own] + [pull.columns.field(name) for name in pull.columns.names]
+    metadata = {"tocsin.cursor": str(pull.upto)}
+    if pull.gaps:
+        metadata["tocsin.gap"] = _encode({key: str(cursor) for key, cursor in pull.gaps.items()}).decode()
+    return pa.schema(fields, metadata)
+
+
+class _Sink:
+    """A file that gives away what was written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def taken(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)

@@ -1,0 +1,94 @@
+"""How requests are read and answers are written: bounded bodies in, msgspec JSON out, one form for every error."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tocsin.cluster.applying import ApplicationRefused
+from tocsin.wire.errors import Code, TocsinError
+
+T = TypeVar("T")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+MAX_BODY_BYTES = 64 << 20
+"""Of what is not records: enough for 100,000 subscriptions in one request."""
+
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+
+
+def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(encode(value), status, headers, JSON)
+
+
+def error_body(code: Code | str, message: str) -> dict[str, Any]:
+    return {"error": {"code": str(code), "message": message}}
+
+
+def error_answer(error: TocsinError) -> Response:
+    body = error_body(error.code, error.message)
+    if isinstance(error, ApplicationRefused):
+        body["error"]["problems"] = msgspec.to_builtins(error.problems)
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if error.code is Code.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = 'Bearer realm="tocsin"'
+    return answer(body, error.code.status, headers)
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The whole body, but never more than the limit in memory."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise TocsinError(Code.BAD_REQUEST, "send the body as it is: no Content-Encoding is understood here")
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced) > limit_bytes:
+        raise too_large(limit_bytes)
+    pieces: list[bytes] = []
+    size_bytes = 0
+    async for piece in request.stream():
+        size_bytes += len(piece)
+        if size_bytes > limit_bytes:
+            raise too_large(limit_bytes)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def too_large(limit_bytes: int) -> TocsinError:
+    return TocsinError(Code.TOO_LARGE, f"at most {limit_bytes:,} body bytes; send less at a time")
+
+
+async def read_json(request: Request, kind: type[T]) -> T:
+    return decode_json(await read_body(request, MAX_BODY_BYTES), kind)
+
+
+def decode_json(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise TocsinError(Code.BAD_REQUEST, f"the body does not fit: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise TocsinError(Code.BAD_REQUEST, f"the body is not JSON: {reason}") from None
+
+
+def described(kind: Any, media_type: str = JSON, description: str = "") -> dict[str, Any]:
+    """A request body for OpenAPI, when the route reads it itself."""
+    schema = msgspec.json.schema(kind)
+    definitions = schema.pop("$defs", {})
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name in definitions:
+        schema = definitions[name]
+    return {
+        "requestBody": {
+            "required": True,
+            "description": description,
+            "content": {media_type: {"schema": schema}},
+        }
+    }

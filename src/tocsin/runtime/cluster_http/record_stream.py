@@ -1,0 +1,101 @@
+"""Publishing over a WebSocket: one message is one body of records, one answer comes back for each, in order.
+
+A message is a JSON array, one object or JSON lines; or `{"id": …, "idempotency_key": …, "records": […]}`, whose id
+comes back with the answer. No more than a few messages are under way at a time: then reading stops, and the publisher
+feels it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, WebSocket
+from starlette.websockets import WebSocketDisconnect
+
+from tocsin.cluster.gateway import RecordForm
+from tocsin.runtime.cluster_http.answers import encode, error_body
+from tocsin.runtime.cluster_http.api import Api, require_publish
+from tocsin.runtime.cluster_http.records import store
+from tocsin.wire.errors import TocsinError
+
+router = APIRouter()
+
+IN_FLIGHT = 16
+"""Messages accepted and not yet answered, per connection."""
+
+
+class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    records: msgspec.Raw
+    id: str | int | None = None
+    idempotency_key: str | None = None
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+_Answer = tuple[int, dict[str, Any]]
+
+
+@router.websocket("/v1/datasets/{name}/stream")
+async def publish_stream(socket: WebSocket, name: str) -> None:
+    api = require_publish(socket, name)
+    api.commit_of(name)  # refuses unknown and STATIC datasets before the handshake
+    await socket.accept()
+    answers: asyncio.Queue[tuple[str | int | None, asyncio.Task[_Answer]] | None] = asyncio.Queue(IN_FLIGHT)
+    answering = asyncio.create_task(_answer_in_order(socket, answers))
+    try:
+        while not answering.done() and (body := await _next_message(api, socket)) is not None:
+            identity, records, key = _opened(body)
+            await answers.put((identity, asyncio.create_task(_stored(api, name, records, key))))
+        if not answering.done():
+            await answers.put(None)
+        await answering
+        if api.process.stopping.is_set():
+            await socket.close(1012, "the data cluster is stopping; connect again")
+    except (WebSocketDisconnect, RuntimeError):
+        return  # what was accepted is stored; its answers find nobody
+    finally:
+        answering.cancel()
+
+
+async def _next_message(api: Api, socket: WebSocket) -> bytes | None:
+    """None when the publisher is gone or this process stops."""
+    receiving = asyncio.ensure_future(socket.receive())
+    stopping = asyncio.ensure_future(api.process.stopping.wait())
+    done, _ = await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if receiving not in done:
+        receiving.cancel()
+        return None
+    message = receiving.result()
+    if message["type"] == "websocket.disconnect":
+        return None
+    text = message.get("text")
+    return text.encode("utf-8", "surrogatepass") if text is not None else bytes(message.get("bytes") or b"")
+
+
+def _opened(body: bytes) -> tuple[str | int | None, bytes, str | None]:
+    """(id, records, Idempotency-Key). A record never has a list of objects in a column called `records`."""
+    if body[:1] == b"{" and b'"records"' in body:
+        try:
+            envelope = _envelope.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None, body, None
+        return envelope.id, bytes(envelope.records), envelope.idempotency_key
+    return None, body, None
+
+
+async def _stored(api: Api, name: str, body: bytes, key: str | None) -> _Answer:
+    try:
+        return await store(api, name, body, RecordForm.JSON, key)
+    except TocsinError as error:
+        return error.code.status, error_body(error.code, error.message)
+
+
+async def _answer_in_order(
+    socket: WebSocket, answers: asyncio.Queue[tuple[str | int | None, asyncio.Task[_Answer]] | None]
+) -> None:
+    while (waiting := await answers.get()) is not None:
+        identity, task = waiting
+        status, said = await task
+        await socket.send_text(encode({"id": identity, "status": status} | said).decode())

@@ -1,0 +1,181 @@
+"""The data cluster as a process: settings in, a listening server around a `ClusterProcess`, a clean stop on a signal.
+
+The port is open before Spark is up, so that whoever watches can tell a start from a death: /healthz answers, /readyz
+says what is missing, and everything else says 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.spark.session import Session, make_session
+from tocsin.model.ids import ChannelName
+from tocsin.runtime.cluster_http import Api, make_app
+from tocsin.runtime.cluster_process import ClusterProcess
+from tocsin.runtime.logs import logger
+from tocsin.runtime.metrics import Metrics
+from tocsin.runtime.settings import ClusterProcessSettings
+from tocsin.runtime.tokens import TokenStore
+
+ADMIN_TOKEN_FILE = "admin-token"
+_CLOSE_S = 5
+"""How long connections get to finish once the process stops."""
+
+
+class ClusterServer:
+    """`run` it in an event loop. `ready` is told the address, and the first admin token when there is one."""
+
+    def __init__(
+        self,
+        settings: ClusterProcessSettings,
+        ready: Callable[[str, str | None], None] = lambda address, token: None,
+        spark: Session | None = None,
+    ) -> None:
+        """A session handed in is used and left running."""
+        self.settings = settings
+        self._ready = ready
+        self._given = spark
+        self._made: Session | None = None
+        self._stop = asyncio.Event()
+        self.metrics = Metrics()
+        self.process = ClusterProcess(
+            self._open,
+            self.metrics,
+            executions=settings.executions,
+            maintain_s=settings.maintain_s,
+            stop_s=settings.stop_s,
+        )
+        self.api = Api(self.process, self.metrics, settings)
+        self.address = ""
+
+    def _open(self, arrived: Callable[[ChannelName], None]) -> DataCluster:
+        spark = self._given
+        if spark is None:
+            spark = self._made = make_session(self.settings.master, self.settings.spark)
+        return DataCluster(spark, self.settings.cluster(), time.time, arrived)
+
+    def stop(self) -> None:
+        """From the loop's own thread."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        settings = self.settings
+        # Waiting for disks, not computing: many more threads than cores.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "blocking"))
+        listening = _listen(settings.host, settings.port)
+        scheme = "http" if settings.tls_cert is None else "https"
+        self.address = f"{scheme}://{_shown(settings.host)}:{listening.getsockname()[1]}"
+        server = _Server(
+            uvicorn.Config(
+                make_app(self.api),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                proxy_headers=False,
+                ws="websockets-sansio",
+                ws_max_size=settings.body_bytes + 1024,
+                ws_max_queue=4,
+                ws_per_message_deflate=False,
+                timeout_graceful_shutdown=_CLOSE_S,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+            )
+        )
+        with _signals(self._stop):
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            starting = asyncio.create_task(self._start())
+            stopping = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    await starting  # raises what went wrong
+                    await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.gather(starting, return_exceptions=True)  # Spark cannot be stopped half-way up
+            finally:
+                stopping.cancel()
+                await self._close(server, serving)
+
+    async def _start(self) -> None:
+        cluster = await self.process.start()
+        tokens = TokenStore(cluster.catalog, time.time, time.monotonic)
+        first = None
+        if not tokens.all():
+            _, first = await asyncio.to_thread(tokens.create, "first administrator", ["admin"])
+            if self.settings.token_file:
+                _write_secret(cluster.settings.state_folder() / ADMIN_TOKEN_FILE, first)
+        self.api.tokens = tokens
+        logger().info("listening", address=self.address)
+        self._ready(self.address, first)
+
+    async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+        logger().info("stopping")
+        try:
+            self.process.stopping.set()
+            await self.api.publishers_answered(_CLOSE_S)
+            await self.process.stop()
+        finally:
+            server.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
+            if self._made is not None:
+                await asyncio.to_thread(self._made.stop)
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: the engine is closed before the server."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    handled = (signal.SIGINT, signal.SIGTERM)
+    try:
+        for number in handled:
+            loop.add_signal_handler(number, stop.set)
+    except (RuntimeError, ValueError):  # not the main thread: somebody else handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _write_secret(path: Path, secret: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secret + "\n")

@@ -1,0 +1,63 @@
+"""Logs: one event a line, JSON unless a person is watching; libraries that use `logging` come out the same way.
+
+No secret reaches a line: what looks like one of our tokens is cut out of every value, wherever it came from.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import Any, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+_SECRETS = re.compile(r"tocsin_[A-Za-z0-9_-]{16,}|(?<=access_token=)[^&\s\"']+|(?<=Bearer )[^\s\"']+")
+_SECRET_KEYS = frozenset({"token", "authorization", "access_token", "password", "secret"})
+
+
+def without_secrets(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    for key, value in event.items():
+        if key.lower() in _SECRET_KEYS:
+            event[key] = "***"
+        elif isinstance(value, str):
+            event[key] = _SECRETS.sub("***", value)
+    return event
+
+
+def configure_logs(level: str = "info", form: str = "auto", stream: TextIO | None = None) -> None:
+    """`form` is `json`, `console` or `auto`, which is console on a terminal."""
+    stream = stream or sys.stderr
+    pretty = form == "console" or (form == "auto" and stream.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: Processor = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, without_secrets, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    # Spark's bridge reports every call at debug level, and HTTP clients every request at info.
+    for chatty in ("py4j", "httpx", "httpcore", "uvicorn.access", "websockets"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # A connection that is refused or goes away is counted and logged by the server itself.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def logger() -> structlog.stdlib.BoundLogger:
+    return cast("structlog.stdlib.BoundLogger", structlog.get_logger("tocsin"))

@@ -83,21 +83,21 @@ def test_enough_small_neighbours_are_merged_and_large_files_left_alone() -> None
 
 def test_a_large_file_between_small_ones_is_not_rewritten_for_them() -> None:
     files = [stored(number, 40_000_000 if number == 4 else 1000) for number in range(13)]
-    merged = files_to_merge(files)
+    merged = files_to_merge(files, fan_in=8)
     assert [file.first for file in merged] == list(range(5, 13))
 
 
 def test_files_far_apart_in_time_stay_apart_so_that_retention_can_drop_them() -> None:
     files = [stored(number, at_s=number * 100.0) for number in range(20)]
-    assert files_to_merge(files, span_s=500.0) == []
-    assert len(files_to_merge(files, span_s=800.0)) == 9
+    assert files_to_merge(files, span_s=500.0, fan_in=8) == []
+    assert len(files_to_merge(files, span_s=800.0, fan_in=8)) == 9
 
 
 @given(st.lists(st.integers(1, 100_000_000), min_size=1, max_size=200), st.booleans())
 def test_merging_comes_to_an_end_and_keeps_every_file_in_order(sizes: list[int], keyed: bool) -> None:
     files = [stored(number, size) for number, size in enumerate(sizes)]
     rewritten = 0
-    while merged := files_to_merge(files, keyed=keyed):
+    while merged := files_to_merge(files, keyed=keyed, fan_in=8):
         assert [file.first for file in merged] == sorted(file.first for file in merged)
         rewritten += sum(file.bytes for file in merged)
         whole = stored(merged[0].first, sum(file.bytes for file in merged))

@@ -206,10 +206,10 @@ def test_merging_files_changes_no_answer(cluster: DataCluster, cluster_at: Clust
         publish(cluster, "Places", [{"user_id": user, "lat": number, "lon": 0.0, "at": at} for user in ("ann", "bob")])
     before = results_of(cluster, "OfKind")
     heard = cluster.announcements.since(NORTH, 0)
-    assert merge_channel(cluster, cluster.channel("OfKind")) > 0
-    assert merge_dataset(cluster, cluster.dataset("Reports")) > 0
-    assert merge_dataset(cluster, cluster.dataset("Places")) > 0
-    assert merge_dataset(cluster, cluster.dataset("Places")) == 0, "merging comes to an end"
+    assert merge_channel(cluster, cluster.channel("OfKind"), fan_in=4) > 0
+    assert merge_dataset(cluster, cluster.dataset("Reports"), fan_in=4) > 0
+    assert merge_dataset(cluster, cluster.dataset("Places"), fan_in=4) > 0
+    assert merge_dataset(cluster, cluster.dataset("Places"), fan_in=4) == 0, "merging comes to an end"
     assert results_of(cluster, "OfKind") == before
     cluster.subscribe("Where", [{"user": "ann"}, {"user": "bob"}], NORTH)
     cluster.execute("Where")
@@ -230,6 +230,7 @@ def test_merged_and_dropped_files_are_deleted_after_a_while_and_leftovers_are_sw
         cluster.execute("OfKind")
     with cluster.storage.create("results/OfKind-3/leftover.parquet") as file:
         file.write(b"half a file of a process that died")
+    merge_channel(cluster, cluster.channel("OfKind"), fan_in=4)
     maintain(cluster)
     assert len(cluster.storage.list("results")) == 11, "readers may still be inside the nine old files"
     clock.ahead_s = 4_000

@@ -32,23 +32,24 @@ def finish(measured: Mapping[str, Any], as_json: bool) -> None:
 
 @contextmanager
 def benchmark_cluster(application: str, master: str = "local[*]") -> Iterator[Any]:
-    from tocsin.cluster.declarations import parse_application
+    """A data cluster on a temporary root."""
     from tocsin.cluster.engine import DataCluster
     from tocsin.cluster.settings import ClusterSettings
     from tocsin.cluster.spark.session import make_session
-    from tocsin.cluster.statements import CreateChannel, CreateDataset
 
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as root:
         cluster = DataCluster(make_session(master), ClusterSettings(root=root), time.time)
         try:
-            for statement in parse_application(application).statements:
-                if isinstance(statement, CreateDataset):
-                    cluster.create_dataset(statement.dataset)
-                elif isinstance(statement, CreateChannel):
-                    cluster.create_channel(statement.channel)
+            declare(cluster, application)
             yield cluster
         finally:
             cluster.close()
+
+
+def declare(cluster: Any, application: str) -> None:
+    from tocsin.cluster.applying import apply
+
+    apply(cluster, application, "benchmark.sql", ".")
 
 
 def publish(cluster: Any, dataset: str, records: Sequence[Mapping[str, Any]]) -> None:

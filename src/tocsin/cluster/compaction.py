@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tocsin.cluster.catalog import StoredFile
 
-FAN_IN = 8
+FAN_IN = 32
 """How many neighbours of a tier make a merge."""
 SMALLEST_TIER_BYTES = 256 << 10
 TARGET_BYTES = 64 << 20

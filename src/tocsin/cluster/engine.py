@@ -224,7 +224,14 @@ class DataCluster:
             gateway = FeedGateway(dataset, folder, self.settings.limits, self.now_s)
             gateway.ingested(position)
         writer = DatasetWriter(
-            dataset, self.catalog, self.storage, version, position, now_s=self.now_s, committed=committed
+            dataset,
+            self.catalog,
+            self.storage,
+            version,
+            position,
+            now_s=self.now_s,
+            backlog_bytes=lambda: gateway.backlog_bytes if gateway is not None else 0,
+            committed=committed,
         )
         self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)
 
@@ -446,6 +453,10 @@ class DataCluster:
         def frame(session: Session, name: str, is_new: bool) -> Frame:
             dataset = self.dataset(name).dataset
             after, upto = intervals[dataset.name] if is_new else (None, None)
+            if after is not None and upto is not None and dataset.kind is DatasetKind.STREAM:
+                recent = self.dataset(name).writer.recent(after, upto)
+                if recent is not None:
+                    return session.createDataFrame(recent)
             return dataset_frame(session, self.storage, dataset, files[name, is_new], after=after, upto=upto)
 
         return frame

@@ -9,7 +9,7 @@ import math
 
 from tocsin.cluster.announcements import remember_forgotten
 from tocsin.cluster.catalog import dataset_owner, results_owner
-from tocsin.cluster.compaction import files_to_merge
+from tocsin.cluster.compaction import FAN_IN, files_to_merge
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
 from tocsin.cluster.spark.compaction import merge_records, merge_results
@@ -17,7 +17,7 @@ from tocsin.model.entities import DatasetKind
 
 SPAN_SHARE = 1 / 16
 """Files are merged only within this share of the retention, so that dropping whole files comes close to it."""
-KEYED_FAN_IN = 4
+KEYED_FAN_IN = 12
 """KEYED datasets are merged eagerly: reading one goes through every record not yet merged away."""
 
 
@@ -33,16 +33,15 @@ def maintain(cluster: DataCluster) -> None:
     cluster.catalog.collect_garbage(cluster.now_s() - cluster.settings.garbage_after_s, cluster.storage.delete)
 
 
-def merge_dataset(cluster: DataCluster, live: LiveDataset) -> int:
+def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = None) -> int:
     """Merge until nothing more is worth merging; returns how many files were merged away."""
     dataset = live.dataset
     keyed = dataset.kind is DatasetKind.KEYED
     span_s = math.inf if dataset.retain_s is None else dataset.retain_s * SPAN_SHARE
     owner = dataset_owner(dataset.name)
     merged = 0
-    while old := files_to_merge(
-        cluster.catalog.files(owner), keyed=keyed, span_s=span_s, fan_in=KEYED_FAN_IN if keyed else 8
-    ):
+    enough = fan_in or (KEYED_FAN_IN if keyed else FAN_IN)
+    while old := files_to_merge(cluster.catalog.files(owner), keyed=keyed, span_s=span_s, fan_in=enough):
         new = merge_records(cluster.spark, cluster.storage, dataset, old)
         if not cluster.catalog.replace_files(owner, old, new, cluster.now_s()):
             break
@@ -50,11 +49,11 @@ def merge_dataset(cluster: DataCluster, live: LiveDataset) -> int:
     return merged
 
 
-def merge_channel(cluster: DataCluster, live: LiveChannel) -> int:
+def merge_channel(cluster: DataCluster, live: LiveChannel, fan_in: int = FAN_IN) -> int:
     channel = live.prepared.channel
     owner = results_owner(channel.name, live.epoch)
     merged = 0
-    while old := files_to_merge(cluster.catalog.files(owner), span_s=channel.retain_s * SPAN_SHARE):
+    while old := files_to_merge(cluster.catalog.files(owner), span_s=channel.retain_s * SPAN_SHARE, fan_in=fan_in):
         folder = f"results/{channel.name}-{live.epoch}"
         new = merge_results(cluster.spark, cluster.storage, folder, live.prepared.columns, old)
         if not cluster.catalog.replace_files(owner, old, new, cluster.now_s()):

@@ -114,8 +114,13 @@ def execute(
 
 def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:
     """A small execution is planned once; re-planning a large one at each stage costs little and saves much."""
-    session.conf.set("spark.sql.adaptive.enabled", "true" if size.is_large else "false")
-    session.conf.set("spark.sql.shuffle.partitions", str(4 * cores if size.is_large else cores))
+    wanted = {
+        "spark.sql.adaptive.enabled": "true" if size.is_large else "false",
+        "spark.sql.shuffle.partitions": str(4 * cores if size.is_large else cores),
+    }
+    for name, value in wanted.items():
+        if session.conf.get(name) != value:
+            session.conf.set(name, value)
 
 
 def _frame(

@@ -7,26 +7,33 @@ may run a micro-batch again after a crash; what the catalog says it already has 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tocsin.cluster.arrowlines import LineReader
 from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
 from tocsin.cluster.columns import NEXT, SEQUENCE, VERSION
 from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.source import FeedLogSource
-from tocsin.cluster.spark.writing import Written, write_records
+from tocsin.cluster.spark.writing import Written, write_records, write_records_here
 from tocsin.cluster.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind, Feed
 from tocsin.model.ids import FeedName
 from tocsin.model.schema import Column, Schema, canonical_type, is_name
 from tocsin.wire.errors import Code, TocsinError
 
+SMALL_BATCH_BYTES = 1 << 20
+"""What is at most this much of the feed log takes the short way into its dataset."""
+RECENT_BYTES = 16 << 20
+"""How much of what came in by the short way each dataset keeps in memory for executions."""
 FORMATS_WITH_SCHEMA = frozenset({"csv", "json", "parquet", "orc", "avro"})
 """File formats read with the dataset's own columns; other sources bring theirs."""
 
@@ -43,6 +50,7 @@ class DatasetWriter:
         position: int,
         *,
         now_s: Callable[[], float],
+        backlog_bytes: Callable[[], int],
         committed: Callable[[int, int | None], None],
     ) -> None:
         self.dataset = dataset
@@ -50,7 +58,11 @@ class DatasetWriter:
         self._storage = storage
         self._lock = threading.Lock()
         self._now_s = now_s
+        self._backlog_bytes = backlog_bytes
         self._committed = committed
+        self._folder = f"datasets/{dataset.name}"
+        self._lines = LineReader(dataset.schema)
+        self._recent: OrderedDict[int, pa.Table] = OrderedDict()
         self.version = version
         self.position = position
         self.has_feeds = False
@@ -59,22 +71,53 @@ class DatasetWriter:
     def add_frames(self, batch: DataFrame) -> None:
         """A micro-batch of the feed log: rows of position, next and JSON lines."""
         with self._lock:
-            lines = batch.where(F.col("position") >= self.position).select(
-                "position", F.col("next").alias(NEXT), F.posexplode(F.split("lines", "\n")).alias("line_number", "line")
-            )
-            records = lines.select(
-                F.from_json("line", self.dataset.schema.ddl()).alias("record"),
-                # A line has at least one byte, so position plus line number stays below the next frame's position.
-                (F.col("position") + F.col("line_number")).alias(SEQUENCE),
-                NEXT,
-            ).select("record.*", self._version_column(), SEQUENCE, NEXT)
-            if not self.has_feeds:
-                written = self._write(records)
-                if written.files:
-                    self._commit(written.files, position=written.position)
-            elif (position := batch.agg(F.max("next")).collect()[0][0]) > self.position:
+            fresh = batch.where(F.col("position") >= self.position)
+            if self.has_feeds:
                 # Duplicates are dropped here, so what was written does not say how far the batch went.
-                self._commit(self._write(self._unseen(records)).files, position=position)
+                position = batch.agg(F.max("next")).collect()[0][0]
+                if position > self.position:
+                    written = self._write(self._unseen(self._parsed(fresh)))
+                    self._commit(written.files, position=position)
+                return
+            if self._backlog_bytes() <= SMALL_BATCH_BYTES:
+                self._add_small(fresh.collect())
+                return
+            written = self._write(self._parsed(fresh))
+            if written.files:
+                self._commit(written.files, position=written.position)
+
+    def _add_small(self, frames: list[Row]) -> None:
+        """A job on executors would cost more than the work: write the file here, and keep the rows for executions."""
+        if not frames:
+            return
+        records = self._lines.read("\n".join(frame.lines for frame in frames).encode())
+        sequences = [frame.position + line for frame in frames for line in range(frame.lines.count("\n") + 1)]
+        versions = pa.repeat(pa.scalar(self.version + 1, pa.int64()), len(sequences))
+        stored = records.append_column(VERSION, versions).append_column(SEQUENCE, pa.array(sequences, pa.int64()))
+        files = write_records_here(stored, self._storage, self._folder)
+        version = self.version + 1
+        self._recent[version] = records
+        while sum(table.nbytes for table in self._recent.values()) > RECENT_BYTES:
+            self._recent.popitem(last=False)
+        self._commit(files, position=max(frame.next for frame in frames))
+
+    def recent(self, after: int, upto: int) -> pa.Table | None:
+        """The records of versions (after, upto], if all of them came in small batches and are still in memory."""
+        with self._lock:
+            tables = [self._recent.get(version) for version in range(after + 1, upto + 1)]
+        known = [table for table in tables if table is not None]
+        return pa.concat_tables(known) if known and len(known) == len(tables) else None
+
+    def _parsed(self, frames: DataFrame) -> DataFrame:
+        lines = frames.select(
+            "position", F.col("next").alias(NEXT), F.posexplode(F.split("lines", "\n")).alias("line_number", "line")
+        )
+        return lines.select(
+            F.from_json("line", self.dataset.schema.ddl()).alias("record"),
+            # A line has at least one byte, so position plus line number stays below the next frame's position.
+            (F.col("position") + F.col("line_number")).alias(SEQUENCE),
+            NEXT,
+        ).select("record.*", self._version_column(), SEQUENCE, NEXT)
 
     def add_feed_batch(self, feed: FeedName, batch_number: int, batch: DataFrame) -> None:
         """A micro-batch of a declared feed. Spark numbers them and repeats a number only for the same records."""
@@ -100,7 +143,7 @@ class DatasetWriter:
         return F.lit(self.version + 1).cast("bigint").alias(VERSION)
 
     def _write(self, records: DataFrame) -> Written:
-        return write_records(records, self._storage, f"datasets/{self.dataset.name}")
+        return write_records(records, self._storage, self._folder)
 
     def _commit(
         self,

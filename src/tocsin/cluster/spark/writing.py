@@ -45,6 +45,12 @@ def write_records(frame: DataFrame, storage: Storage, folder: str) -> Written:
     return Written([_new_file(row) for row in reports], max(known, default=None))
 
 
+def write_records_here(records: pa.Table, storage: Storage, folder: str) -> list[NewFile]:
+    """The same for a few records that are in memory: the driver writes the file itself."""
+    reports = [row for batch in records_writer(storage, folder)(records.to_batches()) for row in batch.to_pylist()]
+    return [NewFile(row["path"], row["rows"], row["bytes"], row["first"], row["last"]) for row in reports]
+
+
 def write_results(frame: DataFrame, storage: Storage, folder: str, execution: int, tasks: int) -> WrittenResults:
     """Store an execution's results; `frame` has SUBSCRIPTION first and then the channel's own columns.
 

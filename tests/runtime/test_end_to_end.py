@@ -57,7 +57,9 @@ def test_a_record_travels_from_its_publisher_to_a_broker_that_was_told_of_it(ser
         assert said["accepted"] == 2
         announced, identity = next_execution(heard)
     assert announced["channel"] == "ReportsOfKind"
-    assert announced["subscriptions"] == [{"id": held["id"], "results": 1, "bytes": announced["subscriptions"][0]["bytes"]}]
+    assert announced["subscriptions"] == [
+        {"id": held["id"], "results": 1, "bytes": announced["subscriptions"][0]["bytes"]}
+    ]
 
     wanted = {"channel": "ReportsOfKind", "subscriptions": {held["id"]: held["cursor"]}}
     lines = broker.post("/v1/results", json=wanted, headers={"Accept": "application/x-ndjson"})

@@ -158,7 +158,7 @@ class ClusterProcess:
     # -- channels --------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        while True:
+        while not self.stopping.is_set():
             self._wake.clear()
             for name in self._schedule.take_due(self._clock_s()):
                 task = asyncio.create_task(self._run(name))
@@ -166,7 +166,8 @@ class ClusterProcess:
                 task.add_done_callback(self._running.discard)
             wait_s = self._schedule.wait_s(self._clock_s())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
 
     async def _run(self, name: ChannelName) -> None:
         assert self._cluster is not None

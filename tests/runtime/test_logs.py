@@ -35,7 +35,9 @@ def test_a_line_is_one_json_object(lines: io.StringIO) -> None:
 
 def test_no_token_reaches_a_line(lines: io.StringIO) -> None:
     token = "tocsin_" + "aB3-_" * 8
-    logger().info(f"called with {token}", path=f"/v1/x?access_token={token}&a=1", token="anything", header=f"Bearer {token}")
+    logger().info(
+        f"called with {token}", path=f"/v1/x?access_token={token}&a=1", token="anything", header=f"Bearer {token}"
+    )
     try:
         raise RuntimeError(f"refused {token}")
     except RuntimeError as error:

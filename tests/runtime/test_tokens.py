@@ -99,7 +99,9 @@ def test_what_is_no_scope_is_refused(catalog: Catalog, time: Time) -> None:
             store.create("x", scopes)
 
 
-@pytest.mark.parametrize("scope", ["admin", "read", "subscribe", "publish:*", "publish:A_1", "broker:*", "broker:b-1.x"])
+@pytest.mark.parametrize(
+    "scope", ["admin", "read", "subscribe", "publish:*", "publish:A_1", "broker:*", "broker:b-1.x"]
+)
 def test_these_are_scopes(scope: str) -> None:
     assert is_scope(scope)
 

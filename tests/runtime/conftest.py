@@ -33,6 +33,7 @@ class RunningServer:
     def __init__(self, settings: ClusterProcessSettings, spark: Session) -> None:
         self._settings = settings
         self._spark = spark
+        self._clients: list[httpx.Client] = []
         self._up: Future[tuple[str, str | None]] = Future()
         self._thread = threading.Thread(target=self._run, name="server")
         self._thread.start()
@@ -56,7 +57,9 @@ class RunningServer:
 
     def client(self, token: str | None) -> httpx.Client:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
+        client = httpx.Client(base_url=self.url, headers=headers, timeout=120)
+        self._clients.append(client)
+        return client
 
     def token_for(self, *scopes: str, days: float | None = None) -> str:
         made = self.admin.post("/v1/tokens", json={"name": "test", "scopes": list(scopes), "days": days})
@@ -69,7 +72,8 @@ class RunningServer:
         return done.result(10)
 
     def stop(self) -> None:
-        self.admin.close()
+        for client in self._clients:
+            client.close()
         self.loop.call_soon_threadsafe(self.server.stop)
         self._thread.join(60)
         assert not self._thread.is_alive()

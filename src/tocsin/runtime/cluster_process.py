@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tocsin.cluster.catalog import StoredExecution
@@ -61,6 +61,7 @@ class ClusterProcess:
         self._cluster: DataCluster | None = None
         self.watch: IngestionWatch | None = None
         self.stopping = asyncio.Event()
+        self._on_stop: set[Callable[[], object]] = set()
         self.changing = asyncio.Lock()
         """Around whatever creates or drops datasets, channels and feeds."""
 
@@ -133,10 +134,26 @@ class ClusterProcess:
         name = (await asyncio.to_thread(self.cluster.channel, channel)).prepared.channel.name
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self.cluster, name)
 
+    @contextmanager
+    def calling_on_stop(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Inside the block, `callback` is called when this process begins to stop: streams end themselves by it."""
+        self._on_stop.add(callback)
+        try:
+            yield
+        finally:
+            self._on_stop.discard(callback)
+
+    def begin_stop(self) -> None:
+        """Refuse new work and end streams; what was begun goes on until `stop`."""
+        if not self.stopping.is_set():
+            self.stopping.set()
+            self._wake.set()
+            for callback in list(self._on_stop):
+                callback()
+
     async def stop(self) -> None:
         """Finish what runs, within bounds, and let go of the root. Spark is left to whoever started it."""
-        self.stopping.set()
-        self._wake.set()
+        self.begin_stop()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -158,7 +175,7 @@ class ClusterProcess:
     # -- channels --------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        while True:
+        while not self.stopping.is_set():
             self._wake.clear()
             for name in self._schedule.take_due(self._clock_s()):
                 task = asyncio.create_task(self._run(name))
@@ -166,7 +183,8 @@ class ClusterProcess:
                 task.add_done_callback(self._running.discard)
             wait_s = self._schedule.wait_s(self._clock_s())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
 
     async def _run(self, name: ChannelName) -> None:
         assert self._cluster is not None

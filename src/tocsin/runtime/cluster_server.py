@@ -123,7 +123,7 @@ class ClusterServer:
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         logger().info("stopping")
         try:
-            self.process.stopping.set()
+            self.process.begin_stop()
             await self.api.publishers_answered(_CLOSE_S)
             await self.process.stop()
         finally:

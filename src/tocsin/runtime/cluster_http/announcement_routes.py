@@ -89,43 +89,38 @@ async def tell(api: Api, broker: BrokerId, after: int | None) -> AsyncIterator[T
     """What a broker is to be told, from `after` on, until the process stops."""
     heard = api.cluster.announcements
     loop = asyncio.get_running_loop()
-    news_came = asyncio.Event()
+    woken = asyncio.Event()
 
     def listener() -> None:
         with suppress(RuntimeError):  # the loop is closed, and with it the connection
-            loop.call_soon_threadsafe(news_came.set)
+            loop.call_soon_threadsafe(woken.set)
 
     stop_listening = heard.listen(listener)
-    stopping = asyncio.create_task(api.process.stopping.wait())
     try:
-        at = heard.sequence if after is None else after
-        yield "ready", {"sequence": at}, at
-        told = at
-        while not stopping.done():
-            news_came.clear()
-            news = await asyncio.to_thread(heard.since, broker, at)
-            if news.gap or news.sequence < at:
-                yield "gap", {"after": at, "sequence": news.sequence}, None
-            for message in _messages(news):
-                told = message[2] or told
-                yield message
-            advanced = news.sequence > at
-            at = news.sequence
-            if advanced:
-                continue  # there may be another page
-            if told < at:
-                told = at
-                yield "progress", {"sequence": at}, at
-            waiting = asyncio.create_task(news_came.wait())
-            done, _ = await asyncio.wait(
-                (waiting, stopping), timeout=api.settings.heartbeat_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            waiting.cancel()
-            if not done:
-                yield "heartbeat", {"sequence": at}, at
+        with api.process.calling_on_stop(woken.set):
+            told = at = heard.sequence if after is None else after
+            yield "ready", {"sequence": at}, at
+            while not api.process.stopping.is_set():
+                woken.clear()
+                news = await asyncio.to_thread(heard.since, broker, at)
+                if news.gap or news.sequence < at:
+                    yield "gap", {"after": at, "sequence": news.sequence}, None
+                for message in _messages(news):
+                    told = message[2] or told
+                    yield message
+                before, at = at, news.sequence
+                if at > before:
+                    continue  # there may be another page
+                if told != at:
+                    told = at
+                    yield "progress", {"sequence": at}, at
+                try:
+                    async with asyncio.timeout(api.settings.heartbeat_s):
+                        await woken.wait()
+                except TimeoutError:
+                    yield "heartbeat", {"sequence": at}, at
     finally:
         stop_listening()
-        stopping.cancel()
 
 
 def _messages(news: News) -> Iterator[Told]:

@@ -34,6 +34,8 @@ class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 _envelope = msgspec.json.Decoder(_Envelope)
 _Answer = tuple[int, dict[str, Any]]
+_Waiting = tuple[str | int | None, asyncio.Task[_Answer]]
+"""(id of the message, what becomes of it)."""
 
 
 @router.websocket("/v1/datasets/{name}/stream")
@@ -41,37 +43,34 @@ async def publish_stream(socket: WebSocket, name: str) -> None:
     api = require_publish(socket, name)
     api.commit_of(name)  # refuses unknown and STATIC datasets before the handshake
     await socket.accept()
-    answers: asyncio.Queue[tuple[str | int | None, asyncio.Task[_Answer]] | None] = asyncio.Queue(IN_FLIGHT)
-    answering = asyncio.create_task(_answer_in_order(socket, answers))
+    answers: asyncio.Queue[_Waiting | None] = asyncio.Queue()
+    room = asyncio.Semaphore(IN_FLIGHT)
+    reading = asyncio.create_task(_read(socket, api, name, answers, room))
+    answering = asyncio.create_task(_answer_in_order(socket, answers, room))
+    answering.add_done_callback(lambda _: reading.cancel())
     try:
-        while not answering.done() and (body := await _next_message(api, socket)) is not None:
-            identity, records, key = _opened(body)
-            await answers.put((identity, asyncio.create_task(_stored(api, name, records, key))))
-        if not answering.done():
-            await answers.put(None)
-        await answering
+        with api.process.calling_on_stop(reading.cancel):
+            await asyncio.wait((reading,))
+        answers.put_nowait(None)
+        await answering  # what was accepted is answered, also when this process stops
         if api.process.stopping.is_set():
             await socket.close(1012, "the data cluster is stopping; connect again")
     except (WebSocketDisconnect, RuntimeError):
-        return  # what was accepted is stored; its answers find nobody
+        return  # the publisher is gone: what was accepted is stored, its answers find nobody
     finally:
+        reading.cancel()
         answering.cancel()
 
 
-async def _next_message(api: Api, socket: WebSocket) -> bytes | None:
-    """None when the publisher is gone or this process stops."""
-    receiving = asyncio.ensure_future(socket.receive())
-    stopping = asyncio.ensure_future(api.process.stopping.wait())
-    done, _ = await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if receiving not in done:
-        receiving.cancel()
-        return None
-    message = receiving.result()
-    if message["type"] == "websocket.disconnect":
-        return None
-    text = message.get("text")
-    return text.encode("utf-8", "surrogatepass") if text is not None else bytes(message.get("bytes") or b"")
+async def _read(
+    socket: WebSocket, api: Api, name: str, answers: asyncio.Queue[_Waiting | None], room: asyncio.Semaphore
+) -> None:
+    while (message := await socket.receive())["type"] != "websocket.disconnect":
+        await room.acquire()
+        text = message.get("text")
+        body = bytes(message.get("bytes") or b"") if text is None else text.encode("utf-8", "surrogatepass")
+        identity, records, key = _opened(body)
+        answers.put_nowait((identity, asyncio.create_task(_stored(api, name, records, key))))
 
 
 def _opened(body: bytes) -> tuple[str | int | None, bytes, str | None]:
@@ -92,10 +91,9 @@ async def _stored(api: Api, name: str, body: bytes, key: str | None) -> _Answer:
         return error.code.status, error_body(error.code, error.message)
 
 
-async def _answer_in_order(
-    socket: WebSocket, answers: asyncio.Queue[tuple[str | int | None, asyncio.Task[_Answer]] | None]
-) -> None:
+async def _answer_in_order(socket: WebSocket, answers: asyncio.Queue[_Waiting | None], room: asyncio.Semaphore) -> None:
     while (waiting := await answers.get()) is not None:
         identity, task = waiting
         status, said = await task
+        room.release()
         await socket.send_text(encode({"id": identity, "status": status} | said).decode())

@@ -1,0 +1,77 @@
+"""How commands reach a data cluster: its address, a token, and errors as a person can use them.
+
+The token is looked for in `--token`, in TOCSIN_TOKEN, and, only when the address is this machine, in the file that the
+server keeps for its own user: `<state>/admin-token`. A local secret is never sent to another machine.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from tocsin.runtime.settings import is_loopback
+from tocsin.wire.errors import Code, TocsinError
+
+TOKEN_FILE = "admin-token"
+
+
+class Answered(TocsinError):
+    """The data cluster refused; `said` is all it said."""
+
+    def __init__(self, code: Code, message: str, status: int, said: Any, retry_after_s: float | None) -> None:
+        super().__init__(code, message, retry_after_s=retry_after_s)
+        self.status = status
+        self.said = said
+
+
+def connect(url: str, token: str | None) -> httpx.Client:
+    token = token or _local_token(url)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(300, connect=10))
+
+
+def ask(client: httpx.Client, method: str, path: str, **request: Any) -> Any:
+    """The decoded answer; raises `Answered` or, when nobody is there, NOT_READY."""
+    try:
+        response = client.request(method, path, **request)
+    except httpx.TransportError as error:
+        address = str(client.base_url).rstrip("/")
+        raise TocsinError(
+            Code.NOT_READY, f"no answer from {address} ({error}); is `tocsin up` running, or is --url right?"
+        ) from error
+    return checked(response)
+
+
+def checked(response: httpx.Response) -> Any:
+    try:
+        said = response.json()
+    except ValueError:
+        said = None
+    if response.is_success:
+        return said
+    error = said.get("error", {}) if isinstance(said, dict) else {}
+    try:
+        code = Code(error.get("code", "internal"))
+    except ValueError:
+        code = Code.INTERNAL
+    message = error.get("message") or f"{response.url} answered {response.status_code}"
+    if code is Code.UNAUTHENTICATED:
+        message += " (give --token or set TOCSIN_TOKEN)"
+    wait = response.headers.get("retry-after", "")
+    raise Answered(code, message, response.status_code, said, float(wait) if wait.isdigit() else None)
+
+
+def _local_token(url: str) -> str | None:
+    host = urlsplit(url).hostname
+    if host is None or not is_loopback(host):
+        return None
+    state = os.environ.get("TOCSIN_STATE")
+    folder = Path(state) if state else Path(os.environ.get("TOCSIN_ROOT", "tocsin-data")) / "state"
+    try:
+        return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None

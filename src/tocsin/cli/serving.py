@@ -1,0 +1,54 @@
+"""Running the data cluster in the foreground, for `tocsin cluster` and `tocsin up`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from tocsin.cli.output import fail, note, tell
+from tocsin.wire.errors import TocsinError
+
+
+def serve(flags: Mapping[str, Any], settings_file: str | None, as_json: bool) -> None:
+    """Until SIGINT or SIGTERM; the address goes to stdout once everything is up, the first token with it."""
+    import os
+
+    from tocsin.runtime.cluster_server import ClusterServer
+    from tocsin.runtime.logs import configure_logs
+    from tocsin.runtime.settings import load_settings
+
+    def ready(address: str, first_token: str | None) -> None:
+        tell(as_json, {"address": address, "token": first_token}, lambda: _welcome(address, first_token))
+
+    try:
+        settings = load_settings(flags, os.environ, settings_file)
+    except TocsinError as error:
+        fail(as_json, error.message, code=error.code)
+    configure_logs(settings.log_level, settings.log_form)
+
+    async def run() -> None:
+        await ClusterServer(settings, ready).run()
+
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(run())
+    except TocsinError as error:
+        fail(as_json, error.message, code=error.code)
+    except OSError as error:
+        fail(as_json, f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}")
+
+
+def _welcome(address: str, first_token: str | None) -> None:
+    print(f"Tocsin data cluster: {address}", flush=True)
+    if first_token is not None:
+        print(f"Administrator's token, shown this once: {first_token}", flush=True)
+    note("Press Ctrl-C to stop.")
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return None
+    return uvloop.new_event_loop

@@ -11,10 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from tocsin.cluster.spark.session import Session
 from tocsin.runtime.cluster_server import ClusterServer
+from tocsin.runtime.logs import without_secrets
 from tocsin.runtime.settings import ClusterProcessSettings
+
+structlog.configure(
+    processors=[structlog.processors.format_exc_info, without_secrets, structlog.processors.JSONRenderer()]
+)
 
 APPLICATION = """
 CREATE STREAM DATASET Reports (report_id STRING, kind STRING, severity INT, seen_at TIMESTAMP)

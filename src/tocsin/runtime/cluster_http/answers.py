@@ -40,6 +40,8 @@ def error_answer(error: TocsinError) -> Response:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = 'Bearer realm="tocsin"'
+    if error.code is Code.TOO_LARGE:
+        headers["Connection"] = "close"  # the rest of the body is not worth receiving
     return answer(body, error.code.status, headers)
 
 

@@ -43,7 +43,7 @@ class RunningServer:
         self._up: Future[tuple[str, str | None]] = Future()
         self._thread = threading.Thread(target=self._run, name="server")
         self._thread.start()
-        self.url, first = self._up.result(60)
+        self.url, first = self._up.result(240)
         self.token = first or ""
         self.admin = self.client(self.token)
 
@@ -81,7 +81,7 @@ class RunningServer:
         for client in self._clients:
             client.close()
         self.loop.call_soon_threadsafe(self.server.stop)
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -31,6 +32,15 @@ CREATE CONTINUOUS CHANNEL ReportsOfKind (kind STRING) AS
 CREATE REPETITIVE CHANNEL Counted (least INT) EVERY 1 HOUR AS
   SELECT count(*) AS reports FROM NEW Reports r WHERE r.severity >= :least;
 """
+
+
+def until(holds: Callable[[], Any], limit_s: float = 120) -> Any:
+    """What `holds` returns once it is true; for what another process has to do first."""
+    deadline_s = time.monotonic() + limit_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.05)
+    return found
 
 
 class RunningServer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,10 +12,16 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from tocsin.cluster.spark.session import Session
 from tocsin.runtime.cluster_server import ClusterServer
+from tocsin.runtime.logs import without_secrets
 from tocsin.runtime.settings import ClusterProcessSettings
+
+structlog.configure(
+    processors=[structlog.processors.format_exc_info, without_secrets, structlog.processors.JSONRenderer()]
+)
 
 APPLICATION = """
 CREATE STREAM DATASET Reports (report_id STRING, kind STRING, severity INT, seen_at TIMESTAMP)
@@ -27,6 +34,15 @@ CREATE REPETITIVE CHANNEL Counted (least INT) EVERY 1 HOUR AS
 """
 
 
+def until(holds: Callable[[], Any], limit_s: float = 120) -> Any:
+    """What `holds` returns once it is true; for what another process has to do first."""
+    deadline_s = time.monotonic() + limit_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
 class RunningServer:
     """A `ClusterServer` on a loop of its own, in a thread of this process."""
 
@@ -37,7 +53,7 @@ class RunningServer:
         self._up: Future[tuple[str, str | None]] = Future()
         self._thread = threading.Thread(target=self._run, name="server")
         self._thread.start()
-        self.url, first = self._up.result(60)
+        self.url, first = self._up.result(240)
         self.token = first or ""
         self.admin = self.client(self.token)
 
@@ -75,7 +91,7 @@ class RunningServer:
         for client in self._clients:
             client.close()
         self.loop.call_soon_threadsafe(self.server.stop)
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
 

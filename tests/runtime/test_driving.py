@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tocsin.cluster.spark.session import Session
 from tocsin.runtime import cluster_process
 from tocsin.runtime.backoff import delay_s
 
-from .conftest import RunningServer, StartServer
+from .conftest import RunningServer, StartServer, until
 from .test_end_to_end import publish
 
 pytestmark = pytest.mark.spark
@@ -28,20 +29,12 @@ CREATE CONTINUOUS CHANNEL AtOnce (kind STRING) AS
 
 
 @pytest.fixture
-def driven(start_server: StartServer) -> RunningServer:
+def driven(start_server: StartServer) -> Iterator[RunningServer]:
     running = start_server()
     applied = running.admin.post("/v1/applications", json={"text": APPLICATION})
     assert applied.status_code == 200, applied.text
-    return running
-
-
-def until(holds: Callable[[], Any], limit_s: float = 60) -> Any:
-    """What `holds` returns once it is true; for what another process has to do first."""
-    deadline_s = time.monotonic() + limit_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.02)
-    return found
+    yield running
+    running.stop()
 
 
 def subscribe(server: RunningServer, channel: str) -> dict[str, Any]:
@@ -54,8 +47,6 @@ def subscribe(server: RunningServer, channel: str) -> dict[str, Any]:
 def results(server: RunningServer, channel: str, held: dict[str, Any]) -> list[str]:
     query = {"channel": channel, "subscription": held["id"]}
     answer = server.admin.get("/v1/results", params=query, headers={"Accept": "application/x-ndjson"})
-    import json
-
     return [json.loads(line)["result"]["report_id"] for line in answer.text.splitlines()]
 
 

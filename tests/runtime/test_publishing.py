@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from .conftest import RunningServer, StartServer
 
@@ -134,16 +135,8 @@ def test_a_backlog_asks_publishers_to_wait(start_server: StartServer) -> None:
 
 
 class Socket:
-    def __init__(self, server: RunningServer, token: str, path: str = "/v1/datasets/Reports/stream") -> None:
-        self._connection = connect(
-            server.url.replace("http", "ws") + path, additional_headers={"Authorization": f"Bearer {token}"}
-        )
-
-    def __enter__(self) -> Socket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
 
     def send(self, message: str | bytes) -> None:
         self._connection.send(message)
@@ -153,8 +146,15 @@ class Socket:
         return said
 
 
+@contextmanager
+def socket_to(server: RunningServer, token: str, path: str = "/v1/datasets/Reports/stream") -> Iterator[Socket]:
+    headers = {"Authorization": f"Bearer {token}"}
+    with connect(server.url.replace("http", "ws") + path, additional_headers=headers) as connection:
+        yield Socket(connection)
+
+
 def test_a_stream_answers_each_message_in_order(server: RunningServer) -> None:
-    with Socket(server, server.token) as socket:
+    with socket_to(server, server.token) as socket:
         for index in range(50):
             socket.send(json.dumps({"id": index, "records": [{"report_id": f"ws{index}"}]}))
         answers = [socket.receive() for _ in range(50)]
@@ -163,7 +163,7 @@ def test_a_stream_answers_each_message_in_order(server: RunningServer) -> None:
 
 
 def test_a_stream_takes_lines_arrays_and_what_is_broken(server: RunningServer) -> None:
-    with Socket(server, server.token) as socket:
+    with socket_to(server, server.token) as socket:
         socket.send('{"report_id": "l1"}\n{"report_id": "l2"}')
         assert socket.receive()["accepted"] == 2
         socket.send(b'[{"report_id": "l3"}]')
@@ -180,7 +180,7 @@ def test_a_stream_takes_lines_arrays_and_what_is_broken(server: RunningServer) -
 @pytest.mark.parametrize(("path", "status"), [("Reports", 403), ("Nobody", 404)])
 def test_a_stream_is_refused_before_it_begins(server: RunningServer, path: str, status: int) -> None:
     token = server.token if status == 404 else server.token_for("publish:Places")
-    with pytest.raises(InvalidStatus) as refused, Socket(server, token, f"/v1/datasets/{path}/stream"):
+    with pytest.raises(InvalidStatus) as refused, socket_to(server, token, f"/v1/datasets/{path}/stream"):
         pass
     assert refused.value.response.status_code == status
     assert b'"error"' in (refused.value.response.body or b"")

@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from tocsin.cluster.announcements import remember_forgotten
 from tocsin.runtime.cluster_http import announcement_routes
 
-from .conftest import RunningServer
+from .conftest import RunningServer, until
 from .test_end_to_end import events, next_execution, publish
 
 pytestmark = pytest.mark.spark
@@ -32,7 +32,7 @@ def subscribe(client: httpx.Client, kind: str, broker: str | None = None) -> dic
 def run_with(server: RunningServer, *records: dict[str, Any]) -> None:
     """Publish and have the channel execute them, when this returns."""
     publish(server.admin, *records)
-    server.server.process.cluster.catch_up("Reports")
+    until(lambda: server.admin.get("/v1/datasets/Reports").json()["backlog_bytes"] == 0)
     assert server.admin.post("/v1/channels/ReportsOfKind/execute").status_code == 200
 
 

@@ -117,8 +117,9 @@ class DataCluster:
         for feed in self._feeds.values():
             feed.query.stop()
         for live in self._datasets.values():
-            if live.query is not None:
-                live.query.stop()
+            with live.starting:  # one that is just being started is seen here and stopped
+                if live.query is not None:
+                    live.query.stop()
             if live.gateway is not None:
                 live.gateway.close()
         self.catalog.close()

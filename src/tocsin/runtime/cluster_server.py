@@ -145,9 +145,15 @@ class _Server(uvicorn.Server):
 def _signals(stop: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     handled = (signal.SIGINT, signal.SIGTERM)
+
+    def stop_once() -> None:
+        stop.set()
+        for number in handled:  # a second signal ends the process at once
+            loop.remove_signal_handler(number)
+
     try:
         for number in handled:
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, stop_once)
     except (RuntimeError, ValueError):  # not the main thread: somebody else handles signals
         yield
         return

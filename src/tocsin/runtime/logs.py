@@ -36,7 +36,9 @@ def configure_logs(level: str = "info", form: str = "auto", stream: TextIO | Non
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    renderer: Processor = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+    renderer: Processor = structlog.processors.JSONRenderer()
+    if pretty:  # plain tracebacks: pretty ones show local variables, and with them whatever somebody sent
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

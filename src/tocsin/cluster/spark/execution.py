@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 from tocsin.cluster.columns import SUBSCRIPTION
 from tocsin.cluster.query_parse import ChannelQuery
 from tocsin.cluster.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
+from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_results
 from tocsin.cluster.storage import Storage
@@ -82,7 +82,7 @@ def prepare(
         plan = frame._jdf.queryExecution()
         deterministic = plan.analyzed().deterministic()
         physical = plan.executedPlan().toString()
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {_reason(error)}") from error
     if not deterministic:
         raise TocsinError(
@@ -172,8 +172,7 @@ def _warnings(physical: str) -> tuple[str, ...]:
     return ()
 
 
-def _reason(error: PySparkException) -> str:
+def _reason(error: Exception) -> str:
     """The sentence a person needs from Spark's message, without its plan and positions in generated SQL."""
-    message = (error.getMessage() if error.getCondition() else None) or str(error)
-    first = message.partition("\n")[0].partition("; line ")[0].partition(" SQLSTATE")[0]
+    first = first_line(error).partition("; line ")[0].partition(" SQLSTATE")[0]
     return f"Spark cannot run this query for all subscriptions at once: {first.strip()}"

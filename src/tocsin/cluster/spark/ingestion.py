@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -21,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tocsin.cluster.arrowlines import LineReader
 from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
 from tocsin.cluster.columns import NEXT, SEQUENCE, VERSION
+from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.source import FeedLogSource
 from tocsin.cluster.spark.writing import Written, write_records, write_records_here
@@ -226,8 +226,8 @@ def open_feed(session: SparkSession, dataset: Dataset, feed: Feed) -> DataFrame:
         reader = reader.schema(dataset.schema.ddl())
     try:
         return reader.load()
-    except PySparkException as error:
-        raise TocsinError(Code.BAD_SQL, f"feed {feed.name}: {str(error).partition(chr(10))[0]}") from error
+    except SPARK_ERRORS as error:
+        raise TocsinError(Code.BAD_SQL, f"feed {feed.name}: {first_line(error)}") from error
 
 
 def start_feed(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpoint: str) -> Ingestion:
@@ -239,8 +239,8 @@ def start_feed(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpo
             .foreachBatch(lambda batch, number: writer.add_feed_batch(feed.name, number, batch))
             .start()
         )
-    except PySparkException as error:
-        raise TocsinError(Code.BAD_SQL, f"feed {feed.name}: {str(error).partition(chr(10))[0]}") from error
+    except SPARK_ERRORS as error:
+        raise TocsinError(Code.BAD_SQL, f"feed {feed.name}: {first_line(error)}") from error
 
 
 def read_static(session: SparkSession, path: str, format: str, columns: Schema) -> DataFrame:
@@ -252,8 +252,8 @@ def read_static(session: SparkSession, path: str, format: str, columns: Schema) 
         if columns.columns:
             return reader.schema(columns.ddl()).load(path)
         return reader.options(inferSchema=True).load(path)
-    except PySparkException as error:
-        raise TocsinError(Code.BAD_SQL, f"cannot read {path}: {str(error).partition(chr(10))[0]}") from error
+    except SPARK_ERRORS as error:
+        raise TocsinError(Code.BAD_SQL, f"cannot read {path}: {first_line(error)}") from error
 
 
 def columns_of(frame: DataFrame) -> Schema:

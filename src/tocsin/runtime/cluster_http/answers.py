@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,11 +41,15 @@ def error_answer(error: TocsinError) -> Response:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = 'Bearer realm="tocsin"'
+    if error.code is Code.TOO_LARGE:
+        headers["Connection"] = "close"  # the rest of the body is not worth receiving
     return answer(body, error.code.status, headers)
 
 
-async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The whole body, but never more than the limit in memory."""
+async def read_body(
+    request: Request, limit_bytes: int, take_room: Callable[[int], None] = lambda size_bytes: None
+) -> bytes:
+    """The whole body, but never more than the limit in memory. `take_room` is told of each piece, and may refuse."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise TocsinError(Code.BAD_REQUEST, "send the body as it is: no Content-Encoding is understood here")
     announced = request.headers.get("content-length", "")
@@ -56,6 +61,7 @@ async def read_body(request: Request, limit_bytes: int) -> bytes:
         size_bytes += len(piece)
         if size_bytes > limit_bytes:
             raise too_large(limit_bytes)
+        take_room(len(piece))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

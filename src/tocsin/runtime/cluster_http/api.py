@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from starlette.requests import HTTPConnection
@@ -36,6 +37,23 @@ class Api:
     @property
     def cluster(self) -> DataCluster:
         return self.process.cluster
+
+    @contextmanager
+    def room_for_records(self) -> Iterator[Callable[[int], None]]:
+        """What a publisher's body takes in memory, from its first byte to its answer; raises when there is no room."""
+        taken_bytes = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal taken_bytes
+            if self.bodies_bytes + size_bytes > BODIES_BYTES:
+                raise TocsinError(Code.BACKLOGGED, "too many records are on their way at once", retry_after_s=1)
+            taken_bytes += size_bytes
+            self.bodies_bytes += size_bytes
+
+        try:
+            yield take
+        finally:
+            self.bodies_bytes -= taken_bytes
 
     def commit_of(self, dataset: str) -> GroupCommit:
         gateway = self.cluster.gateway(dataset)

@@ -86,7 +86,9 @@ def _opened(body: bytes) -> tuple[str | int | None, bytes, str | None]:
 
 async def _stored(api: Api, name: str, body: bytes, key: str | None) -> _Answer:
     try:
-        return await store(api, name, body, RecordForm.JSON, key)
+        with api.room_for_records() as take_room:
+            take_room(len(body))
+            return await store(api, name, body, RecordForm.JSON, key)
     except TocsinError as error:
         return error.code.status, error_body(error.code, error.message)
 

@@ -21,7 +21,7 @@ from tocsin.cluster.gateway import (
     Unavailable,
 )
 from tocsin.runtime.cluster_http.answers import answer, error_body, read_body
-from tocsin.runtime.cluster_http.api import BODIES_BYTES, Api, require_publish
+from tocsin.runtime.cluster_http.api import Api, require_publish
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["records"])
@@ -55,10 +55,9 @@ async def publish(request: Request, name: str) -> Response:
     if form is None:
         raise TocsinError(Code.BAD_REQUEST, f"send records as one of: {', '.join(form.value for form in RecordForm)}")
     limit_bytes = api.commit_of(name).gateway.limits.body_bytes
-    if api.bodies_bytes > BODIES_BYTES:
-        raise TocsinError(Code.BACKLOGGED, "too many records are on their way at once", retry_after_s=1)
-    body = await read_body(request, limit_bytes)
-    status, said = await store(api, name, body, form, request.headers.get("idempotency-key"))
+    with api.room_for_records() as take_room:
+        body = await read_body(request, limit_bytes, take_room)
+        status, said = await store(api, name, body, form, request.headers.get("idempotency-key"))
     headers = {"Retry-After": str(said["retry_after_s"])} if "retry_after_s" in said else None
     return answer(said, status, headers)
 
@@ -69,12 +68,8 @@ async def store(
     """(status, answer) for one body of records, when it is on disk or refused."""
     commit = api.commit_of(name)
     dataset = commit.gateway.dataset.name
-    api.bodies_bytes += len(body)
-    try:
-        outcome = await commit.accept(body, form, idempotency_key)
-        failed = await commit.durable() if isinstance(outcome, Accepted) else None
-    finally:
-        api.bodies_bytes -= len(body)
+    outcome = await commit.accept(body, form, idempotency_key)
+    failed = await commit.durable() if isinstance(outcome, Accepted) else None
     if failed is not None or not isinstance(outcome, Accepted):
         refused = failed or outcome
         assert not isinstance(refused, Accepted)

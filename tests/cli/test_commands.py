@@ -1,0 +1,105 @@
+"""Commands: exit codes, the last line of `--json`, and where a token comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tocsin.cli.connection import connect
+from tocsin.cli.main import make_app
+from tocsin.cluster.catalog import Catalog
+
+NOBODY = "http://127.0.0.1:9"
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(make_app(), list(arguments), env=environment)
+
+
+def last_line(result: Result) -> Any:
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_a_file_without_problems_passes(tmp_path: Path) -> None:
+    file = tmp_path / "app.sql"
+    file.write_text("CREATE STREAM DATASET D (a INT);", encoding="utf-8")
+    result = run("check", "--quick", str(file), "--json")
+    assert result.exit_code == 0 and last_line(result) == {"problems": [], "quick": True}
+
+
+def test_problems_are_shown_with_their_line_and_a_caret(tmp_path: Path) -> None:
+    file = tmp_path / "app.sql"
+    file.write_text("CREATE STREAM DATASET D (a INT);\nCREATE STREAM DATASTE E (a INT);\n", encoding="utf-8")
+    result = run("check", "--quick", str(file))
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith(f"{file}:2:15: ") and "DATASET" in lines[0]
+    assert lines[1] == "  CREATE STREAM DATASTE E (a INT);"
+    assert lines[2] == "  " + " " * 14 + "^"
+
+
+def test_problems_are_json_too(tmp_path: Path) -> None:
+    file = tmp_path / "app.sql"
+    file.write_text("CREATE CONTINUOUS CHANNEL C AS SELECT * FROM NEW Nothing n;", encoding="utf-8")
+    result = run("check", "--quick", str(file), "--json")
+    assert result.exit_code == 1
+    [problem] = last_line(result)["error"]["problems"]
+    assert (problem["line"], problem["column"], problem["code"]) == (1, 46, "unknown-dataset")
+
+
+def test_a_misused_command_exits_with_two(tmp_path: Path) -> None:
+    assert run("check").exit_code == 2
+    assert run("check", str(tmp_path / "missing.sql")).exit_code == 2
+    assert run("token", "create", "--name", "x").exit_code == 2
+
+
+@pytest.mark.parametrize("command", [("channels",), ("datasets",), ("token", "list"), ("token", "revoke", "x")])
+def test_nobody_there_is_said_plainly(command: tuple[str, ...]) -> None:
+    result = run(*command, "--url", NOBODY, "--token", "x", "--json")
+    assert result.exit_code == 1
+    assert "is `tocsin up` running" in result.stderr and "Traceback" not in result.output
+    assert last_line(result)["error"]["code"] == "not_ready"
+
+
+def test_settings_that_cannot_be_are_refused_before_anything_starts() -> None:
+    result = run("cluster", "--host", "0.0.0.0", "--json")
+    assert result.exit_code == 1 and "tls_cert" in last_line(result)["error"]["message"]
+
+
+def test_the_local_token_is_for_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOCSIN_STATE", str(tmp_path))
+    (tmp_path / "admin-token").write_text("tocsin_local\n", encoding="utf-8")
+    for url, expected in (
+        ("http://127.0.0.1:1", "Bearer tocsin_local"),
+        ("http://[::1]:1", "Bearer tocsin_local"),
+        ("http://192.0.2.1:1", None),
+        ("http://127.0.0.1.example.invalid:1", None),
+    ):
+        with connect(url, None) as client:
+            assert client.headers.get("Authorization") == expected
+    with connect("http://192.0.2.1:1", "mine") as client:
+        assert client.headers["Authorization"] == "Bearer mine"
+
+
+def test_a_token_can_be_made_when_all_are_lost(tmp_path: Path) -> None:
+    result = run("token", "create", "--state", str(tmp_path), "--scope", "admin", "--name", "rescue", "--json")
+    assert result.exit_code == 0, result.output
+    made = last_line(result)
+    assert made["token"].startswith("tocsin_")
+    catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")
+    assert [(name, scopes) for _, name, scopes, _ in catalog.tokens()] == [("rescue", ("admin",))]
+    catalog.close()
+    assert run("token", "create", "--state", str(tmp_path), "--scope", "root", "--name", "x").exit_code == 1
+
+
+def test_help_does_not_load_spark() -> None:
+    import subprocess
+    import sys
+
+    script = "import sys; from tocsin.cli.main import make_app; make_app(); print('pyspark' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "False"

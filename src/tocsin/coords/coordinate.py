@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -88,22 +89,24 @@ def behind_proxy(gateway: Coordinate, access_rtt_s: float) -> Coordinate:
 
 def as_arrays(coordinates: Sequence[Coordinate]) -> tuple[Vectors, Vectors]:
     """Points (n × dimensions) and lifts (n): a lift is height plus adjustment, which distances use together."""
-    points = np.array([one.vector for one in coordinates], dtype=np.float64).reshape(len(coordinates), -1)
+    points = np.array([one.vector for one in coordinates], dtype=np.float64).reshape(len(coordinates), DIMENSIONS)
     lifts = np.array([one.height_s + one.adjustment_s for one in coordinates], dtype=np.float64)
     return points, lifts
 
 
+@numba.njit(cache=True)
 def distances_s(from_points: Vectors, from_lifts: Vectors, to_points: Vectors, to_lifts: Vectors) -> Vectors:
     """All predicted round-trip times between two sets, as a matrix; never negative.
 
     The one place where it differs from `distance_s`: a sum of lifts that would make a distance negative gives 0,
     because heights and adjustments are no longer apart here. Settled coordinates do not come near that.
     """
-    squares = (
-        np.einsum("ij,ij->i", from_points, from_points)[:, None]
-        + np.einsum("ij,ij->i", to_points, to_points)[None, :]
-        - 2.0 * from_points @ to_points.T
-    )
-    lengths = np.sqrt(np.maximum(squares, 0.0))
-    rtt_s: Vectors = np.maximum(lengths + from_lifts[:, None] + to_lifts[None, :], 0.0)
+    rtt_s = np.empty((len(from_points), len(to_points)))
+    for row in range(len(from_points)):
+        for column in range(len(to_points)):
+            square = 0.0
+            for dimension in range(from_points.shape[1]):
+                difference = from_points[row, dimension] - to_points[column, dimension]
+                square += difference * difference
+            rtt_s[row, column] = max(0.0, math.sqrt(square) + from_lifts[row] + to_lifts[column])
     return rtt_s

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -62,15 +62,17 @@ def consistent_hash(snapshot: PartitionSnapshot, params: PartitionParams) -> Par
     Blind to latency and to load, so neither bounds nor limits are looked at.
     """
     moves = []
-    for topic, home in zip(snapshot.topics, hashed_homes(snapshot.topics, snapshot.brokers), strict=True):
-        if topic.report.broker != home.broker:
-            moves.append(Move(topic.report.topic, topic.report.broker, home.broker, Reason.HASH, 0.0, 0.0))
+    for topic in snapshot.topics if snapshot.brokers else ():
+        home = hashed_home(topic.report.topic, snapshot.brokers).broker
+        if topic.report.broker != home:
+            moves.append(Move(topic.report.topic, topic.report.broker, home, Reason.HASH, 0.0, 0.0))
     return PartitionPlan(snapshot.generation, tuple(sorted(moves, key=lambda move: move.topic)))
 
 
-def hashed_homes(topics: Iterable[Topic], brokers: Sequence[Broker]) -> list[Broker]:
+def hashed_home(topic: TopicName, brokers: Sequence[Broker]) -> Broker:
+    """The broker whose share of the hash space the name falls into: equal shares, in the order of their names."""
     ranges = sorted(brokers, key=lambda broker: broker.broker)
-    return [ranges[_hash(topic.report.topic) * len(ranges) >> 64] for topic in topics] if ranges else []
+    return ranges[_hash(topic) * len(ranges) >> 64]
 
 
 def _hash(topic: TopicName) -> int:

@@ -10,7 +10,10 @@ import math
 import struct
 from collections.abc import Sequence
 
-from tocsin.coords.coordinate import DIMENSIONS, Coordinate, centroid, one_way_s
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate, as_arrays, centroid, distances_s, one_way_s
 from tocsin.model.ids import BrokerId
 from tocsin.policies.partition_types import TopicName, TopicReport
 
@@ -98,3 +101,44 @@ def _packed_names(topic: str, broker: str) -> bytes:
 
 def _packed(coordinate: Coordinate) -> bytes:
     return _COORDINATE.pack(*coordinate.vector, coordinate.height_s, coordinate.adjustment_s, coordinate.error)
+
+
+def summarise_by_place(
+    topics: Sequence[TopicName],
+    brokers: Sequence[BrokerId],
+    broker_coordinates: Sequence[Coordinate],
+    places: Sequence[Coordinate],
+    producer_place: npt.NDArray[np.int64],
+    consumers_at: npt.NDArray[np.int64],
+) -> list[TopicReport]:
+    """The reports `summarise` would make, for many topics of one producer whose clients stand at a few common places.
+
+    `consumers_at` counts consumers per topic (rows) and place (columns); every topic has at least one. `brokers` and
+    `broker_coordinates` are the home of each topic. Used where a million reports are made, as in figure 4 of [ePulsar].
+    """
+    points, lifts = as_arrays(places)
+    errors = np.array([place.error for place in places])
+    adjustments_s = np.array([place.adjustment_s for place in places])
+    counts = consumers_at.sum(axis=1)
+    shares = consumers_at / counts[:, None]
+    middle_points, middle_lifts = shares @ points, shares @ lifts
+    middle_adjustments_s, middle_errors = shares @ adjustments_s, shares @ errors
+    there = consumers_at > 0
+    flat_s = distances_s(middle_points, np.zeros(len(topics)), points, np.zeros(len(places)))
+    further_s = np.where(there, flat_s + lifts[None, :] - middle_lifts[:, None], 0.0)
+    deviations_s = further_s.max(axis=1) / 2.0
+    home_points, home_lifts = as_arrays(broker_coordinates)
+    legs_s = distances_s(home_points, home_lifts, points, lifts) / 2.0
+    worst_s = legs_s[np.arange(len(topics)), producer_place] + np.where(there, legs_s, 0.0).max(axis=1)
+    heights_s = middle_lifts - middle_adjustments_s
+    return [
+        TopicReport(
+            topic, brokers[row], 0.0, 0.0, 1, int(counts[row]), places[producer_place[row]],
+            Coordinate(
+                tuple(middle_points[row].tolist()), float(heights_s[row]), float(middle_adjustments_s[row]),
+                float(middle_errors[row]),
+            ),
+            float(deviations_s[row]), float(worst_s[row]),
+        )
+        for row, topic in enumerate(topics)
+    ]  # fmt: skip

@@ -92,7 +92,7 @@ class Kernel:
         self._sequence = 0
         self._queue: list[tuple[float, int, int, Timer]] = []
         self._streams: dict[str, np.random.Generator] = {}
-        self._history: deque[str] = deque(maxlen=_REMEMBERED_EVENTS)
+        self._history: deque[tuple[float, Callable[..., object]]] = deque(maxlen=_REMEMBERED_EVENTS)
 
     def stream(self, name: str) -> np.random.Generator:
         """The random numbers of one purpose.
@@ -175,21 +175,28 @@ class Kernel:
         if self.next_time_s is None:
             return False
         time_s, _, _, timer = heapq.heappop(self._queue)
+        self._happen(time_s, timer)
+        return True
+
+    def _happen(self, time_s: float, timer: Timer) -> None:
         self.now_s = time_s
         self.events_happened += 1
-        name = getattr(timer.action, "__qualname__", repr(timer.action))
-        self._history.append(f"{time_s:.6f} s {name}")
+        self._history.append((time_s, timer.action))
         try:
             timer.action(*timer.arguments)
         except Exception as error:
-            error.add_note("latest events, last one failed:\n  " + "\n  ".join(self._history))
+            latest = [f"{when_s:.6f} s {getattr(what, '__qualname__', what)}" for when_s, what in self._history]
+            error.add_note("latest events, last one failed:\n  " + "\n  ".join(latest))
             raise
-        return True
 
     def run(self, until_s: float | None = None) -> float:
         """Let events happen up to and including `until_s`, or until none is left; returns the time reached."""
-        while (next_s := self.next_time_s) is not None and (until_s is None or next_s <= until_s):
-            self.step()
+        limit_s = math.inf if until_s is None else until_s
+        queue = self._queue
+        while queue and queue[0][0] <= limit_s:
+            time_s, _, _, timer = heapq.heappop(queue)
+            if not timer.cancelled:
+                self._happen(time_s, timer)
         if until_s is not None and until_s > self.now_s:
             self.now_s = until_s
         return self.now_s

@@ -56,10 +56,14 @@ def settle(
     rng: np.random.Generator,
     *,
     peers: int | None = None,
+    near: int = 0,
     noise: Noise | None = None,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Embedding:
     """Each round, every node probes one of its peers once. `peers` is how many each node knows (default: all others).
+
+    With `near`, every second probe goes to one of that many peers which have answered fastest so far: a cluster whose
+    nodes only ever see far ones places near ones anywhere [Dabek §4.2, near and distant neighbours].
 
     Pairs without a positive RTT are never measured: that is how a matrix says that it does not know.
     """
@@ -67,12 +71,18 @@ def settle(
     known = nodes - 1 if peers is None else min(peers, nodes - 1)
     others = np.array([_others(node, nodes, known, rng) for node in range(nodes)]).reshape(nodes, known)
     cluster = _Cluster.start(nodes, known, tuning)
-    for _ in range(rounds):
+    everyone, seen_s = np.arange(nodes), np.full((nodes, known), np.inf)
+    for round_ in range(rounds):
         slots = rng.integers(0, known, nodes)
-        probed = others[np.arange(nodes), slots]
-        measured_s = rtt_s[np.arange(nodes), probed]
+        if near and round_ % 2:
+            fastest = np.argpartition(seen_s, min(near, known) - 1, axis=1)[:, : min(near, known)]
+            choice = fastest[everyone, rng.integers(0, fastest.shape[1], nodes)]
+            slots = np.where(np.isfinite(seen_s[everyone, choice]), choice, slots)
+        probed = others[everyone, slots]
+        measured_s = rtt_s[everyone, probed]
         if noise is not None:
             measured_s = noise(measured_s, rng)
+        seen_s[everyone, slots] = np.where(measured_s > 0.0, measured_s, np.inf)
         _round(
             cluster.vectors,
             cluster.bodies,

@@ -159,38 +159,30 @@ class _World:
             self.params.gain_s,
             *self.loads.arrays(),
         )
-        for place_in_rows in order:
-            self._decide(
-                int(rows[place_in_rows]),
-                int(targets[place_in_rows]),
-                int(shortfalls[place_in_rows]),
-                expected_s[place_in_rows],
-                bool(violated[rows[place_in_rows]]),
-            )
+        everyone = np.arange(len(rows))
+        before_s = expected_s[everyone, self.home[rows]]
+        after_s = expected_s[everyone, targets]
+        for at in order.tolist():
+            row, target, shortfall = int(rows[at]), int(targets[at]), int(shortfalls[at])
+            if target >= 0:
+                self._move(row, target, float(before_s[at]), float(after_s[at]), bool(violated[row]))
+            self._unmet.pop(row, None)
+            if shortfall in _SHORTFALLS and violated[row]:
+                self._unmet[row] = self._fell_short(row, expected_s[at], _SHORTFALLS[shortfall])
         return bool((targets >= 0).any())
 
-    def _decide(self, row: int, target: int, shortfall: int, expected_s: Vectors, violated: bool) -> None:
-        topic, source = self.topics[row], int(self.home[row])
-        if target >= 0:
-            self.home[row] = target
-            self.moves.append(
-                Move(
-                    topic.report.topic,
-                    topic.report.broker,
-                    self.brokers[target].broker,
-                    Reason.LATENCY if violated and expected_s[target] < expected_s[source] else Reason.OVERLOAD,
-                    float(expected_s[source]),
-                    float(expected_s[target]),
-                )
-            )
-        self._unmet.pop(row, None)
-        if violated and shortfall in _SHORTFALLS:
-            best, best_s = int(np.argmin(expected_s)), float(expected_s.min())
-            if topic.report.worst_latency_s < best_s:  # W is an upper bound: what is measured here may be better still
-                best, best_s = source, topic.report.worst_latency_s
-            self._unmet[row] = Unmet(
-                topic.report.topic, float(self.bound_s[row]), self.brokers[best].broker, best_s, _SHORTFALLS[shortfall]
-            )
+    def _move(self, row: int, target: int, before_s: float, after_s: float, violated: bool) -> None:
+        report = self.topics[row].report
+        reason = Reason.LATENCY if violated and after_s < before_s else Reason.OVERLOAD
+        self.home[row] = target
+        self.moves.append(Move(report.topic, report.broker, self.brokers[target].broker, reason, before_s, after_s))
+
+    def _fell_short(self, row: int, expected_s: Vectors, why: Shortfall) -> Unmet:
+        report = self.topics[row].report
+        best, best_s = self.brokers[int(np.argmin(expected_s))].broker, float(expected_s.min())
+        if report.worst_latency_s < best_s:  # W is an upper bound: what is measured here may be better still
+            best, best_s = report.broker, report.worst_latency_s
+        return Unmet(report.topic, float(self.bound_s[row]), best, best_s, why)
 
     def _resting(self, topics: Sequence[Topic], expected_s: Vectors) -> Flags:
         """Which topics keep away from which brokers, because they left them lately and nothing there got better."""

@@ -106,7 +106,7 @@ def _packed(coordinate: Coordinate) -> bytes:
 def summarise_by_place(
     topics: Sequence[TopicName],
     brokers: Sequence[BrokerId],
-    broker_coordinates: Sequence[Coordinate],
+    broker_coordinates: Sequence[Coordinate] | None,
     places: Sequence[Coordinate],
     producer_place: npt.NDArray[np.int64],
     consumers_at: npt.NDArray[np.int64],
@@ -114,7 +114,8 @@ def summarise_by_place(
     """The reports `summarise` would make, for many topics of one producer whose clients stand at a few common places.
 
     `consumers_at` counts consumers per topic (rows) and place (columns); every topic has at least one. `brokers` and
-    `broker_coordinates` are the home of each topic. Used where a million reports are made, as in figure 4 of [ePulsar].
+    `broker_coordinates` are the home of each topic; without coordinates the topics are new, and E(t) is infinite until
+    they have a home. Used where a million reports are made, as in figure 4 of [ePulsar].
     """
     points, lifts = as_arrays(places)
     errors = np.array([place.error for place in places])
@@ -127,9 +128,10 @@ def summarise_by_place(
     flat_s = distances_s(middle_points, np.zeros(len(topics)), points, np.zeros(len(places)))
     further_s = np.where(there, flat_s + lifts[None, :] - middle_lifts[:, None], 0.0)
     deviations_s = further_s.max(axis=1) / 2.0
-    home_points, home_lifts = as_arrays(broker_coordinates)
-    legs_s = distances_s(home_points, home_lifts, points, lifts) / 2.0
-    worst_s = legs_s[np.arange(len(topics)), producer_place] + np.where(there, legs_s, 0.0).max(axis=1)
+    worst_s = np.full(len(topics), np.inf)
+    if broker_coordinates is not None:
+        legs_s = distances_s(*as_arrays(broker_coordinates), points, lifts) / 2.0
+        worst_s = legs_s[np.arange(len(topics)), producer_place] + np.where(there, legs_s, 0.0).max(axis=1)
     heights_s = middle_lifts - middle_adjustments_s
     return [
         TopicReport(

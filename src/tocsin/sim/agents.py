@@ -10,6 +10,8 @@ from tocsin.sim.places import Places, settled_rtt_s
 
 SETTLE_ROUNDS = 600
 """Agents settle for ten minutes of one probe a second before anything is asked of them [ePulsar §5.5.1]."""
+NEAR = 2
+"""Every second probe goes to one of the two fastest peers: the agent beside a broker must know that it is beside it."""
 JITTER = 0.02
 DELAYED_SHARE = 0.01
 
@@ -26,5 +28,5 @@ def jitter(rtt_s: Vectors, rng: np.random.Generator) -> Vectors:
 def settled_sites(places: Places, hop_s: float, seed: int) -> tuple[list[Coordinate], list[Coordinate]]:
     """Coordinates of the brokers and of the agents `hop_s` (one way) beside them, one of each per place."""
     rtt_s, (brokers, agents) = settled_rtt_s(places, [0.0, hop_s])
-    settled = settle(rtt_s, SETTLE_ROUNDS, np.random.default_rng(seed), noise=jitter).coordinates()
+    settled = settle(rtt_s, SETTLE_ROUNDS, np.random.default_rng(seed), near=NEAR, noise=jitter).coordinates()
     return [settled[node] for node in brokers], [settled[node] for node in agents]

@@ -100,6 +100,18 @@ def test_a_process_waits_for_delays_and_signals_and_returns_its_value() -> None:
         door.fire("twice")
 
 
+def test_all_of_waits_for_the_last_and_keeps_the_order() -> None:
+    kernel = Kernel(1)
+    seen: list[Any] = []
+    one, other = kernel.signal(), kernel.signal()
+    kernel.all_of([one, other]).then(lambda values: seen.append((kernel.now_s, values)))
+    kernel.all_of([]).then(lambda values: seen.append((kernel.now_s, values)))
+    kernel.call_at(1.0, other.fire, "second")
+    kernel.call_at(3.0, one.fire, "first")
+    kernel.run()
+    assert seen == [(0.0, []), (3.0, ["first", "second"])]
+
+
 def test_a_failure_says_which_events_led_to_it() -> None:
     kernel = Kernel(1)
 

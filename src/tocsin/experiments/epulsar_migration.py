@@ -82,7 +82,7 @@ class MigrationTimes:
                 "gain-grows-with-wan", seven_a, "the higher the WAN latency the higher the gain",
                 " < ".join(f"{gain:.0f}" for gain in gained_ms) + " ms", bool(np.all(np.diff(gained_ms) > 0)),
             ),
-            at_most("per-topic-at-most-half", seven_b, "reduced by concurrency", time_ratio, 0.5, "of it, 16 executors"),
+            at_most("per-topic-at-most-half", seven_b, "reduced by concurrency", time_ratio, 0.5, "of it, at 16"),
             shows(
                 "falls-with-executors", seven_b, "benefits from concurrent executors",
                 " > ".join(f"{value:.0f}" for value in ours.loc[128]) + " ms at 128 topics",
@@ -99,8 +99,8 @@ class MigrationTimes:
         )
         notes = [
             "Per-topic time runs from the trigger, which hands all topics to the load manager at once, to “Topic "
-            "Release Complete”; the wait for an executor is in it, or it could not depend on the number of topics as in figure "
-            "7b. Without the wait it is `release_ms`, the same for both workflows.",
+            "Release Complete”; the wait for an executor is in it, or it could not depend on the number of topics as "
+            "in figure 7b. Without the wait it is `release_ms`, the same for both workflows.",
             "Pulsar's clients are modelled kindly: one look-up at the load manager, no back-off before they reconnect.",
             "Brokers 15 ms apart, clients 0.5–5 ms from the first; the store takes 2 ms per write.",
         ]
@@ -140,8 +140,7 @@ def _migrated(seed: int, wan_s: float, topics: int, executors: int, coordinated:
 
     def there_and_back() -> Process:
         for trip in range(THERE_AND_BACK):
-            done = [migrator.migrate(name, BROKERS[(trip + 1) % 2]) for name in world.topics]
-            yield from done
+            yield kernel.all_of(migrator.migrate(name, BROKERS[(trip + 1) % 2]) for name in world.topics)
 
     kernel.spawn(there_and_back())
     kernel.run()

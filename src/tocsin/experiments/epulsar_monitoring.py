@@ -91,7 +91,7 @@ class Monitoring:
         )
         notes = [
             f"A coordinate is {DIMENSIONS + 3} numbers of 8 bytes; a report is sent every {PERIOD_S:g} s. The paper "
-            "gives its figure without numbers, so shapes are compared. With two clients per topic all pairs are as small."
+            "gives its figure without numbers, so shapes are compared. With two clients per topic both are equal."
         ]
         return Report(metrics, claims, files, body, notes)
 

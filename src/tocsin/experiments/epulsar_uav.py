@@ -57,7 +57,8 @@ class Uav:
         body = "## Per run\n\n" + table(*episode_table(rows))
         notes = [
             "LTE access of 10 ms one way (ours), edge sites 30 ms RTT apart, load manager 40 ms away, as the paper "
-            "has it. Towers are drawn, not Atlanta's. One message in twenty is followed; the load model sees all 200 a second.",
+            "has it. Towers are drawn, not Atlanta's. One message in twenty is followed; the load model sees all 200 "
+            "a second.",
             "A swarm that turns round within a minute takes its topics back: `moves_back_with_their_clients` counts "
             "those. A topic that went back while its clients had not would count in `moves_back_and_forth`. With "
             "`--set hover_s=60` swarms pause at waypoints and neither happens.",

@@ -20,7 +20,8 @@ import hashlib
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -105,6 +106,26 @@ class Kernel:
 
     def signal(self) -> Signal[Any]:
         return Signal(self)
+
+    def all_of(self, signals: Iterable[Signal[Any]]) -> Signal[list[Any]]:
+        """A signal that fires when all of these have, with their values in the order given."""
+        waited = list(signals)
+        values: list[Any] = [None] * len(waited)
+        together: Signal[list[Any]] = Signal(self)
+        missing = len(waited)
+
+        def arrived(number: int, value: object) -> None:
+            nonlocal missing
+            values[number] = value
+            missing -= 1
+            if not missing:
+                together.fire(values)
+
+        for number, signal in enumerate(waited):
+            signal.then(partial(arrived, number))
+        if not waited:
+            together.fire(values)
+        return together
 
     def call_at(self, time_s: float, action: Callable[..., object], *arguments: Any, priority: int = NORMAL) -> Timer:
         if not time_s >= self.now_s or math.isinf(time_s):  # `not >=` also refuses NaN

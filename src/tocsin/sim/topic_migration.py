@@ -80,7 +80,7 @@ class Migrator:
         yield self._network.sent(source, self._manager)  # (5) Topic Release Complete
         migration.released_s = self._kernel.now_s
         self._pool.release()
-        yield from leaving  # until every client has its new connection
+        yield self._kernel.all_of(leaving)  # until every client has its new connection
         if not migration.acquiring:
             yield from self._acquired(migration)  # a topic without clients: nobody asked for it
         yield self._ready[topic]

@@ -71,7 +71,9 @@ class Coordinates:
             ),
             below("error-below-6-percent", "[ePulsar §5.3, figure 3b]", "< 6 % of the RTT", worst_share, ERROR_SHARE),
         ]
-        files = figures.draw(out, "epulsar-coordinates-star", lambda figure: _draw_star(figure, by_setting))
+        files = figures.draw(
+            out, "epulsar-coordinates-star", lambda figure: _draw_star(figure, by_setting), height_in=4.0
+        )
         notes = [
             "A probe measures the RTT with 2 % of spread and one packet in a hundred delayed to the double; each agent "
             f"probes one other per round for {SETTLE_ROUNDS} rounds. The paper's noise is that of its machine.",
@@ -94,7 +96,7 @@ class Coordinates:
         body = "## Mean error per setting\n\n" + table(
             ("nodes", *(f"RTT {rtt} ms" for rtt in RTTS_MS)),
             [
-                (nodes, *(float(group[group.rtt_ms == rtt].error_ms.iloc[0]) for rtt in RTTS_MS))
+                (int(nodes), *(float(group[group.rtt_ms == rtt].error_ms.iloc[0]) for rtt in RTTS_MS))
                 for nodes, group in by_setting.groupby("nodes")
             ],
         )
@@ -136,24 +138,24 @@ def _measured(setting: Mapping[str, Any]) -> list[Row]:
 def _draw_star(figure: Figure, by_setting: Any) -> None:
     left, right = figure.subplots(1, 2)
     for number, (rtt_ms, group) in enumerate(by_setting.groupby("rtt_ms")):
-        style = {"color": figures.COLOURS[number], "marker": figures.MARKERS[number], "label": f"{rtt_ms} ms"}
+        style = {"color": figures.COLOURS[number], "marker": figures.MARKERS[number], "label": f"{rtt_ms:g} ms"}
         left.plot(group.nodes, group.error_ms, **style)
     left.set(title="Error against cluster size", xlabel="agents in the cluster", ylabel="mean error of a pair (ms)")
     left.set_xscale("log", base=2)
     left.set_xticks(NODES, [str(nodes) for nodes in NODES])
-    left.set_ylim(0, 4)
+    left.set_ylim(0, 4.2)
     figures.seed_line(left, ERROR_MS, "ePulsar: below 3.5 ms")
     for number, (nodes, group) in enumerate(by_setting[by_setting.nodes.isin([2, 8, 32, 128])].groupby("nodes")):
         right.plot(
             group.rtt_ms, 100 * group.error_share, color=figures.GREY, alpha=0.4 + 0.2 * number,
-            marker=figures.MARKERS[number], label=f"{nodes} agents", zorder=2 + number,
+            marker=figures.MARKERS[number], label=f"{nodes:g} agents", zorder=2 + number,
         )  # fmt: skip
     right.set(title="Error against the RTT", xlabel="true RTT (ms)", ylabel="mean error of a pair (% of RTT)")
     right.set_ylim(0, 7)
     right.set_xticks(RTTS_MS)
     figures.seed_line(right, 100 * ERROR_SHARE, "ePulsar: below 6 %")
-    left.legend(title="true RTT", ncols=2, loc="upper left", bbox_to_anchor=(0.0, 0.86))
-    right.legend(ncols=2, loc="upper left", bbox_to_anchor=(0.0, 0.85))
+    for axes, title in ((left, "true RTT"), (right, "cluster")):
+        axes.legend(title=title, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 def _draw_measured(figure: Figure, measured: Any) -> None:

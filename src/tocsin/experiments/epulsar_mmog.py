@@ -52,7 +52,7 @@ class Mmog:
         body = "## Per run\n\n" + table(*episode_table(rows))
         notes = [
             f"Five cities: {', '.join(mmog.CITIES)}; delays by great circle as in `epulsar-placement`. Topics start "
-            "where hashing puts them. Eight groups of about eight. One message in 75 is followed."
+            "where hashing puts them. Sixteen groups of about four. One message in 75 is followed."
         ]
         return Report(metrics, claims, files, body, notes)
 
@@ -60,24 +60,25 @@ class Mmog:
 def _draw(figure: Figure, rows: Any) -> None:
     axes = figure.add_subplot()
     messages = rows[(rows.kind == "message") & (rows.run == 0)]
-    for number, (_, mine) in enumerate(messages.groupby("topic")):
-        mine = mine.sort_values("at_s")
+    for topic, mine in messages.groupby("topic"):
+        city, mine = mmog.city_of(topic), mine.sort_values("at_s")
         # An avatar that leaves the area of interest and comes back later is two lines, not one across the gap.
         for _, stay in mine.groupby((mine.at_s.diff() > 3.0).cumsum()):
             axes.plot(
-                stay.at_s,
-                stay.latency_ms,
-                color=figures.COLOURS[number % len(figures.COLOURS)],
-                linewidth=1.0,
-                alpha=0.85,
-            )
+                stay.at_s, stay.latency_ms, color=figures.COLOURS[mmog.CITIES.index(city)], linewidth=1.2, alpha=0.8,
+                label=f"avatar in {city}",
+            )  # fmt: skip
     axes.set(
-        title="What one player hears: a line per avatar, while it is in the player's area of interest",
+        title="What one player hears: a line per avatar while it is in the area of interest",
         xlabel="time (s)", ylabel="E2E latency (ms)",
     )  # fmt: skip
     axes.set_ylim(0, None)
     axes.set_xlim(0, float(messages.at_s.max()))
     figures.seed_line(axes, BOUND_MS, "bound in ePulsar: 100 ms")
+    by_label = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(
+        [by_label[label] for label in sorted(by_label)], sorted(by_label), loc="outside lower center", ncols=3
+    )
 
 
 EXPERIMENT = Mmog()

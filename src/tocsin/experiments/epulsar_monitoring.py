@@ -21,7 +21,7 @@ from tocsin.policies.partition_types import TopicName
 from tocsin.sim.kernel import seed_from
 from tocsin.sim.topic_control import PERIOD_S
 
-TOPICS = (100, 200, 400, 600, 800, 1000)
+TOPICS = (100, 250, 500, 750, 1000)
 CLIENTS = (2, 8, 32, 128)
 
 
@@ -81,7 +81,7 @@ class Monitoring:
             ),
             shows("considerable-saving", six, "considerable savings", f"{most:.1f} × at 128 clients", most > 2),
         ]  # fmt: skip
-        files = figures.draw(out, "epulsar-monitoring", lambda figure: _draw(figure, rows), width_in=5.2, height_in=3.6)
+        files = figures.draw(out, "epulsar-monitoring", lambda figure: _draw(figure, rows), width_in=6.4, height_in=3.6)
         body = "## Bytes per topic and report\n\n" + table(
             ("clients per topic", "Tocsin", "all pairs"),
             [
@@ -112,9 +112,8 @@ def _draw(figure: Figure, rows: Any) -> None:
     ends.append((float(ours.iloc[-1]), "Tocsin, any number of clients"))
     axes.set_yscale("log")
     axes.set(title="Monitoring traffic of one broker", xlabel="topics hosted", ylabel="kB/s (log scale)", xticks=TOPICS)
-    axes.set_xlim(50, 1950)
     for value, text in _apart(ends):
-        axes.annotate(text, (1030, value), fontsize=8, va="center", color="#222222")
+        axes.annotate(text, (1030, value), fontsize=8, va="center", color="#222222", annotation_clip=False)
 
 
 def _apart(ends: Sequence[tuple[float, str]], factor: float = 1.35) -> list[tuple[float, str]]:

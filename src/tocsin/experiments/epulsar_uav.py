@@ -77,7 +77,7 @@ def _draw(figure: Figure, rows: Any) -> None:
         axes.plot(mine.at_s, mine.latency_ms, color=figures.BLUE, linewidth=0.9, label="E2E latency of its topic")
         axes.axhline(BOUND_MS, color="#222222", linestyle=(0, (4, 3)), linewidth=0.9, label="bound in ePulsar: 40 ms")
         axes.set_ylabel(f"swarm {number + 1}\n(ms)", fontsize=8)
-    panels[0].set_title("End-to-end latency of one topic per swarm; each crossing is a transient that migration ends")
+    panels[0].set_title("E2E latency of one topic per swarm: migration ends what a zone crossing begins")
     panels[-1].set_xlabel("time (s)")
     panels[0].set_ylim(0, None)
     panels[0].set_xlim(0, float(messages.at_s.max()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from partition_worlds import PARAMS, after, at, broker, overloaded, topic, world
 
@@ -11,7 +12,7 @@ from tocsin.coords.coordinate import one_way_s
 from tocsin.model.ids import BrokerId
 from tocsin.policies.partition import expected_from_centroids, plan
 from tocsin.policies.partition_baselines import POLICIES, all_pairs, consistent_hash, expected_from_all_pairs
-from tocsin.policies.partition_monitor import pack, pack_all_pairs, summarise
+from tocsin.policies.partition_monitor import pack, pack_all_pairs, summarise, summarise_by_place
 from tocsin.policies.partition_types import (
     Departure,
     Move,
@@ -242,3 +243,25 @@ def test_the_packed_report_has_one_size_and_the_naive_one_grows_with_the_clients
     assert {sizes(clients)[0] for clients in (0, 1, 10, 100_000 // 1_000, 300)} == {sizes(1)[0]}
     assert sizes(100)[1] - sizes(50)[1] == 50 * 2 * 88
     assert isinstance(topic("t", WEST, [], []).report, TopicReport)
+
+
+def test_reports_made_by_place_are_the_reports_made_one_by_one() -> None:
+    places = [at(0, 0, 5), at(40, 10, 3), at(80, -20, 1)]
+    producer_place, consumers_at = np.array([0, 2, 1]), np.array([[1, 2, 0], [0, 0, 3], [2, 1, 4]])
+    names = [TopicName(f"t{n}") for n in range(3)]
+    together = summarise_by_place(
+        names, [one.broker for one in THREE], [one.coordinate for one in THREE], places, producer_place, consumers_at
+    )
+    for row, name in enumerate(names):
+        consumers = [places[place] for place in range(3) for _ in range(consumers_at[row, place])]
+        alone = summarise(name, THREE[row].broker, THREE[row].coordinate, [places[producer_place[row]]], consumers)
+        mine = together[row]
+        assert (mine.topic, mine.broker, mine.producers, mine.consumers) == (name, alone.broker, 1, alone.consumers)
+        assert mine.producer_centroid == alone.producer_centroid
+        assert mine.consumer_centroid is not None
+        assert alone.consumer_centroid is not None
+        assert mine.consumer_centroid.vector == pytest.approx(alone.consumer_centroid.vector)
+        assert mine.consumer_centroid.height_s == pytest.approx(alone.consumer_centroid.height_s)
+        assert (mine.deviation_s, mine.worst_latency_s) == pytest.approx((alone.deviation_s, alone.worst_latency_s))
+    new = summarise_by_place(names, [one.broker for one in THREE], None, places, producer_place, consumers_at)
+    assert all(report.worst_latency_s == float("inf") for report in new)

@@ -37,11 +37,13 @@ class Coordinates:
     default_runs: int = 5
 
     def settings(self, runs: int, **options: str) -> Sequence[Mapping[str, Any]]:
+        """Options: `matrix` = a square table of RTTs in ms, `nodes_at_most` on the star (128)."""
         path = options.get("matrix") or shared_file(MEASURED)
+        largest = int(options.get("nodes_at_most", max(NODES)))
         settings: list[dict[str, Any]] = []
         for run in range(runs):
             seed = seed_from(self.name, run)
-            settings.append({"world": "star", "seed": seed, "run": run})
+            settings.append({"world": "star", "seed": seed, "run": run, "nodes_at_most": largest})
             if path is not None:
                 settings.append({"world": "measured", "seed": seed, "run": run, "path": str(path)})
         return settings
@@ -105,7 +107,7 @@ class Coordinates:
 
 def _stars(setting: Mapping[str, Any]) -> list[Row]:
     rows = []
-    for nodes in NODES:
+    for nodes in (nodes for nodes in NODES if nodes <= setting["nodes_at_most"]):
         for rtt_ms in RTTS_MS:
             rng = np.random.default_rng(seed_from(setting["seed"], nodes, rtt_ms))
             truth_s = worlds.star(nodes, rtt_ms * 1e-3)

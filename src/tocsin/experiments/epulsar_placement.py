@@ -227,7 +227,7 @@ def _compared(
 
 def _draw(figure: Figure, means: Any) -> None:
     grid = figure.subplots(2, 2)
-    top = {scenario: 100.0 * float(means.loc[scenario].violations.max()) for scenario in ("mmog", "uav")}
+    top = {scenario: 1.0 + 100.0 * float(means.loc[scenario].violations.max()) for scenario in ("mmog", "uav")}
     for row, (scenario, places, bound_ms, what) in enumerate(
         (("mmog", CITIES, 100.0, "cities"), ("uav", ZONES, 40.0, "MEC zones"))
     ):

@@ -8,7 +8,7 @@ Messages carry no payload: a simulation may follow a sample of them and state th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -25,6 +25,8 @@ class Message:
     published_s: float
     waiting: set[str]
     """Consumers that have not had it."""
+    accepted: bool = False
+    """The home has it. A broker that was no longer the home when it came has not."""
 
 
 @dataclass(slots=True)
@@ -35,8 +37,10 @@ class Session:
     """The broker that counts the client as connected, and sends to it."""
     connected: BrokerId | None = None
     """The broker the client believes to be connected to, and publishes to."""
-    unsent: list[Message] = field(default_factory=list)
+    unaccepted: deque[Message] = field(default_factory=deque)
+    """Published and not known to be accepted, oldest first: sent again, in order, when connected anew."""
     unreceived: list[Message] = field(default_factory=list)
+    """Accepted for this consumer while it was not attached."""
 
 
 @dataclass(slots=True)
@@ -99,25 +103,22 @@ class TopicWorld:
         state = self.topics[topic]
         message = Message(topic, producer, self.kernel.now_s, set(state.consumers))
         self.owed += len(message.waiting)
-        self._submit(message)
+        session = self.sessions[producer, topic]
+        session.unaccepted.append(message)
+        if session.connected is not None:
+            self._submit(message, session.connected)
         return message
 
-    def _submit(self, message: Message) -> None:
-        session = self.sessions[message.producer, message.topic]
-        if session.connected is None:
-            session.unsent.append(message)
-        else:
-            self.network.send(message.producer, session.connected, self._at_broker, session.connected, message)
+    def _submit(self, message: Message, broker: BrokerId) -> None:
+        self.network.send(message.producer, broker, self._at_broker, broker, message)
 
     def _at_broker(self, broker: BrokerId, message: Message) -> None:
-        if self.topics[message.topic].home != broker:
-            # Released while the message was on its way: not acknowledged, so its producer sends it again.
-            session = self.sessions[message.producer, message.topic]
-            if session.connected == broker:
-                session.unsent.append(message)  # the news of the release is right behind
-            else:
-                self._submit(message)
-            return
+        if self.topics[message.topic].home != broker or message.accepted:
+            return  # released meanwhile: its producer, never told that it was accepted, will send it again
+        message.accepted = True
+        unaccepted = self.sessions[message.producer, message.topic].unaccepted
+        while unaccepted and unaccepted[0].accepted:
+            unaccepted.popleft()
         for consumer in sorted(message.waiting):
             self._towards(consumer, message, broker)
 
@@ -176,6 +177,5 @@ class TopicWorld:
         """The client knows that it is connected, and sends what it has kept."""
         session = self.sessions[client, topic]
         session.connected = broker
-        kept, session.unsent = session.unsent, []
-        for message in kept:
-            self._submit(message)
+        for message in session.unaccepted:
+            self._submit(message, broker)

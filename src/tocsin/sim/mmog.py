@@ -51,8 +51,8 @@ class MmogSetting:
 class MmogOutcome:
     latencies: dict[TopicName, list[tuple[float, float]]]
     """Per topic: (published, latency until the last consumer had it), seconds."""
-    heard: list[tuple[TopicName, float, float]]
-    """What the first player heard: (topic, published, latency)."""
+    heard: dict[str, list[tuple[TopicName, float, float]]]
+    """What each player heard: (topic, published, latency)."""
     moves: list[MoveMade]
     migrations: list[Migration]
     regroupings: int
@@ -92,12 +92,11 @@ def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogOutcome:
     control = TopicControl(world, migrator, MANAGER, brokers, lambda player: at_server[place_of[player]], policy)
 
     latencies: dict[TopicName, list[tuple[float, float]]] = {name: [] for name in world.topics}
-    heard: list[tuple[TopicName, float, float]] = []
+    heard: dict[str, list[tuple[TopicName, float, float]]] = {player: [] for player in players}
 
     def delivered(message: Message, consumer: str) -> None:
         latency_s = kernel.now_s - message.published_s
-        if consumer == players[0]:
-            heard.append((message.topic, message.published_s, latency_s))
+        heard[consumer].append((message.topic, message.published_s, latency_s))
         if not message.waiting:
             latencies[message.topic].append((message.published_s, latency_s))
 

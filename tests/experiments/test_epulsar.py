@@ -65,18 +65,10 @@ def test_with_half_a_ping_per_direction_nobody_violates(tmp_path: Path) -> None:
     assert metrics["mmog_violations_percent_consistent-hash"] == 0.0
 
 
-@pytest.mark.spark
-def test_monitoring_is_the_same_on_spark_and_here(tmp_path: Path) -> None:
+def test_monitoring_claims_hold(tmp_path: Path) -> None:
     experiment = runner.find("epulsar-monitoring")
-    settings = experiment.settings(1)
-    here = runner.run_here(experiment, settings)
-    seen: list[tuple[int, int]] = []
-    with runner.spark_context() as spark:
-        there = runner.run_on_spark(experiment, settings, spark, lambda done, total: seen.append((done, total)))
-    assert there.equals(here)
-    assert seen[-1] == (4, 4)
-    found = claims_of("epulsar-monitoring", here, tmp_path)
-    assert found["independent-of-clients"]["holds"]
+    found = claims_of("epulsar-monitoring", runner.run_here(experiment, experiment.settings(1)), tmp_path)
+    assert all(claim["holds"] for id, claim in found.items() if id != "metrics"), found
     assert found["metrics"]["bytes_per_topic"] == 239.0
 
 

@@ -21,7 +21,8 @@ from tocsin.policies.partition_types import (
     remembered,
 )
 
-PARAMS = PartitionParams()
+PARAMS = PartitionParams(headroom=0.0)
+"""Without headroom, so that hand-made worlds have round numbers; it has a test of its own."""
 
 
 def at(x_ms: float, y_ms: float = 0.0, height_ms: float = 0.0) -> Coordinate:

@@ -71,6 +71,20 @@ def test_a_topic_within_its_bound_stays_though_another_broker_is_closer() -> Non
     assert plan(world([topic("t", WEST, [at(30)], [at(30)], bound_ms=61)], THREE), PARAMS).moves == ()
 
 
+def test_headroom_moves_a_topic_before_its_bound_and_asks_more_of_the_new_home() -> None:
+    """95 ms of 100 by coordinates may be 101 by the clock. With a tenth kept free the topic moves."""
+    careful = replace(PARAMS, headroom=0.10)
+    close = topic("t", WEST, [at(47.5)], [at(47.5)], bound_ms=100)
+    assert plan(world([close], (WEST, MIDDLE)), PARAMS).moves == ()
+    assert moves(plan(world([close], (WEST, MIDDLE)), careful)) == [("t", "west", "middle", "latency")]
+    tight = topic("t", WEST, [at(47.5)], [at(47.5)], bound_ms=36)
+    answer = plan(
+        world([tight], (WEST, MIDDLE)), careful
+    )  # 35 ms in the middle: within the bound, not within its target
+    assert moves(answer) == [("t", "west", "middle", "latency")]
+    assert answer.unmet == ()
+
+
 def test_the_most_constrained_topic_chooses_first() -> None:
     """`picky` can live only in the east, `easy` anywhere but in the west; the east has room for one."""
     small = (WEST, MIDDLE, replace(EAST, rate_limit_per_s=10.0))

@@ -34,6 +34,8 @@ ZONES = (2, 4, 8, 16, 24, 32)
 CLIENTS, GROUPS, MMOG_BOUND_S = 1024, 128, 0.100
 SWARMS, MEMBERS, UAV_BOUND_S = 16, 8, 0.040
 PERMUTATIONS_PER_TASK = 20
+PARAMS = PartitionParams(headroom=0.0)
+"""The paper's own policy: new topics take the best broker there is, so headroom would change next to nothing."""
 LABELS = {"partition": "Tocsin (centroids)", "all-pairs": "all pairs", "consistent-hash": "consistent hashing"}
 
 
@@ -211,7 +213,7 @@ def _compared(
     index = {broker.broker: number for number, broker in enumerate(topology.brokers)}
     rows = []
     for policy, plan in POLICIES.items():
-        moved = {move.topic: move.target for move in plan(snapshot, PartitionParams()).moves}
+        moved = {move.topic: move.target for move in plan(snapshot, PARAMS).moves}
         homes = np.array([index[moved.get(one.report.topic, one.report.broker)] for one in topics])
         latency_s = topology.leg_s[homes, producer_place][:, None] + topology.leg_s[homes]
         late = (latency_s > bound_s + 1e-12) & (pairs > 0)

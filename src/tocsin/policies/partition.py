@@ -79,7 +79,7 @@ def plan_with(estimate: Estimate, snapshot: PartitionSnapshot, params: Partition
     brokers = sorted(snapshot.brokers, key=lambda broker: broker.broker)
     topics = sorted(snapshot.topics, key=lambda topic: topic.report.topic)
     world = _World(estimate, topics, brokers, snapshot.now_s, params)
-    violated = world.worst_s > world.bound_s  # lines 15–17
+    violated = world.worst_s > world.target_s  # lines 15–17
     tried = np.zeros(len(topics), dtype=bool)
     picked = violated | world.picked_from_overloaded(tried)  # lines 18–21
     while picked.any():
@@ -109,6 +109,7 @@ class _World:
         homeless = self.home < 0
         self.bound_s = np.array([np.inf if topic.bound_s is None else topic.bound_s for topic in topics])
         self.bound_s[homeless] = np.inf
+        self.target_s = self.bound_s * (1.0 - params.headroom)
         self.worst_s = np.array([topic.report.worst_latency_s for topic in topics])
         self.loads = Loads.of(brokers, self.home, self.rates, params)
         self.moves: list[Move] = []
@@ -143,7 +144,7 @@ class _World:
         """
         chosen = [self.topics[row] for row in rows]
         expected_s = np.ascontiguousarray(self.estimate(chosen, self.brokers))
-        feasible = expected_s <= self.bound_s[rows, None]
+        feasible = expected_s <= self.target_s[rows, None]
         counts = feasible.sum(axis=1)
         # Nothing feasible means that the whole list is [§3.4.1], so such topics come last. Equals go by name.
         order = np.argsort(np.where(counts == 0, len(self.brokers), counts), kind="stable")
@@ -167,7 +168,9 @@ class _World:
             if target >= 0:
                 self._move(row, target, float(before_s[at]), float(after_s[at]), bool(violated[row]))
             self._unmet.pop(row, None)
-            if shortfall in _SHORTFALLS and violated[row]:
+            was_s = float(self.worst_s[row])
+            will_be_s = float(after_s[at]) if target >= 0 else was_s
+            if shortfall in _SHORTFALLS and min(was_s, will_be_s) > self.bound_s[row]:
                 self._unmet[row] = self._fell_short(row, expected_s[at], _SHORTFALLS[shortfall])
         return bool((targets >= 0).any())
 

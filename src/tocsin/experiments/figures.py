@@ -74,20 +74,21 @@ def draw(
     return paths
 
 
-def seed_line(axes: Axes, value: float, text: str, *, at: float = 0.99, above: bool = True) -> None:
+def seed_line(axes: Axes, value: float, text: str, *, at: float = 0.99, gap_points: float = 2.0) -> None:
     """A dashed line at a number of the seed document, labelled on the line itself.
 
-    `at` is where the label stands along the x axis, from 0 to 1; right of the middle it is right-aligned.
+    `at` is where the label stands along the x axis, from 0 to 1; right of the middle it is right-aligned. A larger gap
+    lifts it over data near the line; a negative one puts it below.
     """
     axes.axhline(value, color="#222222", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1.5)
     axes.annotate(
         text,
         xy=(at, value),
         xycoords=("axes fraction", "data"),
-        xytext=(0, 2 if above else -2),
+        xytext=(0, gap_points),
         textcoords="offset points",
         ha="right" if at > 0.5 else "left",
-        va="bottom" if above else "top",
+        va="bottom" if gap_points >= 0 else "top",
         fontsize=7.5,
         color="#222222",
     )

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from partition_worlds import PARAMS, after, at, broker, overloaded, topic, world
 
+from tests.policies.partition_worlds import PARAMS, after, at, broker, overloaded, topic, world
 from tocsin.coords.coordinate import one_way_s
 from tocsin.model.ids import BrokerId
 from tocsin.policies.partition import expected_from_centroids, plan

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_worlds import PARAMS, after, at, broker, overloaded, topic, world
 
+from tests.policies.partition_worlds import PARAMS, after, at, broker, overloaded, topic, world
 from tocsin.coords.coordinate import Coordinate
 from tocsin.policies.partition import expected_from_centroids, plan
 from tocsin.policies.partition_baselines import all_pairs, expected_from_all_pairs

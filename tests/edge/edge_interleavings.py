@@ -140,6 +140,8 @@ class Network:
                 (operator, size_pct), *rest = budget.changes
                 budget.changes = tuple(rest)
                 self.sizes_pct[OperatorId(operator)] = size_pct
+                for one in self.nodes.values():
+                    one.host.sizes_changed()  # type: ignore[attr-defined]
             case "die":
                 budget.deaths -= 1
                 self.dead[action.node] = set(self.nodes[action.node].placement.here)

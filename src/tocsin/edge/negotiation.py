@@ -210,10 +210,10 @@ class Negotiator:
 
     def _demand_reply(self, message: Message, nothing: bool) -> Message:
         reply = self._message(MessageType.OP_DEMAND_REPLY, message.sender, message.round)
-        if nothing:
-            return reply
         usage = self.host.usage()
-        theirs = [one for one in self._available().values() if one.destination == message.sender]
+        if nothing or self.rules.load_pct(usage) <= self.rules.thresholds.target_pct:
+            return reply  # [AMI listing 8, lines 2–3]
+        theirs = self._available(message.sender).values()
         return replace(
             reply,
             transfers=policy.givable(theirs, message.size_pct, usage, self.rules),
@@ -366,11 +366,14 @@ class Negotiator:
 
     # Words.
 
-    def _available(self) -> dict[tuple[EdgeNodeId, tuple[OperatorId, ...]], Transfer]:
-        """What could move now, with what it uses now."""
+    def _available(self, only: EdgeNodeId | None = None) -> dict[tuple[EdgeNodeId, tuple[OperatorId, ...]], Transfer]:
+        """What could move now (to one neighbour, if named), with what it uses now."""
         return {
-            (one.destination, one.operators): replace(one, usage=self.host.usage_of(one.operators))
+            (one.destination, one.operators): Transfer(
+                one.operators, one.destination, self.host.usage_of(one.operators)
+            )
             for one in self.placement.available_transfers()
+            if only is None or one.destination == only
         }
 
     def _answer(self, message: Message, answer: Message | Code | None) -> list[Effect]:
@@ -391,7 +394,10 @@ class Negotiator:
         size_pct: float = 0.0,
         transfers: tuple[Transfer, ...] = (),
     ) -> Message:
-        return self._stamped(Message(type_, self.node, receiver, round_, size_pct=size_pct, transfers=transfers))
+        return Message(
+            type_, self.node, receiver, round_, size_pct=size_pct, transfers=transfers,
+            sender_epoch=self.epoch, receiver_epoch=self.peers[receiver],
+        )  # fmt: skip
 
     def _stamped(self, message: Message) -> Message:
         return replace(message, sender_epoch=self.epoch, receiver_epoch=self.peers[message.receiver])

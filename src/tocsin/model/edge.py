@@ -85,7 +85,7 @@ class Tree:
             found.setdefault(child, [])
         return {node: tuple(children) for node, children in found.items()}
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[EdgeNodeId, ...]:
         return tuple(self.children)
 

@@ -18,10 +18,17 @@ class SizedHost:
         self.running: set[OperatorId] = set(running)
         self.idle: set[OperatorId] = set()
         """Frozen or not yet confirmed: they take their memory, but do not run."""
+        self._memory_pct: float | None = None
+
+    def sizes_changed(self) -> None:
+        """To be called when an operator held here has another size."""
+        self._memory_pct = None
 
     def memory_pct(self) -> float:
         """Added up in the order of the ids: a sum must not depend on the order in which operators came."""
-        return sum(self._sizes_pct[operator] for operator in sorted(self.running | self.idle))
+        if self._memory_pct is None:
+            self._memory_pct = sum(self._sizes_pct[operator] for operator in sorted(self.running | self.idle))
+        return self._memory_pct
 
     def usage(self) -> Usage:
         return Usage(self.memory_pct())
@@ -46,10 +53,13 @@ class SizedHost:
 
     def hold(self, parcels: Sequence[Parcel]) -> None:
         self.idle.update(parcel.operator for parcel in parcels)
+        self._memory_pct = None
 
     def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Leftover]) -> None:
         self.resume(operators)
 
     def let_go(self, operators: Sequence[OperatorId], taker: EdgeNodeId) -> tuple[Leftover, ...]:
+        self.running.difference_update(operators)
         self.idle.difference_update(operators)
+        self._memory_pct = None
         return ()

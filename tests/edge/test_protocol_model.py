@@ -40,7 +40,7 @@ CASES = {
     ),
     "the full node becomes empty and the empty one full while operators that feed each other move": (
         FEEDING, {"u": 8.0, "v": 8.0, "x": 54.0, "y": 30.0},
-        Budget(periods=2, time_outs=1, changes=(("x", 20.0), ("y", 54.0))),
+        Budget(periods=1, time_outs=2, changes=(("x", 20.0), ("y", 54.0))),
     ),
 }  # fmt: skip
 

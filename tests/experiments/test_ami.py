@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tocsin.experiments import ami, ami_scale, runner
@@ -28,26 +29,27 @@ def test_the_measures_of_a_pair_of_runs_by_hand() -> None:
     assert found["excess_without"] == 2 * (10 + 15 + 10)
 
 
-def test_ami_relieves_nodes_as_the_thesis_claims_and_writes_its_figures(tmp_path: Path) -> None:
-    experiment = ami.EXPERIMENT
-    table = runner.run_here(experiment, experiment.settings(2, sensitivity="no"))
-    answer = runner.finish(experiment, 2, table, tmp_path)
+@pytest.fixture(scope="module")
+def two_runs() -> pa.Table:
+    return runner.run_here(ami.EXPERIMENT, ami.EXPERIMENT.settings(2, sensitivity="no"))
+
+
+def test_ami_relieves_nodes_as_the_thesis_claims_and_writes_its_figures(two_runs: pa.Table, tmp_path: Path) -> None:
+    answer = runner.finish(ami.EXPERIMENT, 2, two_runs, tmp_path)
     assert all(claim["holds"] for claim in answer["claims"]), answer["claims"]
     assert answer["metrics"]["overload_reduction_pct"] > 60
     assert {Path(path).name for path in answer["files"]} >= {"ami.parquet", "ami-figure-15.png", "ami-figure-16.svg"}
 
 
-def test_a_claim_of_ami_fails_when_the_runs_do_not_support_it(tmp_path: Path) -> None:
-    """Swap with and without: nothing may hold."""
-    experiment = ami.EXPERIMENT
-    table = runner.run_here(experiment, experiment.settings(1, sensitivity="no"))
+def test_a_claim_of_ami_fails_when_the_runs_do_not_support_it(two_runs: pa.Table, tmp_path: Path) -> None:
+    """Swap with and without: no claim about overload may hold."""
     swapped = {"without": "with", "with": "without"}
     names = []
-    for name in table.column_names:
+    for name in two_runs.column_names:
         stem, _, last = name.rpartition("_")
         names.append(f"{stem}_{swapped[last]}" if last in swapped else name)
     names = [{"fewer_pct": "more_pct", "more_pct": "fewer_pct"}.get(name, name) for name in names]
-    report = experiment.report(table.rename_columns(names), tmp_path)
+    report = ami.EXPERIMENT.report(two_runs.rename_columns(names), tmp_path)
     assert [claim.holds for claim in report.claims][:2] == [False, False]
 
 

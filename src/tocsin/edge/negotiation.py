@@ -37,7 +37,7 @@ from tocsin.edge.messages import (
 from tocsin.edge.placement import Placement
 from tocsin.model.edge import NOTHING, EdgeNodeId, OperatorId, Transfer, Usage, total_usage
 from tocsin.policies import transfer as policy
-from tocsin.policies.transfer import Band, Reply, Rules, Urgency
+from tocsin.policies.transfer import DEFAULT_RULES, Band, Reply, Rules, Urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,9 @@ class Timing:
     """How long a promise (or the expectation of promised operators) stands: longer than the wait for all replies."""
     repeat_s: float = 1.0
     """How often an unanswered hand-over is repeated."""
+
+
+DEFAULT_TIMING = Timing()
 
 
 @dataclass(slots=True)
@@ -88,8 +91,8 @@ class Negotiator:
         placement: Placement,
         host: OperatorHost,
         peers: Mapping[EdgeNodeId, int],
-        rules: Rules = Rules(),
-        timing: Timing = Timing(),
+        rules: Rules = DEFAULT_RULES,
+        timing: Timing = DEFAULT_TIMING,
         epoch: int = 0,
     ) -> None:
         self.node = placement.node

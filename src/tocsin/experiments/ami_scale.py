@@ -35,10 +35,8 @@ def measure(setting: Mapping[str, Any]) -> dict[str, Any]:
     world = deploy(Deployment(nodes=nodes, operators=operators), np.random.default_rng(seed_from(seed, nodes, "world")))
     fluctuation = Fluctuation(at_once=max(1, round(nodes / NODES_AN_ALTERATION)))
     changes = fluctuate(fluctuation, list(world.placement), np.random.default_rng(seed_from(seed, nodes, "changes")))
-    logs: list[EdgeLog] = []
     runs = [EdgeRun(protocol=protocol, loss=float(setting["loss"])) for protocol in (False, True)]
-    for run in runs:
-        logs.append(EdgeSimulation(Kernel(seed), world, changes, run).run())
+    logs = [EdgeSimulation(Kernel(seed), world, changes, run).run() for run in runs]
     without, with_ = logs
     minutes = runs[1].length_s / 60
     over = [float((log.samples > UPPER_PCT).sum()) for log in logs]
@@ -119,7 +117,7 @@ def _means(rows: pa.Table) -> dict[str, float]:
 
 def _body(means: Mapping[int, Mapping[str, float]]) -> str:
     columns = ("nodes", "messages a node and minute", "messages a moved operator", "moved a node and hour",
-               "leave overload, median s", "90 % s", "within 10 s %", "without: median s", "less overload %")  # fmt: skip
+               "leave overload: median s", "90 % s", "in 10 s %", "without: median s", "less overload %")  # fmt: skip
     rows = [(size, *(one[key] for key in _SHOWN)) for size, one in means.items()]
     return "## As the tree grows\n\n" + table(columns, rows)
 

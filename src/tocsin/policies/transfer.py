@@ -94,6 +94,9 @@ class Rules:
         return self.load_pct(usage) <= self.thresholds.upper_pct + _ROUNDING_PCT
 
 
+DEFAULT_RULES = Rules()
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What one neighbour answered, as far as a decision needs it."""

@@ -1,4 +1,4 @@
-"""A tree of edge nodes in virtual time: the same negotiators that run live, on links with a delay that may lose messages.
+"""A tree of edge nodes in virtual time: the negotiators that run live, on links that delay and may lose messages.
 
 `EdgeSimulation` drives one run with or without the protocol. It logs what the thesis logs, every two seconds the memory
 of each node [AMI §4.2], and counts messages, hand-overs and how long overloads last.
@@ -21,11 +21,11 @@ from tocsin.edge.messages import (
     PeriodElapsed,
     SendMessage,
 )  # fmt: skip
-from tocsin.edge.negotiation import Negotiator, Timing
+from tocsin.edge.negotiation import DEFAULT_TIMING, Negotiator, Timing
 from tocsin.edge.placement import Placement
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId
-from tocsin.policies.transfer import Rules
+from tocsin.policies.transfer import DEFAULT_RULES, Rules
 from tocsin.sim.edge_host import SizedHost
 from tocsin.sim.edge_workload import Change, EdgeWorld
 from tocsin.sim.kernel import LATE, Kernel, Timer
@@ -41,11 +41,11 @@ class EdgeRun:
     log_s: float = 2.0
     length_s: float = 964.0
     delay_s: float = 0.02
-    """Between neighbours, one way. The thesis' network simulator does not disclose its own; 20 ms is a metering link."""
+    """Between neighbours, one way. The thesis does not disclose its own."""
     loss: float = 0.0
     """The chance that a message is lost."""
-    timing: Timing = Timing()
-    rules: Rules = Rules()
+    timing: Timing = DEFAULT_TIMING
+    rules: Rules = DEFAULT_RULES
 
 
 @dataclass

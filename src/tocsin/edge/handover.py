@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tocsin.edge.messages import Code, Leftover, Message, MessageType, Parcel, RoundId
+from tocsin.edge.messages import Code, Message, MessageType, Parcel, Piece, RoundId
 from tocsin.edge.placement import Placement
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage, total_usage
 from tocsin.policies.transfer import Rules
@@ -50,10 +50,10 @@ class OperatorHost(Protocol):
     def hold(self, parcels: Sequence[Parcel]) -> None:
         """Restore them, but keep what arrives for them until `start`."""
 
-    def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Leftover]) -> None:
+    def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Piece]) -> None:
         """Run them: first on the leftovers, then on what arrived meanwhile."""
 
-    def let_go(self, operators: Sequence[OperatorId], taker: EdgeNodeId) -> tuple[Leftover, ...]:
+    def let_go(self, operators: Sequence[OperatorId], taker: EdgeNodeId) -> tuple[Piece, ...]:
         """Forget them and return what arrived for them meanwhile, unless the host itself forwards it to the taker."""
 
 
@@ -198,7 +198,7 @@ class Handovers:
         self._placement.resume(operators)
         self._host.resume(operators)
 
-    def _settle(self, giver: EdgeNodeId, leftovers: tuple[Leftover, ...]) -> None:
+    def _settle(self, giver: EdgeNodeId, leftovers: tuple[Piece, ...]) -> None:
         operators = self.incoming.pop(giver).operators
         self._placement.confirm(operators)
         self._host.start(operators, leftovers)

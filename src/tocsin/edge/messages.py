@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import pyarrow as pa
+
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
 from tocsin.policies.transfer import Urgency
 
@@ -45,6 +47,8 @@ class Code(StrEnum):
     """The operators would take this node above U_t."""
     INFEASIBLE = "INFEASIBLE"
     """A stream would have to flow downwards: a peer of the operators is on the wrong side, or on its way there."""
+    UNAVAILABLE = "UNAVAILABLE"
+    """An ordered transfer that cannot be made from here now."""
     UNSETTLED = "UNSETTLED"
     """An earlier hand-over from the same neighbour is not finished here."""
 
@@ -65,13 +69,20 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
-    """Tuples for an operator that reached the node it has left; Arrow IPC bytes, or a watermark, in arrival order."""
+class Piece:
+    """What flows up a tree, addressed to an input of an operator: rows, or a watermark, never both.
+
+    Between two nodes pieces arrive in order and none is lost (a live link is TCP); messages may be lost and overtake.
+    """
 
     operator: OperatorId
     port: int
-    batch: bytes | None
+    batch: pa.RecordBatch | None
     watermark_us: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.batch is None else int(self.batch.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,8 @@ class Message:
     """In an opOfferTransferReply: why none of it was taken."""
     barrier: int = 0
     """How many pieces of data the sender had sent up when it wrote this, on the link between the two."""
-    leftovers: tuple[Leftover, ...] = ()
+    leftovers: tuple[Piece, ...] = ()
+    """With Clear: what reached the giver for operators that have moved down, in order."""
     sender_epoch: int = 0
     receiver_epoch: int = 0
 
@@ -128,7 +140,15 @@ class PeerJoined:
     epoch: int
 
 
-Event = PeriodElapsed | MessageReceived | DeadlinePassed | PeerDied | PeerJoined
+@dataclass(frozen=True, slots=True)
+class TransferOrdered:
+    """Someone wants operators elsewhere whatever the load: a node is drained, a test shuffles. The taker still decides
+    whether it has room."""
+
+    transfer: Transfer
+
+
+Event = TransferOrdered | PeriodElapsed | MessageReceived | DeadlinePassed | PeerDied | PeerJoined
 
 
 # Effects: what a driver has to do.

@@ -33,7 +33,8 @@ from tocsin.edge.messages import (
     RejectMessage,
     RoundId,
     SendMessage,
-)  # fmt: skip
+    TransferOrdered,
+)
 from tocsin.edge.placement import Placement
 from tocsin.model.edge import NOTHING, EdgeNodeId, OperatorId, Transfer, Usage, total_usage
 from tocsin.policies import transfer as policy
@@ -124,6 +125,8 @@ class Negotiator:
                 return self._on_period(now_s)
             case DeadlinePassed():
                 return self._on_deadline(now_s)
+            case TransferOrdered(transfer):
+                return self._on_order(transfer, now_s)
             case PeerDied(peer):
                 return self._on_peer_died(peer, now_s)
             case PeerJoined(peer, epoch):
@@ -161,6 +164,15 @@ class Negotiator:
         asked = tuple(requests)
         self.phase = Collecting(round_, band, asked, set(asked), now_s + self._timing.reply_within_s)
         return [SendMessage(request) for request in requests.values()]
+
+    def _on_order(self, wanted: Transfer, now_s: float) -> list[Effect]:
+        self._rounds += 1
+        transfer = self._available().get((wanted.destination, wanted.operators))
+        order = self._message(MessageType.OP_OFFER_TRANSFER_REQUEST, self.node, RoundId(self.node, self._rounds))
+        if transfer is None or transfer.destination not in self.peers or self.is_busy:
+            return [RejectMessage(replace(order, transfers=(wanted,)), Code.UNAVAILABLE)]
+        request = self.handovers.begin(transfer.destination, (transfer,), order.round, now_s)
+        return [SendMessage(self._stamped(request))]
 
     # Messages.
 
@@ -399,7 +411,7 @@ class Negotiator:
     ) -> Message:
         return Message(
             type_, self.node, receiver, round_, size_pct=size_pct, transfers=transfers,
-            sender_epoch=self.epoch, receiver_epoch=self.peers[receiver],
+            sender_epoch=self.epoch, receiver_epoch=self.peers.get(receiver, self.epoch),
         )  # fmt: skip
 
     def _stamped(self, message: Message) -> Message:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tocsin.edge.messages import Leftover, Parcel
+from tocsin.edge.messages import Parcel, Piece
 from tocsin.model.edge import EdgeNodeId, OperatorId, Usage
 
 
@@ -55,10 +55,10 @@ class SizedHost:
         self.idle.update(parcel.operator for parcel in parcels)
         self._memory_pct = None
 
-    def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Leftover]) -> None:
+    def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Piece]) -> None:
         self.resume(operators)
 
-    def let_go(self, operators: Sequence[OperatorId], taker: EdgeNodeId) -> tuple[Leftover, ...]:
+    def let_go(self, operators: Sequence[OperatorId], taker: EdgeNodeId) -> tuple[Piece, ...]:
         self.running.difference_update(operators)
         self.idle.difference_update(operators)
         self._memory_pct = None

@@ -9,7 +9,6 @@ import pyarrow as pa
 from edge_readings import in_seconds
 
 from tocsin.edge.messages import DeadlinePassed, Message, MessageReceived, Piece, SendMessage, TransferOrdered
-from tocsin.edge.negotiation import Timing
 from tocsin.edge.node import (
     EdgeNode,
     EmitResult,
@@ -21,6 +20,7 @@ from tocsin.edge.node import (
 )
 from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
+from tocsin.edge.rounds import Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Tree
 from tocsin.policies.transfer import Rules, Thresholds
 
@@ -28,10 +28,18 @@ ROOMY = Rules(Thresholds(lower_pct=1e6, upper_pct=1e9))
 
 
 class City:
-    def __init__(self, tree: Tree, plan: QueryPlan, placement: Mapping[OperatorId, EdgeNodeId]) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        plans: QueryPlan | list[QueryPlan],
+        placement: Mapping[OperatorId, EdgeNodeId],
+        memory_bytes: int = 1_000_000,
+        rules: Rules = ROOMY,
+    ) -> None:
         self.tree = tree
+        deployed = plans if isinstance(plans, list) else [plans]
         self.nodes = {
-            node: EdgeNode(node, tree, [plan], placement, 1_000_000, ROOMY, Timing(0.0, 0.0, 0.0))
+            node: EdgeNode(node, tree, deployed, placement, memory_bytes, rules, Timing(0.0, 0.0, 0.0))
             for node in tree.nodes
         }
         self.links: dict[EdgeNodeId, deque[Piece]] = {node: deque() for node in tree.nodes}

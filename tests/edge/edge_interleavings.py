@@ -23,8 +23,9 @@ from tocsin.edge.messages import (
     RejectMessage,
     SendMessage,
 )  # fmt: skip
-from tocsin.edge.negotiation import Collecting, Negotiator, Timing
+from tocsin.edge.negotiation import Negotiator
 from tocsin.edge.placement import Placement
+from tocsin.edge.rounds import Collecting, Timing
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId
 from tocsin.policies.transfer import Rules

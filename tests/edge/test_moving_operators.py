@@ -12,21 +12,27 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from edge_city import City
-from edge_readings import STREAMS, alarm_batches, alarms, reading_batches, readings
+from edge_readings import STREAMS, alarm_batches, alarms, in_seconds, reading_batches, readings
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tocsin.edge.dataflow import Observed
 from tocsin.edge.layout import lay_out, lowest_placement, prepare
-from tocsin.edge.messages import MessageType
+from tocsin.edge.messages import MessageType, PeerDied, PeriodElapsed, Piece
+from tocsin.edge.node import PieceReceived
+from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.query import EdgeQuery
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
+from tocsin.policies.transfer import Rules, Thresholds
 
 N = {number: EdgeNodeId(f"n{number}") for number in range(1, 8)}
 TREE = Tree.perfect_binary(7)
 DEEP = Tree({N[2]: N[1], N[3]: N[2], N[4]: N[3]}, N[1])
 QUERIES = {
     "exact": "CREATE EDGE QUERY q AS SELECT meter, window.start AS since, SUM(kwh) AS total, COUNT(*) AS n "
+    "FROM Readings GROUP BY meter, WINDOW(ts, '20 seconds')",
+    "again": "CREATE EDGE QUERY p AS SELECT meter, window.start AS since, SUM(kwh) AS total, COUNT(*) AS n "
     "FROM Readings GROUP BY meter, WINDOW(ts, '20 seconds')",
     "windows": "CREATE EDGE QUERY q LATENESS 20 SECONDS AS SELECT meter, window.start AS since, SUM(kwh) AS total, "
     "COUNT(*) AS n FROM Readings WHERE zone = 1 GROUP BY meter, WINDOW(ts, '40 seconds', '20 seconds') HAVING n > 0",
@@ -107,6 +113,53 @@ def test_memory_is_state_plus_what_is_queued() -> None:
     batch = readings(*[(2.0, "b", 1.0, 1)] * 100)
     city.read(N[4], "Readings", batch)
     assert flow.usage().memory_pct == pytest.approx(state_pct + 100 * batch.nbytes / 1_000_000)
+
+
+def test_a_node_whose_windows_fill_its_memory_hands_them_to_its_parent_by_itself() -> None:
+    """The whole protocol over real operators: state is measured, offered, accepted and moved; no window suffers."""
+    plans = [plan_of("exact", {"Readings": [N[4]]}), plan_of("again", {"Readings": [N[4]]})]
+    placement = lowest_placement(plans[0], DEEP) | lowest_placement(plans[1], DEEP)
+    city = City(DEEP, plans, placement, memory_bytes=80_000, rules=Rules(Thresholds(lower_pct=-20, upper_pct=60)))
+    aggregates = {operator for operator in placement if "aggregate" in operator}
+    for step in range(8):
+        rows = [(float(step), f"meter {step} {number}", 1.0, 1) for number in range(100)]
+        city.read(N[4], "Readings", readings(*rows))
+        for node in (N[4], N[3], N[2], N[1]):
+            city.happen(node, PeriodElapsed())
+            city.settle()
+    assert len(aggregates & city.nodes[N[4]].dataflow.running) == 1
+    assert len(aggregates & city.nodes[N[3]].dataflow.running) == 1
+    assert all(node.dataflow.usage().memory_pct <= 60 for node in city.nodes.values())
+    assert len(city.finish({"Readings": [N[4]]})) == 2 * 800
+
+
+def test_a_giver_goes_on_from_its_own_copy_when_the_taker_dies() -> None:
+    plan = plan_of("exact", {"Readings": [N[4]]})
+    city = City(DEEP, plan, dict.fromkeys((stage.operator for stage in plan.stages), N[3]))
+    city.read(N[4], "Readings", readings((1, "a", 1.0, 1)))
+    city.settle()
+    city.order(*next(one for one in city.possible_moves() if one[1].destination == N[4]))
+    city.read(N[4], "Readings", readings((2, "a", 2.0, 1)))
+    city.carry(N[4])  # reaches n3 while the operators are frozen there
+    city.messages.clear()
+    city.happen(N[3], PeerDied(N[4]))
+    assert set(city.nodes[N[3]].dataflow.running) == {stage.operator for stage in plan.stages}
+    for stage in plan.stages:
+        if "aggregate" in stage.operator:
+            usage = city.nodes[N[3]].dataflow.usage_of([stage.operator])
+            assert usage.memory_pct > 0
+    city.happen(N[3], PieceReceived(N[4], Piece(plan.stages[0].operator, 0, None, END_OF_TIME_US)))
+    city.settle()
+    assert in_seconds(city.results) == [("a", 0.0, 3.0, 2)]
+
+
+def test_a_driver_with_a_clock_adds_processor_and_network_to_what_is_measured() -> None:
+    plan = plan_of("exact", {"Readings": [N[4]]})
+    flow = City(DEEP, plan, lowest_placement(plan, DEEP)).nodes[N[4]].dataflow
+    first, second = (stage.operator for stage in plan.stages[:2])
+    flow.observed[first] = Observed(cpu_pct=30.0, network_pct=2.0)
+    flow.observed[second] = Observed(cpu_pct=5.0)
+    assert (flow.usage().cpu_pct, flow.usage().network_pct) == (35.0, 2.0)
 
 
 def run_with_moves(

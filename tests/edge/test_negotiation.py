@@ -21,8 +21,9 @@ from tocsin.edge.messages import (
     RoundId,
     SendMessage,
 )  # fmt: skip
-from tocsin.edge.negotiation import Collecting, Negotiator, Timing
+from tocsin.edge.negotiation import Negotiator
 from tocsin.edge.placement import Placement
+from tocsin.edge.rounds import Collecting, Timing
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
 from tocsin.policies.transfer import Urgency

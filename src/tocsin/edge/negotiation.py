@@ -16,7 +16,7 @@ waiting for all its replies. Beyond the thesis:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tocsin.edge.handover import Handovers, OperatorHost
 from tocsin.edge.messages import (
@@ -36,54 +36,10 @@ from tocsin.edge.messages import (
     TransferOrdered,
 )
 from tocsin.edge.placement import Placement
-from tocsin.model.edge import NOTHING, EdgeNodeId, OperatorId, Transfer, Usage, total_usage
+from tocsin.edge.rounds import DEFAULT_TIMING, Collecting, Expecting, Promised, Timing
+from tocsin.model.edge import NOTHING, EdgeNodeId, OperatorId, Transfer, total_usage
 from tocsin.policies import transfer as policy
 from tocsin.policies.transfer import DEFAULT_RULES, Band, Reply, Rules, Urgency
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds. The thesis waits for ever; these only have to be longer than a round trip between neighbours."""
-
-    reply_within_s: float = 1.0
-    """How long the one who began a round waits for replies."""
-    promise_for_s: float = 3.0
-    """How long a promise (or the expectation of promised operators) stands: longer than the wait for all replies."""
-    repeat_s: float = 1.0
-    """How often an unanswered hand-over is repeated."""
-
-
-DEFAULT_TIMING = Timing()
-
-
-@dataclass(slots=True)
-class Collecting:
-    """Began a round; waits for replies."""
-
-    round: RoundId
-    band: Band
-    asked: tuple[EdgeNodeId, ...]
-    waiting: set[EdgeNodeId]
-    deadline_s: float
-    replies: list[Reply] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Promised:
-    """Answered a neighbour's round with something; waits for what it decides."""
-
-    reply: Message
-    reserved: Usage
-    deadline_s: float
-
-
-@dataclass(slots=True)
-class Expecting:
-    """Chose what neighbours shall give; waits for the operators to arrive."""
-
-    round: RoundId
-    givers: set[EdgeNodeId]
-    deadline_s: float
 
 
 class Negotiator:

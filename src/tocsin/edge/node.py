@@ -15,9 +15,10 @@ import pyarrow as pa
 from tocsin.edge import messages
 from tocsin.edge.dataflow import Dataflow
 from tocsin.edge.messages import Piece
-from tocsin.edge.negotiation import DEFAULT_TIMING, Negotiator, Timing
+from tocsin.edge.negotiation import Negotiator
 from tocsin.edge.placement import Placement
 from tocsin.edge.plan import QueryPlan, graph_of
+from tocsin.edge.rounds import DEFAULT_TIMING, Timing
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
 from tocsin.policies.transfer import DEFAULT_RULES, Rules

@@ -252,7 +252,7 @@ def _draw(table_: pa.Table, pairs: pa.Table, out: Path) -> list[Path]:
         left.set(title="Mean memory of the nodes", xlabel="time (min)", ylabel="memory (%)")
         figures.seed_line(left, UPPER_PCT, "$U_t$ = 60 %", at=0.02)
         left.set_ylim(top=UPPER_PCT * 1.06)
-        left.annotate("both curves coincide", (0.5, 0.12), xycoords="axes fraction", ha="center", fontsize=7.5,
+        left.annotate("both curves coincide", (0.53, 0.1), xycoords="axes fraction", ha="left", fontsize=7.5,
                       color="#222222")  # fmt: skip
         both(right, "std")
         right.set(

@@ -21,8 +21,9 @@ from tocsin.edge.messages import (
     PeriodElapsed,
     SendMessage,
 )  # fmt: skip
-from tocsin.edge.negotiation import DEFAULT_TIMING, Negotiator, Timing
+from tocsin.edge.negotiation import Negotiator
 from tocsin.edge.placement import Placement
+from tocsin.edge.rounds import DEFAULT_TIMING, Timing
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId
 from tocsin.policies.transfer import DEFAULT_RULES, Rules

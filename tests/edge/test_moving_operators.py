@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from tocsin.edge.dataflow import Observed
 from tocsin.edge.layout import lay_out, lowest_placement, prepare
-from tocsin.edge.messages import MessageType, PeerDied, PeriodElapsed, Piece
-from tocsin.edge.node import PieceReceived
+from tocsin.edge.messages import Code, MessageType, Parcel, PeerDied, PeriodElapsed, Piece
+from tocsin.edge.node import PieceReceived, ReadingsArrived, RejectData
 from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.query import EdgeQuery
-from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
+from tocsin.model.edge import EdgeNodeId, OperatorId, Tree, Usage
 from tocsin.policies.transfer import Rules, Thresholds
 
 N = {number: EdgeNodeId(f"n{number}") for number in range(1, 8)}
@@ -160,6 +160,25 @@ def test_a_driver_with_a_clock_adds_processor_and_network_to_what_is_measured() 
     flow.observed[first] = Observed(cpu_pct=30.0, network_pct=2.0)
     flow.observed[second] = Observed(cpu_pct=5.0)
     assert (flow.usage().cpu_pct, flow.usage().network_pct) == (35.0, 2.0)
+
+
+def test_what_peers_and_meters_send_wrongly_is_turned_down_and_changes_nothing() -> None:
+    plan = plan_of("exact", {"Readings": [N[4]]})
+    first = plan.stages[0].operator
+    node = City(DEEP, plan, dict.fromkeys((stage.operator for stage in plan.stages), N[3])).nodes[N[3]]
+    top = City(DEEP, plan, dict.fromkeys((stage.operator for stage in plan.stages), N[3])).nodes[N[1]]
+    piece = Piece(first, 0, readings((1, "a", 1.0, 1)))
+    for sender, wrong in (
+        (N[2], piece), (N[4], Piece(OperatorId("?"), 0, None, 5)), (N[4], Piece(first, 9, None, 5)),
+    ):  # fmt: skip
+        assert node.handle(PieceReceived(sender, wrong), 0.0) == [RejectData(sender, Code.UNKNOWN_OPERATOR)]
+    assert top.handle(PieceReceived(N[2], piece), 0.0) == [RejectData("n2", Code.UNKNOWN_OPERATOR)]
+    leaf = City(DEEP, plan, lowest_placement(plan, DEEP)).nodes[N[4]]
+    strange = ReadingsArrived("Readings", alarms((1, "a", 1)))
+    assert leaf.handle(strange, 0.0) == [RejectData("Readings", Code.WRONG_COLUMNS)]
+    for state in (b"", b"nonsense of some length", (1 << 60).to_bytes(8, "little") + b"{"):
+        assert not leaf.dataflow.hold([Parcel(OperatorId("q/1-aggregate"), Usage(), state)])
+    assert leaf.dataflow.usage().memory_pct == 0
 
 
 def run_with_moves(

@@ -11,6 +11,7 @@ leftovers first. Whoever drives it collects `outbox` and `results` after each ca
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -41,7 +42,10 @@ class Running:
 
     def restore(self, state: bytes) -> None:
         length = int.from_bytes(state[:8], "little")
-        self.watermarks_us = unpack(state[8 : 8 + length])[0]["watermarks_us"]
+        watermarks_us = [int(one) for one in unpack(state[8 : 8 + length])[0]["watermarks_us"]]
+        if len(watermarks_us) != len(self.watermarks_us):
+            raise ValueError(f"{len(watermarks_us)} watermarks for {len(self.watermarks_us)} inputs")
+        self.watermarks_us = watermarks_us
         if len(state) > 8 + length:
             self.operator.restore(state[8 + length :])
 
@@ -117,7 +121,7 @@ class Dataflow:
         entry = Entry(stream, self.node)
         for plan in self._entries.get(entry, ()):
             self._feed(plan, entry, batch, None)
-            newest = pc.max(microseconds(batch.column(plan.times[stream]))).as_py()
+            newest = pc.max(microseconds(batch.column(plan.streams[stream].time))).as_py()
             if newest is not None:
                 self._advance(plan, entry, newest - plan.lateness_us)
 
@@ -126,6 +130,19 @@ class Dataflow:
         entry = Entry(stream, self.node)
         for plan in self._entries.get(entry, ()):
             self._advance(plan, entry, watermark_us)
+
+    def takes(self, piece: Piece) -> bool:
+        """True if a piece is for an input that a query has, and there is a way to it from here."""
+        stage = self._stages.get(piece.operator)
+        if stage is None or not -1 <= piece.port < len(stage.inputs):
+            return False
+        here = piece.operator in self._running or piece.operator in self._still
+        return here or piece.port < 0 or self._parent is not None
+
+    def declared(self, stream: str, schema: pa.Schema) -> bool:
+        """True if readings with these columns are what the queries that read the stream here expect."""
+        plans = self._entries.get(Entry(stream, self.node), ())
+        return all(schema.equals(plan.streams[stream].arrow()) for plan in plans)
 
     def receive(self, sender: EdgeNodeId, piece: Piece) -> None:
         """A piece from a child."""
@@ -216,11 +233,15 @@ class Dataflow:
     def resume(self, operators: Sequence[OperatorId]) -> None:
         self.start(operators, ())
 
-    def hold(self, parcels: Sequence[Parcel]) -> None:
-        for parcel in parcels:
-            held = self._create(parcel.operator)
-            held.restore(parcel.state)
-            self._still[parcel.operator] = held
+    def hold(self, parcels: Sequence[Parcel]) -> bool:
+        held = {parcel.operator: self._create(parcel.operator) for parcel in parcels}
+        try:
+            for parcel in parcels:
+                held[parcel.operator].restore(parcel.state)
+        except (ValueError, LookupError, TypeError, struct.error, pa.ArrowException):
+            return False
+        self._still |= held
+        return True
 
     def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Piece]) -> None:
         for operator in operators:

@@ -47,8 +47,8 @@ class OperatorHost(Protocol):
     def resume(self, operators: Sequence[OperatorId]) -> None:
         """Run them again, first on what arrived meanwhile."""
 
-    def hold(self, parcels: Sequence[Parcel]) -> None:
-        """Restore them, but keep what arrives for them until `start`."""
+    def hold(self, parcels: Sequence[Parcel]) -> bool:
+        """Restore them, but keep what arrives for them until `start`. False, and nothing changed, if that fails."""
 
     def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Piece]) -> None:
         """Run them: first on the leftovers, then on what arrived meanwhile."""
@@ -120,6 +120,8 @@ class Handovers:
         if self._host.received_from(giver) < message.barrier:
             return Code.OUTRAN_DATA  # results the operators produced at the giver are still on their way to us
         refusal = self._reason_to_refuse(message, promised)
+        if refusal is None and not self._host.hold(message.parcels):
+            refusal = Code.UNREADABLE
         operators = tuple(parcel.operator for parcel in message.parcels)
         reply = Message(
             MessageType.OP_OFFER_TRANSFER_REPLY, self._placement.node, giver, message.round,
@@ -128,7 +130,6 @@ class Handovers:
         )  # fmt: skip
         self._decided[giver] = reply
         if refusal is None:
-            self._host.hold(message.parcels)
             self._placement.arrive(operators)
             self.incoming[giver] = Incoming(reply, operators, now_s + self._repeat_s)
         return reply

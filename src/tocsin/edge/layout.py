@@ -47,7 +47,7 @@ def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]]) -> Qu
     last_one = add("map", MapSpec(query.output), last_one)
     if query.sort is not None:
         add("sort", query.sort, last_one)
-    return QueryPlan(query.name, tuple(stages), query.times, query.lateness_us)
+    return QueryPlan(query.name, tuple(stages), query.streams, query.lateness_us)
 
 
 def prepare(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:

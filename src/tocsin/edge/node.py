@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tocsin.edge import messages
 from tocsin.edge.dataflow import Dataflow
-from tocsin.edge.messages import Piece
+from tocsin.edge.messages import Code, Piece
 from tocsin.edge.negotiation import Negotiator
 from tocsin.edge.placement import Placement
 from tocsin.edge.plan import QueryPlan, graph_of
@@ -65,7 +65,16 @@ class EmitResult:
     batch: pa.RecordBatch
 
 
-Effect = messages.Effect | SendPiece | EmitResult
+@dataclass(frozen=True, slots=True)
+class RejectData:
+    """Readings or a piece that were turned down: to count and to log. Nothing else happened."""
+
+    sender: str
+    """A neighbour, or the stream the readings claim to be."""
+    code: Code
+
+
+Effect = messages.Effect | SendPiece | EmitResult | RejectData
 
 
 class EdgeNode:
@@ -83,6 +92,7 @@ class EdgeNode:
         """`placement` says where every operator of the plans is at this moment."""
         self.node = node
         self._parent = tree.parent(node)
+        self._children = tree.children[node]
         here = [operator for operator, place in placement.items() if place == node]
         below = [
             operator for operator, place in placement.items() if place != node and tree.is_at_or_above(node, place)
@@ -99,10 +109,14 @@ class EdgeNode:
         effects: list[messages.Effect] = []
         match event:
             case ReadingsArrived(stream, batch):
+                if not self.dataflow.declared(stream, batch.schema):
+                    return [RejectData(stream, Code.WRONG_COLUMNS)]
                 self.dataflow.read(stream, batch)
             case WatermarkAdvanced(stream, watermark_us):
                 self.dataflow.advance(stream, watermark_us)
             case PieceReceived(sender, piece):
+                if sender not in self._children or not self.dataflow.takes(piece):
+                    return [RejectData(sender, Code.UNKNOWN_OPERATOR)]
                 self.dataflow.receive(sender, piece)
             case _:
                 effects = self.negotiator.handle(event, now_s)

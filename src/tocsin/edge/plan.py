@@ -61,8 +61,8 @@ class QueryPlan:
     name: str
     stages: tuple[Stage, ...]
     """Feeders before those they feed; the last one's output is the query's result."""
-    times: Mapping[str, str]
-    """The time column of each stream read."""
+    streams: Mapping[str, Stream]
+    """Those it reads, as they were declared."""
     lateness_us: int
     """How far behind the newest reading the watermark of an entry stays."""
 

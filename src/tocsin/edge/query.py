@@ -15,7 +15,7 @@ aggregates and windows by `sql_grouping.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -78,7 +78,7 @@ class EdgeQuery:
     having: Expression | None
     output: tuple[tuple[str, Expression], ...]
     sort: SortSpec | None
-    times: Mapping[str, str]
+    streams: Mapping[str, Stream]
 
 
 def parse_edge_query(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:
@@ -144,7 +144,7 @@ class _Compiler:
             tuple(self._side(number, scope, filters[number], needed) for number in range(len(tables))),
             join, _all_of(residual), aggregate, having, output,
             self._sort(select, scope, output, aggregate),
-            {stream: declared.time for _, stream, declared in scope.tables},
+            {stream: declared for _, stream, declared in scope.tables},
         )  # fmt: skip
 
     def _table(self, table: exp.Expr) -> tuple[str, str, Stream]:
@@ -278,13 +278,13 @@ class _Compiler:
         return SortSpec(tuple(keys), lags[first.name])
 
 
-def _named(select: exp.Select, to_expression: object) -> tuple[tuple[str, Expression], ...]:
+def _named(select: exp.Select, to_expression: Callable[[exp.Expr], Expression]) -> tuple[tuple[str, Expression], ...]:
     output: list[tuple[str, Expression]] = []
     for item in select.expressions:
         if item.is_star:
             raise Unsupported("UNSUPPORTED", "name the columns: * is not supported at the edge")
         name = item.alias_or_name or item.sql("spark")
-        output.append((name, to_expression(item.unalias())))  # type: ignore[operator]
+        output.append((name, to_expression(item.unalias())))
     if len({name.lower() for name, _ in output}) < len(output):
         raise Unsupported("UNSUPPORTED", "two columns of the result have one name")
     return tuple(output)

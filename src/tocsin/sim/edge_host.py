@@ -51,9 +51,10 @@ class SizedHost:
         self.idle.difference_update(operators)
         self.running.update(operators)
 
-    def hold(self, parcels: Sequence[Parcel]) -> None:
+    def hold(self, parcels: Sequence[Parcel]) -> bool:
         self.idle.update(parcel.operator for parcel in parcels)
         self._memory_pct = None
+        return True
 
     def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Piece]) -> None:
         self.resume(operators)

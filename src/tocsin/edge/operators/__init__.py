@@ -1,0 +1,1 @@
+"""Stream operators: one contract, stateless and stateful ones. No I/O, no clock: event time is handed in."""

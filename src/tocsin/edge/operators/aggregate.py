@@ -1,0 +1,180 @@
+"""Aggregates over tumbling and sliding windows of event time.
+
+Each batch is grouped at once by key and window; the small results are kept and folded together now and then. State is
+therefore one row per open window and key (plus a bounded number not yet folded), never the readings themselves.
+Windows start at multiples of the slide since 1970, half-open [start, end), as Spark's do. Results leave when the
+watermark reaches the end of their window, ordered by window and key: neither how readings were cut into batches nor
+where the operator ran can be seen in them. (Sums of floats depend on the order of addition in the last bit.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tocsin.edge.operators.contract import batches_of, microseconds, pack, unpack
+
+_FOLD_ROWS = 8_192
+"""Rows not yet folded, beyond twice the folded ones, at which they are: keeps folding a constant share of the work."""
+START, END = "_window_start", "_window_end"
+_FOLDED_BY = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
+_OPTIONS = {
+    "sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1),
+    "count": pc.CountOptions(mode="only_valid"),
+    "min": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1),
+    "max": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """`function` is sum, count, min or max; `column` None counts rows. A mean is a sum and a count, divided later."""
+
+    output: str
+    function: str
+    column: str | None = None
+
+
+class WindowAggregate:
+    delay_us: int = 0
+    """A closed window's rows are stamped with its last microsecond, which is below the watermark that closes it; all
+    that follow end after it. So the watermark passes through."""
+
+    def __init__(
+        self,
+        keys: tuple[str, ...],
+        time: str,
+        size_us: int,
+        slide_us: int,
+        aggregations: tuple[Aggregation, ...],
+    ) -> None:
+        self._keys = keys
+        self._time = time
+        self._size_us = size_us
+        self._slide_us = slide_us
+        self._aggregations = aggregations
+        self._folded: pa.Table | None = None
+        self._unfolded: list[pa.Table] = []
+        self._unfolded_rows = 0
+        self._earliest_us: int | None = None
+        self.late_rows = 0
+
+    def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
+        """Rows without a time belong to no window: Spark leaves them out too."""
+        times = microseconds(batch.column(self._time))
+        if times.null_count:
+            batch, times = batch.filter(times.is_valid()), times.drop_null()
+        if batch.num_rows == 0:
+            return []
+        rows, starts = self._windows(times.to_numpy(zero_copy_only=False))
+        open_ = starts + self._size_us > watermark_us
+        if not open_.all():
+            self.late_rows += int(len(open_) - open_.sum())
+            rows = np.flatnonzero(open_) if rows is None else rows[open_]
+            starts = starts[open_]
+        if len(starts) == 0:
+            return []
+        self._keep(batch if rows is None else batch.take(pa.array(rows)), starts)
+        return []
+
+    def _windows(
+        self, times: np.ndarray[tuple[int], np.dtype[np.int64]]
+    ) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]] | None, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+        """The start of each window of each row, and the rows (None: each row once, in its order)."""
+        newest = times - np.mod(times, self._slide_us)
+        count = -(-self._size_us // self._slide_us)
+        if count == 1 and self._size_us == self._slide_us:
+            return None, newest
+        starts = np.concatenate([newest - step * self._slide_us for step in range(count)])
+        rows = np.tile(np.arange(len(times)), count)
+        inside = starts + self._size_us > times[rows]
+        return rows[inside], starts[inside]
+
+    def _keep(self, batch: pa.RecordBatch, starts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        columns = {START: pa.array(starts)} | {key: batch.column(key) for key in self._keys}
+        wanted = []
+        for number, one in enumerate(self._aggregations):
+            if one.column is None:
+                columns[f"v{number}"] = columns[START]  # counting any column without nulls counts rows
+            else:
+                columns[f"v{number}"] = batch.column(one.column)
+            wanted.append((f"v{number}", one.function, _OPTIONS[one.function]))
+        partial = self._group(pa.table(columns), wanted)
+        earliest_us = int(starts.min())
+        self._earliest_us = earliest_us if self._earliest_us is None else min(self._earliest_us, earliest_us)
+        self._unfolded.append(partial)
+        self._unfolded_rows += partial.num_rows
+        if self._unfolded_rows > _FOLD_ROWS + 2 * (0 if self._folded is None else self._folded.num_rows):
+            self._fold()
+
+    def _group(self, table: pa.Table, wanted: list[tuple[str, str, object]]) -> pa.Table:
+        """One thread: a node shares its processor, and the order of groups must not depend on luck."""
+        grouped = table.group_by([START, *self._keys], use_threads=False).aggregate(wanted)
+        values = [grouped.column(f"{name}_{function}") for name, function, _ in wanted]
+        names = [START, *self._keys, *(f"v{number}" for number in range(len(wanted)))]
+        return pa.table([grouped.column(START), *(grouped.column(key) for key in self._keys), *values], names=names)
+
+    def _fold(self) -> pa.Table | None:
+        if self._unfolded:
+            parts = self._unfolded if self._folded is None else [self._folded, *self._unfolded]
+            self._folded = parts[0]
+            if len(parts) > 1:
+                wanted = [
+                    (f"v{number}", _FOLDED_BY[one.function], _OPTIONS[_FOLDED_BY[one.function]])
+                    for number, one in enumerate(self._aggregations)
+                ]
+                self._folded = self._group(pa.concat_tables(parts, promote_options="permissive"), wanted)
+            self._unfolded, self._unfolded_rows = [], 0
+        return self._folded
+
+    def notify_at(self) -> int | None:
+        return None if self._earliest_us is None else self._earliest_us + self._size_us
+
+    def on_notify(self, watermark_us: int) -> list[pa.RecordBatch]:
+        folded = self._fold()
+        if folded is None:
+            return []
+        is_closed = pc.less_equal(folded.column(START), watermark_us - self._size_us)
+        closed, self._folded = folded.filter(is_closed), folded.filter(pc.invert(is_closed))
+        if self._folded.num_rows == 0:
+            self._folded, self._earliest_us = None, None
+        else:
+            self._earliest_us = pc.min(self._folded.column(START)).as_py()
+        return batches_of(self._results(closed))
+
+    def _results(self, closed: pa.Table) -> pa.Table:
+        ordered = closed.sort_by([(name, "ascending") for name in (START, *self._keys)])
+        starts = ordered.column(START)
+        columns = {key: ordered.column(key) for key in self._keys}
+        columns |= {one.output: ordered.column(f"v{number}") for number, one in enumerate(self._aggregations)}
+        columns[START] = starts.cast(pa.timestamp("us", "UTC"))
+        columns[END] = pc.add(starts, self._size_us).cast(pa.timestamp("us", "UTC"))
+        return pa.table(columns)
+
+    def snapshot(self) -> bytes:
+        folded = self._fold()
+        facts = {"earliest_us": self._earliest_us, "late_rows": self.late_rows}
+        return pack(facts, [] if folded is None else [folded])
+
+    def restore(self, state: bytes) -> None:
+        facts, tables = unpack(state)
+        self._earliest_us, self.late_rows = facts["earliest_us"], facts["late_rows"]
+        self._folded, self._unfolded, self._unfolded_rows = (tables[0] if tables else None), [], 0
+
+    def state_bytes(self) -> int:
+        return sum(table.nbytes for table in (*self._unfolded, *([] if self._folded is None else [self._folded])))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAggregateSpec:
+    keys: tuple[str, ...]
+    time: str
+    size_us: int
+    slide_us: int
+    aggregations: tuple[Aggregation, ...]
+
+    def create(self) -> WindowAggregate:
+        return WindowAggregate(self.keys, self.time, self.size_us, self.slide_us, self.aggregations)

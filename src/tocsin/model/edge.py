@@ -1,0 +1,175 @@
+"""The values of the edge tier: where streams flow, what an operator costs, what could move where [AMI §3, tables 1–2].
+
+A tree of edge nodes carries streams from the leaves to the root and never the other way [AMI §2.2.1]. An operator
+therefore runs at the lowest node that sees all its sources or at an ancestor of that node, and never below an operator
+that feeds it. These values know that rule; who decides and who moves is in `policies/transfer.py` and `edge/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NewType, Self
+
+EdgeNodeId = NewType("EdgeNodeId", str)
+OperatorId = NewType("OperatorId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What operators take of one node's resources, each in percent of all the node has.
+
+    The thesis measures memory alone; CPU and network are its future work [AMI §3.3].
+    """
+
+    memory_pct: float = 0.0
+    cpu_pct: float = 0.0
+    network_pct: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.memory_pct + other.memory_pct, self.cpu_pct + other.cpu_pct, self.network_pct + other.network_pct
+        )
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.memory_pct - other.memory_pct, self.cpu_pct - other.cpu_pct, self.network_pct - other.network_pct
+        )
+
+
+NOTHING = Usage()
+
+
+def total_usage(usages: Iterable[Usage]) -> Usage:
+    memory = cpu = network = 0.0
+    for usage in usages:
+        memory += usage.memory_pct
+        cpu += usage.cpu_pct
+        network += usage.network_pct
+    return Usage(memory, cpu, network)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """An available transfer: operators that must move together, and where to [AMI table 1]."""
+
+    operators: tuple[OperatorId, ...]
+    destination: EdgeNodeId
+    usage: Usage = NOTHING
+    """As measured by the node that runs the operators, when it wrote the message."""
+
+    def shares_operators_with(self, taken: set[OperatorId]) -> bool:
+        return any(operator in taken for operator in self.operators)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Who is whose parent. Streams go up; messages go both ways, between neighbours only."""
+
+    parents: Mapping[EdgeNodeId, EdgeNodeId]
+    """Every node but the root."""
+    root: EdgeNodeId
+
+    @classmethod
+    def perfect_binary(cls, nodes: int) -> Self:
+        """Nodes `n1`…: the children of `nk` are `n2k` and `n2k+1`. The thesis uses 15 [AMI §4.1]."""
+        parents = {EdgeNodeId(f"n{k}"): EdgeNodeId(f"n{k // 2}") for k in range(2, nodes + 1)}
+        return cls(parents, EdgeNodeId("n1"))
+
+    @cached_property
+    def children(self) -> dict[EdgeNodeId, tuple[EdgeNodeId, ...]]:
+        found: dict[EdgeNodeId, list[EdgeNodeId]] = {self.root: []}
+        for child, parent in self.parents.items():
+            found.setdefault(parent, []).append(child)
+            found.setdefault(child, [])
+        return {node: tuple(children) for node, children in found.items()}
+
+    @cached_property
+    def nodes(self) -> tuple[EdgeNodeId, ...]:
+        return tuple(self.children)
+
+    def parent(self, node: EdgeNodeId) -> EdgeNodeId | None:
+        return self.parents.get(node)
+
+    def neighbours(self, node: EdgeNodeId) -> tuple[EdgeNodeId, ...]:
+        """The parent first, then the children."""
+        parent = self.parents.get(node)
+        return (() if parent is None else (parent,)) + self.children[node]
+
+    def path_up(self, node: EdgeNodeId) -> list[EdgeNodeId]:
+        """From `node` to the root, both included."""
+        path = [node]
+        while (parent := self.parents.get(path[-1])) is not None:
+            path.append(parent)
+        return path
+
+    def is_at_or_above(self, node: EdgeNodeId, other: EdgeNodeId) -> bool:
+        """True if the streams that leave `other` pass through `node`, or `node` is `other`."""
+        return node in self.path_up(other)
+
+    def child_towards(self, node: EdgeNodeId, below: EdgeNodeId) -> EdgeNodeId | None:
+        """The child of `node` through which the streams of `below` arrive; None if they do not arrive from a child."""
+        current = below
+        while (parent := self.parents.get(current)) is not None:
+            if parent == node:
+                return current
+            current = parent
+        return None
+
+    def lowest_seeing(self, entries: Iterable[EdgeNodeId]) -> EdgeNodeId:
+        """The lowest node through which the streams of all `entries` pass."""
+        paths = [self.path_up(entry)[::-1] for entry in entries]
+        meeting = self.root
+        for level in zip(*paths, strict=False):
+            if len(set(level)) > 1:
+                break
+            meeting = level[0]
+        return meeting
+
+
+@dataclass(frozen=True)
+class OperatorGraph:
+    """Which operator feeds which, and at which node raw readings enter: fixed when a query is deployed.
+
+    The thesis gives an operator one downstream peer and several upstream peers [AMI table 1]; several downstream peers
+    follow the same rule, so any directed acyclic graph is taken.
+    """
+
+    downstream: Mapping[OperatorId, tuple[OperatorId, ...]]
+    """Every operator is a key."""
+    entries: Mapping[OperatorId, tuple[EdgeNodeId, ...]] = field(default_factory=dict)
+    """Nodes at which raw streams that an operator reads directly enter the tree."""
+
+    @cached_property
+    def upstream(self) -> dict[OperatorId, tuple[OperatorId, ...]]:
+        found: dict[OperatorId, list[OperatorId]] = {operator: [] for operator in self.downstream}
+        for operator, fed in self.downstream.items():
+            for other in fed:
+                found[other].append(operator)
+        return {operator: tuple(feeding) for operator, feeding in found.items()}
+
+    @cached_property
+    def all_entries(self) -> dict[OperatorId, frozenset[EdgeNodeId]]:
+        """Every node at which readings enter that reach an operator, directly or through others."""
+        found: dict[OperatorId, frozenset[EdgeNodeId]] = {}
+        for first in self.downstream:
+            pending = [first]
+            while pending:
+                operator = pending[-1]
+                missing = [feeding for feeding in self.upstream[operator] if feeding not in found]
+                if missing and operator not in found:
+                    pending += missing
+                    continue
+                pending.pop()
+                reached = (found[feeding] for feeding in self.upstream[operator])
+                found[operator] = frozenset(self.entries.get(operator, ())).union(*reached)
+        return found
+
+    def lowest_places(self, tree: Tree) -> dict[OperatorId, EdgeNodeId]:
+        """For each operator the lowest node that sees all it reads: it can run there or above, nowhere else."""
+        meetings: dict[frozenset[EdgeNodeId], EdgeNodeId] = {}
+        for entries in self.all_entries.values():
+            if entries not in meetings:
+                meetings[entries] = tree.lowest_seeing(entries)
+        return {operator: meetings[entries] for operator, entries in self.all_entries.items()}

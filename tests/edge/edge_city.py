@@ -1,0 +1,116 @@
+"""A tree of whole edge nodes with links between them: data in order and complete, messages lossy and in any order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import pyarrow as pa
+from edge_readings import in_seconds
+
+from tocsin.edge.messages import DeadlinePassed, Message, MessageReceived, Piece, SendMessage, TransferOrdered
+from tocsin.edge.node import (
+    EdgeNode,
+    EmitResult,
+    Event,
+    PieceReceived,
+    ReadingsArrived,
+    SendPiece,
+    WatermarkAdvanced,
+)
+from tocsin.edge.operators.contract import END_OF_TIME_US
+from tocsin.edge.plan import QueryPlan
+from tocsin.edge.rounds import Timing
+from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Tree
+from tocsin.policies.transfer import Rules, Thresholds
+
+ROOMY = Rules(Thresholds(lower_pct=1e6, upper_pct=1e9))
+
+
+class City:
+    def __init__(
+        self,
+        tree: Tree,
+        plans: QueryPlan | list[QueryPlan],
+        placement: Mapping[OperatorId, EdgeNodeId],
+        memory_bytes: int = 1_000_000,
+        rules: Rules = ROOMY,
+    ) -> None:
+        self.tree = tree
+        deployed = plans if isinstance(plans, list) else [plans]
+        self.nodes = {
+            node: EdgeNode(node, tree, deployed, placement, memory_bytes, rules, Timing(0.0, 0.0, 0.0))
+            for node in tree.nodes
+        }
+        self.links: dict[EdgeNodeId, deque[Piece]] = {node: deque() for node in tree.nodes}
+        """By the child that sends."""
+        self.messages: list[Message] = []
+        self.results: list[pa.RecordBatch] = []
+        self.moves = 0
+
+    def happen(self, node: EdgeNodeId, event: Event) -> None:
+        for effect in self.nodes[node].handle(event, 0.0):
+            match effect:
+                case SendPiece(_, piece):
+                    self.links[node].append(piece)
+                case EmitResult(_, batch):
+                    self.results.append(batch)
+                case SendMessage(message):
+                    self.messages.append(message)
+
+    def read(self, node: EdgeNodeId, stream: str, batch: pa.RecordBatch) -> None:
+        self.happen(node, ReadingsArrived(stream, batch))
+
+    def carry(self, child: EdgeNodeId) -> None:
+        """The oldest piece on a link arrives."""
+        piece = self.links[child].popleft()
+        self.happen(self.tree.parents[child], PieceReceived(child, piece))
+
+    def deliver(self, number: int) -> None:
+        message = self.messages.pop(number)
+        before = len(self.nodes[message.receiver].negotiator.placement.here)
+        self.happen(message.receiver, MessageReceived(message))
+        self.moves += len(self.nodes[message.receiver].negotiator.placement.here) > before
+
+    def possible_moves(self) -> list[tuple[EdgeNodeId, Transfer]]:
+        return [
+            (node, transfer)
+            for node, one in self.nodes.items()
+            if not one.negotiator.is_busy
+            for transfer in one.negotiator.placement.available_transfers()
+        ]
+
+    def order(self, node: EdgeNodeId, transfer: Transfer) -> None:
+        self.happen(node, TransferOrdered(transfer))
+
+    def time_out(self, node: EdgeNodeId) -> None:
+        self.happen(node, DeadlinePassed())
+
+    def settle(self) -> None:
+        """Everything on its way arrives; hand-overs under way are repeated until they are done."""
+        for _ in range(1_000):
+            for child in self.links:
+                while self.links[child]:
+                    self.carry(child)
+            while self.messages:
+                self.deliver(0)
+            waiting = [node for node, one in self.nodes.items() if one.deadline_s() is not None]
+            if not waiting and not any(self.links.values()):
+                return
+            for node in waiting:
+                self.time_out(node)
+        raise AssertionError("the city does not come to rest")
+
+    def finish(self, streams: Mapping[str, list[EdgeNodeId]]) -> list[tuple[object, ...]]:
+        """The streams end; returns all results."""
+        self.settle()
+        for stream, entries in streams.items():
+            for node in entries:
+                self.happen(node, WatermarkAdvanced(stream, END_OF_TIME_US))
+                self.settle()
+        running = [operator for one in self.nodes.values() for operator in one.dataflow.running]
+        assert len(running) == len(set(running))
+        return in_seconds(self.results)
+
+    def late_rows(self) -> int:
+        return sum(count for one in self.nodes.values() for count in one.dataflow.late_rows().values())

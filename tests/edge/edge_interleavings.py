@@ -1,0 +1,243 @@
+"""A world of negotiating nodes in which anything may happen next: the state space that the protocol tests walk.
+
+Time is abstract: every time-out may fire at any moment. Messages may be lost, repeated and overtake each other; a node
+may die at any moment and its neighbours learn of it later, each for itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from edge_worlds import World, is_feasible
+
+from tocsin.edge.messages import (
+    DeadlinePassed,
+    Event,
+    Message,
+    MessageReceived,
+    PeerDied,
+    PeriodElapsed,
+    RejectMessage,
+    SendMessage,
+)  # fmt: skip
+from tocsin.edge.negotiation import Negotiator
+from tocsin.edge.placement import Placement
+from tocsin.edge.rounds import Collecting, Timing
+from tocsin.edge.selection import Selection
+from tocsin.model.edge import EdgeNodeId, OperatorId
+from tocsin.policies.transfer import Rules
+from tocsin.sim.edge_host import SizedHost
+
+RULES = Rules()
+AT_ONCE = Timing(0.0, 0.0, 0.0)
+
+
+NOBODY = EdgeNodeId("")
+
+
+@dataclass(frozen=True, order=True)
+class Action:
+    """What happens next. `kind` is one of deliver, repeat, lose, period, time out, die, learn, change."""
+
+    kind: str
+    node: EdgeNodeId = NOBODY
+    number: int = 0
+
+
+@dataclass
+class Budget:
+    periods: int
+    time_outs: int
+    losses: int = 0
+    repetitions: int = 0
+    deaths: int = 0
+    changes: tuple[tuple[str, float], ...] = ()
+    """Operators that take another size, each at some moment, in this order."""
+
+
+class Network:
+    """All nodes of a world, the messages between them and what may still go wrong."""
+
+    def __init__(self, world: World, sizes_pct: dict[OperatorId, float], budget: Budget) -> None:
+        self.world = world
+        self.selection = Selection(world.graph, world.tree)
+        self.sizes_pct = dict(sizes_pct)
+        self.budget = budget
+        self.nodes: dict[EdgeNodeId, Negotiator] = {}
+        for node in world.tree.nodes:
+            here = {operator for operator, place in world.placement.items() if place == node}
+            below = {
+                operator
+                for operator, place in world.placement.items()
+                if place != node and world.tree.is_at_or_above(node, place)
+            }
+            placement = Placement(node, self.selection, here, below)
+            host = SizedHost(self.sizes_pct, here)
+            self.nodes[node] = Negotiator(
+                placement, host, dict.fromkeys(world.tree.neighbours(node), 0), RULES, AT_ONCE
+            )
+        self.messages: list[Message] = []
+        self.dead: dict[EdgeNodeId, set[OperatorId]] = {}
+        self.unlearnt: list[tuple[EdgeNodeId, EdgeNodeId]] = []
+        self.rejected: dict[str, int] = {}
+        self.moves = 0
+
+    def fork(self) -> Network:
+        """Immutable values are shared: a copy costs what the nodes themselves cost."""
+        handovers = [one.handovers for one in self.nodes.values()]
+        shared: list[Any] = [self.world, self.selection, RULES, AT_ONCE, *self.messages]
+        shared += [one.placement._available for one in self.nodes.values()]
+        shared += [message for one in handovers for message in (*one._decided.values(), *one._confirmed.values())]
+        shared += [out.request for one in handovers for out in one.outgoing.values()]
+        return copy.deepcopy(self, {id(one): one for one in shared})
+
+    def actions(self) -> Iterator[Action]:
+        budget = self.budget
+        for number, message in enumerate(self.messages):
+            yield Action("deliver", message.receiver, number)
+            if budget.losses:
+                yield Action("lose", message.receiver, number)
+            if budget.repetitions:
+                yield Action("repeat", message.receiver, number)
+        for number, (node, _) in enumerate(self.unlearnt):
+            yield Action("learn", node, number)
+        if budget.changes:
+            yield Action("change")
+        for node, negotiator in self.nodes.items():
+            if node in self.dead:
+                continue
+            if budget.periods and not negotiator.is_busy and RULES.band(negotiator.host.usage()) != "NORMAL":
+                yield Action("period", node)
+            if budget.time_outs and negotiator.deadline_s() is not None:
+                yield Action("time out", node)
+            if budget.deaths:
+                yield Action("die", node)
+
+    def do(self, action: Action) -> None:
+        budget = self.budget
+        match action.kind:
+            case "deliver":
+                self._deliver(self.messages.pop(action.number))
+            case "repeat":
+                budget.repetitions -= 1
+                self._deliver(self.messages[action.number])
+            case "lose":
+                budget.losses -= 1
+                del self.messages[action.number]
+            case "period":
+                budget.periods -= 1
+                self._handle(action.node, PeriodElapsed())
+            case "time out":
+                budget.time_outs -= 1
+                self._handle(action.node, DeadlinePassed())
+            case "learn":
+                node, died = self.unlearnt.pop(action.number)
+                if node not in self.dead:
+                    self._handle(node, PeerDied(died))
+            case "change":
+                (operator, size_pct), *rest = budget.changes
+                budget.changes = tuple(rest)
+                self.sizes_pct[OperatorId(operator)] = size_pct
+                for one in self.nodes.values():
+                    one.host.sizes_changed()  # type: ignore[attr-defined]
+            case "die":
+                budget.deaths -= 1
+                self.dead[action.node] = set(self.nodes[action.node].placement.here)
+                self.unlearnt += [(node, action.node) for node in self.world.tree.neighbours(action.node)]
+        if action.kind not in ("lose", "change"):
+            self.check()
+
+    def _deliver(self, message: Message) -> None:
+        if message.receiver not in self.dead:
+            self._handle(message.receiver, MessageReceived(message))
+
+    def _handle(self, node: EdgeNodeId, event: Event) -> None:
+        negotiator = self.nodes[node]
+        before = set(negotiator.placement.here)
+        for effect in negotiator.handle(event, 0.0):
+            if isinstance(effect, SendMessage):
+                self.messages.append(effect.message)
+            elif isinstance(effect, RejectMessage):
+                self.rejected[effect.code] = self.rejected.get(effect.code, 0) + 1
+        if negotiator.placement.here - before:
+            self.moves += 1
+            assert RULES.may_hold(negotiator.host.usage()), "a node accepted operators above U_t"
+
+    def living(self) -> dict[EdgeNodeId, Negotiator]:
+        return {node: one for node, one in self.nodes.items() if node not in self.dead}
+
+    def check(self) -> None:
+        """What must hold at every moment, whatever happened."""
+        living = self.living()
+        lost = set().union(*self.dead.values()) if self.dead else set()
+        placement: dict[OperatorId, EdgeNodeId] = {}
+        for operator in self.world.graph.downstream:
+            running = [node for node, one in living.items() if operator in one.host.running]  # type: ignore[attr-defined]
+            assert len(running) <= 1, f"{operator} runs at {running}"
+            holding = [node for node, one in living.items() if operator in one.placement.here]
+            assert holding or operator in lost, f"{operator} is nowhere"
+            if len(holding) > 1:
+                giver, taker = sorted(holding, key=lambda node: operator in living[node].placement.unconfirmed)
+                assert len(holding) == 2, holding
+                assert living[giver].placement.leaving.get(operator) == taker, "held twice without a hand-over"
+                assert operator in living[taker].placement.unconfirmed
+                holding = [taker]
+            if holding:
+                placement[operator] = holding[0]
+        if len(placement) == len(self.world.graph.downstream):
+            assert is_feasible(self.world, placement), placement
+        for node, one in living.items():
+            assert one.host.running | one.host.idle == one.placement.here  # type: ignore[attr-defined]
+            for operator, place in placement.items():
+                is_below = place != node and self.world.tree.is_at_or_above(node, place)
+                giving = one.placement.leaving.get(operator) in self.world.tree.children[node]
+                if not self.dead and not giving:
+                    assert (operator in one.placement.below) == is_below, "a node is wrong about what is below it"
+
+    def settle(self) -> None:
+        """Let everything that is under way end, with no further mishap; then every operator runs, at one node."""
+        self.budget = Budget(0, 0)
+        for _ in range(200):
+            while self.unlearnt:
+                self.do(Action("learn"))
+            while self.messages:
+                self.do(Action("deliver"))
+            waiting = [node for node, one in self.living().items() if one.deadline_s() is not None]
+            if not waiting:
+                break
+            for node in waiting:
+                self.budget.time_outs = 1
+                self.do(Action("time out", node))
+        else:
+            raise AssertionError("the network does not come to rest")
+        lost = set().union(*self.dead.values()) if self.dead else set()
+        for operator in self.world.graph.downstream:
+            running = [node for node, one in self.living().items() if operator in one.host.running]  # type: ignore[attr-defined]
+            assert len(running) == 1 or (not running and operator in lost), f"{operator} runs at {running}"
+        assert not any(one.is_busy for one in self.living().values())
+
+    def fingerprint(self) -> int:
+        """Equal for states that differ only in the order in which things were put down."""
+        nodes = [
+            (
+                repr(one.phase) if not isinstance(one.phase, Collecting) else _collecting(one.phase),
+                sorted(one.placement.here), sorted(one.placement.leaving.items()), sorted(one.placement.unconfirmed),
+                *(
+                    sorted((key, repr(value)) for key, value in table.items())
+                    for table in (
+                        one.handovers.outgoing, one.handovers.incoming, one.handovers._decided,
+                        one.handovers._confirmed, one.peers,
+                    )
+                ),
+            )
+            for one in self.nodes.values()
+        ]  # fmt: skip
+        return hash(repr((nodes, sorted(map(repr, self.messages)), self.budget, sorted(self.dead), self.unlearnt)))
+
+
+def _collecting(phase: Collecting) -> str:
+    replies = sorted(repr(reply) for reply in phase.replies)
+    return f"{phase.round} {phase.band} {sorted(phase.waiting)} {replies}"

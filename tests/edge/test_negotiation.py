@@ -1,0 +1,281 @@
+"""Negotiation, step by step on hand-made worlds: who says what to whom, and what is turned down with which code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edge_interleavings import Action, Budget, Network
+from edge_worlds import World, small_world
+
+from tocsin.edge.messages import (
+    Code,
+    DeadlinePassed,
+    Message,
+    MessageReceived,
+    MessageType,
+    Parcel,
+    PeerDied,
+    PeerJoined,
+    PeriodElapsed,
+    RejectMessage,
+    RoundId,
+    SendMessage,
+)  # fmt: skip
+from tocsin.edge.negotiation import Negotiator
+from tocsin.edge.placement import Placement
+from tocsin.edge.rounds import Collecting, Timing
+from tocsin.edge.selection import Selection
+from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
+from tocsin.policies.transfer import Urgency
+from tocsin.sim.edge_host import SizedHost
+
+TOP, MIDDLE, BOTTOM = EdgeNodeId("n0"), EdgeNodeId("n1"), EdgeNodeId("n2")
+A = OperatorId("A")
+CHAIN = {"n1": "n0", "n2": "n1"}
+
+
+def network(parents: dict[str, str], operators: dict[str, tuple[str, float]], **feeds: tuple[str, ...]) -> Network:
+    """Operators as name: (node, size in percent)."""
+    world = small_world(parents, {name: node for name, (node, _) in operators.items()}, feeds)
+    return Network(world, {OperatorId(name): size for name, (_, size) in operators.items()}, Budget(99, 99))
+
+
+def deliver_all(world: Network) -> list[tuple[str, str, str]]:
+    """Deliver in order until nothing is left; returns (type, sender, receiver) of each message."""
+    log = []
+    while world.messages:
+        log.append((str(world.messages[0].type), str(world.messages[0].sender), str(world.messages[0].receiver)))
+        world.do(Action("deliver", number=0))
+    return log
+
+
+def figure_12() -> Network:
+    return network(CHAIN, {"A": ("n1", 10), "rest1": ("n1", 55), "rest0": ("n0", 59), "rest2": ("n2", 40)})
+
+
+def test_an_overloaded_node_moves_operator_a_to_the_child_as_in_figures_12_and_13() -> None:
+    world = figure_12()
+    world.do(Action("period", MIDDLE))
+    assert deliver_all(world) == [
+        ("opOfferRequest", "n1", "n0"),
+        ("opOfferRequest", "n1", "n2"),
+        ("opOfferReply", "n0", "n1"),
+        ("opOfferReply", "n2", "n1"),
+        ("Clear", "n1", "n0"),
+        ("opOfferTransferRequest", "n1", "n2"),
+        ("opOfferTransferReply", "n2", "n1"),
+        ("Clear", "n1", "n2"),
+    ]
+    assert A in world.nodes[BOTTOM].placement.here
+    assert world.nodes[MIDDLE].host.usage() == Usage(55)
+    assert not any(node.is_busy for node in world.nodes.values())
+
+
+def test_an_underloaded_node_fetches_operators_from_an_overloaded_one_first_as_in_figure_14() -> None:
+    world = network(
+        CHAIN, {"A": ("n0", 5), "rest0": ("n0", 50), "mine": ("n1", 38), "B": ("n2", 5), "rest2": ("n2", 58)}
+    )
+    world.do(Action("period", MIDDLE))
+    log = deliver_all(world)
+    assert [one for one in log if one[1] == "n1" and one[0] != "opOfferTransferReply"] == [
+        ("opDemandRequest", "n1", "n0"),
+        ("opDemandRequest", "n1", "n2"),
+        ("opDemandTransferRequest", "n1", "n0"),
+        ("opDemandTransferRequest", "n1", "n2"),
+    ]
+    assert {A, OperatorId("B")} <= world.nodes[MIDDLE].placement.here
+    assert world.nodes[MIDDLE].host.usage() == Usage(48)
+
+
+def test_a_normal_node_says_nothing() -> None:
+    world = network({"n1": "n0"}, {"A": ("n0", 50), "B": ("n1", 40)})
+    assert world.nodes[TOP].handle(PeriodElapsed(), 0.0) == []
+
+
+def test_a_node_in_a_round_begins_no_other_and_answers_others_with_nothing() -> None:
+    world = figure_12()
+    world.do(Action("period", MIDDLE))
+    assert world.nodes[MIDDLE].handle(PeriodElapsed(), 5.0) == []
+    request = Message(MessageType.OP_DEMAND_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), size_pct=50.0)
+    (effect,) = world.nodes[MIDDLE].handle(MessageReceived(request), 5.0)
+    assert isinstance(effect, SendMessage)
+    assert (effect.message.type, effect.message.transfers) == (MessageType.OP_DEMAND_REPLY, ())
+
+
+def test_of_two_nodes_that_ask_each_other_the_overloaded_one_goes_first() -> None:
+    world = network({"n1": "n0"}, {"A": ("n1", 10), "rest": ("n1", 55), "low": ("n0", 20)})
+    world.do(Action("period", TOP))
+    world.do(Action("period", MIDDLE))
+    deliver_all(world)
+    assert A in world.nodes[TOP].placement.here
+    assert not any(node.is_busy for node in world.nodes.values())
+
+
+def test_of_two_overloaded_nodes_that_ask_each_other_the_smaller_id_goes_first() -> None:
+    world = network({"n1": "n0"}, {"A": ("n0", 10), "x": ("n0", 55), "B": ("n1", 10), "y": ("n1", 55)})
+    world.do(Action("period", TOP))
+    world.do(Action("period", MIDDLE))
+    world.do(Action("deliver", number=0))
+    assert isinstance(world.nodes[TOP].phase, Collecting)
+    assert world.nodes[MIDDLE].phase is None, "it withdrew, answered, and had no room to promise"
+    deliver_all(world)
+    assert not any(node.is_busy for node in world.nodes.values())
+
+
+def alone(world: World, node: EdgeNodeId, sizes: dict[str, float], timing: Timing = Timing()) -> Negotiator:
+    """One node of a world, its neighbours played by the test."""
+    selection = Selection(world.graph, world.tree)
+    here = {operator for operator, place in world.placement.items() if place == node}
+    below = {
+        operator for operator, place in world.placement.items()
+        if place != node and world.tree.is_at_or_above(node, place)
+    }  # fmt: skip
+    host = SizedHost({OperatorId(name): size for name, size in sizes.items()}, here)
+    peers = dict.fromkeys(world.tree.neighbours(node), 0)
+    return Negotiator(Placement(node, selection, here, below), host, peers, timing=timing)
+
+
+def taker() -> Negotiator:
+    """n1 of a chain, 45 % used, offered A by n0."""
+    return alone(small_world(CHAIN, {"A": "n0", "B": "n1"}, {}), MIDDLE, {"A": 10, "B": 45})
+
+
+def parcels(size_pct: float = 10, number: int = 1, sender: EdgeNodeId = TOP) -> Message:
+    return Message(
+        MessageType.OP_OFFER_TRANSFER_REQUEST, sender, MIDDLE, RoundId(sender, 1),
+        transfers=(Transfer((A,), MIDDLE, Usage(size_pct)),), handover=number, parcels=(Parcel(A, Usage(size_pct)),),
+    )  # fmt: skip
+
+
+def said(node: Negotiator, message: Message, now_s: float = 0.0) -> list[Message | Code]:
+    return [
+        effect.message if isinstance(effect, SendMessage) else effect.code
+        for effect in node.handle(MessageReceived(message), now_s)
+    ]
+
+
+def test_missing_replies_count_as_empty_when_the_time_is_up() -> None:
+    world = small_world(CHAIN, {"A": "n1", "B": "n1"}, {})
+    node = alone(world, MIDDLE, {"A": 10, "B": 55})
+    asked = node.handle(PeriodElapsed(), 0.0)
+    assert node.deadline_s() == 1.0
+    offer = next(one.message for one in asked if isinstance(one, SendMessage) and one.message.receiver == BOTTOM)
+    reply = Message(MessageType.OP_OFFER_REPLY, BOTTOM, MIDDLE, offer.round, Urgency.HIGH, transfers=offer.transfers)
+    assert said(node, reply, 0.1) == []
+    sent = [one.message for one in node.handle(DeadlinePassed(), 1.0) if isinstance(one, SendMessage)]
+    assert [(one.type, one.receiver) for one in sent] == [
+        (MessageType.CLEAR, TOP), (MessageType.OP_OFFER_TRANSFER_REQUEST, BOTTOM),
+    ]  # fmt: skip
+    late = Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, offer.round, Urgency.HIGH, transfers=offer.transfers)
+    answer = said(node, late, 1.1)
+    assert answer[0] is Code.STALE_ROUND
+    assert isinstance(answer[1], Message)
+    assert answer[1].type is MessageType.CLEAR
+
+
+def test_a_promise_lapses_when_nothing_follows() -> None:
+    node = taker()
+    offer = Message(
+        MessageType.OP_OFFER_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), transfers=(Transfer((A,), MIDDLE, Usage(10)),)
+    )
+    (reply,) = said(node, offer)
+    assert isinstance(reply, Message)
+    assert reply.transfers
+    assert said(node, offer) == [reply], "a repeated request gets the same answer"
+    assert node.is_busy
+    assert node.handle(DeadlinePassed(), 3.0) == []
+    assert not node.is_busy
+
+
+def test_operators_that_grew_on_the_way_are_refused_above_the_upper_threshold() -> None:
+    (reply,) = said(taker(), parcels(size_pct=16))
+    assert isinstance(reply, Message)
+    assert (reply.refusal, reply.transfers) == (Code.ABOVE_UPPER_THRESHOLD, ())
+
+
+def test_a_refused_hand_over_stays_refused_even_when_there_is_room_again() -> None:
+    """The giver may have resumed already: the second copy of the message must not bring a second copy to life."""
+    node = taker()
+    refused = said(node, parcels(size_pct=16))
+    node.host.let_go((OperatorId("B"),), TOP)
+    assert said(node, parcels(size_pct=16)) == refused
+    assert A not in node.placement.here
+
+
+def test_a_repeated_hand_over_is_acknowledged_again_and_an_older_one_ignored() -> None:
+    node = taker()
+    first = said(node, parcels(number=4))
+    assert said(node, parcels(number=4)) == first
+    assert said(node, parcels(number=3)) == [Code.STALE_HANDOVER]
+
+
+def test_a_taker_runs_and_passes_on_nothing_before_the_giver_has_confirmed() -> None:
+    node = taker()
+    (reply,) = said(node, parcels())
+    assert isinstance(reply, Message)
+    assert isinstance(node.host, SizedHost)
+    assert A not in node.host.running
+    assert all(A not in one.operators for one in node.placement.available_transfers())
+    assert node.is_busy
+    repeated = node.handle(DeadlinePassed(), 1.0)
+    assert repeated == [SendMessage(reply)]
+    clear = Message(MessageType.CLEAR, TOP, MIDDLE, reply.round, handover=1)
+    assert said(node, clear) == []
+    assert A in node.host.running
+    assert any(A in one.operators for one in node.placement.available_transfers())
+
+
+def test_a_giver_repeats_until_answered_and_takes_back_when_the_taker_is_dead() -> None:
+    world = small_world({"n1": "n0"}, {"A": "n1", "B": "n1"}, {})
+    node = alone(world, MIDDLE, {"A": 10, "B": 55})
+    (asked,) = node.handle(PeriodElapsed(), 0.0)
+    assert isinstance(asked, SendMessage)
+    yes = Message(
+        MessageType.OP_OFFER_REPLY, TOP, MIDDLE, asked.message.round, Urgency.HIGH, transfers=asked.message.transfers
+    )
+    (request,) = said(node, yes, 0.1)
+    assert node.handle(DeadlinePassed(), 1.1) == node.handle(DeadlinePassed(), 2.1) == [SendMessage(request)]  # type: ignore[arg-type]
+    assert isinstance(node.host, SizedHost)
+    assert A not in node.host.running
+    node.handle(PeerDied(TOP), 3.0)
+    assert A in node.host.running
+    assert not node.is_busy
+    ghost = Message(MessageType.OP_OFFER_TRANSFER_REPLY, TOP, MIDDLE, asked.message.round, handover=1)
+    assert said(node, ghost, 4.0) == [Code.NOT_ADJACENT]
+    node.handle(PeerJoined(TOP, 1), 5.0)
+    assert said(node, ghost, 5.0) == [Code.WRONG_EPOCH]
+    assert said(node, replace(ghost, sender_epoch=1), 5.0) == [Code.STALE_HANDOVER]
+
+
+def test_an_operator_is_refused_while_its_peer_crosses_the_other_way() -> None:
+    """u (at the child) feeds v (at the parent). Were both to swap places, u's stream would have to flow down."""
+    world = small_world({"n1": "n0"}, {"u": "n1", "v": "n0", "x": "n1"}, {"u": ("v",)})
+    node = alone(world, MIDDLE, {"u": 10, "v": 10, "x": 5})
+    v = OperatorId("v")
+    coming = Message(
+        MessageType.OP_OFFER_TRANSFER_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), handover=1, parcels=(Parcel(v, Usage(10)),)
+    )
+    node.placement.freeze([OperatorId("u")], TOP)
+    (refused,) = said(node, coming)
+    assert isinstance(refused, Message)
+    assert refused.refusal is Code.INFEASIBLE
+    node.placement.resume([OperatorId("u")])
+    (accepted,) = said(node, replace(coming, handover=2))
+    assert isinstance(accepted, Message)
+    assert accepted.refusal is None
+
+
+def test_strangers_unknown_operators_and_nonsense_change_nothing() -> None:
+    node = taker()
+    stranger = replace(parcels(), sender=EdgeNodeId("n9"))
+    assert said(node, stranger) == [Code.NOT_ADJACENT]
+    unknown = replace(parcels(number=7), parcels=(Parcel(OperatorId("??"), Usage(1)),))
+    (reply,) = said(node, unknown)
+    assert isinstance(reply, Message)
+    assert reply.refusal is Code.INFEASIBLE
+    assert said(node, replace(parcels(), handover=None)) == [Code.STALE_HANDOVER]
+    assert node.handle(MessageReceived(Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3))), 0.0) == [
+        RejectMessage(Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3)), Code.STALE_ROUND)
+    ]
+    assert not node.is_busy
+    assert node.placement.here == {OperatorId("B")}

@@ -1,0 +1,86 @@
+"""The protocol, model-checked on small worlds and walked at random on larger ones.
+
+In every reachable state an operator is held by exactly one node (two only while one hands it to the other), runs at one
+at most, no node has accepted operators above U_t, all streams flow upwards; and from every state the network comes to
+rest with each operator running at exactly one node.
+"""
+
+from __future__ import annotations
+
+import pytest
+from edge_interleavings import Budget, Network
+from edge_worlds import World, small_world, worlds
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tocsin.model.edge import OperatorId
+
+PAIR = {"n1": "n0"}
+CHAIN = {"n1": "n0", "n2": "n1"}
+
+FULL_AND_EMPTY = small_world(PAIR, {"a": "n0", "b": "n0", "c": "n1"}, {})
+FULL_BETWEEN_EMPTY = small_world(CHAIN, {"a": "n1", "b": "n1", "c": "n2"}, {})
+FEEDING = small_world(PAIR, {"u": "n1", "v": "n0", "x": "n0", "y": "n1"}, {"u": ("v",)})
+
+CASES = {
+    "an overloaded parent and an underloaded child ask each other, messages are lost": (
+        FULL_AND_EMPTY, {"a": 10.0, "b": 55.0, "c": 15.0}, Budget(periods=2, time_outs=1, losses=1),
+    ),
+    "an overloaded parent and an underloaded child ask each other, messages are repeated": (
+        FULL_AND_EMPTY, {"a": 10.0, "b": 55.0, "c": 15.0}, Budget(periods=2, time_outs=1, repetitions=1),
+    ),
+    "a full node between two that ask for more": (
+        FULL_BETWEEN_EMPTY, {"a": 8.0, "b": 54.0, "c": 30.0}, Budget(periods=2, time_outs=0, losses=1),
+    ),
+    "a taker or a giver dies": (
+        FULL_AND_EMPTY, {"a": 10.0, "b": 55.0, "c": 15.0}, Budget(periods=2, time_outs=1, deaths=1),
+    ),
+    "a node of a chain dies": (
+        FULL_BETWEEN_EMPTY, {"a": 8.0, "b": 54.0, "c": 30.0}, Budget(periods=1, time_outs=1, deaths=1),
+    ),
+    "the full node becomes empty and the empty one full while operators that feed each other move": (
+        FEEDING, {"u": 8.0, "v": 8.0, "x": 54.0, "y": 30.0},
+        Budget(periods=1, time_outs=2, changes=(("x", 20.0), ("y", 54.0))),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_interleaving_keeps_each_operator_at_one_node(case: str) -> None:
+    world, sizes, budget = CASES[case]
+    first = Network(world, {OperatorId(operator): size for operator, size in sizes.items()}, budget)
+    seen = {first.fingerprint()}
+    pending = [first]
+    moves = 0
+    while pending:
+        network = pending.pop()
+        for action in list(network.actions()):
+            after = network.fork()
+            after.do(action)
+            moves += after.moves > network.moves
+            fingerprint = after.fingerprint()
+            if fingerprint not in seen:
+                seen.add(fingerprint)
+                pending.append(after)
+        network.settle()
+    assert len(seen) > 500, "the world is too tame to prove anything"
+    assert moves > 50, "operators hardly ever moved"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(worlds(most_nodes=6, most_operators=10), st.data())
+def test_random_walks_through_larger_worlds_keep_each_operator_at_one_node(world: World, data: st.DataObject) -> None:
+    operators = list(world.graph.downstream)
+    sizes = {operator: float(data.draw(st.sampled_from([2, 5, 10, 20, 40]))) for operator in operators}
+    changes = tuple(
+        (data.draw(st.sampled_from(operators)), float(data.draw(st.sampled_from([1, 5, 30, 60]))))
+        for _ in range(data.draw(st.integers(0, 4)))
+    )
+    budget = Budget(periods=12, time_outs=8, losses=4, repetitions=3, deaths=1, changes=changes)
+    network = Network(world, sizes, budget)
+    for _ in range(60):
+        actions = list(network.actions())
+        if not actions:
+            break
+        network.do(data.draw(st.sampled_from(actions)))
+    network.settle()

@@ -1,0 +1,110 @@
+"""CREATE EDGE QUERY: what it becomes, and what is refused with which code."""
+
+from __future__ import annotations
+
+import pytest
+from edge_readings import STREAMS
+
+from tocsin.edge.layout import lay_out, lowest_placement, output_schema, prepare
+from tocsin.edge.plan import graph_of
+from tocsin.edge.query import EdgeQuery, QueryCode, QueryRejected
+from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
+
+HIGH_USE = """
+CREATE EDGE QUERY HighUse LATENESS 10 SECONDS AS
+SELECT meter, window.start AS since, SUM(kwh) AS total, AVG(kwh) AS mean FROM Readings WHERE kwh > 0 AND zone = 1
+GROUP BY meter, WINDOW(ts, '1 hour', '15 minutes') HAVING total > 5 ORDER BY since, meter
+"""
+TREE = Tree.perfect_binary(7)
+LEAVES = [EdgeNodeId(name) for name in ("n4", "n5", "n6")]
+
+
+def compiled(text: str) -> EdgeQuery:
+    query = prepare(text, STREAMS)
+    assert isinstance(query, EdgeQuery), query
+    return query
+
+
+def test_a_query_becomes_filters_and_maps_at_its_entries_and_one_aggregate_above_them() -> None:
+    plan = lay_out(compiled(HIGH_USE), {"Readings": LEAVES})
+    kinds = [stage.operator.rpartition("-")[2] for stage in plan.stages]
+    assert kinds == ["filter", "map"] * 3 + ["union", "aggregate", "filter", "map", "sort"]
+    assert plan.lateness_us == 10_000_000
+    placement = lowest_placement(plan, TREE)
+    assert [placement[OperatorId(f"HighUse/{number}")] for number in ("0-filter", "1-map")] == ["n4", "n4"]
+    assert placement[OperatorId("HighUse/7-aggregate")] == "n1"
+    graph = graph_of([plan])
+    assert graph.upstream[OperatorId("HighUse/6-union")] == tuple(
+        OperatorId(f"HighUse/{number}-map") for number in (1, 3, 5)
+    )
+
+
+def test_only_the_columns_that_are_needed_leave_the_entry() -> None:
+    query = compiled(HIGH_USE)
+    assert [name for name, _ in query.sides[0].columns] == ["ts", "meter", "kwh"]
+
+
+def test_the_columns_of_a_result_are_known_before_any_reading() -> None:
+    schema = output_schema(compiled(HIGH_USE), STREAMS)
+    assert not isinstance(schema, QueryRejected)
+    assert [(field.name, str(field.type)) for field in schema] == [
+        ("meter", "string"), ("since", "timestamp[us, tz=UTC]"), ("total", "double"), ("mean", "double"),
+    ]  # fmt: skip
+
+
+JOINED = (
+    "CREATE EDGE QUERY Suspicious AS SELECT r.meter, r.kwh, a.level FROM Readings r JOIN Alarms a "
+    "ON r.meter = a.meter AND a.at BETWEEN r.ts - INTERVAL 5 MINUTES AND r.ts + INTERVAL '1' MINUTE "
+    "WHERE a.level > r.zone"
+)
+
+
+def test_a_join_is_bounded_in_time_and_its_bounds_may_be_written_either_way_round() -> None:
+    one = compiled(JOINED)
+    other = compiled(
+        JOINED.replace(
+            "a.at BETWEEN r.ts - INTERVAL 5 MINUTES AND r.ts + INTERVAL '1' MINUTE",
+            "r.ts BETWEEN a.at - INTERVAL 1 MINUTE AND a.at + INTERVAL 5 MINUTES",
+        )
+    )
+    assert one.join == other.join
+    assert one.join is not None
+    assert (one.join.before_us, one.join.after_us) == (300_000_000, 60_000_000)
+    assert one.residual is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("CREATE QUERY x AS SELECT 1", QueryCode.SYNTAX),
+        ("CREATE EDGE QUERY a;b AS SELECT meter FROM Readings", QueryCode.SYNTAX),
+        ("CREATE EDGE QUERY x LATENESS soon AS SELECT meter FROM Readings", QueryCode.SYNTAX),
+        ("CREATE EDGE QUERY x AS SELECT FROM WHERE", QueryCode.SYNTAX),
+        ("CREATE EDGE QUERY x AS SELECT meter FROM Nowhere", QueryCode.UNKNOWN_STREAM),
+        ("CREATE EDGE QUERY x AS SELECT 1", QueryCode.UNSUPPORTED),
+        ("CREATE EDGE QUERY x AS SELECT volts FROM Readings", QueryCode.UNKNOWN_COLUMN),
+        ("CREATE EDGE QUERY x AS SELECT kwh, SUM(kwh) FROM Readings GROUP BY WINDOW(ts, '1 hour')",
+         QueryCode.UNKNOWN_COLUMN),
+        ("CREATE EDGE QUERY x AS SELECT SUM(kwh) FROM Readings", QueryCode.UNBOUNDED),
+        ("CREATE EDGE QUERY x AS SELECT meter, SUM(kwh) FROM Readings GROUP BY meter", QueryCode.UNBOUNDED),
+        ("CREATE EDGE QUERY x AS SELECT meter FROM Readings ORDER BY meter", QueryCode.UNBOUNDED),
+        ("CREATE EDGE QUERY x AS SELECT r.kwh FROM Readings r JOIN Alarms a ON r.meter = a.meter", QueryCode.UNBOUNDED),
+        ("CREATE EDGE QUERY x AS SELECT * FROM Readings", QueryCode.UNSUPPORTED),
+        ("CREATE EDGE QUERY x AS SELECT DISTINCT meter FROM Readings", QueryCode.UNSUPPORTED),
+        ("CREATE EDGE QUERY x AS SELECT meter FROM Readings LIMIT 3", QueryCode.UNSUPPORTED),
+        ("CREATE EDGE QUERY x AS SELECT meter FROM (SELECT * FROM Readings)", QueryCode.UNKNOWN_STREAM),
+        ("CREATE EDGE QUERY x AS SELECT meter FROM Readings WHERE rand() > 0", QueryCode.UNSUPPORTED),
+        ("CREATE EDGE QUERY x AS SELECT COUNT(DISTINCT meter) FROM Readings GROUP BY WINDOW(ts, '1 hour')",
+         QueryCode.UNSUPPORTED),
+        ("CREATE EDGE QUERY x AS SELECT COUNT(*) FROM Readings GROUP BY WINDOW(ts, '1 hour', '2 hours')",
+         QueryCode.SYNTAX),
+        ("CREATE EDGE QUERY x AS SELECT COUNT(*) FROM Readings GROUP BY WINDOW(ts, 'often')", QueryCode.SYNTAX),
+        ("CREATE EDGE QUERY x AS SELECT meter FROM Readings WHERE meter + 1 > kwh", QueryCode.WRONG_TYPE),
+        ("CREATE EDGE QUERY x AS SELECT SUM(meter) FROM Readings GROUP BY WINDOW(ts, '1 hour')", QueryCode.WRONG_TYPE),
+    ],
+)  # fmt: skip
+def test_what_an_edge_node_cannot_run_is_refused_with_a_code(text: str, code: QueryCode) -> None:
+    refused = prepare(text, STREAMS)
+    assert isinstance(refused, QueryRejected), refused
+    assert refused.code is code, refused
+    assert refused.reason

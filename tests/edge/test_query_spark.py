@@ -1,0 +1,120 @@
+"""The same CREATE EDGE QUERY at the edge and in Spark: its SELECT, run on the raw readings, gives the same rows.
+
+Readings enter at four leaves, out of order within the lateness, and operators move while they work.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from edge_city import City
+from edge_readings import ALARMS, READINGS, STREAMS, alarm_batches, in_seconds, reading_batches
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tocsin.edge.layout import lay_out, lowest_placement, prepare
+from tocsin.edge.query import EdgeQuery
+from tocsin.model.edge import EdgeNodeId, Tree
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TREE = Tree.perfect_binary(7)
+LEAVES = [EdgeNodeId(f"n{number}") for number in (4, 5, 6, 7)]
+QUERIES = {
+    "tumbling": "SELECT meter, window.start AS since, window.end AS until, SUM(kwh) AS total, COUNT(*) AS n, "
+    "COUNT(kwh) AS known, MIN(kwh) AS least, MAX(kwh) AS most, AVG(kwh) AS mean, SUM(zone) AS zones FROM Readings "
+    "GROUP BY meter, WINDOW(ts, '1 minute')",
+    "sliding": "SELECT meter, zone, window.start, SUM(kwh) * 2 + 1 AS twice FROM Readings "
+    "WHERE kwh > 0.5 AND meter <> 'm3' GROUP BY meter, zone, WINDOW(ts, '40 seconds', '15 seconds') "
+    "HAVING COUNT(*) > 1 AND SUM(kwh) BETWEEN 1 AND 15",
+    "logic": "SELECT ts, meter, kwh / 4 AS quarter, -zone AS minus, COALESCE(kwh, 0.0) AS known, UPPER(meter) AS who "
+    "FROM Readings WHERE NOT (kwh > 3 OR zone = 2) OR meter IS NULL OR (zone IN (1, 3) AND ABS(kwh) < 1)",
+    "ordered windows": "SELECT window.start AS since, meter, COUNT(*) AS n FROM Readings "
+    "GROUP BY meter, WINDOW(ts, '30 seconds') HAVING n >= 1 ORDER BY since, meter",
+    "joined": "SELECT r.ts, r.meter, r.kwh, a.level FROM Readings r JOIN Alarms a ON r.meter = a.meter AND "
+    "a.at BETWEEN r.ts - INTERVAL 20 SECONDS AND r.ts + INTERVAL 45 SECONDS WHERE a.level > 0 AND r.zone < a.level",
+    "joined windows": "SELECT a.level, window.end AS until, SUM(r.kwh) AS total FROM Readings r JOIN Alarms a "
+    "ON r.meter = a.meter AND r.ts BETWEEN a.at AND a.at + INTERVAL 1 MINUTE "
+    "GROUP BY a.level, WINDOW(r.ts, '1 minute')",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("edge queries")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+def at_the_edge(query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]], seed: int) -> list[tuple[object, ...]]:
+    """Batches of all streams in a random order at random leaves; operators are moved about meanwhile."""
+    chance = random.Random(seed)
+    entries = {side.stream: LEAVES for side in query.sides}
+    plan = lay_out(query, entries)
+    city = City(TREE, plan, lowest_placement(plan, TREE))
+    feed = [(name, batch) for name, some in batches.items() for batch in some if name in entries]
+    for name, batch in chance.sample(feed, len(feed)):
+        city.read(chance.choice(LEAVES), name, batch)
+        for _ in range(chance.randrange(4)):
+            moves = city.possible_moves()
+            if moves:
+                city.order(*chance.choice(moves))
+            if chance.random() < 0.7:
+                city.settle()
+    found = city.finish(entries)
+    assert city.late_rows() == 0
+    return found
+
+
+def in_spark(
+    spark: SparkSession, query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]]
+) -> list[tuple[object, ...]]:
+    for name, stream in (("Readings", READINGS), ("Alarms", ALARMS)):
+        table = pa.Table.from_batches(batches[name], schema=stream.arrow())
+        spark.createDataFrame(table).createOrReplaceTempView(name)
+    return in_seconds(spark.sql(query.select).toArrow().to_batches())
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
+)
+@given(batches=reading_batches, others=alarm_batches, seed=st.integers(0, 2**32 - 1))
+def test_spark_and_the_edge_give_the_same_rows(
+    spark: SparkSession, name: str, batches: list[pa.RecordBatch], others: list[pa.RecordBatch], seed: int
+) -> None:
+    query = prepare(f"CREATE EDGE QUERY q LATENESS 1 HOUR AS {QUERIES[name]}", STREAMS)
+    assert isinstance(query, EdgeQuery), query
+    given_to_both = {"Readings": batches, "Alarms": others}
+    edge, expected = at_the_edge(query, given_to_both, seed), in_spark(spark, query, given_to_both)
+    if query.sort is not None:
+        assert edge == expected, "rows in their order"
+    assert Counter(edge) == Counter(expected)

@@ -1,0 +1,71 @@
+"""`ami` and `ami-scale`: quality bounds on seeded worlds, claims computed from the table, figures written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tocsin.experiments import ami, ami_scale, runner
+from tocsin.sim.edge import EdgeLog
+
+
+def log_of(*samples: list[float]) -> EdgeLog:
+    return EdgeLog(times_s=[2.0 * row for row in range(len(samples))], memory_pct=list(samples))
+
+
+def test_the_measures_of_a_pair_of_runs_by_hand() -> None:
+    without = log_of([50, 50], [70, 50], [70, 65], [70, 50])
+    with_ = log_of([50, 50], [60, 60], [70, 65], [61, 59])
+    found = ami.compare(without, with_)
+    assert found["overloaded_node_s_without"] == 2 * (1 + 2 + 1)
+    assert found["overloaded_node_s_with"] == 2 * (0 + 2 + 1)
+    assert found["either_s"] == 6.0
+    assert found["fewer_pct"] == pytest.approx(100 / 3)
+    assert found["more_pct"] == 0.0
+    assert found["steadier_pct"] == 50.0
+    assert found["excess_without"] == 2 * (10 + 15 + 10)
+
+
+@pytest.fixture(scope="module")
+def two_runs() -> pa.Table:
+    return runner.run_here(ami.EXPERIMENT, ami.EXPERIMENT.settings(2, sensitivity="no"))
+
+
+def test_ami_relieves_nodes_as_the_thesis_claims_and_writes_its_figures(two_runs: pa.Table, tmp_path: Path) -> None:
+    answer = runner.finish(ami.EXPERIMENT, 2, two_runs, tmp_path)
+    assert all(claim["holds"] for claim in answer["claims"]), answer["claims"]
+    assert answer["metrics"]["overload_reduction_pct"] > 60
+    assert {Path(path).name for path in answer["files"]} >= {"ami.parquet", "ami-figure-15.png", "ami-figure-16.svg"}
+
+
+def test_a_claim_of_ami_fails_when_the_runs_do_not_support_it(two_runs: pa.Table, tmp_path: Path) -> None:
+    """Swap with and without: no claim about overload may hold."""
+    swapped = {"without": "with", "with": "without"}
+    names = []
+    for name in two_runs.column_names:
+        stem, _, last = name.rpartition("_")
+        names.append(f"{stem}_{swapped[last]}" if last in swapped else name)
+    names = [{"fewer_pct": "more_pct", "more_pct": "fewer_pct"}.get(name, name) for name in names]
+    report = ami.EXPERIMENT.report(two_runs.rename_columns(names), tmp_path)
+    assert [claim.holds for claim in report.claims][:2] == [False, False]
+
+
+def test_the_sweep_covers_the_undisclosed_details() -> None:
+    settings = ami.EXPERIMENT.settings(15)
+    assert sum(one["variant"] == "base" for one in settings) == 15
+    assert {one["unit_pct"] for one in settings} == set(ami.UNITS_PCT)
+    assert {one["mean_load_pct"] for one in settings} == set(ami.STARTS_PCT)
+    with pytest.raises(ValueError, match="no option"):
+        ami.EXPERIMENT.settings(1, colour="red")
+
+
+def test_ami_scale_reports_messages_and_times_for_each_size(tmp_path: Path) -> None:
+    experiment = ami_scale.EXPERIMENT
+    table = runner.run_here(experiment, experiment.settings(1, nodes="15,31"))
+    assert table["operators"].to_pylist() == [606, 293]
+    answer = runner.finish(experiment, 1, table, tmp_path)
+    assert np.isfinite(answer["metrics"]["messages_a_node_and_minute_31_nodes"])
+    assert answer["metrics"]["leave_p50_with_s_31_nodes"] < answer["metrics"]["leave_p50_without_s_31_nodes"]

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 
 import pyarrow as pa
-from edge_readings import in_seconds
 
+from tests.edge.edge_readings import in_seconds
 from tocsin.edge.messages import DeadlinePassed, Message, MessageReceived, Piece, SendMessage, TransferOrdered
 from tocsin.edge.node import (
     EdgeNode,

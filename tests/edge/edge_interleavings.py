@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edge_worlds import World, is_feasible
-
+from tests.edge.edge_worlds import World, is_feasible
 from tocsin.edge.messages import (
     DeadlinePassed,
     Event,

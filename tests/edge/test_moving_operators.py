@@ -11,11 +11,11 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from edge_city import City
-from edge_readings import STREAMS, alarm_batches, alarms, in_seconds, reading_batches, readings
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.edge.edge_city import City
+from tests.edge.edge_readings import STREAMS, alarm_batches, alarms, in_seconds, reading_batches, readings
 from tocsin.edge.dataflow import Observed
 from tocsin.edge.layout import lay_out, lowest_placement, prepare
 from tocsin.edge.messages import Code, MessageType, Parcel, PeerDied, PeriodElapsed, Piece

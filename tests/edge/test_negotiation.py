@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edge_interleavings import Action, Budget, Network
-from edge_worlds import World, small_world
-
+from tests.edge.edge_interleavings import Action, Budget, Network
+from tests.edge.edge_worlds import World, small_world
 from tocsin.edge.messages import (
     Code,
     DeadlinePassed,

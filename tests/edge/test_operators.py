@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from edge_readings import SECOND, alarms, in_seconds, reading_batches, readings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.edge.edge_readings import SECOND, alarms, in_seconds, reading_batches, readings
 from tocsin.edge.expressions import Call, ColumnRef, Constant
 from tocsin.edge.operators.aggregate import Aggregation, WindowAggregateSpec
 from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, END_OF_TIME_US, Operator, Specification

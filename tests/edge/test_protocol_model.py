@@ -8,11 +8,11 @@ rest with each operator running at exactly one node.
 from __future__ import annotations
 
 import pytest
-from edge_interleavings import Budget, Network
-from edge_worlds import World, small_world, worlds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.edge.edge_interleavings import Budget, Network
+from tests.edge.edge_worlds import World, small_world, worlds
 from tocsin.model.edge import OperatorId
 
 PAIR = {"n1": "n0"}

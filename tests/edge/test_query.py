@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from edge_readings import STREAMS
 
+from tests.edge.edge_readings import STREAMS
 from tocsin.edge.layout import lay_out, lowest_placement, output_schema, prepare
 from tocsin.edge.plan import graph_of
 from tocsin.edge.query import EdgeQuery, QueryCode, QueryRejected

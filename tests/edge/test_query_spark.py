@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from edge_city import City
-from edge_readings import ALARMS, READINGS, STREAMS, alarm_batches, in_seconds, reading_batches
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.edge.edge_city import City
+from tests.edge.edge_readings import ALARMS, READINGS, STREAMS, alarm_batches, in_seconds, reading_batches
 from tocsin.edge.layout import lay_out, lowest_placement, prepare
 from tocsin.edge.query import EdgeQuery
 from tocsin.model.edge import EdgeNodeId, Tree

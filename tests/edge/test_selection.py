@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from edge_worlds import World, is_feasible, worlds
 from hypothesis import given, settings
 
+from tests.edge.edge_worlds import World, is_feasible, worlds
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorGraph, OperatorId, Tree
 

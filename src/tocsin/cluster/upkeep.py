@@ -12,6 +12,7 @@ from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.compaction import FAN_IN, files_to_merge
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
+from tocsin.cluster.mergehere import is_small, merge_records_here, merge_results_here
 from tocsin.cluster.spark.compaction import merge_records, merge_results
 from tocsin.model.entities import DatasetKind
 
@@ -42,7 +43,10 @@ def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = 
     merged = 0
     enough = fan_in or (KEYED_FAN_IN if keyed else FAN_IN)
     while old := files_to_merge(cluster.catalog.files(owner), keyed=keyed, span_s=span_s, fan_in=enough):
-        new = merge_records(cluster.spark, cluster.storage, dataset, old)
+        if is_small(old):
+            new = merge_records_here(cluster.storage, dataset, old)
+        else:
+            new = merge_records(cluster.spark, cluster.storage, dataset, old)
         if not cluster.catalog.replace_files(owner, old, new, cluster.now_s()):
             break
         merged += len(old) - len(new)
@@ -55,7 +59,10 @@ def merge_channel(cluster: DataCluster, live: LiveChannel, fan_in: int = FAN_IN)
     merged = 0
     while old := files_to_merge(cluster.catalog.files(owner), span_s=channel.retain_s * SPAN_SHARE, fan_in=fan_in):
         folder = f"results/{channel.name}-{live.epoch}"
-        new = merge_results(cluster.spark, cluster.storage, folder, live.prepared.columns, old)
+        if is_small(old):
+            new = merge_results_here(cluster.storage, folder, old)
+        else:
+            new = merge_results(cluster.spark, cluster.storage, folder, live.prepared.columns, old)
         if not cluster.catalog.replace_files(owner, old, new, cluster.now_s()):
             break
         merged += len(old) - len(new)

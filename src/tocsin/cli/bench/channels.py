@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
     def channels(
         subscriptions: int = typer.Option(1_000_000, help="Backend subscriptions of the channel."),
         records: int = typer.Option(10_000, help="New records in each execution."),
-        rounds: int = typer.Option(9, help="Timed executions, after three that warm up."),
+        rounds: int = typer.Option(11, help="Timed executions, after as many that warm up."),
         as_json: bool = typer.Option(False, "--json", help="End with one JSON object."),
     ) -> None:
         """Execute a channel for all its subscriptions at once and compare."""
@@ -37,6 +37,8 @@ def register(app: typer.Typer) -> None:
             announce(f"{subscriptions // 10:,} subscriptions: {small['spark_s_p50']:.3f} s")
         with memory, benchmark_cluster(APPLICATION) as cluster:
             large = measure(cluster, subscriptions, records, rounds)
+            restart_s, survived = restart(cluster)
+            announce(f"{survived:,} subscriptions after a restart of {restart_s:.1f} s")
         finish(
             {
                 **large,
@@ -46,7 +48,8 @@ def register(app: typer.Typer) -> None:
                 "speed_up_over_per_subscription": large["per_subscription_s_estimate"] / large["spark_s_p50"],
                 "peak_rss_mib": memory.peak_mib,
                 "growth": large["spark_s_p50"] / small["spark_s_p50"],
-                "correct": large["correct"] and small["correct"],
+                "restart_s": restart_s,
+                "correct": large["correct"] and small["correct"] and survived == subscriptions,
             },
             as_json,
         )
@@ -77,7 +80,7 @@ def measure(cluster: Any, subscriptions: int, records: int, rounds: int) -> dict
     duckdb_s: list[float] = []
     correct = True
     results = 0
-    for round_number in range(rounds + 3):
+    for round_number in range(2 * rounds):
         batch = [
             {
                 "report_id": f"{round_number}-{index}",
@@ -100,7 +103,7 @@ def measure(cluster: Any, subscriptions: int, records: int, rounds: int) -> dict
         execution = cluster.execute("OfKindInArea")
         took_s = time.perf_counter() - began
         duck_s, expected = _in_duckdb(engine, batch)
-        if round_number >= 3:
+        if round_number >= rounds:
             spark_s.append(took_s)
             duckdb_s.append(duck_s)
         results = execution.results
@@ -113,6 +116,19 @@ def measure(cluster: Any, subscriptions: int, records: int, rounds: int) -> dict
         "subscribe_s": subscribe_s,
         "correct": correct,
     }
+
+
+def restart(cluster: Any) -> tuple[float, int]:
+    """Close the cluster and open its root again: seconds until it is ready, and how many subscriptions are there."""
+    from tocsin.cluster.engine import DataCluster
+
+    cluster.close()
+    began = time.perf_counter()
+    again = DataCluster(cluster.spark, cluster.settings, time.time)
+    restart_s = time.perf_counter() - began
+    survived = len(again.book)
+    again.close()
+    return restart_s, survived
 
 
 def _subscription_table(cluster: Any) -> Any:

@@ -33,7 +33,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Publish at a steady rate and time the results of a continuous channel."""
         from tocsin.cli.bench_harness import finish
+        from tocsin.runtime.logs import configure_logs
 
+        configure_logs("error")
         finish(asyncio.run(measure(rate_per_s, seconds, warm_up_s)), as_json)
 
 

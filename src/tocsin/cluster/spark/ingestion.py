@@ -63,6 +63,7 @@ class DatasetWriter:
         self._folder = f"datasets/{dataset.name}"
         self._lines = LineReader(dataset.schema)
         self._recent: OrderedDict[int, pa.Table] = OrderedDict()
+        self._remembering = threading.Lock()  # an execution must not wait for a micro-batch under way
         self.version = version
         self.position = position
         self.has_feeds = False
@@ -96,14 +97,15 @@ class DatasetWriter:
         stored = records.append_column(VERSION, versions).append_column(SEQUENCE, pa.array(sequences, pa.int64()))
         files = write_records_here(stored, self._storage, self._folder)
         version = self.version + 1
-        self._recent[version] = records
-        while sum(table.nbytes for table in self._recent.values()) > RECENT_BYTES:
-            self._recent.popitem(last=False)
+        with self._remembering:
+            self._recent[version] = records
+            while sum(table.nbytes for table in self._recent.values()) > RECENT_BYTES:
+                self._recent.popitem(last=False)
         self._commit(files, position=max(frame.next for frame in frames))
 
     def recent(self, after: int, upto: int) -> pa.Table | None:
         """The records of versions (after, upto], if all of them came in small batches and are still in memory."""
-        with self._lock:
+        with self._remembering:
             tables = [self._recent.get(version) for version in range(after + 1, upto + 1)]
         known = [table for table in tables if table is not None]
         return pa.concat_tables(known) if known and len(known) == len(tables) else None

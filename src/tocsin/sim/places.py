@@ -1,0 +1,151 @@
+"""Places with latencies between them: cities of the USA, and edge sites of one city.
+
+Facts and formulas, no events. A place has brokers, gateways or servers; who stands where is the simulation's. Delays
+are one-way, in seconds.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.coords.coordinate import Vectors
+from tocsin.coords.worlds import great_circle_km
+
+US_CITIES: tuple[tuple[str, float, float], ...] = (
+    ("New York", 40.71, -74.01), ("Los Angeles", 34.05, -118.24), ("Chicago", 41.88, -87.63), ("Dallas", 32.78, -96.80),
+    ("Seattle", 47.61, -122.33), ("Miami", 25.76, -80.19), ("Denver", 39.74, -104.99), ("Atlanta", 33.75, -84.39),
+    ("San Francisco", 37.77, -122.42), ("Boston", 42.36, -71.06), ("Phoenix", 33.45, -112.07),
+    ("Minneapolis", 44.98, -93.27), ("Houston", 29.76, -95.37), ("Washington", 38.91, -77.04),
+    ("Salt Lake City", 40.76, -111.89), ("Kansas City", 39.10, -94.58), ("Portland", 45.52, -122.68),
+    ("Charlotte", 35.23, -80.84), ("San Diego", 32.72, -117.16), ("Detroit", 42.33, -83.05),
+)  # fmt: skip
+"""Name, latitude and longitude in degrees. New York is first: it hosts the coordinator [ePulsar §5.1.2]."""
+
+FIBRE_MS_PER_KM = 0.005
+"""Light in glass travels 200 km per millisecond."""
+ROUTE_FACTOR = 1.75
+"""Fibre follows roads and exchanges: measured pings between these cities are about this much above the great circle."""
+EQUIPMENT_MS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    names: tuple[str, ...]
+    delay_s: Vectors
+    """One-way, place to place; zero on the diagonal."""
+
+    def first(self, count: int) -> Places:
+        return Places(self.names[:count], self.delay_s[:count, :count])
+
+
+def ping_ms(distance_km: Vectors) -> Vectors:
+    """The city-to-city ping time by great circle: 1 ms + 1.75 · 2 · distance · 0.005 ms/km.
+
+    New York to Los Angeles gives 70 ms, to Chicago 21 ms, to Miami 32 ms; published pings are 65–70, 20 and 30 ms.
+    """
+    ping = EQUIPMENT_MS + ROUTE_FACTOR * 2.0 * FIBRE_MS_PER_KM * distance_km
+    np.fill_diagonal(ping, 0.0)
+    return ping
+
+
+def us_cities(count: int = len(US_CITIES), *, delay_per_ping: float = 1.0) -> Places:
+    """The first `count` cities.
+
+    [ePulsar §5.1.2] models inter-city latencies on a table of pings and sets them as link delays (§5.2), which delays
+    each message by that number; so does `delay_per_ping` = 1. It is the pessimistic reading and the one that fits
+    figure 4: with half a ping per direction (0.5), no pair of these cities exceeds 100 ms whatever the broker.
+    """
+    chosen = US_CITIES[:count]
+    distance_km = great_circle_km([city[1] for city in chosen], [city[2] for city in chosen])
+    return Places(tuple(city[0] for city in chosen), ping_ms(distance_km) * 1e-3 * delay_per_ping)
+
+
+def read_places(path: Path, *, delay_per_ping: float = 1.0) -> Places:
+    """Measured latencies instead of the formula: a square CSV of pings in milliseconds, names in the first row."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file) if row]
+    names, table = tuple(name.strip() for name in rows[0]), np.array(rows[1:], dtype=np.float64)
+    if table.shape != (len(names), len(names)) or not (np.isfinite(table) & (table >= 0.0)).all():
+        raise ValueError(f"{path}: not a square table of {len(names)} × {len(names)} latencies")
+    ping = (table + table.T) / 2.0
+    np.fill_diagonal(ping, 0.0)
+    return Places(names, ping * 1e-3 * delay_per_ping)
+
+
+@dataclass(frozen=True, slots=True)
+class City:
+    """A square city divided among edge sites: everyone belongs to the nearest one."""
+
+    side_m: float
+    sites_m: npt.NDArray[np.float64]
+    """x and y of each site."""
+
+    def site_of(self, position_m: npt.NDArray[np.float64]) -> int:
+        return int(np.argmin(((self.sites_m - position_m) ** 2).sum(axis=1)))
+
+
+CITY_SIDE_M = 18_000.0
+"""About the area of the city of Atlanta [ePulsar §5.1.1 names it]: 350 km²."""
+
+
+def city_of_zones(zones: int, rng: np.random.Generator, *, side_m: float = CITY_SIDE_M, towers: int = 600) -> City:
+    """Edge sites at the k-means centres of cell towers [ePulsar §5.1.1].
+
+    The paper takes the towers of Atlanta from a survey; ours are drawn, two thirds around the centre and the rest
+    anywhere, so the product needs no data file.
+    """
+    inner = rng.normal(side_m / 2.0, side_m / 5.0, (towers * 2 // 3, 2))
+    outer = rng.uniform(0.0, side_m, (towers - len(inner), 2))
+    at_m = np.clip(np.vstack([inner, outer]), 0.0, side_m)
+    return City(side_m, _k_means(at_m, zones, rng))
+
+
+def _k_means(at_m: Vectors, count: int, rng: np.random.Generator, rounds: int = 50) -> Vectors:
+    """Lloyd's iterations from seeded towers. A centre that loses all its towers stays where it was."""
+    centres = at_m[rng.choice(len(at_m), count, replace=False)]
+    for _ in range(rounds):
+        nearest = ((at_m[:, None, :] - centres[None, :, :]) ** 2).sum(axis=-1).argmin(axis=1)
+        moved = np.array(
+            [at_m[nearest == n].mean(axis=0) if (nearest == n).any() else centres[n] for n in range(count)]
+        )
+        if np.allclose(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+INTER_SITE_RTT_S = 0.030
+"""Between edge sites of a city, through its switch [ePulsar §5.1.1]."""
+SITE_HOP_S = 0.0005
+"""Ours: between two machines of one edge site, one way."""
+LTE_ACCESS_S = 0.010
+"""Ours: from a UAV over the air to its edge site, one way. The paper does not say; LTE takes about 10 ms."""
+CLOUD_DELAY_S = 0.040
+"""From any edge site to the coordinator in the cloud, one way [ePulsar §5.1.1]."""
+CITY_HOP_S = 0.005
+"""Between broker and game server of one city, one way [ePulsar §5.1.2]."""
+
+
+def edge_sites(zones: int) -> Places:
+    delay_s = np.full((zones, zones), INTER_SITE_RTT_S / 2.0)
+    np.fill_diagonal(delay_s, 0.0)
+    return Places(tuple(f"zone {n}" for n in range(zones)), delay_s)
+
+
+def settled_rtt_s(places: Places, hop_s: Sequence[float]) -> tuple[Vectors, list[list[int]]]:
+    """RTTs among all nodes when each place has one node per entry of `hop_s`, hung `hop_s` (one way) off the place.
+
+    Returns the matrix and, per entry, the node numbers by place.
+    """
+    count = len(places.names)
+    gateways = [place for _ in hop_s for place in range(count)]
+    access_s = np.repeat(np.asarray(hop_s), count)
+    rtt_s = 2.0 * (places.delay_s[np.ix_(gateways, gateways)] + access_s[:, None] + access_s[None, :])
+    np.fill_diagonal(rtt_s, 0.0)
+    return rtt_s, [list(range(kind * count, (kind + 1) * count)) for kind in range(len(hop_s))]

@@ -1,0 +1,190 @@
+"""The estimator: quality is a regression test; nothing a peer says breaks it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tocsin.coords import worlds
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate, Vectors, distance_s
+from tocsin.coords.gossip import relative_errors, settle
+from tocsin.coords.vivaldi import PEERS_REMEMBERED, Estimator, Rejection
+
+SHARED_DATA = Path(os.environ.get("TOCSIN_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SEEDS = range(5)
+
+
+def mean_error(world: Vectors, seed: int, rounds: int = 1_000) -> float:
+    settled = settle(world, rounds, np.random.default_rng(seed))
+    return float(relative_errors(world, settled.predicted_s()).mean())
+
+
+@pytest.mark.parametrize(
+    ("make", "bound"),
+    [
+        # The bounds are what Serf's implementation reaches after 1,000 rounds, as gathered in CONVENTIONS.
+        (lambda: worlds.line(10, 0.010), 0.0031),
+        (lambda: worlds.grid(25, 0.010), 0.0016),
+        (lambda: worlds.two_sites(25, 0.001, 0.010), 0.000_06),
+        (lambda: worlds.circle(25, 0.100), 0.0028),
+        (lambda: worlds.scattered(25, 0.100, 0.010, np.random.default_rng(1)), 0.075),
+        (lambda: worlds.star(32, 0.040), 0.010),
+    ],
+    ids=["line", "grid", "two sites", "circle", "random", "star"],
+)
+def test_the_error_on_a_known_world_stays_within_its_bound(make: Callable[[], Vectors], bound: float) -> None:
+    errors = [mean_error(make(), seed) for seed in SEEDS]
+    assert float(np.mean(errors)) <= bound, errors
+
+
+def test_more_rounds_make_a_world_that_fits_fit_better() -> None:
+    world = worlds.grid(25, 0.010)
+    assert mean_error(world, 1, 4_000) < mean_error(world, 1, 1_000) < mean_error(world, 1, 100) / 2
+
+
+@pytest.mark.skipif(
+    not (SHARED_DATA / "rtt_planetlab_490.txt").exists(), reason="the measured matrix is not in TOCSIN_SHARED_DATA"
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_median_error_on_490_measured_hosts_is_at_most_a_tenth(seed: int) -> None:
+    measured = np.loadtxt(SHARED_DATA / "rtt_planetlab_490.txt") / 1_000.0
+    settled = settle(measured, 500, np.random.default_rng(seed), peers=32, near=16)
+    assert float(np.median(relative_errors(measured, settled.predicted_s()))) <= 0.095
+
+
+def test_the_filter_keeps_delayed_packets_out() -> None:
+    world = worlds.grid(16, 0.010)
+
+    def spikes(rtt_s: Vectors, rng: np.random.Generator) -> Vectors:
+        return np.where(rng.random(len(rtt_s)) < 0.05, rtt_s * 10.0, rtt_s)
+
+    settled = settle(world, 2_000, np.random.default_rng(1), noise=spikes)
+    assert float(np.median(relative_errors(world, settled.predicted_s()))) < 0.10
+
+
+def test_probing_near_peers_keeps_neighbours_together_where_all_others_are_equally_far() -> None:
+    """24 sites of two nodes each, 1 ms inside and 31 ms between: by chance alone a node hardly ever probes its twin."""
+    site = np.arange(48) % 24
+    world = np.where(site[:, None] == site[None, :], 0.001, 0.031)
+    np.fill_diagonal(world, 0.0)
+
+    def strangers_taken_for_twins(near: int) -> int:
+        predicted = settle(world, 600, np.random.default_rng(1), near=near).predicted_s()
+        return sum(int(predicted[node, 24:].argmin()) != node for node in range(24))
+
+    assert strangers_taken_for_twins(near=2) == 0
+    assert strangers_taken_for_twins(near=0) > 0
+
+
+def test_a_pair_that_was_never_measured_does_not_stop_the_others() -> None:
+    world = worlds.grid(16, 0.010)
+    holes = world.copy()
+    holes[3, 5] = holes[5, 3] = 0.0
+    predicted = settle(holes, 1_000, np.random.default_rng(1)).predicted_s()
+    assert float(relative_errors(world, predicted).mean()) < 0.01
+
+
+def test_estimators_one_by_one_learn_what_the_compiled_cluster_learns() -> None:
+    """Two drivers of the same `pull`: objects with a filter per peer, and arrays."""
+    world, rng = worlds.grid(9, 0.010), np.random.default_rng(1)
+    nodes = [Estimator(np.random.default_rng(seed)) for seed in range(9)]
+    for _ in range(1_000):
+        for node, estimator in enumerate(nodes):
+            peer = int(rng.integers(0, 8))
+            peer += peer >= node
+            assert estimator.observe(str(peer), nodes[peer].coordinate, float(world[node, peer])) is None
+    predicted = np.array([[distance_s(a.coordinate, b.coordinate) for b in nodes] for a in nodes])
+    assert float(relative_errors(world, predicted).mean()) < 0.01
+    assert mean_error(world, 1) < 0.01
+
+
+def test_the_same_seed_gives_the_same_coordinates() -> None:
+    world = worlds.circle(10, 0.100)
+    one, again = (settle(world, 50, np.random.default_rng(3)) for _ in range(2))
+    assert np.array_equal(one.vectors, again.vectors)
+    assert one.coordinates() == again.coordinates()
+    assert one.coordinates() != settle(world, 50, np.random.default_rng(4)).coordinates()
+
+
+FINE = Coordinate((0.02, *[0.0] * (DIMENSIONS - 1)), 0.001, 0.0, 0.3)
+
+
+@pytest.mark.parametrize("rtt_s", [0.0, -0.01, math.nan, math.inf, 10.001])
+def test_an_rtt_outside_its_range_is_refused_and_counted_and_changes_nothing(rtt_s: float) -> None:
+    node = Estimator(np.random.default_rng(1))
+    before = node.coordinate
+    assert node.observe("peer", FINE, rtt_s) is Rejection.RTT_OUT_OF_RANGE
+    assert node.coordinate == before
+    assert node.rejected == {Rejection.RTT_OUT_OF_RANGE: 1}
+    assert node.accepted == 0
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.builds(
+                Coordinate,
+                vector=st.lists(numbers, min_size=0, max_size=DIMENSIONS + 1).map(tuple),
+                height_s=numbers,
+                adjustment_s=numbers,
+                error=numbers,
+            ),
+            numbers,
+        ),
+        max_size=12,
+    )
+)
+@settings(max_examples=80, deadline=None)
+def test_whatever_a_peer_says_the_coordinate_stays_sane_and_every_sample_is_counted(
+    said: list[tuple[Coordinate, float]],
+) -> None:
+    node = Estimator(np.random.default_rng(1))
+    for coordinate, rtt_s in said:
+        node.observe("liar", coordinate, rtt_s)
+        assert node.coordinate.is_sane
+    assert node.accepted + node.rejected.total() == len(said)
+
+
+def test_one_lie_moves_a_settled_node_by_a_bounded_step() -> None:
+    node = Estimator(np.random.default_rng(1))
+    for _ in range(100):
+        node.observe("honest", FINE, 0.050)
+    before = node.coordinate
+    far_and_certain = Coordinate((9.0, *[0.0] * (DIMENSIONS - 1)), 0.0, 0.0, 0.0)
+    assert node.observe("liar", far_and_certain, 0.001) is None
+    assert math.dist(before.vector, node.coordinate.vector) <= 0.1 + 1e-9
+
+
+def test_strangers_cannot_fill_the_memory_of_the_filter() -> None:
+    node = Estimator(np.random.default_rng(1))
+    for stranger in range(PEERS_REMEMBERED + 50):
+        node.observe(f"stranger-{stranger}", FINE, 0.050)
+    assert len(node._filters) == PEERS_REMEMBERED
+    node.forget(f"stranger-{PEERS_REMEMBERED}")
+    assert len(node._filters) == PEERS_REMEMBERED - 1
+
+
+def test_worlds_are_symmetric_with_a_zero_diagonal_and_the_shape_they_promise() -> None:
+    rng = np.random.default_rng(1)
+    core = worlds.line(3, 0.010)
+    for world in (
+        worlds.line(5, 0.01), worlds.grid(7, 0.01), worlds.two_sites(6, 0.001, 0.01), worlds.circle(9, 0.1),
+        worlds.scattered(6, 0.1, 0.01, rng), worlds.star(4, 0.04), worlds.hung(core, [0, 0, 2], [0.005, 0.001, 0.0]),
+    ):  # fmt: skip
+        assert np.array_equal(world, world.T)
+        assert not world.diagonal().any()
+        assert (world[~np.eye(len(world), dtype=bool)] > 0).all()
+    assert worlds.hung(core, [0, 0, 2], [0.005, 0.001, 0.0])[0].tolist() == pytest.approx([0.0, 0.006, 0.025])
+    assert worlds.two_sites(4, 0.001, 0.01)[0].tolist() == pytest.approx([0.0, 0.001, 0.011, 0.011])
+    # New York to Los Angeles, as every atlas has it
+    assert worlds.great_circle_km([40.71, 34.05], [-74.01, -118.24])[0, 1] == pytest.approx(3_936, abs=15)

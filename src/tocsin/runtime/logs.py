@@ -57,9 +57,6 @@ def configure_logs(level: str = "info", form: str = "auto", stream: TextIO | Non
     # Spark's bridge reports every call at debug level, and HTTP clients every request at info.
     for chatty in ("py4j", "httpx", "httpcore", "uvicorn.access", "websockets"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # What Spark refuses is told to whoever asked; its own line about it would repeat the query.
-    for repeated in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(repeated).setLevel(logging.CRITICAL)
     # A connection that is refused or goes away is counted and logged by the server itself.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import tocsin
@@ -48,6 +50,9 @@ SETTINGS: Mapping[str, str] = {
 def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session on `master`; `settings` win over ours."""
     require_java()
+    # What Spark refuses is raised and told to whoever asked; a log line with its whole stack would only repeat it.
+    for repeats in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(repeats).setLevel(logging.CRITICAL)
     # Workers must be this interpreter: they import pyarrow and this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -19,7 +19,7 @@ from tocsin.cluster.query_parse import ChannelQuery
 from tocsin.cluster.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
-from tocsin.cluster.spark.writing import WrittenResults, write_results
+from tocsin.cluster.spark.writing import WrittenResults, write_few_results, write_results
 from tocsin.cluster.storage import Storage
 from tocsin.model.entities import Channel, Dataset
 from tocsin.model.schema import Column, Schema
@@ -30,7 +30,9 @@ DatasetFrames = Callable[[SparkSession, str, bool], DataFrame]
 
 
 LARGE_ROWS = 5_000_000
-SMALL_ROWS = 20_000
+SMALL_PAIRS = 1_000_000
+SMALL_RESULTS = 10_000
+"""What is below both takes the short way: its results pass through the driver's memory."""
 ROWS_PER_RESULT_TASK = 100_000
 
 
@@ -48,10 +50,13 @@ class ExecutionSize:
     def is_large(self) -> bool:
         return self.subscriptions + self.records > LARGE_ROWS
 
+    @property
+    def is_small(self) -> bool:
+        """Few records for few subscriptions, and few results the last time."""
+        return self.subscriptions * self.records < SMALL_PAIRS and self.results < SMALL_RESULTS
+
     def result_tasks(self, cores: int) -> int:
-        """How many tasks write results; 0 for so little that the task that found them may write them, unshuffled."""
-        if self.subscriptions + self.records < SMALL_ROWS and self.results < SMALL_ROWS:
-            return 0
+        """How many tasks write results."""
         return max(1, min(4 * cores, self.results // ROWS_PER_RESULT_TASK + 1))
 
 
@@ -109,6 +114,8 @@ def execute(
     _plan_for(prepared.session, size, cores)
     table = subscribers.frame(prepared.session)
     results = _frame(prepared.session, prepared.query, table, frames, subscribers.radius_levels)
+    if size.is_small:
+        return write_few_results(results, storage, folder, execution)
     return write_results(results, storage, folder, execution, size.result_tasks(cores))
 
 

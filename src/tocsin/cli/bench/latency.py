@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
     def latency(
         rate_per_s: float = typer.Option(100.0, help="Records published each second, one request each."),
         seconds: float = typer.Option(20.0, help="How long each of the two is measured."),
-        warm_up_s: float = typer.Option(15.0, help="How long each runs before that."),
+        warm_up_s: float = typer.Option(60.0, help="How long each runs before that."),
         as_json: bool = typer.Option(False, "--json", help="End with one JSON object."),
     ) -> None:
         """Publish at a steady rate and time the results of a continuous channel."""

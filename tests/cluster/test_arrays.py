@@ -14,8 +14,11 @@ from tocsin.cluster.book import NumberSet, SubscriptionBook
 from tocsin.cluster.catalog import StoredFile
 from tocsin.cluster.compaction import FAN_IN, TARGET_BYTES, files_to_merge
 from tocsin.cluster.filewriting import json_sizes
+from tocsin.cluster.mergehere import latest_per_key
 from tocsin.cluster.rates import Rates
-from tocsin.model.ids import BrokerId, SubscriptionId
+from tocsin.model.entities import Dataset, DatasetKind
+from tocsin.model.ids import BrokerId, DatasetName, SubscriptionId
+from tocsin.model.schema import Schema
 
 
 def numbers(*values: int) -> np.ndarray:
@@ -104,6 +107,23 @@ def test_merging_comes_to_an_end_and_keeps_every_file_in_order(sizes: list[int],
         files = sorted([file for file in files if file not in merged] + [whole], key=lambda file: file.first)
     assert sum(file.bytes for file in files) == sum(sizes)
     assert rewritten <= 12 * sum(sizes), "each byte is rewritten a logarithmic number of times"
+
+
+def test_the_latest_record_of_a_key_is_found_by_event_order_then_by_arrival() -> None:
+    dataset = Dataset(
+        DatasetName("Places"), DatasetKind.KEYED, Schema.of(who="STRING", at="INT", lat="INT"), ("who",), order_by="at"
+    )
+    rows = [
+        ("ann", 10, 1, 1, 0), ("ann", 30, 2, 2, 0), ("ann", 20, 3, 3, 0),  # the last to arrive is not the latest
+        ("bob", 5, 4, 1, 1), ("bob", 5, 5, 1, 2),  # arrival decides between equals
+        ("cy", None, 6, 9, 0), ("cy", 1, 7, 1, 3),  # NULL is earliest
+        (None, 1, 8, 1, 4), (None, 2, 9, 1, 5),
+    ]  # fmt: skip
+    columns = ("who", "at", "lat", "_tocsin_version", "_tocsin_sequence")
+    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(columns)})
+    latest = latest_per_key(table, dataset).to_pylist()
+    assert {row["who"]: row["lat"] for row in latest} == {"ann": 2, "bob": 5, "cy": 7, None: 9}
+    assert len(latest) == 4
 
 
 def test_the_size_of_a_result_is_that_of_its_json() -> None:

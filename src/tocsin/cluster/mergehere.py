@@ -43,9 +43,12 @@ def merge_results_here(storage: Storage, folder: str, files: Sequence[StoredFile
 def latest_per_key(rows: pa.Table, dataset: Dataset) -> pa.Table:
     """As `cluster.spark.frames.latest_per_key`: last by event order, then by arrival; NULL is earliest."""
     order = [(VERSION, "ascending"), (SEQUENCE, "ascending")]
+    sortable = rows
     if dataset.order_by is not None:
-        order.insert(0, (dataset.order_by, "ascending"))
-    ranks = pc.sort_indices(rows, sort_keys=order, null_placement="at_start").to_numpy()
+        known = pc.is_valid(rows[dataset.order_by]).cast(pa.int8())
+        sortable = rows.append_column("_tocsin_known", known)
+        order = [("_tocsin_known", "ascending"), (dataset.order_by, "ascending"), *order]
+    ranks = pc.sort_indices(sortable, sort_keys=order).to_numpy()
     arrival = np.empty(len(ranks), np.int64)
     arrival[ranks] = np.arange(len(ranks))
     keyed = rows.select(list(dataset.key)).append_column("_tocsin_rank", pa.array(arrival))

@@ -10,8 +10,8 @@ import asyncio
 
 from tocsin.cluster.gateway import Accepted, FeedGateway, RecordForm, Refused, Unavailable
 
-INLINE_BYTES = 64 << 10
-"""A body this small is checked in about a millisecond: less than it takes to involve another thread under load."""
+INLINE_BYTES = 256 << 10
+"""A body this small is checked in a few milliseconds: involving another thread would take longer under load."""
 
 
 class GroupCommit:

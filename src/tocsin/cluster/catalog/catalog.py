@@ -346,11 +346,6 @@ class Catalog:
         with self._database.read() as connection:
             return connection.scalar(sa.select(sa.func.max(executions.c.sequence))) or 0
 
-    def first_sequence(self) -> int | None:
-        with self._database.read() as connection:
-            first: int | None = connection.scalar(sa.select(sa.func.min(executions.c.sequence)))
-            return first
-
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()

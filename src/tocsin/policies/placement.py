@@ -1,0 +1,89 @@
+"""Initial placement: a broker for a subscriber that has just joined, whose subscriptions nobody knows yet [BAD §5.1].
+
+Pure: the turn of round robin and the draw of random are handed in. Only brokers that accept are considered; None means
+that there is none, which the caller reports as "try again later".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from tocsin.coords.coordinate import Coordinate, distance_s
+from tocsin.model.ids import BrokerId
+from tocsin.model.snapshot import Place
+
+_EARTH_RADIUS_M = 6_371_008.8
+
+
+class Placement(StrEnum):
+    NEAREST = "nearest"
+    """NR: by network coordinates where both have one, else by location, else like round robin."""
+    ROUND_ROBIN = "round-robin"
+    """RR: the same number of subscribers each."""
+    RANDOM = "random"
+    """RND."""
+    LEAST_LOADED = "least-loaded"
+    """LL: by load ÷ capacity. The paper warns that a crowd of newcomers without subscriptions all land on one broker;
+    `expected_bytes_per_s` of those placed and not yet reported is therefore part of the load it is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChoice:
+    """What placement knows of a broker."""
+
+    broker: BrokerId
+    accepting: bool = True
+    place: Place | None = None
+    coordinate: Coordinate | None = None
+    load_bytes_per_s: float = 0.0
+    capacity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    place: Place | None = None
+    coordinate: Coordinate | None = None
+    turn: int = 0
+    """How many were placed before it: round robin counts by it."""
+    draw: float = 0.0
+    """Uniform in [0, 1): random chooses by it."""
+
+
+def place(policy: Placement, newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
+    """The same newcomer and brokers always give the same answer; ties go to the earlier broker."""
+    open_to = [choice for choice in brokers if choice.accepting]
+    if not open_to:
+        return None
+    if policy is Placement.RANDOM:
+        return open_to[int(newcomer.draw * len(open_to))].broker
+    if policy is Placement.LEAST_LOADED:
+        return min(open_to, key=lambda choice: choice.load_bytes_per_s / choice.capacity).broker
+    if policy is Placement.NEAREST:
+        nearest = _nearest(newcomer, open_to)
+        if nearest is not None:
+            return nearest
+    return open_to[newcomer.turn % len(open_to)].broker
+
+
+def _nearest(newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
+    """Latency says more than distance, so a newcomer with a coordinate is compared with brokers that have one."""
+    if newcomer.coordinate is not None:
+        placed = [(distance_s(newcomer.coordinate, b.coordinate), b) for b in brokers if b.coordinate is not None]
+        if placed:
+            return min(placed, key=lambda pair: pair[0])[1].broker
+    if newcomer.place is not None:
+        located = [(distance_m(newcomer.place, b.place), b) for b in brokers if b.place is not None]
+        if located:
+            return min(located, key=lambda pair: pair[0])[1].broker
+    return None
+
+
+def distance_m(one: Place, other: Place) -> float:
+    """Great-circle distance (haversine)."""
+    lat_1, lon_1, lat_2, lon_2 = np.radians((one.lat, one.lon, other.lat, other.lon))
+    chord = np.sin((lat_2 - lat_1) / 2) ** 2 + np.cos(lat_1) * np.cos(lat_2) * np.sin((lon_2 - lon_1) / 2) ** 2
+    return float(2 * _EARTH_RADIUS_M * np.arcsin(np.sqrt(min(1.0, chord))))

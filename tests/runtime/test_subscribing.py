@@ -239,7 +239,7 @@ def test_a_broker_whose_connection_dies_catches_up_over_a_socket(server: Running
     assert hear(after, "progress")["sequence"] >= after, "silence is not a stall"
 
 
-def test_executions_for_others_are_progress(server: RunningServer) -> None:
+def test_executions_for_others_are_progress_with_the_position_of_the_channel(server: RunningServer) -> None:
     subscribe(server.admin, "others", "b-others")
     with server.admin.stream("GET", "/v1/brokers/b-quiet/announcements") as stream:
         heard = events(stream)
@@ -249,6 +249,8 @@ def test_executions_for_others_are_progress(server: RunningServer) -> None:
             assert kind == "progress"
             if data["sequence"] > start:
                 assert identity == str(data["sequence"])
+                now = subscribe(server.admin, "others", "b-others")["cursor"]
+                assert data["channels"] == {"ReportsOfKind": now}, "a quiet broker's cursors keep up with the channel"
                 break
 
 

@@ -294,6 +294,15 @@ class DataCluster:
         with self.guard:
             return [live for _, live in sorted(self._channels.items())]
 
+    def heads(self) -> tuple[int, dict[ChannelName, Cursor]]:
+        """The last sequence, and where every channel stands with all executions up to it: its next position."""
+        with self.guard:
+            heads = {
+                live.prepared.channel.name: Cursor(live.epoch, offset_of(live.execution + 1))
+                for live in self._channels.values()
+            }
+            return self.announcements.sequence, heads
+
     def channel(self, name: str) -> LiveChannel:
         live = self._channels.get(name.lower())
         if live is None:

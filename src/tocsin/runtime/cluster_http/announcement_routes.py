@@ -1,8 +1,10 @@
 """Brokers hear of executions: one connection each, as server-sent events or over a WebSocket, both resumable.
 
 A connection is one number: the sequence up to which its broker has been told. Nothing is queued for a broker that is
-slow or away; it is read again from where it stood. A stream without `after` begins at the present: its first message
-says where that is, and whoever subscribed before pulls its results from its cursors.
+slow or away; it is read again from where it stood. Silence carries news too: `progress` names the channels whose
+position moved, so that a broker's cursors keep up with channels that had nothing for it. A stream without `after`
+begins at the present: its first message says where that is, and whoever subscribed before pulls its results from its
+cursors.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from fastapi.responses import StreamingResponse
 from starlette.websockets import WebSocketDisconnect
 
 from tocsin.cluster.announcements import Announcement, News
-from tocsin.model.ids import BrokerId
+from tocsin.cluster.engine import DataCluster
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import BrokerId, ChannelName
 from tocsin.runtime.cluster_http.answers import encode
 from tocsin.runtime.cluster_http.api import Api, require_broker
 from tocsin.wire.errors import Code, TocsinError
@@ -87,7 +91,8 @@ async def _until_gone(socket: WebSocket) -> None:
 
 async def tell(api: Api, broker: BrokerId, after: int | None) -> AsyncIterator[Told]:
     """What a broker is to be told, from `after` on, until the process stops."""
-    heard = api.cluster.announcements
+    cluster = api.cluster
+    heard = cluster.announcements
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
 
@@ -99,6 +104,8 @@ async def tell(api: Api, broker: BrokerId, after: int | None) -> AsyncIterator[T
     try:
         with api.process.calling_on_stop(woken.set):
             told = at = heard.sequence if after is None else after
+            heads: dict[ChannelName, Cursor] = {}
+            """Positions this connection has been told."""
             yield "ready", {"sequence": at}, at
             while not api.process.stopping.is_set():
                 woken.clear()
@@ -111,16 +118,27 @@ async def tell(api: Api, broker: BrokerId, after: int | None) -> AsyncIterator[T
                 before, at = at, news.sequence
                 if at > before:
                     continue  # there may be another page
-                if told != at:
+                moved = _moved(cluster, at, heads)
+                if told != at or moved:
                     told = at
-                    yield "progress", {"sequence": at}, at
+                    yield "progress", {"sequence": at, "channels": moved}, at
                 try:
                     async with asyncio.timeout(api.settings.heartbeat_s):
                         await woken.wait()
                 except TimeoutError:
-                    yield "heartbeat", {"sequence": at}, at
+                    yield "heartbeat", {"sequence": at, "channels": {}}, at
     finally:
         stop_listening()
+
+
+def _moved(cluster: DataCluster, at: int, known: dict[ChannelName, Cursor]) -> dict[ChannelName, str]:
+    """Channels that stand elsewhere than `known` says, with all executions up to `at` told; `known` is updated."""
+    sequence, heads = cluster.heads()
+    if sequence != at:
+        return {}  # something was committed in between: it is told first
+    moved = {channel: str(head) for channel, head in heads.items() if known.get(channel) != head}
+    known.update(heads)
+    return moved
 
 
 def _messages(news: News) -> Iterator[Told]:

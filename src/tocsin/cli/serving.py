@@ -15,6 +15,7 @@ def serve(flags: Mapping[str, Any], settings_file: str | None, as_json: bool) ->
     import os
 
     from tocsin.runtime.cluster_server import ClusterServer
+    from tocsin.runtime.event_loop import loop_factory
     from tocsin.runtime.logs import configure_logs
     from tocsin.runtime.settings import load_settings
 
@@ -31,7 +32,7 @@ def serve(flags: Mapping[str, Any], settings_file: str | None, as_json: bool) ->
         await ClusterServer(settings, ready).run()
 
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(run())
     except TocsinError as error:
         fail(as_json, error.message, code=error.code)
@@ -44,11 +45,3 @@ def _welcome(address: str, first_token: str | None) -> None:
     if first_token is not None:
         print(f"Administrator's token, shown this once: {first_token}", flush=True)
     note("Press Ctrl-C to stop.")
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # not on Windows
-        return None
-    return uvloop.new_event_loop

@@ -80,7 +80,6 @@ class FeedGateway:
         self.limits = limits
         self._now_s = now_s
         self._removes_repeats = dataset.kind is DatasetKind.STREAM and bool(dataset.key)
-        self._codec = RecordCodec(dataset.schema, dataset.key, limits.records, with_digests=self._removes_repeats)
         self._answers_retention_s = limits.idempotency_retention_s if dataset.retain_s is None else dataset.retain_s
         self._state_lock = threading.RLock()
         self._sync_lock = threading.Lock()
@@ -91,6 +90,8 @@ class FeedGateway:
         self.log_directory = directory / "log"
         self._log = FeedLog(self.log_directory, limits.segment_bytes)
         self._index = KeyIndex(directory / "keys", dataset.retain_s, limits.memory_keys)
+        seed = self._index.seed if self._removes_repeats else None
+        self._codec = RecordCodec(dataset.schema, dataset.key, limits.records, digest_seed=seed)
         self._answers = AnswerTable(directory / "answers.db")
         self._ingested_file = _PositionFile(directory / "ingested")
         try:
@@ -237,7 +238,7 @@ class FeedGateway:
         keys = dict.fromkeys(digests, now_us)
         if not keys:
             return decoded.lines, decoded.count, keys
-        candidates = self._index.maybe_seen(digests)
+        candidates = self._index.expect(digests)
         stored = self._index.seen([digests[each] for each in candidates], now_us).tolist()
         unsynced = (self._fresh.keys, self._syncing.keys)
         repeats = {
@@ -245,7 +246,6 @@ class FeedGateway:
             for digest, before in zip((digests[each] for each in candidates), stored, strict=True)
             if before or digest in unsynced[0] or digest in unsynced[1]
         }
-        self._index.expect(digests)
         if not repeats and len(keys) == len(digests):
             return decoded.lines, decoded.count, keys
         lines: dict[bytes, bytes] = {}

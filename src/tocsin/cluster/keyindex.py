@@ -2,7 +2,8 @@
 
 New digests go into a table in memory; a full table becomes a sorted file (`keyruns.py`), files of like size are merged,
 and what is older than the retention is forgotten. 128 bits make a chance collision (which would take one publisher's
-record for a repeat of another) about as likely as a broken disk controller: 10**-15 among 10**12 keys.
+record for a repeat of another) about as likely as a broken disk controller: 10**-15 among 10**12 keys. Digests depend
+on a random `seed` that stays here, so that nobody can prepare keys that collide.
 
 Only keys of *durable* records may be added: a key that is here and not in the log would swallow the retry of a record
 nobody has. `covers` is the log position up to which the files know every key; after a crash the driver (`gateway.py`)
@@ -14,21 +15,23 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tocsin.cluster.keyruns import Bools, Run, halves, merge, open_run, sorted_part, write_run
+from tocsin.cluster.keyruns import Bools, Run, first_halves, halves, merge, open_run, sorted_part, write_run
 
 DEFAULT_MEMORY_KEYS = 200_000
 """About 25 MB of Python objects; a flush of as many takes some 50 ms."""
 _RUNS_PER_TIER = 4
 """So many files of like size are merged into one: at most 3 per power of four, and each key is rewritten that often."""
 _NEVER_US = -(1 << 62)
-_FILTER_BITS = 22
-"""4 MiB a dataset, one slot per value of a digest's first bits. 200,000 keys claim 5 % of new ones, 2 million 38 %."""
+_FILTER_BITS = 24
+"""One slot per value of a digest's first bits: up to 16 MiB a dataset, taken as keys come. 2 million keys claim 11 % of
+new ones, 20 million 70 %."""
 _FILTER_SHIFT = np.uint64(64 - _FILTER_BITS)
 
 
@@ -47,6 +50,8 @@ class KeyIndex:
         self._runs: tuple[Run, ...] = ()
         self._covers = 0
         self._sequence = 0
+        self.seed = secrets.randbits(64)
+        """Made with the index and written with its first file."""
         self._filter: Bools = np.zeros(1 << _FILTER_BITS, dtype=np.bool_)
         self._load()
 
@@ -69,18 +74,15 @@ class KeyIndex:
     def horizon_us(self, now_us: int) -> int:
         return _NEVER_US if self.retention_s is None else now_us - int(self.retention_s * 1e6)
 
-    def maybe_seen(self, digests: Sequence[bytes]) -> list[int]:
-        """Which of the digests (by index) may have been added or expected; all others certainly were not.
+    def expect(self, digests: Sequence[bytes]) -> list[int]:
+        """These may be added later. Which of them (by index) may have been added or expected before; no other was.
 
         Nearly all keys of a healthy feed are new. This tells so without a look at the tables and files.
         """
-        first, _ = halves(digests)
-        return np.flatnonzero(self._filter[first >> _FILTER_SHIFT]).tolist()
-
-    def expect(self, digests: Sequence[bytes]) -> None:
-        """These may be added later: from now on `maybe_seen` names them."""
-        first, _ = halves(digests)
-        self._filter[first >> _FILTER_SHIFT] = True
+        slots = first_halves(digests) >> _FILTER_SHIFT
+        before: list[int] = np.flatnonzero(self._filter[slots]).tolist()
+        self._filter[slots] = True
+        return before
 
     def seen(self, digests: Sequence[bytes], now_us: int) -> Bools:
         """Which of the digests were added within the retention before `now_us`."""
@@ -100,7 +102,7 @@ class KeyIndex:
         return found
 
     def add(self, accepted_at_us: Mapping[bytes, int]) -> None:
-        """Digest -> when its record was accepted. Whoever uses `maybe_seen` calls `expect` first."""
+        """Digest -> when its record was accepted. Each was passed to `expect` before."""
         with self._lock:
             self._table.update(accepted_at_us)
 
@@ -154,7 +156,12 @@ class KeyIndex:
 
     def _commit(self, runs: tuple[Run, ...], covers: int, flushed: bool = False) -> None:
         """Make `runs` the index, on disk by one rename, then in memory; files that fell out are deleted."""
-        manifest = {"covers": covers, "sequence": self._sequence, "runs": [run.path.name for run in runs]}
+        manifest = {
+            "covers": covers,
+            "sequence": self._sequence,
+            "seed": self.seed,
+            "runs": [run.path.name for run in runs],
+        }
         temporary = self.directory / "manifest.tmp"
         with temporary.open("wb") as file:
             file.write(json.dumps(manifest).encode())
@@ -178,11 +185,11 @@ class KeyIndex:
         try:
             manifest = json.loads((self.directory / "manifest.json").read_bytes())
         except FileNotFoundError:
-            manifest = {"covers": 0, "sequence": 0, "runs": []}
+            manifest = {"covers": 0, "sequence": 0, "seed": self.seed, "runs": []}
         self._runs = tuple(open_run(self.directory / name) for name in manifest["runs"])
         for run in self._runs:
             self._fill_filter(run)
-        self._covers, self._sequence = manifest["covers"], manifest["sequence"]
+        self._covers, self._sequence, self.seed = manifest["covers"], manifest["sequence"], manifest["seed"]
         for path in self.directory.iterdir():
             # What a crash between writing a file and naming it in the manifest left behind.
             if path.suffix == ".tmp" or (path.suffix == ".keys" and path.name not in manifest["runs"]):

@@ -37,6 +37,11 @@ def halves(digests: Sequence[bytes]) -> tuple[U64, U64]:
     return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
 
 
+def first_halves(digests: Sequence[bytes]) -> U64:
+    pairs = np.frombuffer(b"".join(digests), dtype=">u8")
+    return pairs[::2].astype(np.uint64)
+
+
 def sorted_part(first: U64, last: U64, at_us: I64) -> Part:
     """Sorted by digest, each digest once, with the latest time it was accepted."""
     order = np.argsort(first)

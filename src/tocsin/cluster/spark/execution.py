@@ -83,7 +83,8 @@ def prepare(
     empty = session.createDataFrame([], f"{SUBSCRIPTION} BIGINT, {channel.parameters.ddl()}".rstrip(", "))
     try:
         # Read through a file scan, an empty table does not let the optimiser skip what it could not do otherwise.
-        frame = _frame(session, query, empty, frames, {})
+        empty.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
+        frame = _frame(session, query, frames, {})
         plan = frame._jdf.queryExecution()
         deterministic = plan.analyzed().deterministic()
         physical = plan.executedPlan().toString()
@@ -113,7 +114,10 @@ def execute(
     cores = prepared.session.sparkContext.defaultParallelism
     _plan_for(prepared.session, size, cores)
     table = subscribers.frame(prepared.session)
-    results = _frame(prepared.session, prepared.query, table, frames, subscribers.radius_levels)
+    if table is not subscribers.viewed:
+        table.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
+        subscribers.viewed = table
+    results = _frame(prepared.session, prepared.query, frames, subscribers.radius_levels)
     if size.is_small:
         return write_few_results(results, storage, folder, execution)
     return write_results(results, storage, folder, execution, size.result_tasks(cores))
@@ -130,10 +134,8 @@ def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:
             session.conf.set(name, value)
 
 
-def _frame(
-    session: SparkSession, query: ChannelQuery, subscribers: DataFrame, frames: DatasetFrames, levels: RadiusLevels
-) -> DataFrame:
-    subscribers.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
+def _frame(session: SparkSession, query: ChannelQuery, frames: DatasetFrames, levels: RadiusLevels) -> DataFrame:
+    """The results of all subscriptions in the view of that name."""
     for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
         for name in names:
             frames(session, name, is_new).createOrReplaceTempView(_view(name, is_new))

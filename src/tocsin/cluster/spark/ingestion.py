@@ -72,6 +72,10 @@ class DatasetWriter:
     def add_frames(self, batch: DataFrame) -> None:
         """A micro-batch of the feed log: rows of position, next and JSON lines."""
         with self._lock:
+            if not self.has_feeds and self._backlog_bytes() <= SMALL_BATCH_BYTES:
+                # Repeats are left out here, not in the plan: planning a filter takes longer than collecting the rows.
+                self._add_small([frame for frame in batch.collect() if frame.position >= self.position])
+                return
             fresh = batch.where(F.col("position") >= self.position)
             if self.has_feeds:
                 # Duplicates are dropped here, so what was written does not say how far the batch went.
@@ -79,9 +83,6 @@ class DatasetWriter:
                 if position > self.position:
                     written = self._write(self._unseen(self._parsed(fresh)))
                     self._commit(written.files, position=position)
-                return
-            if self._backlog_bytes() <= SMALL_BATCH_BYTES:
-                self._add_small(fresh.collect())
                 return
             written = self._write(self._parsed(fresh))
             if written.files:

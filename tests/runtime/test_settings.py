@@ -39,8 +39,8 @@ def test_every_setting_is_a_flag_of_its_command(kind: type[ListenerSettings]) ->
 
 
 def test_processes_share_neither_a_table_nor_a_prefix() -> None:
-    for own in (lambda kind: kind.section, lambda kind: kind.prefix):
-        assert len({own(kind) for kind in PROCESSES}) == len(PROCESSES)
+    assert len({kind.section for kind in PROCESSES}) == len(PROCESSES)
+    assert len({kind.prefix for kind in PROCESSES}) == len(PROCESSES)
 
 
 def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:

@@ -105,6 +105,10 @@ class ClusterProcessSettings(ListenerSettings):
     """Accepted and not yet in a dataset; beyond it publishers are asked to wait."""
     token_file: bool = True
     """Keep the first admin token in `<state>/admin-token`, readable by this user only, for commands on this machine."""
+    keys: str | None = None
+    """Whose signed tokens are good here: a JWK-set file, or the address of the coordinator's `/v1/keys`."""
+    keys_ca: str | None = None
+    """PEM file to check the certificate of that address with, when the system's authorities do not know it."""
 
     def cluster(self) -> ClusterSettings:
         limits = FeedLimits(

@@ -1,4 +1,4 @@
-"""How commands reach a data cluster: its address, a token, and errors as a person can use them.
+"""How commands reach a data cluster or a coordinator: its address, a token, and errors as a person can use them.
 
 The token is looked for in `--token`, in TOCSIN_TOKEN, and, only when the address is this machine, in the file that the
 server keeps for its own user: `<state>/admin-token`. A local secret is never sent to another machine.
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from tocsin.runtime.coordinator_settings import CoordinatorSettings
 from tocsin.runtime.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
@@ -29,7 +30,16 @@ class Answered(TocsinError):
 
 
 def connect(url: str, token: str | None) -> httpx.Client:
-    token = token or _local_token(url)
+    """To the data cluster."""
+    return _client(url, token or _local_token(url, _cluster_state()))
+
+
+def connect_coordinator(url: str, token: str | None) -> httpx.Client:
+    folder = Path(os.environ.get("TOCSIN_COORDINATOR_STATE", CoordinatorSettings().state))
+    return _client(url, token or _local_token(url, folder))
+
+
+def _client(url: str, token: str | None) -> httpx.Client:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(300, connect=10))
 
@@ -65,12 +75,15 @@ def checked(response: httpx.Response) -> Any:
     raise Answered(code, message, response.status_code, said, float(wait) if wait.isdigit() else None)
 
 
-def _local_token(url: str) -> str | None:
+def _cluster_state() -> Path:
+    state = os.environ.get("TOCSIN_STATE")
+    return Path(state) if state else Path(os.environ.get("TOCSIN_ROOT", "tocsin-data")) / "state"
+
+
+def _local_token(url: str, folder: Path) -> str | None:
     host = urlsplit(url).hostname
     if host is None or not is_loopback(host):
         return None
-    state = os.environ.get("TOCSIN_STATE")
-    folder = Path(state) if state else Path(os.environ.get("TOCSIN_ROOT", "tocsin-data")) / "state"
     try:
         return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:

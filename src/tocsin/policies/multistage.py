@@ -11,8 +11,10 @@ in `Snapshot.memory` and `Snapshot.moved_at_s`: the same snapshot and settings a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -187,20 +189,28 @@ def _shuffle(
 def _plan(
     snapshot: Snapshot, policy: str, outcome: Outcome, before: Balance, note: str, memory: Mapping[str, float]
 ) -> Plan:
-    after, moved = outcome.after, outcome.moved
-    start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
-    weight = weights_of(start, snapshot.wants, rate)[moved]
-    names, people = snapshot.brokers, snapshot.subscribers
-    reasons = [outcome.reasons] * len(moved) if isinstance(outcome.reasons, str) else outcome.reasons
-    moves = tuple(
-        Move(people[i], names[source], names[target], reason, load)
-        for i, source, target, reason, load in zip(
-            moved.tolist(), snapshot.broker_of[moved].tolist(), outcome.broker_of[moved].tolist(), reasons,
-            weight.tolist(), strict=True,
-        )
-    )  # fmt: skip
+    after = outcome.after
+    moves = _moves(snapshot, outcome)
     told = f"{note}cov {before.cov:.3f} → {after.cov:.3f}, maximum {before.maximum:,.0f} → {after.maximum:,.0f} bytes/s"
     return Plan(snapshot.generation, policy, Urgency.IMBALANCE, moves, before, after, told, memory)
+
+
+def _moves(snapshot: Snapshot, outcome: Outcome) -> tuple[Move, ...]:
+    """One `Move` per mover. A shuffle has a million of them: filled column by column, which takes a quarter of the time
+    that as many calls of a frozen class's constructor take."""
+    moved, names = outcome.moved, snapshot.brokers
+    start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
+    columns: dict[str, Iterable[object]] = {
+        "subscriber": map(snapshot.subscribers.__getitem__, moved.tolist()),
+        "source": map(names.__getitem__, snapshot.broker_of[moved].tolist()),
+        "target": map(names.__getitem__, outcome.broker_of[moved].tolist()),
+        "reason": repeat(outcome.reasons, len(moved)) if isinstance(outcome.reasons, str) else outcome.reasons,
+        "load_bytes_per_s": weights_of(start, snapshot.wants, rate)[moved].tolist(),
+    }
+    moves = [object.__new__(Move) for _ in range(len(moved))]
+    for name, values in columns.items():
+        deque(map(Move.__dict__[name].__set__, moves, values), maxlen=0)
+    return tuple(moves)
 
 
 def _at_rest(before: Balance, settings: BalanceSettings) -> str:

@@ -17,7 +17,7 @@ from tocsin.policies.ranking import replay, tournament
 
 
 def greedy_shuffle(snapshot: Snapshot, movable: Flags) -> tuple[Ints, Floats, Longs]:
-    """Everybody's broker after the shuffle, the loads then, and whose broker changes, heaviest first."""
+    """Everybody's broker after the shuffle, the loads then, and whose broker changes."""
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
     weight = weights_of(start, snapshot.wants, rate)
     accepting, per_capacity = capacities(snapshot)
@@ -30,7 +30,7 @@ def greedy_shuffle(snapshot: Snapshot, movable: Flags) -> tuple[Ints, Floats, Lo
         start, snapshot.wants, rate, weight, broker_of, np.flatnonzero(staying & (broker_of >= 0)), order,
         per_capacity, accepting,
     )  # fmt: skip
-    return broker_of, loads, order[broker_of[order] != snapshot.broker_of[order]]
+    return broker_of, loads, np.flatnonzero(broker_of != snapshot.broker_of)
 
 
 @numba.njit(cache=True)

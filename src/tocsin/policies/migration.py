@@ -95,7 +95,7 @@ def _migrate(
         found, target = -1, b
         # Whoever delivers more than the gap between the two ends cannot fit anywhere: start after those.
         gap = (giving[b] - taking[least[1]]) / cheapest
-        at = _next(following, _lighter_than(a.weight, order, first[b], first[b + 1], gap))
+        at = next_staying(following, first_lighter(a.weight, order, first[b], first[b + 1], gap))
         while at < first[b + 1]:
             i = order[at]
             target = int(least[1])
@@ -105,7 +105,7 @@ def _migrate(
             if target != b and after < giving[b]:
                 found = i
                 break
-            at = _next(following, at + 1)
+            at = next_staying(following, at + 1)
         if found < 0:
             giving[b] = -np.inf
             replay(most, giving, b, True)
@@ -129,7 +129,7 @@ def _migrate(
 
 
 @numba.njit(cache=True)
-def _next(following: Longs, at: int) -> int:
+def next_staying(following: Longs, at: int) -> int:
     """The first candidate at or after `at` that has not moved. Shortens the way for the next time."""
     end = at
     while following[end] != end:
@@ -140,7 +140,7 @@ def _next(following: Longs, at: int) -> int:
 
 
 @numba.njit(cache=True)
-def _lighter_than(weight: Floats, order: Longs, low: int, high: int, bound: float) -> int:
+def first_lighter(weight: Floats, order: Longs, low: int, high: int, bound: float) -> int:
     """The first place in order[low:high], heaviest first, whose subscriber weighs less than `bound`."""
     while low < high:
         middle = (low + high) // 2

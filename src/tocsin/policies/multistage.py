@@ -21,6 +21,7 @@ import numpy as np
 
 from tocsin.model.plan import Balance, Move, Plan, Urgency
 from tocsin.model.snapshot import Flags, Ints, Snapshot
+from tocsin.policies.affinity import rebalance
 from tocsin.policies.load import (
     LoadModel,
     Longs,
@@ -133,8 +134,34 @@ def _gsh(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outco
     return Outcome(broker_of, after, moved, "greedy shuffle: heaviest first, each to the then least loaded broker")
 
 
-MIGRATIONS: Final[dict[str, Policy]] = {"ldm": _ldm, "sdm": _sdm}
-SHUFFLES: Final[dict[str, Policy]] = {"gsh": _gsh}
+def _affinity(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outcome:
+    limit = settings.max_moves or len(snapshot.subscribers)
+    return _rebalanced(snapshot, movable, settings.alpha * settings.settle, limit, exchange=False)
+
+
+def _affinity_shuffle(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outcome:
+    return _rebalanced(snapshot, movable, 0.0, len(snapshot.subscribers), exchange=True)
+
+
+def _rebalanced(snapshot: Snapshot, movable: Flags, goal_cov: float, limit: int, *, exchange: bool) -> Outcome:
+    model = LoadModel(snapshot)
+    moved, sources, kinds = rebalance(model, movable, goal_cov=goal_cov, max_moves=limit, exchange=exchange)
+    names = snapshot.brokers
+    reasons = [
+        f"{names[b]} was most loaded; {_AFFINITY[min(kind, 1)].format(kind)}, {names[t]} has to fetch least more"
+        for b, t, kind in zip(sources.tolist(), model.broker_of[moved].tolist(), kinds.tolist(), strict=True)
+    ]
+    return Outcome(model.broker_of, model.balance(), moved, reasons)
+
+
+_AFFINITY: Final = {
+    1: "one of {} that share interests and move together",
+    0: "of the heaviest that fit the one whose move adds least",
+    -1: "exchanged with another to level the two",
+}
+
+MIGRATIONS: Final[dict[str, Policy]] = {"ldm": _ldm, "sdm": _sdm, "affinity": _affinity}
+SHUFFLES: Final[dict[str, Policy]] = {"gsh": _gsh, "affinity": _affinity_shuffle}
 
 
 def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:
@@ -183,7 +210,8 @@ def _shuffle(
     if settings.max_shuffle_moves and moves > settings.max_shuffle_moves:
         return f"no shuffle: {moves:,} moves are more than {settings.max_shuffle_moves:,}; "
     memory.update({SHUFFLE_HITS: 0.0, MIGRATION_HITS: 0.0, SHUFFLED_AT_S: snapshot.at_s})
-    return _plan(snapshot, settings.shuffle, outcome, before, "", memory)
+    name = f"{settings.shuffle}-shuffle" if settings.shuffle in MIGRATIONS else settings.shuffle
+    return _plan(snapshot, name, outcome, before, "", memory)
 
 
 def _plan(

@@ -1,0 +1,285 @@
+"""The load model [BAD §4, eq. 1–8] on arrays, kept up to date move by move.
+
+A broker's load is what it fetches plus what it delivers: F_j = Σ_k z_jk (1 + n_jk) λ_k, where n_jk is how many of its
+subscribers want BE subscription k and z_jk whether any does. A move changes two brokers and only the counts of what the
+subscriber wants: it costs time in proportion to that, never a walk over everybody. Not a policy: it decides nothing.
+Driven by the policies of this folder and by the simulator; the loops are compiled (numba).
+
+The counts n_jk are a dense table while it fits into `DENSE_CELLS` and an open-addressing hash table beyond: a broker
+holds only what its subscribers want, so there are never more entries than wants.
+
+A compiled function is cached with the source file it is in. After changing a kernel here, delete `__pycache__` of this
+folder: kernels elsewhere that have it built in do not notice.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.model.plan import Balance
+from tocsin.model.snapshot import UNPLACED, Flags, Floats, Ints, Snapshot
+
+DENSE_CELLS: Final = 1 << 28
+"""Brokers × BE subscriptions up to which counts are a table: 1 GiB of int32. 1,000 brokers × 100,000 take 0.4 GiB."""
+_FILL: Final = 0.6
+"""How full the hash table may become; beyond, probing gets slow."""
+_EMPTY: Final = -1
+_FIBONACCI: Final = np.uint64(11400714819323198485)
+"""2^64 ÷ golden ratio: multiplying by it scatters neighbouring keys."""
+
+Longs = npt.NDArray[np.int64]
+
+
+class LoadArrays(NamedTuple):
+    """What the kernels work on. The arrays are changed in place; the tuple is what numba can read."""
+
+    start: Longs
+    wants: Ints
+    rate: Floats
+    weight: Floats
+    """u_i = Σ_k y_ik λ_k: what delivering to subscriber i takes."""
+    broker_of: Ints
+    counts: Ints
+    keys: Longs
+    """Of the hash table, `_EMPTY` where free; of length 0 when `counts` is the dense table."""
+    q: int
+    incoming: Floats
+    outgoing: Floats
+    members: Longs
+    holder_start: Longs
+    """Row k of `holder`, as long as may be needed, lists the brokers that hold BE subscription k. Empty: not kept."""
+    holder_count: Ints
+    holder: Ints
+
+
+@numba.njit(cache=True)
+def slot_of(a: LoadArrays, j: int, k: int) -> int:
+    """Where n_jk is, or would be put; with a hash table the key there tells which."""
+    key = j * a.q + k
+    if a.keys.size == 0:
+        return key
+    mask = np.uint64(a.keys.size - 1)
+    at = (np.uint64(key) * _FIBONACCI >> np.uint64(20)) & mask
+    while a.keys[at] != key and a.keys[at] != _EMPTY:
+        at = (at + np.uint64(1)) & mask
+    return np.int64(at)  # type: ignore[return-value]
+
+
+@numba.njit(cache=True)
+def count_of(a: LoadArrays, j: int, k: int) -> int:
+    return a.counts[slot_of(a, j, k)]  # type: ignore[no-any-return]  # a free slot counts 0
+
+
+@numba.njit(cache=True)
+def fetches_added(a: LoadArrays, i: int, j: int) -> float:
+    """What broker j would have to fetch in addition if subscriber i came."""
+    added = 0.0
+    for p in range(a.start[i], a.start[i + 1]):
+        if count_of(a, j, a.wants[p]) == 0:
+            added += a.rate[a.wants[p]]
+    return added
+
+
+@numba.njit(cache=True)
+def fetches_saved(a: LoadArrays, i: int) -> float:
+    """What its broker would no longer have to fetch if subscriber i left."""
+    saved, j = 0.0, a.broker_of[i]
+    for p in range(a.start[i], a.start[i + 1]):
+        if count_of(a, j, a.wants[p]) == 1:
+            saved += a.rate[a.wants[p]]
+    return saved
+
+
+@numba.njit(cache=True)
+def enter(a: LoadArrays, i: int, j: int) -> None:
+    """Subscriber i, which has no broker, gets broker j."""
+    hashed, listed = a.keys.size > 0, a.holder_start.size > 0
+    for p in range(a.start[i], a.start[i + 1]):
+        k = a.wants[p]
+        at = slot_of(a, j, k)
+        if hashed:
+            a.keys[at] = j * a.q + k
+        if a.counts[at] == 0:
+            a.incoming[j] += a.rate[k]
+            if listed:
+                a.holder[a.holder_start[k] + a.holder_count[k]] = j
+                a.holder_count[k] += 1
+        a.counts[at] += 1
+    a.outgoing[j] += a.weight[i]
+    a.members[j] += 1
+    a.broker_of[i] = j
+
+
+@numba.njit(cache=True)
+def leave(a: LoadArrays, i: int) -> None:
+    """Subscriber i leaves its broker and has none."""
+    j, listed = a.broker_of[i], a.holder_start.size > 0
+    for p in range(a.start[i], a.start[i + 1]):
+        k = a.wants[p]
+        at = slot_of(a, j, k)
+        a.counts[at] -= 1
+        if a.counts[at] == 0:
+            a.incoming[j] -= a.rate[k]
+            if listed:
+                last = a.holder_start[k] + a.holder_count[k] - 1
+                seek = a.holder_start[k]
+                while a.holder[seek] != j:
+                    seek += 1
+                a.holder[seek] = a.holder[last]
+                a.holder_count[k] -= 1
+    a.outgoing[j] -= a.weight[i]
+    a.members[j] -= 1
+    if a.members[j] == 0:  # rounding leaves no ghost load on an empty broker
+        a.incoming[j] = 0.0
+        a.outgoing[j] = 0.0
+    a.broker_of[i] = UNPLACED
+
+
+@numba.njit(cache=True)
+def _enter_all(a: LoadArrays, order: Longs, broker_of: Ints) -> None:
+    for i in order:
+        enter(a, i, broker_of[i])
+
+
+@numba.njit(cache=True)
+def _standing(
+    start: Longs, wants: Ints, rate: Floats, weight: Floats, order: Longs, broker_of: Ints, brokers: int
+) -> tuple[Floats, Floats]:
+    """I_j and O_j [BAD eq. 1, 4] without counts: with subscribers by broker, a mark per BE subscription will do."""
+    incoming, outgoing = np.zeros(brokers), np.zeros(brokers)
+    held_by = np.full(rate.size, -1, dtype=np.int32)
+    for i in order:
+        j = broker_of[i]
+        outgoing[j] += weight[i]
+        for p in range(start[i], start[i + 1]):
+            if held_by[wants[p]] != j:
+                held_by[wants[p]] = j
+                incoming[j] += rate[wants[p]]
+    return incoming, outgoing
+
+
+@numba.njit(cache=True)
+def weights_of(start: Longs, wants: Ints, rate: Floats) -> Floats:
+    """u_i = Σ_k y_ik λ_k."""
+    weight = np.zeros(start.size - 1)
+    for i in range(weight.size):
+        for p in range(start[i], start[i + 1]):
+            weight[i] += rate[wants[p]]
+    return weight
+
+
+def known_rates(rate: Floats) -> Floats:
+    """λ, and where nothing was measured yet (NaN) the mean of the others: what is assigned and not reported counts."""
+    unknown = np.isnan(rate)
+    if not unknown.any():
+        return rate
+    return np.where(unknown, 0.0 if unknown.all() else float(np.mean(rate[~unknown])), rate)
+
+
+class LoadModel:
+    """The loads of a snapshot's brokers. `broker_of` starts as the snapshot's, or as given, and follows the moves."""
+
+    def __init__(self, snapshot: Snapshot, *, broker_of: Ints | None = None, holders: bool = True) -> None:
+        self.brokers, q = len(snapshot.brokers), len(snapshot.rate)
+        start = snapshot.wants_start.astype(np.int64)
+        wants, rate = snapshot.wants, known_rates(snapshot.rate)
+        placed = snapshot.broker_of if broker_of is None else broker_of
+        counts, keys = _table(self.brokers, q, len(wants))
+        degree = np.bincount(wants, minlength=q) if holders else np.zeros(0, dtype=np.int64)
+        rows = np.minimum(degree, self.brokers)
+        self.arrays = LoadArrays(
+            start, wants, rate, weights_of(start, wants, rate),
+            np.full(len(placed), UNPLACED, dtype=np.int32), counts, keys, q,
+            np.zeros(self.brokers), np.zeros(self.brokers), np.zeros(self.brokers, dtype=np.int64),
+            np.concatenate([[0], np.cumsum(rows)]).astype(np.int64) if holders else np.zeros(0, dtype=np.int64),
+            np.zeros(q if holders else 0, dtype=np.int32), np.zeros(int(rows.sum()), dtype=np.int32),
+        )  # fmt: skip
+        # Broker by broker, so that the counts being changed are near each other: four times as fast for a million.
+        _enter_all(self.arrays, _by_broker(placed), placed.astype(np.int32, copy=False))
+        self.accepting, self.per_capacity = capacities(snapshot)
+
+    @property
+    def broker_of(self) -> Ints:
+        return self.arrays.broker_of
+
+    @property
+    def weight(self) -> Floats:
+        return self.arrays.weight
+
+    @property
+    def loads(self) -> Floats:
+        """F_j [BAD eq. 5], in bytes/s."""
+        return self.arrays.incoming + self.arrays.outgoing
+
+    @property
+    def utilisations(self) -> Floats:
+        """Load ÷ capacity, in bytes/s of a broker of mean capacity: plain load when capacities are equal."""
+        return self.loads * self.per_capacity
+
+    def move(self, subscriber: int, broker: int) -> None:
+        if self.arrays.broker_of[subscriber] != UNPLACED:
+            leave(self.arrays, subscriber)
+        if broker != UNPLACED:
+            enter(self.arrays, subscriber, broker)
+
+    def balance(self) -> Balance:
+        return balance_of(self.utilisations, self.accepting)
+
+
+def standing_balance(snapshot: Snapshot) -> Balance:
+    """The balance of a snapshot as it is; for one look this takes less time and memory than a model."""
+    start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
+    incoming, outgoing = _standing(
+        start, snapshot.wants, rate, weights_of(start, snapshot.wants, rate), _by_broker(snapshot.broker_of),
+        snapshot.broker_of, len(snapshot.brokers),
+    )  # fmt: skip
+    accepting, per_capacity = capacities(snapshot)
+    return balance_of((incoming + outgoing) * per_capacity, accepting)
+
+
+def _by_broker(broker_of: Ints) -> Longs:
+    """Those that have a broker, broker by broker."""
+    order = np.argsort(broker_of, kind="stable")
+    return order[np.searchsorted(broker_of[order], 0) :]
+
+
+def balance_of(utilisations: Floats, accepting: Flags) -> Balance:
+    """[BAD eq. 6–8]. Brokers that accept nobody are listed and do not count: evenness is no goal of theirs."""
+    counted = utilisations[accepting]
+    mean = float(counted.mean()) if counted.size else 0.0
+    cov = float(counted.std()) / mean if mean > 0.0 else 0.0
+    maximum = float(counted.max()) if counted.size else 0.0
+    return Balance(tuple(map(float, utilisations)), mean, cov, maximum)
+
+
+def capacities(snapshot: Snapshot) -> tuple[Flags, Floats]:
+    """Who takes subscribers, and the factor from load to utilisation.
+
+    The factor is relative to the mean capacity, so that β and θ are bytes/s whatever capacity is counted in.
+    """
+    capacity = snapshot.capacity
+    usable = capacity > 0.0
+    accepting = snapshot.accepting & usable
+    counted = capacity[accepting] if accepting.any() else capacity[usable]
+    if not counted.size or np.all(capacity[usable] == capacity[usable][0]):
+        return accepting, np.ones(len(capacity))
+    return accepting, np.where(usable, float(counted.mean()) / np.where(usable, capacity, 1.0), 1.0)
+
+
+def _table(brokers: int, q: int, wants: int) -> tuple[Ints, Longs]:
+    """Counts, and keys if hashed. Entries are never deleted: room for where all start and where each may go."""
+    if brokers * q <= DENSE_CELLS:
+        return np.zeros(max(1, brokers * q), dtype=np.int32), np.zeros(0, dtype=np.int64)
+    slots = 1 << int(np.ceil(np.log2(max(2.0, 2 * wants / _FILL))))
+    return np.zeros(slots, dtype=np.int32), np.full(slots, _EMPTY, dtype=np.int64)
+
+
+def movable_now(snapshot: Snapshot, rest_s: float) -> Flags:
+    """Who may be moved: placed, movable, and not moved within the last `rest_s`."""
+    rested: Flags = snapshot.at_s - snapshot.moved_at_s >= rest_s
+    placed: Flags = snapshot.broker_of != UNPLACED
+    return snapshot.movable & placed & rested

@@ -1,6 +1,6 @@
 """A world for a subscriber's session: results, brokers that keep their promises and no more, a network that does not.
 
-Nothing here is a stand-in for the product's broker: it is the weakest thing the contract of `wire.session` allows, which
+Nothing here is a stand-in for the product's broker: it is the weakest thing the contract of `wire.session` allows. It
 repeats, forgets subscriptions, loses connections with whatever was in flight, and says gap when retention has passed.
 """
 
@@ -130,7 +130,7 @@ class World:
             number = numbers[choice % len(numbers)]
             self.opening.pop(number, None)
             self.connections.pop(number, None)
-            reason = ["reset", "stopping", "slow", "moved", "expired"][choice % 5]
+            reason = ["reset", "stopping", "slow", "moved", "draining"][choice % 5]
             self.happen(Lost(number, reason))
 
     def request_arrives(self, choice: int) -> None:
@@ -187,6 +187,28 @@ class World:
     def time_passes(self, choice: int) -> None:
         self.now_s += [0.1, 1.0, 5.0, 40.0][choice % 4]
         self.happen(Ticked())
+
+    def results_flow(self, choice: int) -> None:
+        for step in range(3):
+            self.publish(choice + step)
+            self.broker_sends(choice)
+            self.message_arrives(choice)
+
+    def subscriber_comes_back(self, choice: int) -> None:
+        """All steps of losing a connection and having another, up to the login: too rare by chance."""
+        self.connection_fails(choice)
+        self.time_passes(2)
+        self.coordinator_answers(choice)
+        self.connection_opens(choice)
+        self.request_arrives(choice)
+
+    def subscriber_moves(self, choice: int) -> None:
+        """All steps of a move, up to the login at the other broker; the first one goes on."""
+        self.broker_invites_elsewhere(choice)
+        for _ in range(3):
+            self.message_arrives(choice)
+        self.connection_opens(choice)
+        self.request_arrives(choice)
 
     # -- the broker ----------------------------------------------------------------------------------------------------
 
@@ -250,7 +272,7 @@ class World:
 
     def calm_down(self) -> None:
         """From now on everything works: let it all arrive."""
-        for _ in range(400):
+        for round_number in range(400):
             self.now_s += 0.5
             self.happen(Ticked())
             self.coordinator_answers(1)
@@ -261,6 +283,8 @@ class World:
                 for _ in range(3):
                     self.broker_sends(choice)
                 self.message_arrives(choice)
+            if round_number % 10 == 9:
+                self.broker_tells_progress(0)
             self.application_takes(2)
             idle = all(not session.outbox for session in self.connections.values())
             if idle and self._caught_up() and not self.untaken and not self.session.holdings.wants:

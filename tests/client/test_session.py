@@ -20,7 +20,8 @@ HAPPENINGS: list[Callable[[World, int], None]] = [
     World.connection_opens, World.connection_opens, World.connection_fails, World.request_arrives,
     World.request_arrives, World.broker_sends, World.broker_sends, World.broker_repeats, World.broker_tells_progress,
     World.message_arrives, World.message_arrives, World.message_arrives, World.broker_invites_elsewhere,
-    World.application_takes, World.time_passes,
+    World.application_takes, World.time_passes, World.subscriber_comes_back, World.subscriber_moves,
+    World.results_flow, World.results_flow, World.results_flow,
 ]  # fmt: skip
 
 
@@ -48,8 +49,8 @@ def drain(world: World) -> None:
         world.message_arrives(1)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 59)), min_size=30, max_size=150))
+@settings(max_examples=120, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 59)), min_size=20, max_size=100))
 def test_each_result_is_seen_once_and_in_order_or_a_gap_is(
     story: list[tuple[Callable[[World, int], None], int]],
 ) -> None:
@@ -62,8 +63,8 @@ def test_each_result_is_seen_once_and_in_order_or_a_gap_is(
     world.check_once_and_in_order(began)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 59)), min_size=30, max_size=100))
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 59)), min_size=20, max_size=80))
 def test_the_next_run_of_a_program_begins_where_the_application_was(
     story: list[tuple[Callable[[World, int], None], int]],
 ) -> None:

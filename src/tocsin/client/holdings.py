@@ -62,8 +62,11 @@ class Holdings:
     idle_acked_s: float = float("-inf")
 
     def cursors(self) -> dict[SubscriptionId, str]:
-        """What to resume from."""
-        return {name: str(standing.received) for name, standing in self.standings.items() if name not in self.leaving}
+        """What to resume from: what was handled, not what was received, because brokers remember it as acknowledged.
+
+        What waits here to be handled comes again, and is recognised.
+        """
+        return {name: str(standing.handled) for name, standing in self.standings.items() if name not in self.leaving}
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class Holdings:
                 return [(asked, wire.Subscribe(0, want.channel, want.parameters, want.after))]
             case ResumeAsked(name) if (standing := self.standings.get(name)) is not None:
                 if standing.parameters is not None and name not in self.leaving:
-                    return [(asked, wire.Subscribe(0, standing.channel, standing.parameters, str(standing.received)))]
+                    return [(asked, wire.Subscribe(0, standing.channel, standing.parameters, str(standing.handled)))]
             case LeaveAsked(name) if name in self.leaving:
                 return [(asked, wire.Unsubscribe(0, name))]
             case ListAsked():

@@ -29,9 +29,9 @@ class Standing:
     parameters: dict[str, Any] | None
     """None for a subscription that another session of this subscriber made, until the broker lists it."""
     received: Cursor
-    """Everything before it is here or was here: what a session resumes from while this program runs."""
+    """Everything before it is here or was here: a result that ends before it is a repeat."""
     handled: Cursor
-    """Everything before it is done with: what is acknowledged, and what the next run of this program resumes from."""
+    """Everything before it is done with: what is acknowledged, and what sessions resume from."""
     told: Cursor | None = None
     """The last acknowledgement sent over the session there is now."""
     news: bool = False

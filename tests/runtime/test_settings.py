@@ -10,27 +10,38 @@ import pytest
 from typer.testing import CliRunner
 
 from tocsin.cli.main import make_app
-from tocsin.runtime.settings import ClusterProcessSettings, is_loopback, load_settings
+from tocsin.runtime.broker_settings import BrokerSettings
+from tocsin.runtime.settings import ClusterProcessSettings, ListenerSettings, is_loopback, load_settings
 from tocsin.wire.errors import TocsinError
 
-NAMES = [entry.name for entry in fields(ClusterProcessSettings)]
+PROCESSES: list[type[ListenerSettings]] = [ClusterProcessSettings, BrokerSettings]
+"""The command that starts a process has the name of its section."""
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_setting_is_documented(name: str) -> None:
-    assert f"`{name}`" in DOCUMENTED.read_text(encoding="utf-8")
+def names_of(kind: type[ListenerSettings]) -> list[str]:
+    return [entry.name for entry in fields(kind)]
 
 
-def test_nothing_is_documented_that_is_no_setting() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", DOCUMENTED.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(rows) == sorted(NAMES)
+@pytest.mark.parametrize("kind", PROCESSES)
+def test_every_setting_is_documented_and_nothing_else(kind: type[ListenerSettings]) -> None:
+    parts = re.split(r"^## ", DOCUMENTED.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    [own] = [part for part in parts if f"`[{kind.section}]`" in part.partition("\n")[0]]
+    rows = re.findall(r"^\| `(\w+)` \|", own, re.MULTILINE)
+    assert sorted(rows) == sorted(names_of(kind))
 
 
-def test_every_setting_is_a_flag_of_the_cluster_command() -> None:
-    shown = CliRunner().invoke(make_app(), ["cluster", "--help"], env={"COLUMNS": "300", "NO_COLOR": "1"}).output
-    for name in NAMES:
+@pytest.mark.parametrize("kind", PROCESSES)
+def test_every_setting_is_a_flag_of_its_command(kind: type[ListenerSettings]) -> None:
+    runner = CliRunner()
+    shown = runner.invoke(make_app(), [kind.section, "--help"], env={"COLUMNS": "300", "NO_COLOR": "1"}).output
+    for name in names_of(kind):
         assert f"--{name.replace('_', '-')}" in shown
+
+
+def test_processes_share_neither_a_table_nor_a_prefix() -> None:
+    assert len({kind.section for kind in PROCESSES}) == len(PROCESSES)
+    assert len({kind.prefix for kind in PROCESSES}) == len(PROCESSES)
 
 
 def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:

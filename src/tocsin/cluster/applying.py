@@ -11,7 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.declarations import parse_application
@@ -49,6 +52,9 @@ class ApplicationRefused(TocsinError):
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         super().__init__(Code.BAD_SQL, f"{problems[0]}{more}")
         self.problems = list(problems)
+
+    def details(self) -> dict[str, Any]:
+        return {"problems": msgspec.to_builtins(self.problems)}
 
 
 def check(cluster: DataCluster, text: str, file: str = "<text>", folder: str | None = None) -> list[Problem]:

@@ -7,14 +7,9 @@ says what is missing, and everything else says 503.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 
 import uvicorn
 
@@ -23,14 +18,14 @@ from tocsin.cluster.spark.session import Session, make_session
 from tocsin.model.ids import ChannelName
 from tocsin.runtime.cluster_http import Api, make_app
 from tocsin.runtime.cluster_process import ClusterProcess
+from tocsin.runtime.listening import CLOSE_S, Server, listen, shown, stop_on_signals, write_secret
 from tocsin.runtime.logs import logger
 from tocsin.runtime.metrics import Metrics
 from tocsin.runtime.settings import ClusterProcessSettings
 from tocsin.runtime.tokens import TokenStore
+from tocsin.runtime.trusted_keys import TrustedKeys
 
 ADMIN_TOKEN_FILE = "admin-token"
-_CLOSE_S = 5
-"""How long connections get to finish once the process stops."""
 
 
 class ClusterServer:
@@ -57,6 +52,8 @@ class ClusterServer:
             stop_s=settings.stop_s,
         )
         self.api = Api(self.process, self.metrics, settings)
+        if settings.keys is not None:
+            self.api.keys = TrustedKeys(settings.keys, insecure=settings.insecure, ca=settings.keys_ca)
         self.address = ""
 
     def _open(self, arrived: Callable[[ChannelName], None]) -> DataCluster:
@@ -73,10 +70,10 @@ class ClusterServer:
         settings = self.settings
         # Waiting for disks, not computing: many more threads than cores.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "blocking"))
-        listening = _listen(settings.host, settings.port)
+        listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
-        self.address = f"{scheme}://{_shown(settings.host)}:{listening.getsockname()[1]}"
-        server = _Server(
+        self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
+        server = Server(
             uvicorn.Config(
                 make_app(self.api),
                 log_config=None,
@@ -88,12 +85,12 @@ class ClusterServer:
                 ws_max_size=settings.body_bytes + 1024,
                 ws_max_queue=4,
                 ws_per_message_deflate=False,
-                timeout_graceful_shutdown=_CLOSE_S,
+                timeout_graceful_shutdown=CLOSE_S,
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
             )
         )
-        with _signals(self._stop):
+        with stop_on_signals(self._stop):
             serving = asyncio.create_task(server.serve(sockets=[listening]))
             starting = asyncio.create_task(self._start())
             stopping = asyncio.create_task(self._stop.wait())
@@ -115,7 +112,9 @@ class ClusterServer:
         if not tokens.all():
             _, first = await asyncio.to_thread(tokens.create, "first administrator", ["admin"])
             if self.settings.token_file:
-                _write_secret(cluster.settings.state_folder() / ADMIN_TOKEN_FILE, first)
+                write_secret(cluster.settings.state_folder() / ADMIN_TOKEN_FILE, first)
+        if self.api.keys is not None:
+            await self.api.keys.start()
         self.api.tokens = tokens
         logger().info("listening", address=self.address)
         self._ready(self.address, first)
@@ -123,65 +122,13 @@ class ClusterServer:
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         logger().info("stopping")
         try:
+            if self.api.keys is not None:
+                await self.api.keys.stop()
             self.process.begin_stop()
-            await self.api.publishers_answered(_CLOSE_S)
+            await self.api.publishers_answered(CLOSE_S)
             await self.process.stop()
         finally:
             server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
             if self._made is not None:
                 await asyncio.to_thread(self._made.stop)
-
-
-class _Server(uvicorn.Server):
-    """Signals are ours: the engine is closed before the server."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    handled = (signal.SIGINT, signal.SIGTERM)
-
-    def stop_once() -> None:
-        stop.set()
-        for number in handled:  # a second signal ends the process at once
-            loop.remove_signal_handler(number)
-
-    try:
-        for number in handled:
-            loop.add_signal_handler(number, stop_once)
-    except (RuntimeError, ValueError):  # not the main thread: somebody else handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(address)
-    except OSError:
-        listening.close()
-        raise
-    return listening
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _write_secret(path: Path, secret: str) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secret + "\n")

@@ -66,6 +66,13 @@ class Verifier:
                 keys[str(entry["kid"])] = key
         return cls(keys)
 
+    def knows_key_of(self, token: str) -> bool:
+        """Whether the key that this token names is among ours; False also for what is no token."""
+        try:
+            return len(token) <= _MAX_LENGTH and jwt.get_unverified_header(token).get("kid", "") in self._keys
+        except (jwt.InvalidTokenError, ValueError, TypeError):
+            return False
+
     def claims(self, token: str, now_s: float, *, audience: str | None = None) -> Claims | None:
         """None unless the token is ours, alive, and good for `audience`. Which of these it is stays here."""
         if len(token) > _MAX_LENGTH:

@@ -1,7 +1,11 @@
-"""What can be set about a data cluster's process. One name each, for the flag, the environment and the TOML file.
+"""What can be set about a process. One name each, for the flag, the environment and the TOML file.
 
 `--backlog-bytes 1000`, `TOCSIN_BACKLOG_BYTES=1000` and `backlog_bytes = 1000` under `[cluster]` say the same; a flag
 wins over the environment, which wins over the file. docs/settings.md lists them all, and a test sees to it.
+
+Each kind of process has a dataclass of its own on top of `ListenerSettings`, a table of its own in the file and its own
+prefix in the environment (`TOCSIN_` for the data cluster, `TOCSIN_COORDINATOR_`, `TOCSIN_BROKER_`), so that several
+of them can share one file and one environment. This module has what they share, and the data cluster's.
 """
 
 from __future__ import annotations
@@ -12,18 +16,67 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from tocsin.cluster.gateway import FeedLimits
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.wire.errors import Code, TocsinError
 
-ENVIRONMENT_PREFIX = "TOCSIN_"
-SECTION = "cluster"
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """What every process that listens can be told."""
+
+    section: ClassVar[str]
+    """The table of the TOML file."""
+    prefix: ClassVar[str]
+    """Of the names in the environment."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Anything but loopback needs TLS, or `insecure`."""
+    port: int = 0
+    """The port to listen on; 0 takes a free one."""
+    tls_cert: str | None = None
+    """PEM file with the certificate chain."""
+    tls_key: str | None = None
+    """PEM file with its private key."""
+    insecure: bool = False
+    """Listen beyond loopback without TLS, because something in front does it."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    log_form: str = "auto"
+    """json, console, or auto: console on a terminal."""
+
+    def check(self) -> None:
+        """Raise with the reason if these settings cannot be run with."""
+        check_listener(self)
+
+
+def check_listener(settings: ListenerSettings) -> None:
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise refused("tls_cert and tls_key go together: set both or none")
+    for name in ("tls_cert", "tls_key"):
+        path = getattr(settings, name)
+        if path is not None and not Path(path).is_file():
+            raise refused(f"{name}: there is no file {path}")
+    if not is_loopback(settings.host) and settings.tls_cert is None and not settings.insecure:
+        raise refused(
+            f"{settings.host} can be reached from other machines: give tls_cert and tls_key, or say insecure if "
+            "something in front of this process encrypts"
+        )
+    if not 0 <= settings.port <= 65535:
+        raise refused(f"port {settings.port}: expected 0 to 65535")
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        raise refused(f"log_level {settings.log_level}: expected debug, info, warning or error")
+    if settings.log_form not in ("auto", "json", "console"):
+        raise refused(f"log_form {settings.log_form}: expected auto, json or console")
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterProcessSettings:
+class ClusterProcessSettings(ListenerSettings):
+    section = "cluster"
+    prefix = "TOCSIN_"
+
     root: str = "tocsin-data"
     """Where data lies: a folder, or any URI that Spark and Arrow both read."""
     state: str | None = None
@@ -34,16 +87,8 @@ class ClusterProcessSettings:
     """Where Spark runs."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Settings handed to Spark, which win over ours."""
-    host: str = "127.0.0.1"
-    """The address to listen on. Anything but loopback needs TLS, or `insecure`."""
     port: int = 8571
     """The port to listen on; 0 takes a free one."""
-    tls_cert: str | None = None
-    """PEM file with the certificate chain."""
-    tls_key: str | None = None
-    """PEM file with its private key."""
-    insecure: bool = False
-    """Listen beyond loopback without TLS, because something in front does it."""
     executions: int = 4
     """Channels that run at the same time; more would only share the same cores."""
     maintain_s: float = 5.0
@@ -60,10 +105,10 @@ class ClusterProcessSettings:
     """Accepted and not yet in a dataset; beyond it publishers are asked to wait."""
     token_file: bool = True
     """Keep the first admin token in `<state>/admin-token`, readable by this user only, for commands on this machine."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
-    log_form: str = "auto"
-    """json, console, or auto: console on a terminal."""
+    keys: str | None = None
+    """Whose signed tokens are good here: a JWK-set file, or the address of the coordinator's `/v1/keys`."""
+    keys_ca: str | None = None
+    """PEM file to check the certificate of that address with, when the system's authorities do not know it."""
 
     def cluster(self) -> ClusterSettings:
         limits = FeedLimits(
@@ -73,25 +118,9 @@ class ClusterProcessSettings:
 
     def check(self) -> None:
         """Raise with the reason if these settings cannot be run with."""
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise _refused("tls_cert and tls_key go together: set both or none")
-        for name in ("tls_cert", "tls_key"):
-            path = getattr(self, name)
-            if path is not None and not Path(path).is_file():
-                raise _refused(f"{name}: there is no file {path}")
-        if not is_loopback(self.host) and self.tls_cert is None and not self.insecure:
-            raise _refused(
-                f"{self.host} can be reached from other machines: give tls_cert and tls_key, or say insecure if "
-                "something in front of this process encrypts"
-            )
-        if not 0 <= self.port <= 65535:
-            raise _refused(f"port {self.port}: expected 0 to 65535")
+        check_listener(self)
         if self.executions < 1:
-            raise _refused("executions: expected at least 1")
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise _refused(f"log_level {self.log_level}: expected debug, info, warning or error")
-        if self.log_form not in ("auto", "json", "console"):
-            raise _refused(f"log_form {self.log_form}: expected auto, json or console")
+            raise refused("executions: expected at least 1")
 
 
 def is_loopback(host: str) -> bool:
@@ -110,41 +139,51 @@ def is_loopback(host: str) -> bool:
 def load_settings(
     flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None = None
 ) -> ClusterProcessSettings:
-    """Flags that are None were not given."""
+    """The data cluster's."""
+    return load(ClusterProcessSettings, flags, environment, file)
+
+
+S = TypeVar("S", bound=ListenerSettings)
+
+
+def load(kind: type[S], flags: Mapping[str, Any], environment: Mapping[str, str], file: str | None = None) -> S:
+    """Settings of one kind of process, checked. Flags that are None were not given."""
     values: dict[str, Any] = {}
-    types = get_type_hints(ClusterProcessSettings)
-    names = {entry.name for entry in fields(ClusterProcessSettings)}
+    types = get_type_hints(kind)
+    names = {entry.name for entry in fields(kind)}
     if file is not None:
-        values |= _from_file(file, names)
+        values |= _from_file(file, kind.section, names)
     for name in names:
-        text = environment.get(ENVIRONMENT_PREFIX + name.upper())
+        text = environment.get(kind.prefix + name.upper())
         if text is not None:
             values[name] = text
     values |= {name: value for name, value in flags.items() if value is not None}
-    settings = ClusterProcessSettings(**{name: _typed(name, value, types[name]) for name, value in values.items()})
+    settings = kind(**{name: _typed(name, value, types[name]) for name, value in values.items()})
     settings.check()
     return settings
 
 
-def _from_file(file: str, names: set[str]) -> dict[str, Any]:
+def _from_file(file: str, section: str, names: set[str]) -> dict[str, Any]:
     try:
         with Path(file).open("rb") as opened:
-            table = tomllib.load(opened).get(SECTION, {})
+            table = tomllib.load(opened).get(section, {})
     except OSError as error:
-        raise _refused(f"cannot read {file}: {error.strerror}") from error
+        raise refused(f"cannot read {file}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
-        raise _refused(f"{file} is not TOML: {error}") from error
+        raise refused(f"{file} is not TOML: {error}") from error
     if not isinstance(table, dict):
-        raise _refused(f"{file}: [{SECTION}] is a table of settings")
+        raise refused(f"{file}: [{section}] is a table of settings")
     for name in table:
         if name not in names:
-            raise _refused(f"{file}: there is no setting {name} (there are: {', '.join(sorted(names))})")
+            raise refused(f"{file}: there is no setting {name} (there are: {', '.join(sorted(names))})")
     return table
 
 
 def _typed(name: str, value: Any, kind: Any) -> Any:
-    if name == "spark":
-        return _spark_settings(value)
+    if get_origin(kind) is Mapping:
+        return _pairs(name, value)
+    if get_origin(kind) is tuple:
+        return tuple(filter(None, (part.strip() for part in value.split(",")))) if isinstance(value, str) else (*value,)
     wanted = next((option for option in get_args(kind) if option is not type(None)), kind)
     try:
         if wanted is bool and isinstance(value, str):
@@ -154,22 +193,22 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         return wanted(value)
     except (ValueError, KeyError, TypeError):
         spelled = {bool: "true or false", int: "a whole number", float: "a number"}.get(wanted, "text")
-        raise _refused(f"{name}: expected {spelled}, got {value!r}") from None
+        raise refused(f"{name}: expected {spelled}, got {value!r}") from None
 
 
-def _spark_settings(value: Any) -> dict[str, str]:
+def _pairs(setting: str, value: Any) -> dict[str, str]:
     """A table, or `name=value` pairs in a list or separated by commas."""
     if isinstance(value, Mapping):
-        return {str(name): str(setting) for name, setting in value.items()}
+        return {str(name): str(given) for name, given in value.items()}
     pairs = value.split(",") if isinstance(value, str) else list(value)
     found: dict[str, str] = {}
     for pair in filter(None, pairs):
-        name, equals, setting = pair.partition("=")
+        name, equals, given = pair.partition("=")
         if not equals:
-            raise _refused(f"spark: expected name=value, got {pair!r}")
-        found[name.strip()] = setting.strip()
+            raise refused(f"{setting}: expected name=value, got {pair!r}")
+        found[name.strip()] = given.strip()
     return found
 
 
-def _refused(message: str) -> TocsinError:
+def refused(message: str) -> TocsinError:
     return TocsinError(Code.BAD_REQUEST, message)

@@ -1,8 +1,9 @@
 """Bearer tokens: who may do what. Opaque random strings, of which only a SHA-256 digest is stored.
 
 Scopes: `admin` (everything), `read` (look at definitions, subscriptions, rates, metrics), `publish:<dataset>` or
-`publish:*`, `broker:<id>` or `broker:*` (subscribe, hear announcements and pull results as that broker), and
-`subscribe`, which is a broker of one's own: its id is made from the token's.
+`publish:*`, `broker:<id>` or `broker:*` (subscribe, hear announcements and pull results as that broker), `register`
+(make users known to the coordinator), and `subscribe`, which is a broker of one's own: its id is made from the token's.
+Tokens that the coordinator signs (`runtime.credentials`) carry the same scopes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from tocsin.cluster.catalog import Catalog
 from tocsin.model.ids import BrokerId
+from tocsin.runtime.credentials import Claims
 
 PREFIX = "tocsin_"
 _TOKEN_BYTES = 32
@@ -24,7 +26,9 @@ _RELOAD_S = 30.0
 """A token revoked by another process stops working after at most this long."""
 _RELOAD_ON_MISS_S = 1.0
 """One made by another process works at once, but strangers cannot make us read the catalog more often than this."""
-_SCOPE = re.compile(r"admin|read|subscribe|publish:(?:\*|[A-Za-z][A-Za-z0-9_]*)|broker:(?:\*|[A-Za-z0-9._-]{1,128})")
+_SCOPE = re.compile(
+    r"admin|read|subscribe|register|publish:(?:\*|[A-Za-z][A-Za-z0-9_]*)|broker:(?:\*|[A-Za-z0-9._-]{1,128})"
+)
 _BROKER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -49,6 +53,8 @@ class Caller:
     name: str
     scopes: frozenset[str]
     expires_s: float | None = None
+    subject: str | None = None
+    """Whom a signed token was made out to; None for the data cluster's own."""
 
     @property
     def is_admin(self) -> bool:
@@ -57,6 +63,14 @@ class Caller:
     @property
     def may_read(self) -> bool:
         return self.is_admin or "read" in self.scopes
+
+    @property
+    def may_register(self) -> bool:
+        return self.is_admin or "register" in self.scopes
+
+    def may_act_for(self, user: str) -> bool:
+        """As a subscriber: everybody for themselves, administrators for all."""
+        return self.is_admin or ("subscribe" in self.scopes and self.subject == user)
 
     @property
     def own_broker(self) -> BrokerId:
@@ -83,6 +97,11 @@ class Caller:
     @property
     def is_some_broker(self) -> bool:
         return self.is_admin or any(scope == "subscribe" or scope.startswith("broker:") for scope in self.scopes)
+
+
+def caller_with(claims: Claims) -> Caller:
+    """Who holds a signed token. Its id has a prefix that no digest has: no name opens another's subscriptions."""
+    return Caller(f"user-{claims.subject}", claims.subject, claims.scopes, claims.expires_s, claims.subject)
 
 
 class TokenStore:

@@ -7,6 +7,7 @@ return a code; shells raise `TocsinError`, and servers turn it into an answer.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 
 class Code(StrEnum):
@@ -74,3 +75,7 @@ class TocsinError(Exception):
         self.code = code
         self.message = message
         self.retry_after_s = retry_after_s
+
+    def details(self) -> dict[str, Any]:
+        """What else the answer says besides code and message, in terms JSON knows."""
+        return {}

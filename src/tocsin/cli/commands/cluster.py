@@ -39,6 +39,8 @@ def cluster(
     token_file: Annotated[
         bool | None, _flag("Keep the first admin token in a file.", "--token-file/--no-token-file")
     ] = None,
+    keys: Annotated[str | None, _flag("JWK-set file or URL: whose signed tokens are good here.")] = None,
+    keys_ca: Annotated[str | None, _flag("PEM file to check that URL's certificate with.")] = None,
     log_level: Annotated[str | None, _flag("debug, info, warning or error.")] = None,
     log_form: Annotated[str | None, _flag("auto, json or console.")] = None,
     settings: Annotated[str | None, typer.Option(help="TOML file with a [cluster] table.")] = None,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 import tocsin
@@ -19,16 +17,16 @@ from tocsin.runtime.cluster_http import (
     subscriptions,
     token_routes,
 )
-from tocsin.runtime.cluster_http.answers import answer, error_answer, error_body
 from tocsin.runtime.cluster_http.api import Api
-from tocsin.runtime.cluster_http.door import Door, make_internal_handler
-from tocsin.wire.errors import Code, TocsinError
+from tocsin.runtime.cluster_http.door import PART, make_door
+from tocsin.runtime.http_answers import answer_errors
+from tocsin.runtime.http_door import make_internal_handler
 
 __all__ = ["Api", "make_app", "make_routes"]
 
 
 def make_app(api: Api) -> ASGIApp:
-    return Door(make_routes(api), api)
+    return make_door(make_routes(api), api)
 
 
 def make_routes(api: Api) -> FastAPI:
@@ -48,26 +46,6 @@ def make_routes(api: Api) -> FastAPI:
         token_routes,
     ):  # fmt: skip
         app.include_router(module.router)
-    app.add_exception_handler(TocsinError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, make_internal_handler())
+    answer_errors(app)
+    app.add_exception_handler(Exception, make_internal_handler(PART))
     return app
-
-
-def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, TocsinError)
-    return error_answer(error)
-
-
-def _invalid(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return answer(error_body(Code.BAD_REQUEST, f"{where}: {first['msg']}"), 400)
-
-
-def _http(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = Code.NOT_FOUND if error.status_code == 404 else Code.BAD_REQUEST
-    return answer(error_body(code, str(error.detail)), error.status_code, dict(error.headers or {}))

@@ -22,8 +22,8 @@ from tocsin.cluster.announcements import Announcement, News
 from tocsin.cluster.engine import DataCluster
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName
-from tocsin.runtime.cluster_http.answers import encode
 from tocsin.runtime.cluster_http.api import Api, require_broker
+from tocsin.runtime.http_answers import encode
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["announcements"])

@@ -17,6 +17,7 @@ from tocsin.runtime.group_commit import GroupCommit
 from tocsin.runtime.metrics import Metrics
 from tocsin.runtime.settings import ClusterProcessSettings
 from tocsin.runtime.tokens import Caller, TokenStore, is_broker_id
+from tocsin.runtime.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
 
 BODIES_BYTES = 256 << 20
@@ -30,6 +31,8 @@ class Api:
         self.settings = settings
         self.tokens: TokenStore | None = None
         """None until the catalog is open."""
+        self.keys: TrustedKeys | None = None
+        """Whose signed tokens are good here, besides the catalog's own; None for nobody's."""
         self.bodies_bytes = 0
         self._commits: dict[str, GroupCommit] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -8,8 +8,8 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tocsin.cluster.applying import ApplicationRefused, apply, check
-from tocsin.runtime.cluster_http.answers import answer, described, read_json
 from tocsin.runtime.cluster_http.api import require_admin
+from tocsin.runtime.http_answers import answer, described, read_json
 
 router = APIRouter(tags=["applications"])
 

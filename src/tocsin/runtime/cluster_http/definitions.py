@@ -12,9 +12,9 @@ from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.model.schema import Schema
-from tocsin.runtime.cluster_http.answers import answer
 from tocsin.runtime.cluster_http.api import Api, require_admin, require_read
 from tocsin.runtime.cluster_process import ClusterProcess
+from tocsin.runtime.http_answers import answer
 
 router = APIRouter(tags=["definitions"])
 

@@ -20,8 +20,8 @@ from tocsin.cluster.gateway import (
     TooLarge,
     Unavailable,
 )
-from tocsin.runtime.cluster_http.answers import answer, error_body, read_body
 from tocsin.runtime.cluster_http.api import Api, require_publish
+from tocsin.runtime.http_answers import answer, error_body, read_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["records"])

@@ -14,9 +14,9 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from tocsin.cluster.pulling import Pull, arrow_stream, json_lines, open_pull
-from tocsin.runtime.cluster_http.answers import ARROW, NDJSON, described, read_json
 from tocsin.runtime.cluster_http.api import Api, caller_of, require_broker_or_read
 from tocsin.runtime.cluster_http.subscriptions import MAX_AT_ONCE, known_id, unknown
+from tocsin.runtime.http_answers import ARROW, NDJSON, described, read_json
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["results"])

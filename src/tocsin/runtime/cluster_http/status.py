@@ -12,8 +12,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from tocsin.cluster.engine import DataCluster
 from tocsin.model.ids import ChannelName
-from tocsin.runtime.cluster_http.answers import NDJSON, answer, encode
 from tocsin.runtime.cluster_http.api import api_of, require_read
+from tocsin.runtime.http_answers import NDJSON, answer, encode
 
 router = APIRouter(tags=["status"])
 

@@ -9,8 +9,8 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
-from tocsin.runtime.cluster_http.answers import answer, described, read_json
 from tocsin.runtime.cluster_http.api import caller_of, require_broker, require_broker_or_read, require_read
+from tocsin.runtime.http_answers import answer, described, read_json
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["subscriptions"])

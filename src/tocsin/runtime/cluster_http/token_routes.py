@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from tocsin.runtime.cluster_http.answers import answer, described, read_json
 from tocsin.runtime.cluster_http.api import Api, require_admin
+from tocsin.runtime.http_answers import answer, described, read_json
 from tocsin.runtime.tokens import Caller, TokenStore, is_scope
 from tocsin.wire.errors import Code, TocsinError
 
@@ -32,7 +32,7 @@ async def create_token(request: Request) -> Response:
         raise TocsinError(Code.BAD_REQUEST, "a token's name has 1 to 200 characters and says whose it is")
     wrong = [scope for scope in wanted.scopes if not is_scope(scope)]
     if wrong or not wanted.scopes:
-        known = "admin, read, subscribe, publish:<dataset or *>, broker:<id or *>"
+        known = "admin, read, subscribe, register, publish:<dataset or *>, broker:<id or *>"
         raise TocsinError(Code.BAD_REQUEST, f"{wrong[0] if wrong else 'no scope'!r}: expected some of {known}")
     if wanted.days is not None and not 0 < wanted.days <= 36_500:
         raise TocsinError(Code.BAD_REQUEST, "days: expected more than 0 and at most 36,500")

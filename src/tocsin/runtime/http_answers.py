@@ -1,4 +1,4 @@
-"""How requests are read and answers are written: bounded bodies in, msgspec JSON out, one form for every error."""
+"""How every server reads requests and writes answers: bounded bodies in, msgspec JSON out, one form for every error."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tocsin.cluster.applying import ApplicationRefused
 from tocsin.wire.errors import Code, TocsinError
 
 T = TypeVar("T")
@@ -34,8 +36,7 @@ def error_body(code: Code | str, message: str) -> dict[str, Any]:
 
 def error_answer(error: TocsinError) -> Response:
     body = error_body(error.code, error.message)
-    if isinstance(error, ApplicationRefused):
-        body["error"]["problems"] = msgspec.to_builtins(error.problems)
+    body["error"] |= error.details()
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
@@ -98,3 +99,28 @@ def described(kind: Any, media_type: str = JSON, description: str = "") -> dict[
             "content": {media_type: {"schema": schema}},
         }
     }
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Whatever a route raises is answered in the one form."""
+    app.add_exception_handler(TocsinError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+
+
+def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, TocsinError)
+    return error_answer(error)
+
+
+def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return answer(error_body(Code.BAD_REQUEST, f"{where}: {first['msg']}"), 400)
+
+
+def _http(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = Code.NOT_FOUND if error.status_code == 404 else Code.BAD_REQUEST
+    return answer(error_body(code, str(error.detail)), error.status_code, dict(error.headers or {}))

@@ -45,3 +45,11 @@ def test_no_token_reaches_a_line(lines: io.StringIO) -> None:
     logging.getLogger("uvicorn.error").warning("bad request %s", token)
     written = lines.getvalue()
     assert token not in written and "anything" not in written and len(written.splitlines()) == 3
+
+
+def test_no_signed_token_and_no_webhook_secret_reaches_a_line(lines: io.StringIO) -> None:
+    token = "eyJhbGciOiJFZERTQSIsImtpZCI6IjEifQ.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"
+    logger().info(
+        f"handed over with {token}", address=f"ws://x/{token}", secrets="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    )
+    assert "eyJ" not in lines.getvalue() and "whsec_M" not in lines.getvalue()

@@ -1,4 +1,4 @@
-"""How commands reach a data cluster: its address, a token, and errors as a person can use them.
+"""How commands reach a data cluster or a coordinator: its address, a token, and errors as a person can use them.
 
 The token is looked for in `--token`, in TOCSIN_TOKEN, and, only when the address is this machine, in the file that the
 server keeps for its own user: `<state>/admin-token`. A local secret is never sent to another machine.
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from tocsin.runtime.coordinator_settings import CoordinatorSettings
 from tocsin.runtime.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
@@ -29,14 +30,27 @@ class Answered(TocsinError):
 
 
 def connect(url: str, token: str | None) -> httpx.Client:
-    token = token_for(url, token)
+    """To the data cluster."""
+    return _client(url, cluster_token(url, token))
+
+
+def connect_coordinator(url: str, token: str | None) -> httpx.Client:
+    return _client(url, coordinator_token(url, token))
+
+
+def _client(url: str, token: str | None) -> httpx.Client:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(300, connect=10))
 
 
-def token_for(url: str, token: str | None) -> str | None:
-    """The token given, or the one the server keeps for its own user if it is on this machine."""
-    return token or _local_token(url)
+def cluster_token(url: str, token: str | None) -> str | None:
+    """The token given, or the one the data cluster keeps for its own user if it is on this machine."""
+    return token or _local_token(url, _cluster_state())
+
+
+def coordinator_token(url: str, token: str | None) -> str | None:
+    folder = Path(os.environ.get("TOCSIN_COORDINATOR_STATE", CoordinatorSettings().state))
+    return token or _local_token(url, folder)
 
 
 def ask(client: httpx.Client, method: str, path: str, **request: Any) -> Any:
@@ -70,12 +84,15 @@ def checked(response: httpx.Response) -> Any:
     raise Answered(code, message, response.status_code, said, float(wait) if wait.isdigit() else None)
 
 
-def _local_token(url: str) -> str | None:
+def _cluster_state() -> Path:
+    state = os.environ.get("TOCSIN_STATE")
+    return Path(state) if state else Path(os.environ.get("TOCSIN_ROOT", "tocsin-data")) / "state"
+
+
+def _local_token(url: str, folder: Path) -> str | None:
     host = urlsplit(url).hostname
     if host is None or not is_loopback(host):
         return None
-    state = os.environ.get("TOCSIN_STATE")
-    folder = Path(state) if state else Path(os.environ.get("TOCSIN_ROOT", "tocsin-data")) / "state"
     try:
         return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 DEFAULT_URL = "http://127.0.0.1:8571"
-DEFAULT_COORDINATOR = "http://127.0.0.1:8570"
+DEFAULT_COORDINATOR_URL = "http://127.0.0.1:8570"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Url = Annotated[str, typer.Option("--url", envvar="TOCSIN_URL", help="Address of the data cluster.")]
-Coordinator = Annotated[
-    str, typer.Option("--coordinator", envvar="TOCSIN_COORDINATOR", help="Address of the coordinator.")
+CoordinatorUrl = Annotated[
+    str, typer.Option("--url", envvar="TOCSIN_COORDINATOR_URL", help="Address of the coordinator.")
 ]
 Token = Annotated[
     str | None,

@@ -42,7 +42,7 @@ class Coordinator:
     async def request_broker(
         self, registration: Registration, where: dict[str, float], avoid: BrokerId | None
     ) -> Place:
-        body: dict[str, Any] = dict(where) if avoid is None else {"avoid": avoid, **where}
+        body: dict[str, Any] = dict(where) if avoid is None else {"avoid": [avoid], **where}
         path = f"/v1/users/{quote(registration.user, safe='')}/broker"
         said = await self._ask(path, body, registration.token)
         return Place(BrokerId(said["broker"]), said["address"], said["token"])

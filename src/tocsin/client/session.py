@@ -77,6 +77,9 @@ class SubscriberSession:
         self._fading: Line | None = None
         """The broker a move is leaving; it still delivers."""
         self._known: Place | None = None
+        """Where to go when the coordinator is away."""
+        self._token = ""
+        """The coordinator's latest: it outlives the hand-over tokens of moves, and is good at every broker."""
         self._locating = False
         self._retry_s: float | None = None
         self._failures = 0
@@ -145,7 +148,7 @@ class SubscriberSession:
 
     def _located(self, place: Place, now_s: float) -> Iterator[Effect]:
         self._locating = False
-        self._known = place
+        self._known, self._token = place, place.token
         if self.serving is None and self._coming is None and self._stop_s is None:
             yield from self._open(place, now_s)
 
@@ -220,6 +223,7 @@ class SubscriberSession:
             return
         self._coming, self._avoid, self._retry_s, self._denied = None, None, None, 0
         line.live_s, line.progress_s = now_s, message.progress_s
+        self._known = Place(line.place.broker, line.place.address, self._token or line.place.token)
         line.holds = {held.subscription for held in message.subscriptions}
         left, self.serving = self.serving, line
         if left is not None:
@@ -239,8 +243,7 @@ class SubscriberSession:
             return
         if self._coming is not None:
             yield from self._drop(self._coming)
-        self._known = place = Place(message.broker, message.address, message.token)
-        yield from self._open(place, now_s)
+        yield from self._open(Place(message.broker, message.address, message.token), now_s)
         assert self._coming is not None
         self._coming.deadline_s = min(self._coming.deadline_s, now_s + message.deadline_s)
 

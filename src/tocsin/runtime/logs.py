@@ -13,7 +13,10 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor
 
-_SECRETS = re.compile(r"tocsin_[A-Za-z0-9_-]{16,}|(?<=access_token=)[^&\s\"']+|(?<=Bearer )[^\s\"']+")
+_SECRETS = re.compile(
+    r"tocsin_[A-Za-z0-9_-]{16,}|(?<=access_token=)[^&\s\"']+|(?<=Bearer )[^\s\"']+"
+    r"|eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*|whsec_[A-Za-z0-9+/=_-]+"
+)
 _SECRET_KEYS = frozenset({"token", "authorization", "access_token", "password", "secret"})
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tocsin.cli.options import DEFAULT_COORDINATOR, AsJson, Coordinator, Token
+from tocsin.cli.options import DEFAULT_COORDINATOR_URL, AsJson, CoordinatorUrl, Token
 from tocsin.cli.output import fail, note
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def subscribe(
     state: Annotated[Path | None, typer.Option(help="Remember cursors in this file and resume from it.")] = None,
     after: Annotated[str | None, typer.Option(help="Begin at this cursor rather than now.")] = None,
     leave: Annotated[bool, typer.Option("--leave", help="Unsubscribe at the end; else results wait for you.")] = False,
-    coordinator: Coordinator = DEFAULT_COORDINATOR,
+    url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
@@ -36,7 +36,7 @@ def subscribe(
     import asyncio
     import getpass
 
-    from tocsin.cli.connection import token_for
+    from tocsin.cli.connection import coordinator_token
     from tocsin.wire.errors import TocsinError
 
     try:
@@ -45,11 +45,11 @@ def subscribe(
         fail(as_json, str(error), code="bad_parameter")
     options: dict[str, Any] = {
         "user": user or getpass.getuser(),
-        "token": token_for(coordinator, token),
+        "token": coordinator_token(url, token),
         "state": state,
     }
     try:
-        asyncio.run(_follow(coordinator, options, channel, given, after, count, leave, as_json))
+        asyncio.run(_follow(url, options, channel, given, after, count, leave, as_json))
     except TocsinError as error:
         fail(as_json, error.message, code=error.code)
     except KeyboardInterrupt:

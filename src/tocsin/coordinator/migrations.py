@@ -1,0 +1,198 @@
+"""The migration of one subscriber, make-before-break: the target holds everything before the source lets go.
+
+    PREPARING ──Prepared──▶ HANDING_OVER ──session at the source ends──▶ CONFIRMING
+        │   (offline: nobody to hand over)      │  session at the target opens  │
+        └──────────────────────────────────────▶┴──────────▶ RELEASING ◀────────┘ ──Released──▶ done
+
+Until the target has confirmed, home is the source and every failure or time-out leaves it there (`Abandon`). From then
+on home is the target and every failure or time-out leaves it *there*: the source is told a few times, and a source that
+is away learns it when it registers. [ePulsar §3.6] has the source tell the clients the new address, which is kept; it
+also has the source let go first, which is not: a move is made before it breaks.
+
+What a broker says about a migration that is over is harmless: the session is the truth, see `sessions`.
+"""
+
+from __future__ import annotations
+
+from tocsin.coordinator.entities import Health, Migration, Step, Subscriber
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.plan import Urgency
+from tocsin.wire.link import Abandon, HandOverFailed, Prepare, PrepareFailed, Release
+
+
+def begin(
+    turn: Turn, identity: str, subscriber: Subscriber, target: BrokerId, urgency: Urgency, reason: str
+) -> Migration:
+    """Whether it may begin was decided by the arbiter."""
+    assert subscriber.home is not None and subscriber.id not in turn.registry.moving
+    migration = Migration(
+        identity, subscriber.id, subscriber.home, target, urgency, reason, Step.PREPARING, turn.now_s,
+        turn.now_s + turn.rules.prepare_s,
+    )  # fmt: skip
+    turn.registry.add_migration(migration)
+    turn.store_migration(migration)
+    turn.note("migration begins", **_named(migration), urgency=str(urgency), reason=reason)
+    _prepare(turn, migration, subscriber)
+    return migration
+
+
+def claim(turn: Turn, identity: str, subscriber: Subscriber, target: BrokerId) -> None:
+    """The subscriber logged in at `target` by itself: what the target asked for is its preparation."""
+    assert subscriber.home is not None
+    migration = Migration(
+        identity, subscriber.id, subscriber.home, target, Urgency.LATENCY, "it connected there by itself",
+        Step.CONFIRMING, turn.now_s, turn.now_s + turn.rules.hand_over_s, claimed=True,
+    )  # fmt: skip
+    turn.registry.add_migration(migration)
+    turn.store_migration(migration)
+
+
+def _prepare(turn: Turn, migration: Migration, subscriber: Subscriber) -> None:
+    rules = turn.rules
+    whole_s = rules.prepare_s + rules.hand_over_s + rules.confirm_s
+    turn.send(migration.target, Prepare(migration.id, subscriber.state(), whole_s))
+
+
+def prepare_again(turn: Turn, migration: Migration) -> None:
+    """The target may not have heard, or what it prepared has changed."""
+    _prepare(turn, migration, turn.registry.subscribers[migration.subscriber])
+
+
+def start_again(turn: Turn, migration: Migration) -> None:
+    """The target may have lost what it prepared. It gets a second chance, but not for ever."""
+    rules = turn.rules
+    if turn.now_s - migration.began_s > 2 * (rules.prepare_s + rules.hand_over_s + rules.confirm_s):
+        abort(turn, migration, "the target came back too late")
+        return
+    _enter(turn, migration, Step.PREPARING, rules.prepare_s)
+    prepare_again(turn, migration)
+
+
+# -- what brokers say --------------------------------------------------------------------------------------------------
+
+
+def prepared(turn: Turn, broker: BrokerId, identity: str) -> None:
+    migration = turn.registry.migrations.get(identity)
+    if migration is None or migration.target != broker or migration.step is not Step.PREPARING:
+        return
+    subscriber = turn.registry.subscribers[migration.subscriber]
+    source = turn.registry.brokers.get(migration.source)
+    offline = subscriber.session_at is None and source is not None and source.linked
+    if source is None or source.health is Health.DEAD or offline or subscriber.session_at == broker:
+        arrive(turn, migration)  # nobody to hand over: the target holds everything, which is all there is to confirm
+        return
+    _enter(turn, migration, Step.HANDING_OVER, turn.rules.hand_over_s)
+    turn.send_hand_over(migration)
+
+
+def prepare_failed(turn: Turn, broker: BrokerId, message: PrepareFailed) -> None:
+    migration = turn.registry.migrations.get(message.migration)
+    if migration is not None and migration.target == broker and migration.step is not Step.RELEASING:
+        abort(turn, migration, f"the target could not prepare: {message.code}: {message.message}"[:300])
+
+
+def hand_over_failed(turn: Turn, broker: BrokerId, message: HandOverFailed) -> None:
+    """The source could not tell it. If it is offline there is nobody to tell; otherwise it stays."""
+    migration = turn.registry.migrations.get(message.migration)
+    if migration is None or migration.source != broker or migration.step is not Step.HANDING_OVER:
+        return
+    if turn.registry.subscribers[migration.subscriber].session_at is None:
+        arrive(turn, migration)
+    else:
+        abort(turn, migration, f"the subscriber could not be told: {message.code}: {message.message}"[:300])
+
+
+def left_source(turn: Turn, migration: Migration) -> None:
+    """Its session there has ended: it is on its way, or offline."""
+    if migration.step is Step.HANDING_OVER:
+        _enter(turn, migration, Step.CONFIRMING, turn.rules.confirm_s)
+
+
+def back_at_source(turn: Turn, migration: Migration) -> None:
+    """It reconnected where it was: tell it again, within the time it was given."""
+    if migration.claimed:
+        abort(turn, migration, "it went back to where it was")
+    elif migration.step in (Step.HANDING_OVER, Step.CONFIRMING):
+        migration.step = Step.HANDING_OVER
+        turn.send_hand_over(migration)
+
+
+def arrive(turn: Turn, migration: Migration) -> None:
+    """The target has confirmed: from here on it is home."""
+    subscriber = turn.registry.subscribers[migration.subscriber]
+    turn.set_home(subscriber, migration.target)
+    turn.note("migration arrives", **_named(migration), after_s=round(turn.now_s - migration.began_s, 3))
+    _enter(turn, migration, Step.RELEASING, turn.rules.release_s)
+    _release(turn, migration)
+
+
+def released(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
+    migration = turn.registry.moving.get(subscriber)
+    if migration is not None and migration.source == broker and migration.step is Step.RELEASING:
+        turn.forget_migration(migration)
+
+
+# -- time and failures -------------------------------------------------------------------------------------------------
+
+
+def check_time(turn: Turn) -> None:
+    for migration in [one for one in turn.registry.migrations.values() if one.deadline_s <= turn.now_s]:
+        if migration.step is not Step.RELEASING:
+            abort(turn, migration, f"no answer in time while {migration.step}")
+        elif migration.releases < turn.rules.releases:
+            migration.deadline_s = turn.now_s + turn.rules.release_s
+            _release(turn, migration)
+        else:
+            turn.note("source did not confirm its release", "warning", **_named(migration))
+            turn.forget_migration(migration)
+
+
+def abort(turn: Turn, migration: Migration, why: str) -> None:
+    """Home stays the source."""
+    assert migration.step is not Step.RELEASING
+    turn.note("migration fails", "warning", **_named(migration), step=str(migration.step), reason=why)
+    subscriber = turn.registry.subscribers[migration.subscriber]
+    subscriber.rests_until_s = turn.now_s + turn.rules.retry_s
+    subscriber.shunned = migration.target
+    turn.forget_migration(migration)
+    if not migration.claimed:
+        turn.send(migration.target, Abandon(migration.id, migration.subscriber))
+    elif subscriber.session_at != migration.target:
+        turn.send(migration.target, Release(migration.subscriber))
+
+
+def broker_died(turn: Turn, broker: BrokerId) -> None:
+    """Every migration it took part in gets an end, or goes on without it."""
+    for migration in turn.registry.migrations_with(broker):
+        if migration.step is Step.RELEASING:
+            turn.forget_migration(migration)  # a dead source holds nothing; a dead target is failover's business
+        elif migration.target == broker:
+            abort(turn, migration, "the target died")
+        elif migration.step in (Step.HANDING_OVER, Step.CONFIRMING) and not migration.claimed:
+            arrive(turn, migration)  # the target is ready, and there is nowhere else
+
+
+def _enter(turn: Turn, migration: Migration, step: Step, limit_s: float) -> None:
+    migration.step = step
+    migration.deadline_s = turn.now_s + limit_s
+    turn.registry.generation += 1
+    turn.store_migration(migration)
+
+
+def _release(turn: Turn, migration: Migration) -> None:
+    migration.releases += 1
+    source = turn.registry.brokers.get(migration.source)
+    if source is None or source.health is Health.DEAD:
+        turn.forget_migration(migration)
+    else:
+        turn.send(migration.source, Release(migration.subscriber, migration.id))
+
+
+def _named(migration: Migration) -> dict[str, str]:
+    return {
+        "migration": migration.id,
+        "subscriber": migration.subscriber,
+        "source": migration.source,
+        "target": migration.target,
+    }

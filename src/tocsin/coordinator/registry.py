@@ -1,0 +1,150 @@
+"""Who is where: brokers, subscribers, sessions and migrations, with the indices that keep every question cheap.
+
+Keeps them consistent and nothing else: what to do about anything is decided by the modules that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tocsin.coordinator.entities import Broker, Health, Migration, Step, Subscriber
+from tocsin.model.ids import BrokerId, SubscriberId
+
+
+class Registry:
+    def __init__(self) -> None:
+        self.brokers: dict[BrokerId, Broker] = {}
+        self.subscribers: dict[SubscriberId, Subscriber] = {}
+        self.migrations: dict[str, Migration] = {}
+        self.moving: dict[SubscriberId, Migration] = {}
+        """The one migration each subscriber is in."""
+        self.generation = 1
+        """Grows with every change of assignment or membership."""
+        self.placed = 0
+        """How many were given a broker since the start."""
+        self._hosted: dict[BrokerId, dict[SubscriberId, None]] = {}
+        self._sessions: dict[BrokerId, dict[SubscriberId, None]] = {}
+        self._involved: dict[tuple[BrokerId, bool], int] = {}
+        """(broker, whether as target) → migrations under way."""
+
+    # -- brokers -------------------------------------------------------------------------------------------------------
+
+    def add_broker(self, broker: Broker) -> None:
+        self.brokers[broker.id] = broker
+        self.generation += 1
+
+    def remove_broker(self, broker: BrokerId) -> None:
+        del self.brokers[broker]
+        self._hosted.pop(broker, None)
+        self._sessions.pop(broker, None)
+        self.generation += 1
+
+    def accepting(self, broker: Broker) -> bool:
+        """May be given newcomers. Those on probation may when there is nobody else: late is better than nowhere."""
+        if broker.trusted:
+            return True
+        return (
+            broker.health is Health.PROBATION
+            and broker.linked
+            and not broker.draining
+            and not any(other.trusted for other in self.brokers.values())
+        )
+
+    # -- subscribers ---------------------------------------------------------------------------------------------------
+
+    def add_subscriber(self, subscriber: Subscriber) -> None:
+        self.subscribers[subscriber.id] = subscriber
+        if subscriber.home is not None:
+            self._hosted.setdefault(subscriber.home, {})[subscriber.id] = None
+        self.generation += 1
+
+    def remove_subscriber(self, subscriber: Subscriber) -> None:
+        self.end_session(subscriber)
+        self._leave_home(subscriber)
+        del self.subscribers[subscriber.id]
+        self.generation += 1
+
+    def set_home(self, subscriber: Subscriber, home: BrokerId | None) -> None:
+        self._leave_home(subscriber)
+        subscriber.home = home
+        if home is not None:
+            self._hosted.setdefault(home, {})[subscriber.id] = None
+        self.generation += 1
+
+    def _leave_home(self, subscriber: Subscriber) -> None:
+        if subscriber.home is not None:
+            self._hosted.get(subscriber.home, {}).pop(subscriber.id, None)
+
+    def hosted(self, broker: BrokerId) -> dict[SubscriberId, None]:
+        """Whose home this is, longest there first."""
+        return self._hosted.get(broker, {})
+
+    def webhooks_first(self, broker: BrokerId) -> None:
+        """Who is called instead of connecting cannot help itself when its broker dies: those come first."""
+        hosted = self._hosted.get(broker, {})
+        called = [one for one in hosted if self.subscribers[one].webhook is not None]
+        self._hosted[broker] = dict.fromkeys(called) | hosted
+
+    def begin_session(self, subscriber: Subscriber, broker: BrokerId) -> None:
+        self.end_session(subscriber)
+        subscriber.session_at = broker
+        self._sessions.setdefault(broker, {})[subscriber.id] = None
+
+    def end_session(self, subscriber: Subscriber) -> None:
+        if subscriber.session_at is not None:
+            self._sessions.get(subscriber.session_at, {}).pop(subscriber.id, None)
+            subscriber.session_at = None
+
+    def end_sessions(self, broker: BrokerId) -> None:
+        for one in list(self._sessions.get(broker, {})):
+            self.end_session(self.subscribers[one])
+
+    def sessions(self, broker: BrokerId) -> dict[SubscriberId, None]:
+        return self._sessions.get(broker, {})
+
+    # -- migrations ----------------------------------------------------------------------------------------------------
+
+    def add_migration(self, migration: Migration) -> None:
+        self.migrations[migration.id] = migration
+        self.moving[migration.subscriber] = migration
+        self._count(migration, 1)
+        self.generation += 1
+
+    def remove_migration(self, migration: Migration) -> None:
+        del self.migrations[migration.id]
+        del self.moving[migration.subscriber]
+        self._count(migration, -1)
+        self.generation += 1
+
+    def _count(self, migration: Migration, by: int) -> None:
+        for key in ((migration.source, False), (migration.target, True)):
+            self._involved[key] = self._involved.get(key, 0) + by
+
+    def involved(self, broker: BrokerId, *, as_target: bool) -> int:
+        return self._involved.get((broker, as_target), 0)
+
+    def migrations_with(self, broker: BrokerId) -> Iterator[Migration]:
+        """As source or target; may be changed while it is walked."""
+        return iter([one for one in self.migrations.values() if broker in (one.source, one.target)])
+
+    def broken_invariants(self) -> list[str]:
+        """What must never be; for tests and for whoever doubts."""
+        wrong = [
+            f"{one.id} is not hosted by its home {one.home}"
+            for one in self.subscribers.values()
+            if one.home is not None and one.id not in self.hosted(one.home)
+        ]
+        wrong += [
+            f"{broker} hosts {one}, whose home it is not"
+            for broker, hosted in self._hosted.items()
+            for one in hosted
+            if one not in self.subscribers or self.subscribers[one].home != broker
+        ]
+        for migration in self.migrations.values():
+            if self.moving.get(migration.subscriber) is not migration:
+                wrong.append(f"{migration.id} is not the migration {migration.subscriber} is in")
+            owner = self.subscribers.get(migration.subscriber)
+            expected = migration.target if migration.step is Step.RELEASING else migration.source
+            if owner is None or owner.home != expected:
+                wrong.append(f"{migration.id} is {migration.step} but the home is not {expected}")
+        return wrong

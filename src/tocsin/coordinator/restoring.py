@@ -1,0 +1,65 @@
+"""A coordinator begins with what another one stored. Brokers are awaited; migrations get the time they had again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tocsin.coordinator import liveness
+from tocsin.coordinator.effects import Memory
+from tocsin.coordinator.entities import Broker, Health, Migration, Step, Subscriber
+from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.turn import Turn
+from tocsin.model.plan import Urgency
+from tocsin.policies.placement import Placement
+
+
+def restore(turn: Turn, memory: Memory) -> dict[str, str]:
+    """Fills the registry; returns the facts."""
+    for broker in memory.brokers:
+        made = Broker(
+            broker.broker, broker.address, broker.incarnation, broker.capacity, broker.place,
+            draining=broker.draining, failures=broker.failures, dismissed=broker.dismissed,
+        )  # fmt: skip
+        turn.registry.add_broker(made)
+        if broker.dead:
+            made.health, made.since_s = Health.DEAD, turn.now_s
+            made.dismissed = False  # whoever was letting go of what it held is gone as well: it begins again
+        else:
+            liveness.await_return(turn, made)
+    for subscriber in memory.subscribers:
+        turn.registry.add_subscriber(
+            Subscriber(
+                subscriber.subscriber, subscriber.place, subscriber.coordinate, subscriber.home,
+                moved_at_s=subscriber.moved_at_s, deleted=subscriber.deleted,
+            )
+        )  # fmt: skip
+    for held in memory.subscriptions:
+        owner = turn.registry.subscribers.get(held.subscriber)
+        if owner is not None:
+            owner.subscriptions |= {one.subscription: one for one in held.held}
+    for called in memory.webhooks:
+        owner = turn.registry.subscribers.get(called.subscriber)
+        if owner is not None:
+            owner.webhook = called.webhook
+    _restore_migrations(turn, memory)
+    return {fact.name: fact.value for fact in memory.facts}
+
+
+def _restore_migrations(turn: Turn, memory: Memory) -> None:
+    rules = turn.rules
+    for stored in memory.migrations:
+        step = Step(stored.step)
+        migration = Migration(
+            stored.migration, stored.subscriber, stored.source, stored.target, Urgency(stored.urgency), stored.reason,
+            step, turn.now_s, turn.now_s + rules.grace_s + rules.hand_over_s, claimed=stored.claimed,
+        )  # fmt: skip
+        turn.registry.add_migration(migration)
+
+
+def chosen(rules: Rules, facts: dict[str, str]) -> Rules:
+    """What an administrator chose while an earlier process ran stays chosen."""
+    return replace(
+        rules,
+        placement=Placement(facts.get("placement", rules.placement)),
+        replacement=Placement(facts.get("replacement", rules.replacement)),
+    )

@@ -1,0 +1,97 @@
+"""Where subscribers are connected. A session is the truth: whoever has it open becomes home, the former home lets go.
+
+Of two sessions of one subscriber the later one counts; the earlier is closed as `moved` when its broker is released.
+"""
+
+from __future__ import annotations
+
+from tocsin.coordinator import migrations
+from tocsin.coordinator.entities import Health, Step
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.wire.link import Release
+
+
+def opened(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
+    found = turn.known(subscriber)
+    if found.deleted:
+        turn.send(broker, Release(subscriber))
+        return
+    turn.registry.begin_session(found, broker)
+    migration = turn.registry.moving.get(subscriber)
+    if migration is not None and migration.step is not Step.RELEASING:
+        if migration.target == broker:
+            migrations.arrive(turn, migration)
+            return
+        if migration.source == broker:
+            migrations.back_at_source(turn, migration)
+            return
+        migrations.abort(turn, migration, f"it connected to {broker} instead")
+    if found.home != broker:
+        _move_in(turn, broker, subscriber)
+
+
+def _move_in(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
+    found = turn.registry.subscribers[subscriber]
+    former = found.home
+    migration = turn.registry.moving.get(subscriber)
+    if migration is not None:  # it had just moved and went on: the first source is told again when it registers
+        turn.send(migration.source, Release(subscriber, migration.id))
+        turn.forget_migration(migration)
+    turn.set_home(found, broker)
+    if former is not None:
+        turn.send(former, Release(subscriber))
+        turn.note("subscriber moved by itself", subscriber=subscriber, source=former, target=broker)
+
+
+def closed(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
+    found = turn.registry.subscribers.get(subscriber)
+    if found is None or found.session_at != broker:
+        return
+    turn.registry.end_session(found)
+    migration = turn.registry.moving.get(subscriber)
+    if migration is not None and migration.source == broker:
+        migrations.left_source(turn, migration)
+
+
+def wanted(turn: Turn, broker: BrokerId, subscriber: SubscriberId, identity: str) -> None:
+    """A broker asks what somebody holds who logged in there. It becomes home once it says that the session is open."""
+    found = turn.known(subscriber)
+    if found.deleted:
+        turn.send(broker, Release(subscriber))
+        return
+    migration = turn.registry.moving.get(subscriber)
+    home = None if found.home is None else turn.registry.brokers.get(found.home)
+    if home is None or (home.health is Health.DEAD and migration is None):
+        turn.set_home(found, broker)
+    elif found.home != broker and migration is None:
+        migrations.claim(turn, identity, found, broker)
+    turn.adopt(broker, [found])
+
+
+def deleted(turn: Turn, subscriber: SubscriberId) -> None:
+    """Forgotten at once if nobody holds anything of it, otherwise when its broker has let go."""
+    found = turn.registry.subscribers[subscriber]
+    migration = turn.registry.moving.get(subscriber)
+    if migration is not None and migration.step is Step.RELEASING:
+        turn.forget_migration(migration)
+    elif migration is not None:
+        migrations.abort(turn, migration, "the user is deleted")
+    home = None if found.home is None else turn.registry.brokers.get(found.home)
+    if home is None or home.health is Health.DEAD:
+        turn.forget_subscriber(found)
+        return
+    found.deleted = True
+    turn.store_subscriber(found)
+    turn.send(home.id, Release(subscriber))
+
+
+def released(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
+    found = turn.registry.subscribers.get(subscriber)
+    if found is None:
+        return
+    if found.session_at == broker and found.home != broker:
+        turn.registry.end_session(found)
+    migrations.released(turn, broker, subscriber)
+    if found.deleted and found.home == broker:
+        turn.forget_subscriber(found)

@@ -1,0 +1,137 @@
+"""One event being handled: what is known, what time it is, and what is to be done about it.
+
+Handed from module to module; the few steps that several of them take (telling a broker, giving a subscriber a home) are
+here, so that what must go together (memory, disk, load, index) cannot be forgotten apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tocsin.coordinator.effects import (
+    CloseLink,
+    Effect,
+    ForgetMigration,
+    ForgetSubscriber,
+    Note,
+    Send,
+    SendHandOver,
+    StoreBroker,
+    StoreMigration,
+    StoreSubscriber,
+)
+from tocsin.coordinator.entities import Broker, Migration, Subscriber
+from tocsin.coordinator.loads import Loads
+from tocsin.coordinator.registry import Registry
+from tocsin.coordinator.rules import Rules
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.wire.link import Adopt, FromCoordinator, SubscriberState
+
+_ADOPTED_AT_ONCE = 200
+"""Subscribers in one message."""
+
+
+class Turn:
+    def __init__(self, registry: Registry, loads: Loads, rules: Rules, now_s: float) -> None:
+        self.registry = registry
+        self.loads = loads
+        self.rules = rules
+        self.now_s = now_s
+        self.effects: list[Effect] = []
+
+    def do(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def note(self, event: str, level: str = "info", **fields: Any) -> None:
+        self.effects.append(Note(event, fields, level))
+
+    # -- telling brokers -----------------------------------------------------------------------------------------------
+
+    def send(self, broker: BrokerId | None, message: FromCoordinator) -> bool:
+        """False if there is no link: whatever it would have learnt, it learns when it registers."""
+        known = None if broker is None else self.registry.brokers.get(broker)
+        if known is None or known.link is None:
+            return False
+        known.spoke_s = self.now_s
+        self.effects.append(Send(known.id, known.link, message))
+        return True
+
+    def send_hand_over(self, migration: Migration) -> bool:
+        source = self.registry.brokers.get(migration.source)
+        target = self.registry.brokers.get(migration.target)
+        if source is None or source.link is None or target is None:
+            return False
+        left_s = max(1.0, migration.deadline_s - self.now_s)
+        self.effects.append(
+            SendHandOver(source.id, source.link, migration.id, migration.subscriber, target.id, target.address, left_s)
+        )
+        return True
+
+    def adopt(self, broker: BrokerId, subscribers: Sequence[Subscriber]) -> None:
+        for start in range(0, len(subscribers), _ADOPTED_AT_ONCE):
+            states: list[SubscriberState] = [one.state() for one in subscribers[start : start + _ADOPTED_AT_ONCE]]
+            self.send(broker, Adopt(states))
+
+    def close_link(self, broker: Broker, reason: str) -> None:
+        if broker.link is not None:
+            self.effects.append(CloseLink(broker.id, broker.link, reason))
+            broker.link = None
+
+    # -- what is stored ------------------------------------------------------------------------------------------------
+
+    def store_broker(self, broker: Broker) -> None:
+        self.effects.append(
+            StoreBroker(
+                broker.id, broker.address, broker.incarnation, broker.capacity, broker.place, broker.draining,
+                broker.health == "dead", broker.failures, broker.dismissed,
+            )
+        )  # fmt: skip
+
+    def store_subscriber(self, subscriber: Subscriber) -> None:
+        self.effects.append(
+            StoreSubscriber(
+                subscriber.id, subscriber.place, subscriber.coordinate, subscriber.home, subscriber.moved_at_s,
+                subscriber.deleted,
+            )
+        )  # fmt: skip
+
+    def store_migration(self, migration: Migration) -> None:
+        self.effects.append(
+            StoreMigration(
+                migration.id, migration.subscriber, migration.source, migration.target, str(migration.step),
+                str(migration.urgency), migration.reason, migration.began_s, migration.claimed,
+            )
+        )  # fmt: skip
+
+    def forget_migration(self, migration: Migration) -> None:
+        self.registry.remove_migration(migration)
+        self.effects.append(ForgetMigration(migration.id))
+
+    # -- subscribers ---------------------------------------------------------------------------------------------------
+
+    def known(self, subscriber: SubscriberId) -> Subscriber:
+        """Its record; a new one for somebody with a valid token whom nobody registered."""
+        found = self.registry.subscribers.get(subscriber)
+        if found is None:
+            found = Subscriber(subscriber)
+            self.registry.add_subscriber(found)
+            self.store_subscriber(found)
+        return found
+
+    def set_home(self, subscriber: Subscriber, home: BrokerId) -> None:
+        """From here on this broker is the one that holds its subscriptions."""
+        if subscriber.home == home:
+            return
+        if subscriber.home is not None:
+            self.loads.taken(subscriber.home, subscriber.id)
+            subscriber.moved_at_s = self.now_s
+        self.registry.set_home(subscriber, home)
+        self.loads.given(home, subscriber, len(self.registry.hosted(home)))
+        self.store_subscriber(subscriber)
+
+    def forget_subscriber(self, subscriber: Subscriber) -> None:
+        if subscriber.home is not None:
+            self.loads.taken(subscriber.home, subscriber.id)
+        self.registry.remove_subscriber(subscriber)
+        self.effects.append(ForgetSubscriber(subscriber.id))

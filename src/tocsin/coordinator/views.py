@@ -1,0 +1,79 @@
+"""What is told about the network to whoever asks: plain dictionaries for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tocsin.coordinator.core import Coordinator
+from tocsin.coordinator.entities import Broker, Health, Migration
+from tocsin.coordinator.snapshots import balance_of
+
+
+def broker_view(core: Coordinator, broker: Broker) -> dict[str, Any]:
+    registry, load = core.registry, core.loads.of(broker.id)
+    return {
+        "broker": broker.id,
+        "state": broker.state,
+        "accepting": registry.accepting(broker),
+        "draining": broker.draining,
+        "address": broker.address,
+        "capacity": broker.capacity,
+        "lat": None if broker.place is None else broker.place.lat,
+        "lon": None if broker.place is None else broker.place.lon,
+        "subscribers": len(registry.hosted(broker.id)),
+        "online": len(registry.sessions(broker.id)),
+        "sessions": broker.sessions,
+        "frontend_subscriptions": broker.frontend,
+        "backend_subscriptions": broker.backend,
+        "in_bytes_per_s": load.in_bytes_per_s,
+        "out_bytes_per_s": load.out_bytes_per_s,
+        "load_bytes_per_s": load.bytes_per_s,
+        "notifications_per_s": load.notifications_per_s,
+        "delivery_s_p50": load.delivery_s_p50,
+        "delivery_s_p95": load.delivery_s_p95,
+        "migrations_in": registry.involved(broker.id, as_target=True),
+        "migrations_out": registry.involved(broker.id, as_target=False),
+    }
+
+
+def migration_view(migration: Migration) -> dict[str, Any]:
+    return {
+        "migration": migration.id,
+        "subscriber": migration.subscriber,
+        "source": migration.source,
+        "target": migration.target,
+        "step": str(migration.step),
+        "urgency": str(migration.urgency),
+        "reason": migration.reason,
+        "began_s": migration.began_s,
+    }
+
+
+def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
+    registry = core.registry
+    alive = [broker for broker in registry.brokers.values() if broker.health is not Health.DEAD]
+    balance = balance_of(core.snapshot(now_s))
+    reported = [core.loads.of(broker.id).bytes_per_s / broker.capacity for broker in alive]
+    return {
+        "brokers": [broker_view(core, broker) for broker in registry.brokers.values()],
+        "subscribers": len(registry.subscribers),
+        "online": sum(len(registry.sessions(broker)) for broker in registry.brokers),
+        "sessions": sum(broker.sessions for broker in alive),
+        "frontend_subscriptions": sum(len(one.subscriptions) for one in registry.subscribers.values()),
+        "load_bytes_per_s": sum(core.loads.of(broker.id).bytes_per_s for broker in alive),
+        "cov": _cov(reported),
+        "modelled_cov": balance.cov,
+        "migrations": len(registry.migrations),
+        "moves_waiting": core.arbiter.waiting,
+        "generation": registry.generation,
+        "placement": str(core.rules.placement),
+        "at_s": now_s,
+    }
+
+
+def _cov(loads: list[float]) -> float:
+    """Of what brokers report [BAD eq. 6–8]."""
+    mean = sum(loads) / len(loads) if loads else 0.0
+    if mean <= 0:
+        return 0.0
+    return float((sum((load - mean) ** 2 for load in loads) / len(loads)) ** 0.5 / mean)

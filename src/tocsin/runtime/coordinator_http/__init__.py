@@ -1,0 +1,38 @@
+"""The coordinator's REST API and the brokers' link, under /v1. One module a resource."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+import tocsin
+from tocsin.runtime.coordinator_http import brokers, plans, status, token_routes, users
+from tocsin.runtime.coordinator_http.api import Api
+from tocsin.runtime.coordinator_http.door import PART, make_door
+from tocsin.runtime.http_answers import answer_errors
+from tocsin.runtime.http_door import make_internal_handler
+
+__all__ = ["Api", "make_app", "make_routes"]
+
+
+def make_app(api: Api) -> ASGIApp:
+    return make_door(make_routes(api), api)
+
+
+def make_routes(api: Api) -> FastAPI:
+    """The routes without the door around them."""
+    app = FastAPI(
+        title="Tocsin coordinator",
+        version=tocsin.__version__,
+        description="Users, brokers, placement and migrations. Calls under /v1 need a bearer token.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.api = api
+    for module in (users, brokers, plans, status, token_routes):
+        app.include_router(module.router)
+    answer_errors(app)
+    app.add_exception_handler(Exception, make_internal_handler(PART))
+    return app

@@ -1,0 +1,56 @@
+"""What Prometheus scrapes from a coordinator. Labels are brokers and states: never a subscriber or a subscription."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tocsin.coordinator.core import Coordinator
+
+
+class CoordinatorMetrics:
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "tocsin_coordinator_http_requests", "HTTP requests answered", ["method", "status"], registry=registry
+        )
+
+    def watch(self, core: Callable[[], Coordinator | None]) -> None:
+        self._registry.register(_CoreCollector(core))
+
+    def exposition(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _CoreCollector(Collector):
+    def __init__(self, core: Callable[[], Coordinator | None]) -> None:
+        self._core = core
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        core = self._core()
+        if core is None:
+            return
+        registry = core.registry
+        brokers = GaugeMetricFamily("tocsin_coordinator_brokers", "Brokers known", labels=["state"])
+        for state, number in Tally(broker.state for broker in registry.brokers.values()).items():
+            brokers.add_metric([state], number)
+        yield brokers
+        load = GaugeMetricFamily("tocsin_coordinator_broker_load_bytes_per_second", "Load", labels=["broker"])
+        hosted = GaugeMetricFamily("tocsin_coordinator_broker_subscribers", "Subscribers hosted", labels=["broker"])
+        for broker in registry.brokers:
+            load.add_metric([broker], core.loads.of(broker).bytes_per_s)
+            hosted.add_metric([broker], len(registry.hosted(broker)))
+        yield from (load, hosted)
+        yield GaugeMetricFamily("tocsin_coordinator_subscribers", "Users known", value=len(registry.subscribers))
+        moving = GaugeMetricFamily("tocsin_coordinator_migrations", "Migrations under way", labels=["step"])
+        for step, number in Tally(str(one.step) for one in registry.migrations.values()).items():
+            moving.add_metric([step], number)
+        yield moving

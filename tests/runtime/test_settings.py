@@ -10,11 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tocsin.cli.main import make_app
+from tocsin.runtime.broker_settings import BrokerSettings
 from tocsin.runtime.coordinator_settings import CoordinatorSettings
 from tocsin.runtime.settings import ClusterProcessSettings, ListenerSettings, is_loopback, load_settings
 from tocsin.wire.errors import TocsinError
 
-PROCESSES: list[type[ListenerSettings]] = [ClusterProcessSettings, CoordinatorSettings]
+PROCESSES: list[type[ListenerSettings]] = [ClusterProcessSettings, BrokerSettings, CoordinatorSettings]
 """The command that starts a process has the name of its section."""
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "settings.md"
 

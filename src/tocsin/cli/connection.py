@@ -31,17 +31,26 @@ class Answered(TocsinError):
 
 def connect(url: str, token: str | None) -> httpx.Client:
     """To the data cluster."""
-    return _client(url, token or _local_token(url, _cluster_state()))
+    return _client(url, cluster_token(url, token))
 
 
 def connect_coordinator(url: str, token: str | None) -> httpx.Client:
-    folder = Path(os.environ.get("TOCSIN_COORDINATOR_STATE", CoordinatorSettings().state))
-    return _client(url, token or _local_token(url, folder))
+    return _client(url, coordinator_token(url, token))
 
 
 def _client(url: str, token: str | None) -> httpx.Client:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(300, connect=10))
+
+
+def cluster_token(url: str, token: str | None) -> str | None:
+    """The token given, or the one the data cluster keeps for its own user if it is on this machine."""
+    return token or _local_token(url, _cluster_state())
+
+
+def coordinator_token(url: str, token: str | None) -> str | None:
+    folder = Path(os.environ.get("TOCSIN_COORDINATOR_STATE", CoordinatorSettings().state))
+    return token or _local_token(url, folder)
 
 
 def ask(client: httpx.Client, method: str, path: str, **request: Any) -> Any:

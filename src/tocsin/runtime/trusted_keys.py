@@ -39,9 +39,13 @@ class TrustedKeys:
         *,
         insecure: bool = False,
         ca: str | None = None,
+        kept: Path | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`source` is a path or an http(s) URL; `ca` a PEM file to check the server's certificate with."""
+        """`source` is a path or an http(s) URL; `ca` a PEM file to check the server's certificate with.
+
+        What an address answered is written to `kept` and used at the next start until the address answers again.
+        """
         self._url = source if urlsplit(source).scheme in ("http", "https") else None
         self._path = None if self._url else Path(source)
         if (
@@ -55,6 +59,7 @@ class TrustedKeys:
                 f"keys: whoever sits between could replace what comes from {source}; use https, or say insecure",
             )
         self._ca = ca
+        self._kept = kept if self._url else None
         self._monotonic_s = monotonic_s
         self._verifier = Verifier({})
         self._looked_s = -REFRESH_S
@@ -67,6 +72,8 @@ class TrustedKeys:
     async def start(self) -> None:
         """Look once; when there is nothing yet, go on looking in the background."""
         await self._look()
+        if not self.ready and self._kept is not None:
+            await asyncio.to_thread(self._recall, self._kept)
         if not self.ready:
             self._trying = asyncio.create_task(self._until_ready())
 
@@ -98,9 +105,12 @@ class TrustedKeys:
                 return
             self._looked_s = self._monotonic_s()
             try:
-                document = msgspec.json.decode(await self._read(), type=dict)
+                found = await self._read()
+                document = msgspec.json.decode(found, type=dict)
                 self._verifier = Verifier.from_jwks(document)
                 self.ready = True
+                if self._kept is not None:
+                    await asyncio.to_thread(_keep, self._kept, found)
             except (
                 OSError,
                 httpx.HTTPError,
@@ -111,6 +121,14 @@ class TrustedKeys:
                 AttributeError,
             ) as error:
                 self._log.warning("no keys", source=str(self._url or self._path), reason=str(error) or repr(error))
+
+    def _recall(self, kept: Path) -> None:
+        try:
+            self._verifier = Verifier.from_jwks(msgspec.json.decode(kept.read_bytes(), type=dict))
+        except (OSError, jwt.PyJWTError, ValueError, LookupError, TypeError, AttributeError):
+            return
+        self.ready = True
+        self._log.info("using the keys seen last", file=str(kept))
 
     async def _read(self) -> bytes:
         if self._path is not None:
@@ -128,3 +146,14 @@ class TrustedKeys:
                 if len(found) > _LONGEST_BYTES:
                     raise ValueError(f"more than {_LONGEST_BYTES} bytes of keys")
             return found
+
+
+def _keep(path: Path, document: bytes) -> None:
+    """Whole or not at all; a disk that is full is no reason to trust nobody."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_bytes(document)
+        part.replace(path)
+    except OSError as error:
+        logger().warning("the keys cannot be kept", file=str(path), reason=str(error))

@@ -28,17 +28,17 @@ def publish(
     as_json: AsJson = False,
 ) -> None:
     """Publish JSON lines. Bad records are named on stderr with their line; the good ones are stored."""
-    from tocsin.cli.connection import connect
-    from tocsin.cli.publishing import Publisher, Sent
+    from tocsin.cli.connection import cluster_token
+    from tocsin.cli.publishing import Sent, numbered_batches, send
+    from tocsin.client.sync import Publisher
     from tocsin.wire.errors import TocsinError
 
     sent = Sent()
     source = sys.stdin.buffer if file is None else file.open("rb")
-    with source, connect(url, token) as client:
-        publisher = Publisher(client, dataset, give_up_s)
+    with source, Publisher(url, cluster_token(url, token), give_up_s=give_up_s) as publisher:
         try:
-            for lines in publisher.batches(source, batch):
-                publisher.send(lines, sent)
+            for lines in numbered_batches(source, batch):
+                send(publisher, dataset, lines, sent)
                 _progress(sent)
         except TocsinError as error:
             counts = f"{sent.accepted:,} records had been accepted before"

@@ -1,0 +1,74 @@
+"""Results of one backend subscription as they travel together: fetched once, encoded once per encoding, shared by all.
+
+A batch covers [start, end) of its subscription, also where that held no results.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from tocsin.broker.encodings import Encoding, encoded_result
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import ChannelName, SubscriptionId
+
+_OVERHEAD_BYTES = 130
+"""Of a result, beside its text: two objects, two places in lists."""
+
+
+class Batch:
+    __slots__ = ("_encoded", "channel", "end", "offsets", "raw_bytes", "rows", "start", "subscription")
+
+    def __init__(
+        self,
+        subscription: SubscriptionId,
+        channel: ChannelName,
+        start: Cursor,
+        epoch: int,
+        offsets: list[int],
+        rows: list[bytes],
+    ) -> None:
+        """`offsets` are the results' own cursors, which name the position after each; at least one."""
+        self.subscription = subscription
+        self.channel = channel
+        self.start = start
+        self.end = Cursor(epoch, offsets[-1])
+        self.offsets = offsets
+        self.rows = rows
+        self.raw_bytes = sum(map(len, rows))
+        self._encoded: dict[Encoding, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """What it takes in memory, with what it has been encoded to so far."""
+        return self.raw_bytes + _OVERHEAD_BYTES * len(self.rows) + sum(map(len, self._encoded.values()))
+
+    def cursors(self) -> list[Cursor]:
+        return [Cursor(self.end.epoch, offset) for offset in self.offsets]
+
+    def encoded(self, encoding: Encoding) -> bytes:
+        """All its frames, one after another; made at the first call."""
+        if encoding is Encoding.PLAIN:
+            return b""
+        found = self._encoded.get(encoding)
+        if found is None:
+            epoch = self.end.epoch
+            found = self._encoded[encoding] = b"".join(
+                encoded_result(encoding, self.subscription, self.channel, Cursor(epoch, offset), row)
+                for offset, row in zip(self.offsets, self.rows, strict=True)
+            )
+        return found
+
+    def between(self, after: Cursor, upto: Cursor) -> Batch | None:
+        """Its results after one position and up to another: itself if that is all of them, None if there are none."""
+        epoch = self.end.epoch
+        first = 0 if after.epoch != epoch else bisect_right(self.offsets, after.offset)
+        last = len(self.offsets) if upto.epoch != epoch else bisect_right(self.offsets, upto.offset)
+        if after.epoch > epoch or upto.epoch < epoch or first >= last:
+            return None
+        if first == 0 and last == len(self.offsets):
+            return self
+        start = max(self.start, after)
+        return Batch(self.subscription, self.channel, start, epoch, self.offsets[first:last], self.rows[first:last])

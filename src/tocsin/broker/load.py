@@ -1,0 +1,71 @@
+"""How much passes through: moving averages in bytes/s [BAD §4, eq. 1–5; §6.1.2].
+
+λ_k is measured per backend subscription where its results arrive, I_j is the sum over those held (eq. 1). O_j is
+measured where results are handed to sessions (eq. 4). What one subscriber takes follows from its subscriptions,
+Σ_k y_ik λ_k, and needs no counter of its own: that would be one more write per delivery.
+
+The average is exponential with one time constant: a plain window would need the arrivals of the last minute.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+WINDOW_S = 60.0
+"""The time constant: what happened this long ago counts for 1/e."""
+TOLD_SHARE = 0.05
+"""A rate is told again when it has changed by more than this share."""
+
+
+@dataclass(slots=True)
+class Rate:
+    """A decaying sum of amounts, per second."""
+
+    value_per_s: float = 0.0
+    at_s: float = 0.0
+    told_per_s: float = 0.0
+
+    def add(self, amount: float, now_s: float) -> None:
+        self.value_per_s = self.now(now_s) + amount / WINDOW_S
+        self.at_s = max(now_s, self.at_s)
+
+    def now(self, now_s: float) -> float:
+        if self.value_per_s == 0.0:
+            return 0.0
+        value = self.value_per_s * math.exp(-max(0.0, now_s - self.at_s) / WINDOW_S)
+        return value if value > 1e-6 else 0.0
+
+    def to_tell(self, now_s: float) -> float | None:
+        """The value if it differs enough from what was told last; it counts as told then."""
+        value = self.now(now_s)
+        if abs(value - self.told_per_s) <= TOLD_SHARE * self.told_per_s:
+            return None
+        self.told_per_s = value
+        return value
+
+
+@dataclass(slots=True)
+class LoadMeter:
+    """Of the whole broker. Totals count from the start of the process."""
+
+    in_rate: Rate
+    out_rate: Rate
+    notification_rate: Rate
+    in_bytes: int = 0
+    out_bytes: int = 0
+    notifications: int = 0
+
+    @classmethod
+    def fresh(cls) -> LoadMeter:
+        return cls(Rate(), Rate(), Rate())
+
+    def fetched(self, size_bytes: int, now_s: float) -> None:
+        self.in_bytes += size_bytes
+        self.in_rate.add(size_bytes, now_s)
+
+    def delivered(self, size_bytes: int, notifications: int, now_s: float) -> None:
+        self.out_bytes += size_bytes
+        self.notifications += notifications
+        self.out_rate.add(size_bytes, now_s)
+        self.notification_rate.add(notifications, now_s)

@@ -1,0 +1,270 @@
+"""Whom this broker serves, as the coordinator says: adoption, preparation, hand-over, release [BAD §3.3].
+
+Make-before-break: the target holds a subscriber's subscriptions and has its results at hand before the source tells it
+to move; the source serves it until it is told that the other session has begun. Every preparation has a deadline after
+which it is undone, so a coordinator that dies half-way leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tocsin.broker.backends import Backends, Want
+from tocsin.broker.catchup import CatchUp
+from tocsin.broker.effects import CallWebhook, TellCoordinator
+from tocsin.broker.entities import Backend, Frontend, SessionId, Subscriber
+from tocsin.broker.events import LoginRequested
+from tocsin.broker.fetching import Fetching
+from tocsin.broker.outbox import Outbox
+from tocsin.broker.sessions import Sessions, parsed_cursor
+from tocsin.broker.world import World
+from tocsin.model.ids import SubscriberId
+from tocsin.wire import link
+from tocsin.wire import session as wire
+from tocsin.wire.errors import Code
+
+ADOPTION_S = 5.0
+"""How long a login waits for the coordinator to say what its subscriber holds."""
+
+
+@dataclass(slots=True)
+class _Preparation:
+    subscriber: SubscriberId
+    until_s: float
+    webhook: link.Webhook | None
+    missing: int
+    made: list[Frontend] = field(default_factory=list)
+    """What is undone if nobody comes."""
+    told: bool = False
+    backends: list[Backend] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """A login of somebody this broker does not know yet."""
+
+    until_s: float
+    logins: list[LoginRequested] = field(default_factory=list)
+    answered: bool = False
+    """The coordinator has said what it holds."""
+
+
+class Migration:
+    def __init__(
+        self,
+        world: World,
+        backends: Backends,
+        sessions: Sessions,
+        catch_up: CatchUp,
+        fetching: Fetching,
+        outbox: Outbox,
+    ) -> None:
+        self._world = world
+        self._backends = backends
+        self._sessions = sessions
+        self._catch_up = catch_up
+        self._fetching = fetching
+        self._outbox = outbox
+        self._preparations: dict[str, _Preparation] = {}
+        self._arrivals: dict[SubscriberId, _Arrival] = {}
+        self._adopting: dict[SubscriberId, int] = {}
+        """Subscriptions of adopted subscribers that the data cluster has not confirmed yet."""
+
+    @property
+    def idle(self) -> bool:
+        return not (self._preparations or self._arrivals or self._adopting)
+
+    def _tell(self, message: link.FromBroker) -> None:
+        self._world.out.append(TellCoordinator(message))
+
+    # -- arrivals and adoption -------------------------------------------------------------------------------------
+
+    def login(self, event: LoginRequested) -> None:
+        """At once if we know the subscriber or nobody can be asked about it."""
+        name = event.subscriber
+        if name in self._adopting or (name not in self._world.subscribers and self._outbox.connected):
+            arrival = self._arrivals.get(name)
+            if arrival is None:
+                arrival = self._arrivals[name] = _Arrival(self._world.now_s + ADOPTION_S)
+                arrival.answered = name in self._adopting
+                if not arrival.answered:
+                    self._tell(link.Wanted(name))
+            arrival.logins.append(event)
+        else:
+            self._log_in(event)
+
+    def _log_in(self, event: LoginRequested) -> None:
+        self._sessions.login(event)
+        for identity, preparation in list(self._preparations.items()):
+            if preparation.subscriber == event.subscriber and event.asker.session in self._world.sessions:
+                subscriber = self._world.subscriber(event.subscriber)
+                subscriber.webhook = subscriber.webhook or preparation.webhook
+                del self._preparations[identity]  # it has come: what was prepared is its own now
+
+    def connection_lost(self, session: SessionId) -> None:
+        """It went away while it waited."""
+        for arrival in self._arrivals.values():
+            arrival.logins = [login for login in arrival.logins if login.asker.session != session]
+
+    def link_lost(self) -> None:
+        for name in list(self._arrivals):
+            self._admit(name)
+
+    def _admit(self, name: SubscriberId) -> None:
+        arrival = self._arrivals.pop(name, None)
+        for login in [] if arrival is None else arrival.logins:
+            self._log_in(login)
+
+    def adopt(self, message: link.Adopt) -> None:
+        for state in message.subscribers:
+            wanted = [
+                one for one in state.subscriptions if not self._outbox.removing(state.subscriber, one.subscription)
+            ]
+            subscriber = self._world.subscriber(state.subscriber)
+            subscriber.webhook = subscriber.webhook or state.webhook
+            if wanted:
+                self._adopting[state.subscriber] = self._adopting.get(state.subscriber, 0) + len(wanted)
+            for one in wanted:
+                want = Want(state.subscriber, one.parameters, parsed_cursor(one.cursor), self._world.now_s)
+                self._backends.want(one.channel, want)
+            if state.subscriber in self._arrivals:
+                self._arrivals[state.subscriber].answered = True
+            self._adopted(state.subscriber)
+
+    def _adopted(self, name: SubscriberId) -> None:
+        if name in self._adopting:
+            return
+        arrival = self._arrivals.get(name)
+        if arrival is not None and arrival.answered:
+            self._admit(name)
+        subscriber = self._world.subscribers.get(name)
+        if subscriber is None:
+            return
+        if subscriber.webhook is not None and subscriber.session is None:
+            self._world.out.append(CallWebhook(name, subscriber.webhook))
+        self._world.forget_if_empty(subscriber)
+
+    # -- what the data cluster said --------------------------------------------------------------------------------
+
+    def held(self, want: Want, frontend: Frontend) -> None:
+        """A subscription that the coordinator wanted is held now."""
+        if want.after is not None and want.after > frontend.acked:
+            frontend.acked = want.after
+        if want.migration is None:
+            self._settled(want.subscriber)
+            self._join_open_session(want, frontend)
+            return
+        preparation = self._preparations.get(want.migration)
+        if preparation is None:
+            return
+        preparation.missing -= 1
+        preparation.backends.append(frontend.backend)
+        preparation.made.append(frontend)
+        self._catch_up.prepare(frontend.backend, want.after or frontend.acked)
+
+    def _join_open_session(self, want: Want, frontend: Frontend) -> None:
+        """Its subscriber had logged in before this was known."""
+        subscriber = self._world.subscribers.get(want.subscriber)
+        session = None if subscriber is None else subscriber.session
+        if session is not None and not frontend.live and frontend.sent is None:
+            self._catch_up.begin(session, frontend, frontend.acked)
+            frontend.tells_recovery = True
+            self._catch_up.step(session)
+
+    def refused(self, want: Want, code: str, message: str) -> None:
+        if want.migration is None:
+            self._settled(want.subscriber)
+        elif want.migration in self._preparations:
+            self._undo(want.migration)
+            self._tell(link.PrepareFailed(want.migration, code, message))
+
+    def _settled(self, name: SubscriberId) -> None:
+        left = self._adopting.get(name, 0) - 1
+        if left > 0:
+            self._adopting[name] = left
+        else:
+            self._adopting.pop(name, None)
+            self._adopted(name)
+
+    # -- as the target ---------------------------------------------------------------------------------------------
+
+    def prepare(self, message: link.Prepare) -> None:
+        name = message.state.subscriber
+        until_s = self._world.now_s + message.deadline_s
+        known = self._world.subscribers.get(name)
+        held = set() if known is None else set(known.frontends)
+        wanted = [one for one in message.state.subscriptions if one.subscription not in held]
+        self._preparations[message.migration] = _Preparation(name, until_s, message.state.webhook, len(wanted))
+        for one in wanted:
+            cursor = parsed_cursor(one.cursor)
+            want = Want(name, one.parameters, cursor, self._world.now_s, migration=message.migration)
+            self._backends.want(one.channel, want)
+
+    def check_preparations(self) -> None:
+        """After every event: who is ready is reported."""
+        for identity, preparation in self._preparations.items():
+            if not preparation.told and preparation.missing == 0 and all(map(self._ready, preparation.backends)):
+                preparation.told = True
+                self._tell(link.Prepared(identity))
+
+    def _ready(self, backend: Backend) -> bool:
+        return self._fetching.settled(backend) and self._catch_up.prepared(backend)
+
+    def abandon(self, message: link.Abandon) -> None:
+        if message.migration in self._preparations:
+            self._undo(message.migration)
+
+    def _undo(self, identity: str) -> None:
+        preparation = self._preparations.pop(identity)
+        self._backends.withdraw(preparation.subscriber, identity)
+        subscriber = self._world.subscribers.get(preparation.subscriber)
+        if subscriber is None or subscriber.session is not None:
+            return
+        for frontend in preparation.made:
+            if subscriber.frontends.get(frontend.backend.id) is frontend:
+                self._sessions.let_go(subscriber, frontend)
+        self._world.forget_if_empty(subscriber)
+
+    # -- as the source ---------------------------------------------------------------------------------------------
+
+    def hand_over(self, message: link.HandOver) -> None:
+        subscriber = self._world.subscribers.get(message.subscriber)
+        session = None if subscriber is None else subscriber.session
+        if session is None or session.is_webhook:
+            text = f"{message.subscriber} has no session here"
+            self._tell(link.HandOverFailed(message.migration, "offline", text))
+            return
+        self._world.send(
+            session,
+            wire.Move(message.migration, message.broker, message.address, message.token, message.deadline_s),
+        )
+
+    def release(self, message: link.Release) -> None:
+        subscriber = self._world.subscribers.get(message.subscriber)
+        if subscriber is not None:
+            self._forget(subscriber)
+        self._tell(link.Released(message.subscriber, message.migration))
+
+    def _forget(self, subscriber: Subscriber) -> None:
+        self._backends.withdraw(subscriber.id)
+        self._adopting.pop(subscriber.id, None)
+        self._outbox.flush()
+        subscriber.webhook = None
+        if subscriber.session is not None:
+            self._sessions.end(subscriber.session, "moved", "this subscriber is served by another broker now")
+        for frontend in list(subscriber.frontends.values()):
+            self._sessions.let_go(subscriber, frontend)
+        self._world.forget_if_empty(subscriber)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        now_s = self._world.now_s
+        for identity in [one for one, preparation in self._preparations.items() if preparation.until_s <= now_s]:
+            told = self._preparations[identity].told
+            self._undo(identity)
+            if not told:
+                message = "the subscriptions were not caught up before the deadline"
+                self._tell(link.PrepareFailed(identity, Code.NOT_READY, message))
+        for name in [one for one, arrival in self._arrivals.items() if arrival.until_s <= now_s]:
+            self._admit(name)

@@ -1,0 +1,226 @@
+"""What a subscriber holds and wants to hold, against what the broker at the other end says. Pure.
+
+Driven by `session`, which knows connections; this knows subscriptions: it turns a list of what a broker holds into the
+requests that bring the two together, removes repeats, and keeps the acknowledgements to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tocsin.client.events import Confirm, Deliver, Effect, End, Grant, Refuse, Wanted
+from tocsin.client.patience import Patience
+from tocsin.client.standing import Arrival, Standing
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import SubscriptionId
+from tocsin.wire import session as wire
+from tocsin.wire.errors import Code
+
+Ask = tuple["Asked", wire.Subscribe | wire.Unsubscribe | wire.List]
+"""A request (its id is set by whoever sends it) and what its answer will be about."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantAsked:
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeAsked:
+    """A subscription that the broker did not list is subscribed again, from where it stands."""
+
+    subscription: SubscriptionId
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAsked:
+    subscription: SubscriptionId
+
+
+@dataclass(frozen=True, slots=True)
+class ListAsked:
+    pass
+
+
+Asked = WantAsked | ResumeAsked | LeaveAsked | ListAsked
+
+
+@dataclass(slots=True)
+class Holdings:
+    patience: Patience
+    standings: dict[SubscriptionId, Standing] = field(default_factory=dict)
+    wants: dict[int, Wanted] = field(default_factory=dict)
+    """Not granted yet; asked for again on every new session."""
+    leaving: dict[SubscriptionId, int] = field(default_factory=dict)
+    """Being given up, with the ticket of whoever waits for that."""
+    left: set[SubscriptionId] = field(default_factory=set)
+    """Given up; what is still in flight for them is not news."""
+    retry: dict[Asked, float] = field(default_factory=dict)
+    """Refused for now: ask again at this time."""
+    acked_s: float = float("-inf")
+    idle_acked_s: float = float("-inf")
+
+    def cursors(self) -> dict[SubscriptionId, str]:
+        """What to resume from: what was handled, not what was received, because brokers remember it as acknowledged.
+
+        What waits here to be handled comes again, and is recognised.
+        """
+        return {name: str(standing.handled) for name, standing in self.standings.items() if name not in self.leaving}
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def reconcile(self, listed: Iterable[wire.Held]) -> tuple[list[Ask], list[Effect]]:
+        """A session began and these are there: what to ask for, and what of it the application must know."""
+        effects: list[Effect] = []
+        present = set()
+        self.left.clear()
+        self.retry.clear()
+        for held in listed:
+            present.add(held.subscription)
+            effects += self._found(held, resumed=True)
+        for standing in self.standings.values():
+            standing.told = None
+        for subscription in [name for name in self.leaving if name not in present]:
+            effects += self._gone(subscription)
+        asked: list[Asked] = [ResumeAsked(name) for name in self.standings if name not in present]
+        return [ask for one in asked for ask in self.ask(one)] + self.unanswered(), effects
+
+    def unanswered(self) -> list[Ask]:
+        """The application's wishes that no broker has answered yet."""
+        asked: list[Asked] = [LeaveAsked(name) for name in self.leaving]
+        asked += [WantAsked(ticket) for ticket in self.wants]
+        return [ask for one in asked for ask in self.ask(one)]
+
+    def ask(self, asked: Asked) -> list[Ask]:
+        """The request for it; empty if there is nothing (left) to ask."""
+        match asked:
+            case WantAsked(ticket) if (want := self.wants.get(ticket)) is not None:
+                return [(asked, wire.Subscribe(0, want.channel, want.parameters, want.after))]
+            case ResumeAsked(name) if (standing := self.standings.get(name)) is not None:
+                if standing.parameters is not None and name not in self.leaving:
+                    return [(asked, wire.Subscribe(0, standing.channel, standing.parameters, str(standing.handled)))]
+            case LeaveAsked(name) if name in self.leaving:
+                return [(asked, wire.Unsubscribe(0, name))]
+            case ListAsked():
+                return [(asked, wire.List(0))]
+        return []
+
+    def due(self, now_s: float) -> list[Ask]:
+        """What was refused for now and is to be asked again."""
+        ready = [asked for asked, at_s in self.retry.items() if at_s <= now_s]
+        for asked in ready:
+            del self.retry[asked]
+        return [ask for asked in ready for ask in self.ask(asked)]
+
+    def acknowledgement(self, now_s: float, *, everything: bool = False) -> dict[SubscriptionId, str]:
+        """Cursors worth telling the broker now; they count as told."""
+        idle = everything or now_s >= self.idle_acked_s + self.patience.idle_ack_s
+        if not (idle or now_s >= self.acked_s + self.patience.ack_s):
+            return {}
+        worth = [one for one in self.standings.values() if one.told != one.handled and (idle or one.news)]
+        for standing in worth:
+            standing.told, standing.news = standing.handled, False
+        self.acked_s = now_s if worth else self.acked_s
+        self.idle_acked_s = now_s if idle else self.idle_acked_s
+        return {standing.subscription: str(standing.handled) for standing in worth}
+
+    def ack_due_s(self) -> float:
+        """When there will be something to acknowledge; never, if the application is done with nothing new."""
+        if any(standing.news for standing in self.standings.values()):
+            return self.acked_s + self.patience.ack_s
+        moved = any(standing.told != standing.handled for standing in self.standings.values())
+        return self.idle_acked_s + self.patience.idle_ack_s if moved else float("inf")
+
+    # -- what the broker says ------------------------------------------------------------------------------------------
+
+    def answered(self, asked: Asked, answer: wire.Answer, now_s: float) -> list[Effect]:
+        match answer, asked:
+            case wire.Subscribed(held=held), WantAsked(ticket):
+                self.left.discard(held.subscription)
+                effects = self._found(held, resumed=False)
+                return effects + ([Grant(ticket, held)] if self.wants.pop(ticket, None) is not None else [])
+            case wire.Subscribed(held=held), ResumeAsked():
+                return self._found(held, resumed=True)
+            case wire.Unsubscribed(), LeaveAsked(name):
+                return self._gone(name)
+            case wire.Subscriptions(subscriptions=listed), _:
+                return [effect for held in listed for effect in self._found(held, resumed=False)]
+            case wire.Refused(), _:
+                return self._refused(asked, answer, now_s)
+            case _:
+                return []
+
+    def _refused(self, asked: Asked, answer: wire.Refused, now_s: float) -> list[Effect]:
+        if answer.code in (Code.NOT_READY, Code.BACKLOGGED):
+            self.retry[asked] = now_s + (answer.retry_after_s or self.patience.ack_s)
+            return []
+        match asked:
+            case WantAsked(ticket):
+                self.wants.pop(ticket, None)
+                return [Refuse(ticket, answer.code, answer.message)]
+            case LeaveAsked(name):  # not there: that is what was wanted
+                return self._gone(name)
+            case ResumeAsked(name):
+                self.standings.pop(name, None)
+                return [End(name, answer.code, answer.message)]
+            case ListAsked():
+                return []
+
+    def result(self, message: wire.Result) -> tuple[list[Effect], bool]:
+        """Deliver it unless it is a repeat; True if the broker should be asked what this subscription is."""
+        cursor = Cursor.parse(message.cursor)
+        if cursor is None or message.subscription in self.left:
+            return [], False
+        standing = self.standings.get(message.subscription)
+        if standing is None:
+            # Another session of this subscriber made it. Where it began is not known, so this is where it begins.
+            standing = Standing.at(message.subscription, message.channel, None, Cursor(cursor.epoch, 0))
+            self.standings[message.subscription] = standing
+        match standing.arrived(cursor):
+            case Arrival.REPEATED:
+                return [], False
+            case Arrival.AFTER_GAP:
+                gap = wire.Gap(message.subscription, str(Cursor(cursor.epoch, 0)))
+                return [Deliver(gap), Deliver(message)], False
+            case Arrival.NEW:
+                return [Deliver(message)], standing.parameters is None
+
+    def gap(self, message: wire.Gap) -> list[Effect]:
+        cursor = Cursor.parse(message.cursor)
+        standing = self.standings.get(message.subscription)
+        if cursor is None or standing is None or not standing.skipped(cursor):
+            return []
+        return [Deliver(message)]
+
+    def progress(self, message: wire.Progress, held: set[SubscriptionId]) -> None:
+        """Every result before these positions, of what this session holds, was sent."""
+        positions = {channel: Cursor.parse(text) for channel, text in message.channels.items()}
+        for name in held:
+            standing = self.standings.get(name)
+            if standing is not None and (position := positions.get(standing.channel)) is not None:
+                standing.progressed(position)
+
+    def _found(self, held: wire.Held, *, resumed: bool) -> list[Effect]:
+        """The broker holds it, and delivers from its cursor on.
+
+        If it was told where to begin and begins later, what lies between is a gap. A subscription that is being
+        delivered already may be shown further on than what has arrived: that is no gap.
+        """
+        cursor = Cursor.parse(held.cursor)
+        if cursor is None:
+            return []
+        standing = self.standings.get(held.subscription)
+        if standing is None:
+            self.standings[held.subscription] = Standing.at(held.subscription, held.channel, held.parameters, cursor)
+            return []
+        standing.channel, standing.parameters = held.channel, held.parameters
+        if not (resumed and standing.skipped(cursor)):
+            return []
+        return [Deliver(wire.Gap(held.subscription, held.cursor))]
+
+    def _gone(self, subscription: SubscriptionId) -> list[Effect]:
+        self.standings.pop(subscription, None)
+        self.left.add(subscription)
+        ticket = self.leaving.pop(subscription, None)
+        return [] if ticket is None else [Confirm(ticket)]

@@ -1,0 +1,133 @@
+"""A publisher sends each batch until it is answered, with one key, and gives up only aloud."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+import msgspec
+import pytest
+
+from tocsin.client import Denied, Published, Publisher, Refusal, Unreachable
+from tocsin.client import sync as blocking
+from tocsin.client.publisher import BATCH_BYTES, BATCH_RECORDS, batches
+from tocsin.wire.errors import Code
+
+Handler = Callable[[httpx.Request], httpx.Response]
+ACCEPTED = {"accepted": 2, "duplicates": 0, "refused": [], "refused_total": 0, "replayed": False}
+
+
+@dataclass
+class Run:
+    published: Published
+    pauses: list[float]
+
+
+def publish(handler: Handler, records: list[object], give_up_s: float = 100.0) -> Run:
+    """With a clock that only pauses move."""
+    pauses: list[float] = []
+
+    async def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    async def main() -> Published:
+        publisher = Publisher(
+            "http://test", "t", give_up_s=give_up_s, transport=httpx.MockTransport(handler), sleep=sleep,
+            clock_s=lambda: sum(pauses),
+        )  # fmt: skip
+        async with publisher:
+            return await publisher.publish("D", records)
+
+    return Run(asyncio.run(main()), pauses)
+
+
+def test_a_batch_is_sent_again_with_the_same_key_until_it_is_answered() -> None:
+    keys: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["Idempotency-Key"])
+        match len(keys):
+            case 1:
+                raise httpx.ReadError("gone", request=request)
+            case 2:
+                error = {"error": {"code": "backlogged", "message": "wait"}}
+                return httpx.Response(429, json=error, headers={"Retry-After": "7"})
+            case 3:
+                return httpx.Response(503, json={"error": {"code": "not_ready", "message": "starting"}})
+            case 4:
+                return httpx.Response(502, text="<h1>Bad gateway</h1>")
+            case _:
+                return httpx.Response(200, json=ACCEPTED)
+
+    run = publish(handler, [{}, {}])
+    assert len(set(keys)) == 1 and len(keys) == 5
+    assert (run.published.accepted, run.published.retries) == (2, 4)
+    assert 0.2 <= run.pauses[0] <= 0.3 and 7 <= run.pauses[1] <= 10.5, "Retry-After is obeyed, with some jitter"
+
+
+def test_each_batch_has_its_own_key_and_indexes_count_through() -> None:
+    seen: dict[str, int] = {}
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        lines = request.content.count(b"\n") + 1
+        seen[request.headers["Idempotency-Key"]] = lines
+        last = {"index": lines - 1, "field": "a", "reason": "no"}
+        return httpx.Response(
+            200, json={"accepted": lines - 1, "duplicates": 0, "refused": [last], "refused_total": 1, "replayed": False}
+        )
+
+    published = publish(handler, [{"a": number} for number in range(BATCH_RECORDS + 5)]).published
+    assert list(seen.values()) == [BATCH_RECORDS, 5]
+    assert published.accepted == BATCH_RECORDS + 3 and published.refused_total == 2
+    assert [one.index for one in published.refused] == [BATCH_RECORDS - 1, BATCH_RECORDS + 4]
+
+
+def test_batches_stay_below_the_size_of_a_body() -> None:
+    assert [len(group) for group in batches([b"x" * (BATCH_BYTES // 2 + 1)] * 3)] == [1, 1, 1]
+
+
+def test_records_may_be_dicts_structs_or_json() -> None:
+    class Reading(msgspec.Struct):
+        a: int
+
+    bodies: list[bytes] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        bodies.append(request.content)
+        return httpx.Response(200, json=ACCEPTED)
+
+    publish(handler, [{"a": 1}, Reading(2), b'{"a":3}\n'])
+    assert bodies == [b'{"a":1}\n{"a":2}\n{"a":3}']
+
+
+def test_it_gives_up_after_a_while_and_says_so() -> None:
+    error = {"error": {"code": "backlogged", "message": "too many records wait"}}
+    with pytest.raises(Unreachable, match="too many records wait"):
+        publish(lambda request: httpx.Response(429, json=error), [{}], give_up_s=10)
+
+
+def test_what_will_not_get_better_is_not_tried_again() -> None:
+    calls: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        return httpx.Response(403, json={"error": {"code": "forbidden", "message": "no"}})
+
+    with pytest.raises(Denied) as refused:
+        publish(handler, [{}])
+    assert refused.value.code is Code.FORBIDDEN and len(calls) == 1
+
+
+def test_no_good_record_is_an_answer_and_not_a_failure() -> None:
+    said = {"error": {"code": "bad_records", "message": "none"}, "accepted": 0, "duplicates": 0, "replayed": False,
+            "refused": [{"index": 0, "field": None, "reason": "not JSON"}], "refused_total": 1}  # fmt: skip
+    published = publish(lambda request: httpx.Response(400, json=said), [{}]).published
+    assert published.refused == [Refusal(0, None, "not JSON")]
+
+
+def test_the_blocking_publisher_is_the_same_one_on_a_thread() -> None:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=ACCEPTED))
+    with blocking.Publisher("http://test", "t", transport=transport) as publisher:
+        assert publisher.publish("D", [{}, {}]).accepted == 2

@@ -1,0 +1,293 @@
+"""A subscriber's session, without a network: whatever happens, each result is seen once and in order, or a gap is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.client.broker_world import CHANNEL, NAMES, World, wanted
+from tocsin.client.events import Lost, NotLocated, Received, Started, Stopped, Ticked, Unwanted
+from tocsin.client.session import SubscriberSession
+from tocsin.client.standing import Standing
+from tocsin.model.cursor import Cursor
+from tocsin.wire import session as wire
+
+HAPPENINGS: list[Callable[[World, int], None]] = [
+    World.publish, World.publish, World.expire, World.coordinator_answers, World.coordinator_is_away,
+    World.connection_opens, World.connection_opens, World.connection_fails, World.request_arrives,
+    World.request_arrives, World.broker_sends, World.broker_sends, World.broker_repeats, World.broker_tells_progress,
+    World.message_arrives, World.message_arrives, World.message_arrives, World.broker_invites_elsewhere,
+    World.application_takes, World.time_passes, World.subscriber_comes_back, World.subscriber_moves,
+    World.results_flow, World.results_flow, World.results_flow,
+]  # fmt: skip
+
+
+def served_world(*tickets: int) -> World:
+    """A subscriber that is logged in and holds a subscription per ticket."""
+    world = World(SubscriberSession(lambda: 0.5))
+    world.happen(Started())
+    for ticket in tickets:
+        world.happen(wanted(ticket))
+    world.coordinator_answers(0)
+    world.connection_opens(0)
+    for _ in range(3 + len(tickets)):
+        world.request_arrives(1)
+        world.message_arrives(0)
+    assert sorted(world.granted) == sorted(tickets)
+    return world
+
+
+def drain(world: World) -> None:
+    for _ in range(50):
+        world.request_arrives(1)
+        world.broker_sends(0)
+        world.broker_sends(1)
+        world.message_arrives(0)
+        world.message_arrives(1)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 59)), min_size=20, max_size=100))
+def test_each_result_is_seen_once_and_in_order_or_a_gap_is(
+    story: list[tuple[Callable[[World, int], None], int]],
+) -> None:
+    world = served_world(0, 1, 2)
+    began = {held.subscription: cursor for held in world.granted.values() if (cursor := Cursor.parse(held.cursor))}
+    for happening, choice in story:
+        happening(world, choice)
+    assert world.gave_up is None
+    world.calm_down()
+    world.check_once_and_in_order(began)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 59)), min_size=20, max_size=80))
+def test_the_next_run_of_a_program_begins_where_the_application_was(
+    story: list[tuple[Callable[[World, int], None], int]],
+) -> None:
+    """What is remembered is never ahead of what the application took: nothing is lost between two runs."""
+    world = served_world(0, 1, 2)
+    began = {held.subscription: cursor for held in world.granted.values() if (cursor := Cursor.parse(held.cursor))}
+    for happening, choice in story:
+        happening(world, choice)
+    waiting = {name: [m.cursor for m in world.untaken if m.subscription == name] for name in NAMES}
+    for name, standing in world.session.holdings.standings.items():
+        if waiting[name]:
+            first = Cursor.parse(waiting[name][0])
+            assert first is not None and began[name] <= standing.handled < first
+        if name in world.acked:
+            assert world.acked[name] <= standing.handled
+
+
+def test_a_move_opens_the_second_connection_before_the_first_is_closed() -> None:
+    world = served_world(0)
+    [first] = world.connections
+    world.broker_invites_elsewhere(0)
+    world.message_arrives(0)
+    assert set(world.connections) == {first} and len(world.opening) == 1
+    world.publish(0)
+    drain(world)
+    assert [message.cursor for message in world.delivered] == [str(world.log[NAMES[0]][0])], "the first delivers on"
+    world.connection_opens(0)
+    assert len(world.connections) == 2
+    world.request_arrives(1)
+    second = max(world.connections)
+    world.publish(0)
+    world.broker_sends(0)
+    world.message_arrives(0)
+    assert first in world.connections, "the first goes on until the second has let the subscriber in"
+    while second in world.connections and world.connections[second].outbox:
+        world.message_arrives(1 if first in world.connections else 0)
+    assert set(world.connections) == {second}
+    drain(world)
+    assert [message.cursor for message in world.delivered] == [str(cursor) for cursor in world.log[NAMES[0]]]
+
+
+def test_a_move_to_a_broker_that_does_not_answer_disturbs_nothing() -> None:
+    world = served_world(0)
+    [first] = world.connections
+    world.broker_invites_elsewhere(0)
+    world.message_arrives(0)
+    world.now_s += 6.0
+    world.happen(Ticked())
+    assert set(world.connections) == {first} and not world.opening and not world.locating
+    world.publish(0)
+    drain(world)
+    assert len(world.delivered) == 1
+
+
+def test_a_broker_that_falls_silent_is_left_and_not_asked_for_again_at_once() -> None:
+    world = served_world(0)
+    [first] = world.connections
+    world.now_s += 20.9
+    world.happen(Ticked())
+    assert first in world.connections, "within twice what was promised, and a second"
+    world.now_s += 0.2
+    world.happen(Ticked())
+    assert not world.connections
+    world.now_s = world.session.due_s()
+    world.happen(Ticked())
+    assert world.locating and world.session._avoid == "b0"
+
+
+def test_nothing_is_called_silent_while_the_application_reads_nothing() -> None:
+    world = served_world(0)
+    world.session.paused = True
+    world.now_s += 3_600.0
+    world.happen(Ticked())
+    assert world.connections
+    world.session.resumed_reading(world.now_s)
+    world.now_s += 20.0
+    world.happen(Ticked())
+    assert world.connections
+
+
+def test_the_last_known_broker_is_tried_when_the_coordinator_is_away() -> None:
+    world = served_world(0)
+    [first] = world.connections
+    del world.connections[first]
+    world.happen(Lost(first, "reset"))
+    world.now_s = world.session.due_s()
+    world.happen(Ticked())
+    world.coordinator_is_away(0)
+    assert [place.broker for place in world.opening.values()] == ["b0"]
+    world.connection_fails(0)
+    world.now_s = world.session.due_s()
+    world.happen(Ticked())
+    assert world.locating, "if it is not there either, the coordinator is asked again"
+
+
+def test_waits_grow_with_failures_and_are_spread() -> None:
+    world = World(SubscriberSession(lambda: 0.999))
+    world.happen(Started())
+    waits = []
+    for _ in range(10):
+        world.coordinator_is_away(0)
+        waits.append(round(world.session.due_s() - world.now_s, 6))
+        world.now_s = world.session.due_s()
+        world.happen(Ticked())
+    assert waits == sorted(waits) and 0.4 < waits[0] < 0.5 and 29 < waits[-1] < 30
+
+
+def test_a_token_the_coordinator_does_not_take_ends_it() -> None:
+    world = World(SubscriberSession(lambda: 0.5))
+    world.happen(Started())
+    world.happen(NotLocated("unauthenticated", "no", retry=False))
+    assert world.gave_up is not None and world.gave_up.code == "unauthenticated"
+
+
+def test_a_session_that_was_replaced_does_not_fight_the_other() -> None:
+    world = served_world(0)
+    [first] = world.connections
+    world.happen(Received(first, wire.Closing("replaced", "another session began", False)))
+    world.happen(Lost(first, "closed"))
+    assert world.gave_up is not None and world.gave_up.code == "replaced"
+
+
+def test_a_token_brokers_refuse_is_renewed_before_giving_up() -> None:
+    world = World(SubscriberSession(lambda: 0.5))
+    world.happen(Started())
+    for attempt in range(3):
+        assert world.gave_up is None, attempt
+        world.coordinator_answers(attempt)
+        world.connection_opens(0)
+        [number] = world.connections
+        world.happen(Received(number, wire.Refused(1, "unauthenticated", "not a token of ours")))
+        world.now_s = min(world.session.due_s(), 1e9)
+        world.happen(Ticked())
+    assert world.gave_up is not None and world.gave_up.code == "unauthenticated"
+
+
+def test_acknowledgements_are_collected() -> None:
+    world = served_world(0)
+    for _ in range(6):
+        world.publish(0)
+    world.now_s += 10.0
+    drain(world)
+    assert len(world.untaken) == 6
+    for _ in range(6):
+        world.application_takes(0)
+    acks = [message for _, message in world.sent if isinstance(message, wire.Ack)]
+    assert len(acks) == 1, "the first at once"
+    world.now_s = world.session.due_s()
+    world.happen(Ticked())
+    acks = [message for _, message in world.sent if isinstance(message, wire.Ack)]
+    assert len(acks) == 2, "the others together"
+    drain(world)
+    assert world.acked[NAMES[0]] == world.log[NAMES[0]][-1]
+
+
+def test_a_remembered_subscription_is_resumed_from_the_file() -> None:
+    remembered = Standing.at(NAMES[0], CHANNEL, {"name": NAMES[0]}, Cursor(1, 1))
+    world = World(SubscriberSession(lambda: 0.5, [remembered]))
+    world.publish(0)
+    world.publish(0)
+    world.happen(Started())
+    world.calm_down()
+    world.check_once_and_in_order({NAMES[0]: Cursor(1, 1)})
+    assert len(world.delivered) == 2
+
+
+def test_a_broker_that_begins_later_than_asked_leaves_a_gap() -> None:
+    world = served_world(0)
+    standing = world.session.holdings.standings[NAMES[0]]
+    held = wire.Held(NAMES[0], CHANNEL, {"name": NAMES[0]}, str(Cursor(1, standing.received.offset + 7)))
+    _, effects = world.session.holdings.reconcile([held])
+    assert [effect.message for effect in effects if hasattr(effect, "message")] == [wire.Gap(NAMES[0], held.cursor)]
+
+
+def test_another_life_of_the_channel_is_never_taken_for_progress() -> None:
+    standing = Standing.at(NAMES[0], CHANNEL, {}, Cursor(1, 10))
+    standing.progressed(Cursor(2, 50))
+    assert standing.received == Cursor(1, 10)
+
+
+def test_progress_past_results_that_wait_does_not_count_them_as_handled() -> None:
+    standing = Standing.at(NAMES[0], CHANNEL, {}, Cursor(1, 10))
+    standing.arrived(Cursor(1, 12))
+    standing.progressed(Cursor(1, 20))
+    assert (standing.received, standing.handled) == (Cursor(1, 20), Cursor(1, 10))
+    standing.handle(Cursor(1, 12))
+    assert standing.handled == Cursor(1, 20)
+
+
+def test_results_of_a_subscription_made_elsewhere_are_delivered_and_asked_about() -> None:
+    world = served_world(0)
+    [number] = world.connections
+    world.happen(Received(number, wire.Result(NAMES[1], CHANNEL, "1-9", msgspec.Raw(b"{}"))))
+    assert len(world.delivered) == 1
+    assert isinstance(world.sent[-1][1], wire.List)
+
+
+def test_unsubscribing_is_confirmed_and_what_was_in_flight_is_not_delivered() -> None:
+    world = served_world(0)
+    [number] = world.connections
+    world.happen(Unwanted(7, NAMES[0]))
+    request = world.sent.popleft()[1]
+    assert isinstance(request, wire.Unsubscribe)
+    world.happen(Received(number, wire.Unsubscribed(request.id, NAMES[0])))
+    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-99", msgspec.Raw(b"{}"))))
+    assert not world.delivered and NAMES[0] not in world.session.holdings.cursors()
+
+
+def test_stopping_acknowledges_logs_out_and_ends() -> None:
+    world = served_world(0)
+    world.publish(0)
+    drain(world)
+    world.application_takes(0)
+    world.happen(Stopped())
+    assert [type(message) for _, message in world.sent][-1] is wire.Logout
+    drain(world)
+    assert world.finished and not world.connections
+    assert world.acked[NAMES[0]] == world.log[NAMES[0]][-1]
+
+
+def test_stopping_does_not_wait_for_a_broker_that_is_away() -> None:
+    world = served_world(0)
+    world.happen(Stopped())
+    world.now_s = world.session.due_s()
+    world.happen(Ticked())
+    assert world.finished

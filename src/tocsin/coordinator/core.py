@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from tocsin.coordinator import changes, events, failover, liveness, migrations, reconciling, restoring, sessions
 from tocsin.coordinator.arbiter import Arbiter, Decision
+from tocsin.coordinator.balancing import MULTISTAGE, NAMES, Rounds, changed, planned
 from tocsin.coordinator.draining import Draining
 from tocsin.coordinator.effects import Answer, Effect, Memory, Rejection, StoreFact
 from tocsin.coordinator.entities import Broker, Health
@@ -53,6 +54,9 @@ class Coordinator:
         self._snapshots = SnapshotBuilder()
         self._failover = failover.Failover()
         self._draining = Draining()
+        self._rounds = Rounds()
+        self.last_round: Decision | None = None
+        """What the balancing policy did or left alone, for whoever looks."""
         self._told_generation = 0
         turn = Turn(self.registry, self.loads, rules, now_s)
         facts = restoring.restore(turn, memory)
@@ -64,8 +68,8 @@ class Coordinator:
         match event:
             case events.Heard():
                 self._heard(turn, event)
-            case events.Ticked():
-                self._ticked(turn)
+            case events.Ticked(may_plan):
+                self._ticked(turn, may_plan)
             case events.LinkClosed(broker, number):
                 known = self.registry.brokers.get(broker)
                 if known is not None and known.link == number:
@@ -79,12 +83,16 @@ class Coordinator:
             liveness.tell_accepting(turn)
         return turn.effects
 
-    def _ticked(self, turn: Turn) -> None:
+    def _ticked(self, turn: Turn, may_plan: bool) -> None:
         liveness.check_time(turn)
         migrations.check_time(turn)
         self._failover.check_time(turn)
         self._draining.check_time(turn, self.arbiter)
         self.arbiter.start(turn)
+        if may_plan and self._rounds.due(turn.now_s, self.rules, self.arbiter.waiting):
+            decision = self._plan(turn, events.PlanProposed(0, MULTISTAGE, dry_run=False))
+            assert isinstance(decision, Decision)
+            self.last_round = decision
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -145,6 +153,8 @@ class Coordinator:
                 return self._plan(turn, event)
             case events.PlacementChosen():
                 return self._choose(turn, event)
+            case events.BalanceChosen():
+                return self._choose_balance(turn, event)
         raise AssertionError(f"nobody handles {event}")
 
     def _is_unknown(self, user: SubscriberId) -> bool:
@@ -234,6 +244,25 @@ class Coordinator:
             turn.do(StoreFact("replacement", str(event.replacement)))
         return True
 
+    def _choose_balance(self, turn: Turn, event: events.BalanceChosen) -> object:
+        try:
+            settings = changed(self.rules.balance, event.changes)
+        except ValueError as error:
+            return Rejection(Code.BAD_REQUEST, str(error))
+        if event.period_s is not None and not 0.1 <= event.period_s <= 86_400:
+            return Rejection(Code.BAD_REQUEST, "period_s: expected 0.1 to 86,400 seconds between rounds")
+        self.rules = replace(
+            self.rules,
+            balance=settings,
+            balancing=self.rules.balancing if event.on is None else event.on,
+            balance_s=event.period_s or self.rules.balance_s,
+        )
+        turn.do(StoreFact("balance", restoring.balance_fact(self.rules)))
+        turn.note(
+            "balancing was set", on=self.rules.balancing, period_s=self.rules.balance_s, changes=dict(event.changes)
+        )
+        return True
+
     # -- plans ---------------------------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> Snapshot:
@@ -244,14 +273,14 @@ class Coordinator:
         if event.policy is not None:
             plan = self._planned(turn, event.policy, snapshot)
             if plan is None:
-                known = ", ".join(sorted({*OWN, *self.planners}))
+                known = ", ".join(sorted({*OWN, *NAMES, *self.planners}))
                 return Rejection(Code.NOT_FOUND, f"there is no policy {event.policy!r} (there are: {known})")
         else:
             plan = self._asked_for(event)
         decision = self.arbiter.decide(turn, plan, snapshot)
         if not event.dry_run:
             self.arbiter.take(turn, decision)
-            if plan.memory != self.policy_memory and event.policy in self.planners:
+            if plan.memory and plan.memory != self.policy_memory:
                 self.policy_memory = dict(plan.memory)
                 turn.do(StoreFact("policy_memory", json.dumps(self.policy_memory)))
         return decision
@@ -259,6 +288,8 @@ class Coordinator:
     def _planned(self, turn: Turn, policy: str, snapshot: Snapshot) -> Plan | None:
         if policy in OWN:
             return OWN[policy](turn)
+        if policy in NAMES:
+            return planned(policy, snapshot, self.rules.balance)
         planner = self.planners.get(policy)
         return None if planner is None else planner(snapshot)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -16,6 +17,9 @@ from tocsin.wire.link import FromBroker
 @dataclass(frozen=True, slots=True)
 class Ticked:
     """Time passes: a few times a second, or whenever the driver likes."""
+
+    may_plan: bool = True
+    """False while the driver could not bear a plan: compiling the policies for the first time takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,18 @@ class PlacementChosen:
     replacement: Placement | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BalanceChosen:
+    """What is not named stays as it is. Answer: True."""
+
+    ask: int
+    on: bool | None = None
+    period_s: float | None = None
+    changes: Mapping[str, object] = field(default_factory=dict)
+    """Of `BalanceSettings`."""
+
+
 Event = (
     Ticked | Heard | LinkClosed | BrokerReleased | UserRegistered | BrokerRequested | UserDeleted | DrainOrdered
-    | BrokerDismissed | PlanProposed | PlacementChosen
+    | BrokerDismissed | PlanProposed | PlacementChosen | BalanceChosen
 )  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from typing import Any
 
 from tocsin.coordinator import liveness
 from tocsin.coordinator.effects import Memory
@@ -58,8 +60,28 @@ def _restore_migrations(turn: Turn, memory: Memory) -> None:
 
 def chosen(rules: Rules, facts: dict[str, str]) -> Rules:
     """What an administrator chose while an earlier process ran stays chosen."""
+    rules = _balance(rules, json.loads(facts.get("balance", "{}")))
     return replace(
         rules,
         placement=Placement(facts.get("placement", rules.placement)),
         replacement=Placement(facts.get("replacement", rules.replacement)),
     )
+
+
+def balance_fact(rules: Rules) -> str:
+    """How balancing is set, as it is stored."""
+    return json.dumps({"on": rules.balancing, "period_s": rules.balance_s, "settings": asdict(rules.balance)})
+
+
+def _balance(rules: Rules, stored: dict[str, Any]) -> Rules:
+    """Settings that this version does not know, or not any more, fall back to what the process was given."""
+    if not stored:
+        return rules
+    known = asdict(rules.balance).keys()
+    try:
+        settings = replace(
+            rules.balance, **{name: value for name, value in stored["settings"].items() if name in known}
+        )
+    except (ValueError, TypeError):
+        settings = rules.balance
+    return replace(rules, balancing=bool(stored["on"]), balance_s=float(stored["period_s"]), balance=settings)

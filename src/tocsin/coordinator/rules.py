@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tocsin.policies.multistage import BalanceSettings
 from tocsin.policies.placement import Placement
 
 
@@ -50,3 +51,8 @@ class Rules:
     """Of newcomers."""
     replacement: Placement = Placement.LEAST_LOADED
     """Of those whose broker died or drains: their neighbours would otherwise all land on one broker."""
+    balancing: bool = True
+    """Whether the multistage policy runs by itself."""
+    balance_s: float = 10.0
+    """Between its rounds: two load reports, so that each round sees what the last one did."""
+    balance: BalanceSettings = field(default_factory=BalanceSettings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from tocsin.coordinator.core import Coordinator
@@ -49,6 +50,23 @@ def migration_view(migration: Migration) -> dict[str, Any]:
     }
 
 
+def balance_view(core: Coordinator) -> dict[str, Any]:
+    last = core.last_round
+    return {
+        "on": core.rules.balancing,
+        "period_s": core.rules.balance_s,
+        **asdict(core.rules.balance),
+        "last_round": None if last is None else {
+            "policy": last.plan.policy,
+            "note": last.plan.note,
+            "moves": len(last.plan.moves),
+            "taken": sum(verdict.taken for verdict in last.verdicts),
+            "cov_before": last.before.cov,
+            "cov_after": last.after.cov,
+        },
+    }  # fmt: skip
+
+
 def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
     registry = core.registry
     alive = [broker for broker in registry.brokers.values() if broker.health is not Health.DEAD]
@@ -67,6 +85,7 @@ def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
         "moves_waiting": core.arbiter.waiting,
         "generation": registry.generation,
         "placement": str(core.rules.placement),
+        "balance": balance_view(core),
         "at_s": now_s,
     }
 

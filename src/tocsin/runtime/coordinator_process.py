@@ -16,6 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tocsin.coordinator.balancing import compile_policies
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import (
     Answer,
@@ -80,6 +81,8 @@ class CoordinatorProcess:
         self.stopping = False
         self.superseded = asyncio.Event()
         """Another coordinator has taken over: this one must end."""
+        self.may_plan = asyncio.Event()
+        """The policies are compiled: the first time ever on a machine this takes seconds."""
         self.unwritable: str | None = None
         """Why nothing can be stored at the moment."""
         self.commits = 0
@@ -90,7 +93,8 @@ class CoordinatorProcess:
 
     async def start(self) -> None:
         self.core = await asyncio.to_thread(self._load)
-        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._tick())]
+        loops = (self._run(), self._tick(), self._compile())
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     def _load(self) -> Coordinator:
         memory = self._store.load()
@@ -145,7 +149,11 @@ class CoordinatorProcess:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._tick_s)
-            self.post(Ticked())
+            self.post(Ticked(may_plan=self.may_plan.is_set()))
+
+    async def _compile(self) -> None:
+        await asyncio.to_thread(compile_policies)
+        self.may_plan.set()
 
     async def _run(self) -> None:
         while True:

@@ -6,13 +6,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tocsin.coordinator.rules import Rules
+from tocsin.policies.multistage import BalanceSettings
 from tocsin.policies.placement import Placement
 from tocsin.runtime.settings import ListenerSettings, check_listener, refused
 
 _RULES = Rules()
+_BALANCE = BalanceSettings()
 _POSITIVE = (
     "heartbeat_s", "report_s", "suspect_s", "dead_s", "tick_s", "migrations", "migrations_per_broker", "failover_per_s",
-    "drain_per_s", "user_days", "session_hours", "prepare_s", "hand_over_s",
+    "drain_per_s", "balance_s", "user_days", "session_hours", "prepare_s", "hand_over_s",
 )  # fmt: skip
 
 
@@ -87,12 +89,47 @@ class CoordinatorSettings(ListenerSettings):
     forget_broker_s: float = _RULES.forget_broker_s
     """How long a dead broker without subscribers may still come back before it is forgotten."""
 
+    balancing: bool = True
+    """Whether the multistage policy runs by itself."""
+    balance_s: float = _RULES.balance_s
+    """Between its rounds."""
+    scheme: str = _BALANCE.scheme
+    """Dynamic migration: ldm, sdm, affinity or none."""
+    shuffle: str = _BALANCE.shuffle
+    """Shuffle: gsh, affinity or none."""
+    alpha: float = _BALANCE.alpha
+    """Migration above this coefficient of variation (cov) of the loads."""
+    beta_bytes_per_s: float = 1_000.0
+    """Migration only above this mean load: an idle network may be as uneven as it likes."""
+    gamma: float = _BALANCE.gamma
+    """Shuffle above this cov."""
+    theta_bytes_per_s: float = 1_000.0
+    """Shuffle only above this mean load."""
+    settle: float = _BALANCE.settle
+    """Share of alpha that migration aims for."""
+    hits: int = _BALANCE.hits
+    """Rounds in a row that must see the imbalance before anybody moves."""
+    rest_s: float = _BALANCE.rest_s
+    """Who has moved stays at least this long."""
+    max_moves: int = _BALANCE.max_moves
+    """Migrations in one plan; 0 for no limit."""
+    max_shuffle_moves: int = _BALANCE.max_shuffle_moves
+    """A shuffle that needs more is not made; 0 for no limit."""
+    shuffle_rest_s: float = _BALANCE.shuffle_rest_s
+    """Between two shuffles."""
+    shuffle_gain: float = _BALANCE.shuffle_gain
+    """Share of the cov that a shuffle must take away to be worth it."""
+
     def rules(self) -> Rules:
         shared = {entry.name for entry in fields(Rules)} & {entry.name for entry in fields(self)}
         given = {name: getattr(self, name) for name in shared}
         given["placement"] = Placement(self.placement)
         given["replacement"] = Placement(self.replacement)
-        return Rules(**given)
+        return Rules(**given, balance=self.balance())
+
+    def balance(self) -> BalanceSettings:
+        """Raises ValueError, naming the setting, on what no policy could follow."""
+        return BalanceSettings(**{entry.name: getattr(self, entry.name) for entry in fields(BalanceSettings)})
 
     def state_folder(self) -> Path:
         return Path(self.state).absolute()
@@ -108,5 +145,9 @@ class CoordinatorSettings(ListenerSettings):
         for name in _POSITIVE:
             if not 0 < getattr(self, name) < 1e9:
                 raise refused(f"{name}: expected more than 0")
+        try:
+            self.balance()
+        except ValueError as error:
+            raise refused(str(error)) from None
         if not self.heartbeat_s < self.suspect_s <= self.dead_s:
             raise refused("expected heartbeat_s < suspect_s <= dead_s, or every broker would be suspect all the time")

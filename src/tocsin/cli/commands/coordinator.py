@@ -89,6 +89,27 @@ def coordinator(
     forget_broker_s: Annotated[
         float | None, _flag("How long a dead broker without subscribers may still come back before it is forgotten.")
     ] = None,
+    balancing: Annotated[
+        bool | None, _flag("Whether the multistage policy runs by itself.", "--balancing/--no-balancing")
+    ] = None,
+    balance_s: Annotated[float | None, _flag("Between its rounds.")] = None,
+    scheme: Annotated[str | None, _flag("Dynamic migration: ldm, sdm, affinity or none.")] = None,
+    shuffle: Annotated[str | None, _flag("Shuffle: gsh, affinity or none.")] = None,
+    alpha: Annotated[float | None, _flag("Migration above this coefficient of variation (cov) of the loads.")] = None,
+    beta_bytes_per_s: Annotated[
+        float | None, _flag("Migration only above this mean load: an idle network may be as uneven as it likes.")
+    ] = None,
+    gamma: Annotated[float | None, _flag("Shuffle above this cov.")] = None,
+    theta_bytes_per_s: Annotated[float | None, _flag("Shuffle only above this mean load.")] = None,
+    settle: Annotated[float | None, _flag("Share of alpha that migration aims for.")] = None,
+    hits: Annotated[int | None, _flag("Rounds in a row that must see the imbalance before anybody moves.")] = None,
+    rest_s: Annotated[float | None, _flag("Who has moved stays at least this long.")] = None,
+    max_moves: Annotated[int | None, _flag("Migrations in one plan; 0 for no limit.")] = None,
+    max_shuffle_moves: Annotated[int | None, _flag("A shuffle that needs more is not made; 0 for no limit.")] = None,
+    shuffle_rest_s: Annotated[float | None, _flag("Between two shuffles.")] = None,
+    shuffle_gain: Annotated[
+        float | None, _flag("Share of the cov that a shuffle must take away to be worth it.")
+    ] = None,
     settings: Annotated[str | None, typer.Option(help="TOML file with a [coordinator] table.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 import tocsin
-from tocsin.runtime.coordinator_http import brokers, plans, status, token_routes, users
+from tocsin.runtime.coordinator_http import balance, brokers, plans, status, token_routes, users
 from tocsin.runtime.coordinator_http.api import Api
 from tocsin.runtime.coordinator_http.door import PART, make_door
 from tocsin.runtime.http_answers import answer_errors
@@ -31,7 +31,7 @@ def make_routes(api: Api) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.api = api
-    for module in (users, brokers, plans, status, token_routes):
+    for module in (users, brokers, plans, balance, status, token_routes):
         app.include_router(module.router)
     answer_errors(app)
     app.add_exception_handler(Exception, make_internal_handler(PART))

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.arbiter import Decision
+from tocsin.coordinator.balancing import NAMES
 from tocsin.coordinator.events import MoveWanted, PlanProposed
 from tocsin.coordinator.planners import OWN
 from tocsin.coordinator.views import migration_view
@@ -36,7 +37,7 @@ class WantedPlan(msgspec.Struct):
 @router.get("/v1/plans", response_class=Response)
 async def list_policies(request: Request) -> Response:
     core = require_read(request).core
-    return answer({"policies": sorted({*OWN, *core.planners}), "generation": core.registry.generation})
+    return answer({"policies": sorted({*OWN, *NAMES, *core.planners}), "generation": core.registry.generation})
 
 
 @router.post("/v1/plans", openapi_extra=described(WantedPlan), response_class=Response)
@@ -76,6 +77,7 @@ def _move(wanted: WantedMove) -> MoveWanted:
 async def _propose(
     api: Api, policy: str | None, moves: tuple[MoveWanted, ...] | None, dry_run: bool, generation: int | None
 ) -> dict[str, Any]:
+    await api.process.may_plan.wait()
     decision: Decision = await api.process.ask(lambda ask: PlanProposed(ask, policy, moves, dry_run, generation))
     plan = decision.plan
     return {

@@ -1,0 +1,144 @@
+"""The multistage policy inside the coordinator: three brokers, everybody on one, and nobody told what to do."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tocsin.coordinator import effects, events
+from tocsin.coordinator.arbiter import Decision
+from tocsin.coordinator.core import Coordinator
+from tocsin.coordinator.effects import Effect, Memory, Rejection
+from tocsin.coordinator.rules import Rules
+from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.policies.multistage import BalanceSettings
+from tocsin.wire import link
+
+BROKERS = [BrokerId(name) for name in ("a", "b", "c")]
+RULES = Rules(balance_s=10.0, balance=BalanceSettings(shuffle="none", rest_s=60.0))
+
+
+class Network:
+    """Brokers that do what they are told at once."""
+
+    def __init__(self, rules: Rules = RULES, subscribers: int = 60) -> None:
+        self.core = Coordinator(rules, "e")
+        self.now_s = 0.0
+        self.moves = 0
+        rng = np.random.default_rng(3)
+        self.rates = {SubscriptionId(f"{number:032x}"): float(rng.uniform(100, 2_000)) for number in range(30)}
+        for number, broker in enumerate(BROKERS):
+            self.say(broker, link.Register(broker, "i", f"ws://{broker}"), number)
+        for number in range(subscribers):
+            name = SubscriberId(f"s{number}")
+            self.say(BROKERS[0], link.SessionOpened(name))
+            wants = rng.choice(list(self.rates), 4, replace=False)
+            added = [link.Frontend(SubscriptionId(str(one)), ChannelName("C"), {}, "1-0") for one in wants]
+            self.say(BROKERS[0], link.Changed(number + 1, name, added))
+
+    def say(self, broker: BrokerId, message: link.FromBroker, number: int | None = None) -> None:
+        self.post(events.Heard(broker, BROKERS.index(broker) if number is None else number, message))
+
+    def post(self, event: events.Event) -> object:
+        answer: object = None
+        for effect in self.core.handle(event, self.now_s):
+            answer = effect.value if isinstance(effect, effects.Answer) else answer
+            self._do(effect)
+        return answer
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case effects.Send(broker, _, link.Prepare(migration=migration)):
+                self.say(broker, link.Prepared(migration))
+            case effects.SendHandOver():
+                self.moves += 1
+                self.say(effect.target, link.SessionOpened(effect.subscriber, effect.migration))
+            case effects.Send(broker, _, link.Release(subscriber=subscriber, migration=migration)):
+                self.say(broker, link.Released(subscriber, migration))
+
+    def run(self, seconds: float, jitter: float = 0.0, seed: int = 1) -> None:
+        rng = np.random.default_rng(seed)
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.now_s += 1.0
+            for broker in BROKERS:
+                shown = {one: rate * (1 + jitter * rng.uniform(-1, 1)) for one, rate in self.rates.items()}
+                self.say(broker, link.LoadReport(0.0, 0.0, shown))
+            self.post(events.Ticked())
+
+    @property
+    def cov(self) -> float:
+        decision = self.post(events.PlanProposed(1, "drain"))
+        assert isinstance(decision, Decision)
+        return decision.before.cov
+
+
+def test_everybody_on_one_broker_is_evened_out_and_then_left_in_peace() -> None:
+    network = Network()
+    network.run(1)
+    assert network.cov > 1.4
+    network.run(14)
+    assert network.moves == 0, "one look is not enough"
+    network.run(30)
+    assert network.cov <= 0.15
+    moved = network.moves
+    assert 0 < moved < 60, "no more than are needed"
+    network.run(600)
+    assert network.moves == moved
+
+
+def test_jittering_rates_do_not_make_subscribers_flap() -> None:
+    network = Network()
+    network.run(45)
+    settled = network.moves
+    network.run(3_600, jitter=0.2)
+    assert network.moves - settled <= 30, "a handful in an hour, for sixty subscribers"
+
+
+def test_switched_off_nobody_moves_and_once_moves_at_once() -> None:
+    network = Network()
+    assert network.post(events.BalanceChosen(1, on=False)) is True
+    network.run(120)
+    assert network.moves == 0
+    decision = network.post(events.PlanProposed(1, "multistage-once", dry_run=False))
+    assert isinstance(decision, Decision) and all(verdict.taken and verdict.reason for verdict in decision.verdicts)
+    network.run(5)
+    assert network.cov <= 0.15
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_nothing() -> None:
+    network = Network()
+    network.run(1)
+    decision = network.post(events.PlanProposed(1, "ldm"))
+    assert isinstance(decision, Decision) and decision.after.cov < decision.before.cov
+    assert network.moves == 0 and network.core.arbiter.waiting == 0
+
+
+def test_settings_change_while_it_runs_and_survive_a_restart() -> None:
+    network = Network()
+    network.post(events.BalanceChosen(1, on=False, period_s=5.0, changes={"alpha": 0.3, "scheme": "sdm"}))
+    stored = [
+        effect
+        for effect in network.core.handle(events.BalanceChosen(2, changes={"gamma": 0.9}), 1.0)
+        if isinstance(effect, effects.StoreFact)
+    ]
+    restarted = Coordinator(RULES, "f", memory=Memory(facts=tuple(stored)))
+    assert (restarted.rules.balancing, restarted.rules.balance_s) == (False, 5.0)
+    assert restarted.rules.balance == BalanceSettings(
+        scheme="sdm", shuffle="none", alpha=0.3, gamma=0.9, rest_s=RULES.balance.rest_s
+    )
+
+
+@pytest.mark.parametrize(("changes", "named"), [({"alpha": -1.0}, "alpha"), ({"scheme": "best"}, "scheme")])
+def test_what_no_policy_could_follow_is_refused_and_changes_nothing(changes: dict[str, object], named: str) -> None:
+    network = Network(subscribers=1)
+    answer = network.post(events.BalanceChosen(1, on=False, changes=changes))
+    assert isinstance(answer, Rejection) and named in answer.message
+    assert network.core.rules == RULES
+
+
+def test_a_stored_setting_that_no_longer_exists_is_passed_over() -> None:
+    fact = effects.StoreFact("balance", json.dumps({"on": True, "period_s": 7.0, "settings": {"of_old": 1}}))
+    assert Coordinator(RULES, "f", memory=Memory(facts=(fact,))).rules == Rules(balance_s=7.0, balance=RULES.balance)

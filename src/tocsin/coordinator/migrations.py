@@ -18,7 +18,7 @@ from tocsin.coordinator.entities import Health, Migration, Step, Subscriber
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.plan import Urgency
-from tocsin.wire.link import Abandon, HandOverFailed, Prepare, PrepareFailed, Release
+from tocsin.wire.link import Abandon, HandOverFailed, Prepare, PrepareFailed
 
 
 def begin(
@@ -49,9 +49,7 @@ def claim(turn: Turn, identity: str, subscriber: Subscriber, target: BrokerId) -
 
 
 def _prepare(turn: Turn, migration: Migration, subscriber: Subscriber) -> None:
-    rules = turn.rules
-    whole_s = rules.prepare_s + rules.hand_over_s + rules.confirm_s
-    turn.send(migration.target, Prepare(migration.id, subscriber.state(), whole_s))
+    turn.send(migration.target, Prepare(migration.id, subscriber.state(), turn.rules.hold_s))
 
 
 def prepare_again(turn: Turn, migration: Migration) -> None:
@@ -123,6 +121,8 @@ def arrive(turn: Turn, migration: Migration) -> None:
     subscriber = turn.registry.subscribers[migration.subscriber]
     turn.set_home(subscriber, migration.target)
     turn.note("migration arrives", **_named(migration), after_s=round(turn.now_s - migration.began_s, 3))
+    if subscriber.session_at != migration.target:
+        turn.adopt(migration.target, [subscriber])  # what was a preparation with a deadline is for good now
     _enter(turn, migration, Step.RELEASING, turn.rules.release_s)
     _release(turn, migration)
 
@@ -159,7 +159,7 @@ def abort(turn: Turn, migration: Migration, why: str) -> None:
     if not migration.claimed:
         turn.send(migration.target, Abandon(migration.id, migration.subscriber))
     elif subscriber.session_at != migration.target:
-        turn.send(migration.target, Release(migration.subscriber))
+        turn.release(migration.target, migration.subscriber)
 
 
 def broker_died(turn: Turn, broker: BrokerId) -> None:
@@ -186,7 +186,7 @@ def _release(turn: Turn, migration: Migration) -> None:
     if source is None or source.health is Health.DEAD:
         turn.forget_migration(migration)
     else:
-        turn.send(migration.source, Release(migration.subscriber, migration.id))
+        turn.release(migration.source, migration.subscriber, migration.id)
 
 
 def _named(migration: Migration) -> dict[str, str]:

@@ -11,7 +11,7 @@ from tocsin.coordinator.entities import Broker, Health, Step, Subscriber
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.snapshot import Place
-from tocsin.wire.link import Accepting, Register, Registered, Release
+from tocsin.wire.link import Accepting, Register, Registered
 
 
 def registered(turn: Turn, link: int, message: Register) -> None:
@@ -38,6 +38,7 @@ def _welcome(turn: Turn, link: int, message: Register) -> Broker:
         turn.close_link(broker, "this broker has registered over another connection")
         if broker.incarnation != message.incarnation:
             broker.health = Health.SUSPECT  # it died without our noticing
+    turn.registry.releases_lost(broker.id)
     broker.link, broker.heard_s = link, turn.now_s
     if broker.health in (Health.SUSPECT, Health.DEAD):
         liveness.returned(turn, broker)
@@ -71,7 +72,7 @@ def _match_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> N
     for one in sorted(holds):
         found = turn.registry.subscribers.get(one)
         if found is None or found.deleted or not _belongs(turn, broker, found):
-            turn.send(broker, Release(one))
+            turn.release(broker, one)
     missing = []
     for one in list(turn.registry.hosted(broker)):
         if one in holds:

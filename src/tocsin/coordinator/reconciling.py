@@ -71,8 +71,10 @@ def _session_seen(turn: Turn, broker: BrokerId, identity: SubscriberId, found: S
 def _match_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> None:
     for one in sorted(holds):
         found = turn.registry.subscribers.get(one)
-        if found is None or found.deleted or not _belongs(turn, broker, found):
+        if found is None or found.deleted:
             turn.release(broker, one)
+        elif not _belongs(turn, broker, found):
+            _settle_stray(turn, broker, found)
     missing = []
     for one in list(turn.registry.hosted(broker)):
         if one in holds:
@@ -83,6 +85,17 @@ def _match_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> N
         else:
             missing.append(found)
     turn.adopt(broker, missing)
+
+
+def _settle_stray(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
+    """Somebody who is here and holds it is worth more than a home that is away and may have lost it."""
+    home = None if subscriber.home is None else turn.registry.brokers.get(subscriber.home)
+    if (home is None or not home.linked) and subscriber.id not in turn.registry.moving:
+        turn.note("subscriber stays where it was", subscriber=subscriber.id, broker=broker, instead_of=subscriber.home)
+        turn.set_home(subscriber, broker)
+        turn.adopt(broker, [subscriber])
+    else:
+        turn.release(broker, subscriber.id)
 
 
 def _belongs(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> bool:

@@ -56,15 +56,16 @@ def _match_sessions(turn: Turn, broker: BrokerId, online: set[SubscriberId]) -> 
         sessions.closed(turn, broker, one)
     for one in sorted(online):
         found = turn.registry.subscribers.get(one)
-        if found is None or found.session_at != broker:
+        if found is None or broker not in (found.session_at, found.home) or found.session_at != found.home:
             _session_seen(turn, broker, one, found)
 
 
 def _session_seen(turn: Turn, broker: BrokerId, identity: SubscriberId, found: Subscriber | None) -> None:
-    """It is connected there and we did not know. If it is connected elsewhere too, what we heard last stands."""
+    """It is connected there and we did not know. If another broker that is here said the same before, that stands."""
     arriving = turn.registry.moving.get(identity)
     expected = arriving is not None and arriving.target == broker
-    if found is None or found.session_at is None or found.home == broker or expected:
+    elsewhere = None if found is None or found.session_at in (None, broker) else found.session_at
+    if elsewhere is None or not turn.registry.brokers[elsewhere].linked or expected:
         sessions.opened(turn, broker, identity)
 
 
@@ -90,7 +91,11 @@ def _match_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> N
 def _settle_stray(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
     """Somebody who is here and holds it is worth more than a home that is away and may have lost it."""
     home = None if subscriber.home is None else turn.registry.brokers.get(subscriber.home)
-    if (home is None or not home.linked) and subscriber.id not in turn.registry.moving:
+    migration = turn.registry.moving.get(subscriber.id)
+    if migration is not None and migration.step is Step.RELEASING and (home is None or not home.linked):
+        turn.forget_migration(migration)
+        migration = None
+    if (home is None or not home.linked) and migration is None:
         turn.note("subscriber stays where it was", subscriber=subscriber.id, broker=broker, instead_of=subscriber.home)
         turn.set_home(subscriber, broker)
         turn.adopt(broker, [subscriber])

@@ -37,8 +37,9 @@ def _move_in(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
     found = turn.registry.subscribers[subscriber]
     former = found.home
     migration = turn.registry.moving.get(subscriber)
-    if migration is not None:  # it had just moved and went on: the first source is told again when it registers
-        turn.release(migration.source, subscriber, migration.id)
+    if migration is not None:  # it had just moved, and went on or back
+        if migration.source != broker:
+            turn.release(migration.source, subscriber, migration.id)
         turn.forget_migration(migration)
     turn.set_home(found, broker)
     turn.adopt(broker, [found])  # it may be about to hear that a preparation was abandoned

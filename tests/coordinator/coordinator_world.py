@@ -272,6 +272,10 @@ class World:
             found.register()
 
     def _cut(self, broker: ModelBroker) -> None:
+        # An adoption that is lost on its way is a second failure on top of the one that made it necessary: nobody may
+        # hold its subscribers until the broker registers again, or is called dead.
+        adopted = {state.subscriber for one in broker.into if isinstance(one, wire.Adopt) for state in one.subscribers}
+        self.lost |= adopted
         broker.link = None
         broker.out.clear()
         broker.into.clear()

@@ -76,4 +76,7 @@ def _tell_others(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
     elif migration is not None and migration.step is not Step.RELEASING and broker == migration.source:
         turn.adopt(migration.target, [subscriber])
     elif subscriber.home is not None and subscriber.home != broker:
+        if not subscriber.uncertain:
+            subscriber.uncertain = True
+            turn.store_subscriber(subscriber)
         turn.adopt(subscriber.home, [subscriber])

@@ -84,6 +84,8 @@ class Subscriber:
     """After a failed migration."""
     shunned: BrokerId | None = None
     """The target of that migration."""
+    uncertain: bool = False
+    """Somebody else than its home handed something in for it: home may not have heard, and is told again."""
     deleted: bool = False
     """To be forgotten as soon as its broker has let go."""
 

@@ -95,7 +95,7 @@ def hand_over_failed(turn: Turn, broker: BrokerId, message: HandOverFailed) -> N
     migration = turn.registry.migrations.get(message.migration)
     if migration is None or migration.source != broker or migration.step is not Step.HANDING_OVER:
         return
-    if turn.registry.subscribers[migration.subscriber].session_at is None:
+    if turn.registry.subscribers[migration.subscriber].session_at is None and _is_ready(turn, migration):
         arrive(turn, migration)
     else:
         abort(turn, migration, f"the subscriber could not be told: {message.code}: {message.message}"[:300])
@@ -169,8 +169,15 @@ def broker_died(turn: Turn, broker: BrokerId) -> None:
             turn.forget_migration(migration)  # a dead source holds nothing; a dead target is failover's business
         elif migration.target == broker:
             abort(turn, migration, "the target died")
-        elif migration.step in (Step.HANDING_OVER, Step.CONFIRMING) and not migration.claimed:
-            arrive(turn, migration)  # the target is ready, and there is nowhere else
+        elif _is_ready(turn, migration):
+            arrive(turn, migration)  # there is nowhere else
+
+
+def _is_ready(turn: Turn, migration: Migration) -> bool:
+    """The target said that it is prepared, over a link that has not been broken since."""
+    target = turn.registry.brokers.get(migration.target)
+    said = migration.step in (Step.HANDING_OVER, Step.CONFIRMING) and not migration.claimed
+    return said and target is not None and target.linked
 
 
 def _enter(turn: Turn, migration: Migration, step: Step, limit_s: float) -> None:

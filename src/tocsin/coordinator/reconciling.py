@@ -78,9 +78,9 @@ def _match_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> N
             _settle_stray(turn, broker, found)
     missing = []
     for one in list(turn.registry.hosted(broker)):
-        if one in holds:
-            continue
         found = turn.registry.subscribers[one]
+        if one in holds and not found.uncertain:
+            continue
         if found.deleted:
             turn.forget_subscriber(found)
         else:

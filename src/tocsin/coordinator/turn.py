@@ -97,7 +97,7 @@ class Turn:
         self.effects.append(
             StoreSubscriber(
                 subscriber.id, subscriber.place, subscriber.coordinate, subscriber.home, subscriber.moved_at_s,
-                subscriber.deleted,
+                subscriber.deleted, subscriber.uncertain,
             )
         )  # fmt: skip
 
@@ -131,6 +131,7 @@ class Turn:
         if subscriber.home is not None:
             self.loads.taken(subscriber.home, subscriber.id)
             subscriber.moved_at_s = self.now_s
+        subscriber.uncertain = False
         self.registry.set_home(subscriber, home)
         self.loads.given(home, subscriber, len(self.registry.hosted(home)))
         self.store_subscriber(subscriber)

@@ -306,7 +306,8 @@ class World:
         found = self.brokers[broker]
         if found.into:
             found.hear(found.into.popleft())
-        self.lost -= {one for one in self.lost if self._firm_holders(one)}
+        homes = self.core.registry.subscribers
+        self.lost -= {one for one in self.lost if one in homes and homes[one].home in self._firm_holders(one)}
 
     def deliver_all(self) -> None:
         while any(one.out or one.into for one in self.brokers.values()):

@@ -121,8 +121,9 @@ def arrive(turn: Turn, migration: Migration) -> None:
     subscriber = turn.registry.subscribers[migration.subscriber]
     turn.set_home(subscriber, migration.target)
     turn.note("migration arrives", **_named(migration), after_s=round(turn.now_s - migration.began_s, 3))
-    if subscriber.session_at != migration.target:
-        turn.adopt(migration.target, [subscriber])  # what was a preparation with a deadline is for good now
+    # What was a preparation with a deadline is for good now, and what changed meanwhile may have been lost.
+    if subscriber.session_at != migration.target or subscriber.uncertain:
+        turn.adopt(migration.target, [subscriber])
     _enter(turn, migration, Step.RELEASING, turn.rules.release_s)
     _release(turn, migration)
 

@@ -131,7 +131,6 @@ class Turn:
         if subscriber.home is not None:
             self.loads.taken(subscriber.home, subscriber.id)
             subscriber.moved_at_s = self.now_s
-        subscriber.uncertain = False
         self.registry.set_home(subscriber, home)
         self.loads.given(home, subscriber, len(self.registry.hosted(home)))
         self.store_subscriber(subscriber)

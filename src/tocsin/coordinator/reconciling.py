@@ -97,6 +97,7 @@ def _settle_stray(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
         migration = None
     if (home is None or not home.linked) and migration is None:
         turn.note("subscriber stays where it was", subscriber=subscriber.id, broker=broker, instead_of=subscriber.home)
+        subscriber.uncertain = True
         turn.set_home(subscriber, broker)
         turn.adopt(broker, [subscriber])
     else:

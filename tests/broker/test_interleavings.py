@@ -27,6 +27,12 @@ class Interleavings(RuleBasedStateMachine):
         self.linked = linked
         if linked:
             self.network.link_up()
+        for name, broker in zip(NAMES, ("a", "a", "b"), strict=True):
+            self.network.login(name, broker)
+            self.network.settle()
+            for kind in KINDS:
+                self.network.subscribe(name, kind)
+        self.network.settle()
 
     def _online(self, name: str) -> bool:
         client = self.network.clients.get(name)  # type: ignore[call-overload]
@@ -152,5 +158,5 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=3000, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=400, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -96,6 +96,14 @@ def test_gsh_leaves_those_that_may_not_move_and_counts_their_load() -> None:
     assert moves(plan(world, GSH)) == [("s1", "b0", "b1"), ("s2", "b0", "b1")]
 
 
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_who_has_subscribed_to_nothing_is_left_where_it_is(name: str) -> None:
+    """They weigh nothing, so a shuffle would put all of them on one broker."""
+    people = [(0, [k]) for k in range(8)] + [(0, []) for _ in range(8)]
+    found = plan(snapshot(4, people, [5.0] * 8), EVERY[name])
+    assert {move.subscriber for move in found.moves} < {f"s{i}" for i in range(8)}
+
+
 def test_a_larger_broker_gets_more() -> None:
     people = [(0, [k]) for k in range(40)]
     world = snapshot(2, people, [5.0] * 40, capacity=[1.0, 3.0])

@@ -42,8 +42,10 @@ def simulate(scenario: str, seed: int, placement: str, settings: BalanceSettings
     return BalanceRun(kernel, world, PolicyCoordinator(Placement(placement), settings)).run()
 
 
-def rows_of(log: BalanceLog, labels: Mapping[str, Any], *, brokers: bool) -> list[Row]:
-    steady = [one for one in log.samples if one.at_s >= STEADY_S]
+def rows_of(
+    log: BalanceLog, labels: Mapping[str, Any], *, brokers: bool = False, steady_s: float = STEADY_S
+) -> list[Row]:
+    steady = [one for one in log.samples if one.at_s >= steady_s]
     first = log.plans[0] if log.plans else None
     next_ = [one for one in log.samples if first is not None and one.at_s > first.at_s]
     rows: list[Row] = [
@@ -51,6 +53,7 @@ def rows_of(log: BalanceLog, labels: Mapping[str, Any], *, brokers: bool) -> lis
             **labels, "kind": "run", "cov": float(np.mean([one.cov for one in steady])),
             "maximum": float(np.mean([one.maximum for one in steady])),
             "mean": float(np.mean([one.mean for one in steady])),
+            "over_bound": float(np.mean([one.maximum / one.lower_bound for one in steady])),
             "migrations": log.migrations,
             "first_plan_s": None if first is None else first.at_s,
             "first_plan_moves": None if first is None else first.moves,

@@ -48,8 +48,11 @@ def migrate(
 
 
 def by_broker(broker_of: Ints, movable: Flags, weight: Floats, brokers: int) -> tuple[Longs, Longs]:
-    """Movable subscribers by broker, heaviest first, and where each broker's begin."""
-    candidates = np.flatnonzero(movable & (broker_of >= 0))
+    """Movable subscribers by broker, heaviest first, and where each broker's begin.
+
+    Who has subscribed to nothing yet weighs nothing: moving it would help nobody.
+    """
+    candidates = np.flatnonzero(movable & (broker_of >= 0) & (weight > 0.0))
     candidates = candidates[np.argsort(-weight[candidates], kind="stable")]
     candidates = candidates[np.argsort(broker_of[candidates], kind="stable")]
     sizes = np.bincount(broker_of[candidates], minlength=brokers)

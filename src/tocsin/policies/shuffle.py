@@ -21,7 +21,9 @@ def greedy_shuffle(snapshot: Snapshot, movable: Flags) -> tuple[Ints, Floats, Lo
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
     weight = weights_of(start, snapshot.wants, rate)
     accepting, per_capacity = capacities(snapshot)
-    candidates = np.flatnonzero(movable if accepting.any() else np.zeros_like(movable))
+    # Who has subscribed to nothing yet stays: all of them would land on the one broker that is least loaded at the end,
+    # and overload it as soon as they subscribe (the paper's own warning about least-loaded placement, §5.1).
+    candidates = np.flatnonzero(movable & (weight > 0.0) & accepting.any())
     order = candidates[np.argsort(-weight[candidates], kind="stable")]
     staying = np.ones(len(movable), dtype=np.bool_)
     staying[order] = False

@@ -40,6 +40,8 @@ class Sample:
     mean: float
     cov: float
     maximum: float
+    lower_bound: float
+    """No assignment has a smaller maximum: everything delivered as it must be and fetched once, spread evenly."""
     migrations: int
     """So far."""
 
@@ -205,11 +207,13 @@ class BalanceRun:
     def _report(self) -> None:
         snapshot = self.snapshot()
         accepting, per_capacity = capacities(snapshot)
-        loads = self.brokers.loads(known_rates(self.rate_seen))
+        rate = known_rates(self.rate_seen)
+        loads, wanted = self.brokers.loads(rate), self.brokers.counts.sum(axis=0)
+        bound = float((wanted + (wanted > 0)) @ rate) / max(1, int(np.count_nonzero(accepting)))
         seen = balance_of(loads * per_capacity, accepting)
         count = self.brokers.subscribers()
         self.log.samples.append(
-            Sample(snapshot.at_s, loads, count, seen.mean, seen.cov, seen.maximum, self.log.migrations)
+            Sample(snapshot.at_s, loads, count, seen.mean, seen.cov, seen.maximum, bound, self.log.migrations)
         )
         if self.trace is not None:
             rows = {"broker": list(self.world.brokers), "load_bytes_per_s": loads, "subscribers": count}

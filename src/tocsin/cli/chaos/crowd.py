@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,11 +92,13 @@ class Crowd:
     async def _take(self, member: Member, subscriber: Subscriber, leaving: asyncio.Task[bool]) -> None:
         while not leaving.done():
             taking = asyncio.ensure_future(anext(subscriber))
-            await asyncio.wait((taking, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not taking.done():
-                taking.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await taking
+            try:
+                await asyncio.wait((taking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not taking.done():  # what it waited for stays in the queue
+                    taking.cancel()
+                    await asyncio.gather(taking, return_exceptions=True)
+            if taking.cancelled():
                 return
             match taking.result():
                 case Result() as result:

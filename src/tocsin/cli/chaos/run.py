@@ -98,6 +98,7 @@ class ChaosRun:
                 await crowd.begin()
                 self._tell(f"{len(crowd.members)} subscribers hold {len(self.ledger.wanted)} subscriptions")
                 publishing = asyncio.create_task(self._publish(publisher))
+                await self._flowing()
                 await self._rounds(crowd)
                 self._publishing = False
                 await publishing
@@ -105,6 +106,12 @@ class ChaosRun:
             finally:
                 await crowd.end()
         return self._report(crowd)
+
+    async def _flowing(self) -> None:
+        """Until the first results arrive: faults before that would hit a network with nothing in it."""
+        async with asyncio.timeout(self._settings.drain_s):
+            while len(self.ledger.published) < self._settings.batch or not any(self.ledger.deliveries.values()):
+                await asyncio.sleep(0.1)
 
     def _members(self) -> list[Member]:
         (self._folder / "clients").mkdir()

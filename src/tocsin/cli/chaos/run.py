@@ -221,7 +221,11 @@ class ChaosRun:
         self._tell("no more faults: waiting for what is on its way")
         await asyncio.gather(*(child.ready(240.0) for child in self.stack.children))
         deadline_s = time.monotonic() + self._settings.drain_s
-        while self.ledger.missing() and time.monotonic() < deadline_s:
+        tell_s = 0.0
+        while (missing := self.ledger.missing()) and time.monotonic() < deadline_s:
+            if time.monotonic() >= tell_s:
+                self._tell(f"  {missing:,} deliveries to come")
+                tell_s = time.monotonic() + 5.0
             await asyncio.sleep(0.25)
         await asyncio.sleep(1.5)  # a repeat would come now
 

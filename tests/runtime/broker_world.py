@@ -115,7 +115,7 @@ class RunningBroker:
 async def running_broker(folder: Path, cluster: str, **settings: Any) -> AsyncIterator[RunningBroker]:
     keys = folder / "keys.json"
     keys.write_text(json.dumps(SIGNER.jwks()), encoding="utf-8")
-    given = {"id": "b1", "port": 0, "cluster": cluster, "state": str(folder), "stop_s": 1} | settings
+    given: dict[str, Any] = {"id": "b1", "port": 0, "cluster": cluster, "state": str(folder), "stop_s": 1} | settings
     if "coordinator" not in given:
         given["keys"] = str(keys)
     started: asyncio.Future[str] = asyncio.get_running_loop().create_future()

@@ -16,7 +16,7 @@ _OVERHEAD_BYTES = 130
 
 
 class Batch:
-    __slots__ = ("_encoded", "channel", "end", "offsets", "raw_bytes", "rows", "start", "subscription")
+    __slots__ = ("_encoded", "cached", "channel", "end", "offsets", "raw_bytes", "rows", "start", "subscription")
 
     def __init__(
         self,
@@ -36,6 +36,8 @@ class Batch:
         self.rows = rows
         self.raw_bytes = sum(map(len, rows))
         self._encoded: dict[Encoding, bytes] = {}
+        self.cached = False
+        """Whether the cache counts it."""
 
     def __len__(self) -> int:
         return len(self.rows)

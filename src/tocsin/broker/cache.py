@@ -25,8 +25,7 @@ class ResultCache:
         """The newest results of a subscription, which begin at its position; that moves on."""
         backend.batches.append(batch)
         backend.position = batch.end
-        self._order.append(backend)
-        self.used_bytes += batch.footprint_bytes
+        self._count(backend, batch)
         self._evict()
 
     def prepend(self, backend: Backend, batches: list[Batch], start: Cursor) -> None:
@@ -34,15 +33,19 @@ class ResultCache:
         backend.batches[0:0] = batches
         backend.kept_from = start
         for batch in batches:
-            self._order.append(backend)
-            self.used_bytes += batch.footprint_bytes
+            self._count(backend, batch)
         self._evict()
 
-    def encoded(self, batch: Batch, encoding: Encoding, *, kept: bool) -> bytes:
+    def _count(self, backend: Backend, batch: Batch) -> None:
+        self._order.append(backend)
+        self.used_bytes += batch.footprint_bytes
+        batch.cached = True
+
+    def encoded(self, batch: Batch, encoding: Encoding) -> bytes:
         """What a batch in the cache is encoded to takes room there too."""
         before_bytes = batch.footprint_bytes
         data = batch.encoded(encoding)
-        if kept:
+        if batch.cached:
             self.used_bytes += batch.footprint_bytes - before_bytes
         return data
 
@@ -52,7 +55,9 @@ class ResultCache:
         return backend.batches[place] if place < len(backend.batches) else None
 
     def forget(self, backend: Backend) -> None:
-        self.used_bytes -= sum(batch.footprint_bytes for batch in backend.batches)
+        for batch in backend.batches:
+            self.used_bytes -= batch.footprint_bytes
+            batch.cached = False
         backend.batches.clear()
         backend.kept_from = backend.position
 
@@ -68,4 +73,5 @@ class ResultCache:
             if backend.batches:
                 gone = backend.batches.pop(0)
                 backend.kept_from = gone.end
+                gone.cached = False
                 self.used_bytes -= gone.footprint_bytes

@@ -130,7 +130,7 @@ class CatchUp:
             return 0
         part = batch.between(sent, backend.position)
         frontend.sent = batch.end
-        return 0 if part is None else self._world.deliver(session, part, kept=part is batch)
+        return 0 if part is None else self._world.deliver(session, part)
 
     def _join(self, session: Session, frontend: Frontend) -> None:
         backend = frontend.backend
@@ -232,7 +232,7 @@ class CatchUp:
         for session, frontend in self._present(backfill):
             part = None if frontend.sent is None else batch.between(frontend.sent, backend.position)
             if part is not None:
-                self._world.deliver(session, part, kept=False)
+                self._world.deliver(session, part)
                 frontend.sent = part.end
         backfill.read_upto = batch.end
         self._keep(backfill, batch)

@@ -89,13 +89,13 @@ class World:
     def deliver_live(self, backend: Backend, batch: Batch) -> None:
         """To everybody who is waiting for nothing older. The batch is in the cache."""
         for encoding, sessions in backend.live.items():
-            data = self.cache.encoded(batch, encoding, kept=True)
+            data = self.cache.encoded(batch, encoding)
             self.out.append(Deliver(tuple(sessions), batch, data))
             self._count(batch, data, len(sessions))
 
-    def deliver(self, session: Session, batch: Batch, *, kept: bool) -> int:
+    def deliver(self, session: Session, batch: Batch) -> int:
         """To one that catches up; returns how many bytes that is."""
-        data = self.cache.encoded(batch, session.encoding, kept=kept)
+        data = self.cache.encoded(batch, session.encoding)
         self.out.append(Deliver((session.id,), batch, data))
         self._count(batch, data, 1)
         return len(data) or batch.raw_bytes

@@ -1,0 +1,162 @@
+"""Whatever overtakes whatever: each result once, in order, to those who hold it; and nothing is left behind."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tocsin.model.ids import BrokerId
+
+from .simulated import SimulatedNetwork, subscription
+
+NAMES = ("ann", "bob", "eve")
+KINDS = ("fire", "flood")
+names, kinds, brokers = st.sampled_from(NAMES), st.sampled_from(KINDS), st.sampled_from(("a", "b"))
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Rules are what may happen next; the simulated clients assert as results reach them."""
+
+    @initialize(
+        cache_bytes=st.sampled_from((1, 400, 1_000_000)), queue_bytes=st.sampled_from((1, 300, 100_000)),
+        chunk=st.integers(1, 3), linked=st.booleans(),
+    )  # fmt: skip
+    def start(self, cache_bytes: int, queue_bytes: int, chunk: int, linked: bool) -> None:
+        self.network = SimulatedNetwork(cache_bytes=cache_bytes, queue_bytes=queue_bytes, chunk=chunk)
+        self.linked = linked
+        if linked:
+            self.network.link_up()
+        for name, broker in zip(NAMES, ("a", "a", "b"), strict=True):
+            self.network.login(name, broker)
+            self.network.settle()
+            for kind in KINDS:
+                self.network.subscribe(name, kind)
+        self.network.settle()
+
+    def _online(self, name: str) -> bool:
+        client = self.network.clients.get(name)  # type: ignore[call-overload]
+        return client is not None and client.broker is not None
+
+    @rule(name=names, broker=brokers)
+    def log_in(self, name: str, broker: str) -> None:
+        client = self.network.clients.get(name)  # type: ignore[call-overload]
+        if client is not None and (client.seen or client.coming or client.broker):
+            # A subscriber goes where it is served; who serves whom is the coordinator's business.
+            hosts = [one for one, core in self.network.brokers.items() if client.name in core.world.subscribers]
+            if client.coming or client.broker or len(hosts) != 1:
+                return
+            broker = hosts[0]
+        self.network.login(name, broker)
+
+    @rule(name=names)
+    def lose(self, name: str) -> None:
+        if name in self.network.clients:
+            self.network.lose(name)
+
+    @rule(name=names, kind=kinds)
+    def subscribe(self, name: str, kind: str) -> None:
+        if self._online(name):
+            self.network.subscribe(name, kind)
+
+    @rule(name=names, kind=kinds)
+    def unsubscribe(self, name: str, kind: str) -> None:
+        if self._online(name) and not self.network.moves:
+            self.network.unsubscribe(name, kind)
+
+    @rule(counts=st.dictionaries(kinds, st.integers(1, 4)))
+    def execute(self, counts: dict[str, int]) -> None:
+        self.network.cluster.execute(counts)
+
+    @rule(name=names)
+    def block(self, name: str) -> None:
+        if self._online(name):
+            self.network.block(name)
+
+    @rule(data=st.data())
+    def drain(self, data: st.DataObject) -> None:
+        if self.network.asked_drained:
+            self.network.drain(data.draw(st.sampled_from(sorted(self.network.asked_drained))))
+
+    @rule(broker=brokers)
+    def announce(self, broker: str) -> None:
+        self.network.announce(BrokerId(broker))
+
+    @rule(broker=brokers)
+    def place_order(self, broker: str) -> None:
+        self.network.place_order(BrokerId(broker))
+
+    @rule(data=st.data(), fails=st.integers(0, 5))
+    def fetch(self, data: st.DataObject, fails: int) -> None:
+        if self.network.fetches:
+            place = data.draw(st.sampled_from(sorted(self.network.fetches)))
+            if fails:
+                self.network.answer_fetch(place)
+            else:
+                self.network.fail_fetch(place)
+
+    @rule()
+    def expire(self) -> None:
+        self.network.cluster.expire()
+
+    @rule()
+    def replace(self) -> None:
+        self.network.cluster.replace()
+
+    @rule()
+    def tick(self) -> None:
+        self.network.tick()
+
+    @rule()
+    def hear(self) -> None:
+        self.network.hear()
+
+    @precondition(lambda self: self.linked)
+    @rule(name=names)
+    def migrate(self, name: str) -> None:
+        if self._online(name):
+            self.network.migrate(name)
+
+    @invariant()
+    def the_cache_is_bounded(self) -> None:
+        for core in getattr(self, "network", None).brokers.values() if hasattr(self, "network") else ():
+            assert 0 <= core.world.cache.used_bytes <= core.world.cache.limit_bytes
+
+    def teardown(self) -> None:
+        if not hasattr(self, "network"):
+            return
+        network = self.network
+        network.settle()
+        for _ in range(4):
+            network.tick(30.0)
+            network.settle()
+        for client in network.clients.values():
+            if client.broker is None:
+                continue
+            for identity, cursor in client.seen.items():
+                missed = network.cluster.kept(identity, cursor)
+                assert not missed, f"{client.name} waits for {missed} of {identity}"
+        self._leave()
+
+    def _leave(self) -> None:
+        """Everybody ends all subscriptions and goes; nothing may be left."""
+        network = self.network
+        for name in list(network.clients):
+            for broker in network.brokers:
+                for kind in KINDS:
+                    from tocsin.wire.session import Unsubscribe
+
+                    network.call(broker, name, Unsubscribe(1, subscription(kind)))
+            network.lose(name)
+        network.settle()
+        network.tick(120.0)
+        network.settle()
+        for broker, core in network.brokers.items():
+            assert core.idle, vars(core.world) if hasattr(core.world, "__dict__") else core.world
+            assert not network.cluster.held.get(broker)
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(
+    max_examples=400, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -73,7 +73,12 @@ def _tell_others(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
     migration = turn.registry.moving.get(subscriber.id)
     if migration is not None and migration.step is Step.PREPARING and broker == migration.source:
         migrations.prepare_again(turn, migration)
-    elif migration is not None and migration.step is not Step.RELEASING and broker == migration.source:
-        turn.adopt(migration.target, [subscriber])
-    elif subscriber.home is not None and subscriber.home != broker:
-        turn.adopt(subscriber.home, [subscriber])
+        return
+    other = subscriber.home
+    if migration is not None and migration.step is not Step.RELEASING and broker == migration.source:
+        other = migration.target
+    if other is not None and other != broker:
+        if not subscriber.uncertain:
+            subscriber.uncertain = True
+            turn.store_subscriber(subscriber)
+        turn.adopt(other, [subscriber])

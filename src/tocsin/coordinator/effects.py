@@ -104,6 +104,7 @@ class StoreSubscriber:
     home: BrokerId | None
     moved_at_s: float
     deleted: bool
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,9 @@ class Subscriber:
     """After a failed migration."""
     shunned: BrokerId | None = None
     """The target of that migration."""
+    uncertain: bool = False
+    """Home may have missed what others handed in for it, or hold an old state of it, and is told whenever it registers.
+    Never taken back: that costs a message now and then, and is one thing less to get wrong."""
     deleted: bool = False
     """To be forgotten as soon as its broker has let go."""
 

@@ -22,6 +22,7 @@ def heard(turn: Turn, broker: Broker) -> None:
 def link_closed(turn: Turn, broker: Broker) -> None:
     broker.link = None
     broker.told_accepting = None
+    turn.registry.releases_lost(broker.id)
     if broker.health in (Health.ALIVE, Health.PROBATION):
         _suspect(turn, broker, "its link is broken", turn.now_s + turn.rules.dead_s)
 

@@ -18,7 +18,7 @@ from tocsin.coordinator.entities import Health, Migration, Step, Subscriber
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.plan import Urgency
-from tocsin.wire.link import Abandon, HandOverFailed, Prepare, PrepareFailed, Release
+from tocsin.wire.link import Abandon, HandOverFailed, Prepare, PrepareFailed
 
 
 def begin(
@@ -49,9 +49,7 @@ def claim(turn: Turn, identity: str, subscriber: Subscriber, target: BrokerId) -
 
 
 def _prepare(turn: Turn, migration: Migration, subscriber: Subscriber) -> None:
-    rules = turn.rules
-    whole_s = rules.prepare_s + rules.hand_over_s + rules.confirm_s
-    turn.send(migration.target, Prepare(migration.id, subscriber.state(), whole_s))
+    turn.send(migration.target, Prepare(migration.id, subscriber.state(), turn.rules.hold_s))
 
 
 def prepare_again(turn: Turn, migration: Migration) -> None:
@@ -97,7 +95,7 @@ def hand_over_failed(turn: Turn, broker: BrokerId, message: HandOverFailed) -> N
     migration = turn.registry.migrations.get(message.migration)
     if migration is None or migration.source != broker or migration.step is not Step.HANDING_OVER:
         return
-    if turn.registry.subscribers[migration.subscriber].session_at is None:
+    if turn.registry.subscribers[migration.subscriber].session_at is None and _is_ready(turn, migration):
         arrive(turn, migration)
     else:
         abort(turn, migration, f"the subscriber could not be told: {message.code}: {message.message}"[:300])
@@ -123,6 +121,9 @@ def arrive(turn: Turn, migration: Migration) -> None:
     subscriber = turn.registry.subscribers[migration.subscriber]
     turn.set_home(subscriber, migration.target)
     turn.note("migration arrives", **_named(migration), after_s=round(turn.now_s - migration.began_s, 3))
+    # What was a preparation with a deadline is for good now, and what changed meanwhile may have been lost.
+    if subscriber.session_at != migration.target or subscriber.uncertain:
+        turn.adopt(migration.target, [subscriber])
     _enter(turn, migration, Step.RELEASING, turn.rules.release_s)
     _release(turn, migration)
 
@@ -159,7 +160,7 @@ def abort(turn: Turn, migration: Migration, why: str) -> None:
     if not migration.claimed:
         turn.send(migration.target, Abandon(migration.id, migration.subscriber))
     elif subscriber.session_at != migration.target:
-        turn.send(migration.target, Release(migration.subscriber))
+        turn.release(migration.target, migration.subscriber)
 
 
 def broker_died(turn: Turn, broker: BrokerId) -> None:
@@ -169,8 +170,15 @@ def broker_died(turn: Turn, broker: BrokerId) -> None:
             turn.forget_migration(migration)  # a dead source holds nothing; a dead target is failover's business
         elif migration.target == broker:
             abort(turn, migration, "the target died")
-        elif migration.step in (Step.HANDING_OVER, Step.CONFIRMING) and not migration.claimed:
-            arrive(turn, migration)  # the target is ready, and there is nowhere else
+        elif _is_ready(turn, migration):
+            arrive(turn, migration)  # there is nowhere else
+
+
+def _is_ready(turn: Turn, migration: Migration) -> bool:
+    """The target said that it is prepared, over a link that has not been broken since."""
+    target = turn.registry.brokers.get(migration.target)
+    said = migration.step in (Step.HANDING_OVER, Step.CONFIRMING) and not migration.claimed
+    return said and target is not None and target.linked
 
 
 def _enter(turn: Turn, migration: Migration, step: Step, limit_s: float) -> None:
@@ -186,7 +194,7 @@ def _release(turn: Turn, migration: Migration) -> None:
     if source is None or source.health is Health.DEAD:
         turn.forget_migration(migration)
     else:
-        turn.send(migration.source, Release(migration.subscriber, migration.id))
+        turn.release(migration.source, migration.subscriber, migration.id)
 
 
 def _named(migration: Migration) -> dict[str, str]:

@@ -11,7 +11,7 @@ from tocsin.coordinator.entities import Broker, Health, Step, Subscriber
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.snapshot import Place
-from tocsin.wire.link import Accepting, Register, Registered, Release
+from tocsin.wire.link import Accepting, Register, Registered
 
 
 def registered(turn: Turn, link: int, message: Register) -> None:
@@ -38,6 +38,7 @@ def _welcome(turn: Turn, link: int, message: Register) -> Broker:
         turn.close_link(broker, "this broker has registered over another connection")
         if broker.incarnation != message.incarnation:
             broker.health = Health.SUSPECT  # it died without our noticing
+    turn.registry.releases_lost(broker.id)
     broker.link, broker.heard_s = link, turn.now_s
     if broker.health in (Health.SUSPECT, Health.DEAD):
         liveness.returned(turn, broker)
@@ -55,33 +56,52 @@ def _match_sessions(turn: Turn, broker: BrokerId, online: set[SubscriberId]) -> 
         sessions.closed(turn, broker, one)
     for one in sorted(online):
         found = turn.registry.subscribers.get(one)
-        if found is None or found.session_at != broker:
+        if found is None or broker not in (found.session_at, found.home) or found.session_at != found.home:
             _session_seen(turn, broker, one, found)
 
 
 def _session_seen(turn: Turn, broker: BrokerId, identity: SubscriberId, found: Subscriber | None) -> None:
-    """It is connected there and we did not know. If it is connected elsewhere too, what we heard last stands."""
+    """It is connected there and we did not know. If another broker that is here said the same before, that stands."""
     arriving = turn.registry.moving.get(identity)
     expected = arriving is not None and arriving.target == broker
-    if found is None or found.session_at is None or found.home == broker or expected:
+    elsewhere = None if found is None or found.session_at in (None, broker) else found.session_at
+    if elsewhere is None or not turn.registry.brokers[elsewhere].linked or expected:
         sessions.opened(turn, broker, identity)
 
 
 def _match_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> None:
     for one in sorted(holds):
         found = turn.registry.subscribers.get(one)
-        if found is None or found.deleted or not _belongs(turn, broker, found):
-            turn.send(broker, Release(one))
+        if found is None or found.deleted:
+            turn.release(broker, one)
+        elif not _belongs(turn, broker, found):
+            _settle_stray(turn, broker, found)
     missing = []
     for one in list(turn.registry.hosted(broker)):
-        if one in holds:
-            continue
         found = turn.registry.subscribers[one]
+        if one in holds and not found.uncertain:
+            continue
         if found.deleted:
             turn.forget_subscriber(found)
         else:
             missing.append(found)
     turn.adopt(broker, missing)
+
+
+def _settle_stray(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
+    """Somebody who is here and holds it is worth more than a home that is away and may have lost it."""
+    home = None if subscriber.home is None else turn.registry.brokers.get(subscriber.home)
+    migration = turn.registry.moving.get(subscriber.id)
+    if migration is not None and migration.step is Step.RELEASING and (home is None or not home.linked):
+        turn.forget_migration(migration)
+        migration = None
+    if (home is None or not home.linked) and migration is None:
+        turn.note("subscriber stays where it was", subscriber=subscriber.id, broker=broker, instead_of=subscriber.home)
+        subscriber.uncertain = True
+        turn.set_home(subscriber, broker)
+        turn.adopt(broker, [subscriber])
+    else:
+        turn.release(broker, subscriber.id)
 
 
 def _belongs(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> bool:

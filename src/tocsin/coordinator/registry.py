@@ -26,6 +26,8 @@ class Registry:
         self._sessions: dict[BrokerId, dict[SubscriberId, None]] = {}
         self._involved: dict[tuple[BrokerId, bool], int] = {}
         """(broker, whether as target) → migrations under way."""
+        self._releasing: dict[BrokerId, dict[SubscriberId, int]] = {}
+        """Releases that were sent and not confirmed yet."""
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -37,6 +39,7 @@ class Registry:
         del self.brokers[broker]
         self._hosted.pop(broker, None)
         self._sessions.pop(broker, None)
+        self._releasing.pop(broker, None)
         self.generation += 1
 
     def accepting(self, broker: Broker) -> bool:
@@ -101,6 +104,26 @@ class Registry:
 
     def sessions(self, broker: BrokerId) -> dict[SubscriberId, None]:
         return self._sessions.get(broker, {})
+
+    # -- releases on their way -----------------------------------------------------------------------------------------
+
+    def release_sent(self, broker: BrokerId, subscriber: SubscriberId) -> None:
+        waiting = self._releasing.setdefault(broker, {})
+        waiting[subscriber] = waiting.get(subscriber, 0) + 1
+
+    def release_confirmed(self, broker: BrokerId, subscriber: SubscriberId) -> None:
+        waiting = self._releasing.get(broker, {})
+        left = waiting.pop(subscriber, 0) - 1
+        if left > 0:
+            waiting[subscriber] = left
+
+    def releases_lost(self, broker: BrokerId) -> None:
+        """Its link is gone; what it still holds it says when it registers."""
+        self._releasing.pop(broker, None)
+
+    def is_releasing(self, broker: BrokerId, subscriber: SubscriberId) -> bool:
+        """What this broker says of this subscriber's sessions was said before it heard that it has to let go."""
+        return subscriber in self._releasing.get(broker, {})
 
     # -- migrations ----------------------------------------------------------------------------------------------------
 

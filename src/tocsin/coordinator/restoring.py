@@ -30,7 +30,7 @@ def restore(turn: Turn, memory: Memory) -> dict[str, str]:
         turn.registry.add_subscriber(
             Subscriber(
                 subscriber.subscriber, subscriber.place, subscriber.coordinate, subscriber.home,
-                moved_at_s=subscriber.moved_at_s, deleted=subscriber.deleted,
+                moved_at_s=subscriber.moved_at_s, deleted=subscriber.deleted, uncertain=subscriber.uncertain,
             )
         )  # fmt: skip
     for held in memory.subscriptions:

@@ -1,6 +1,7 @@
 """Where subscribers are connected. A session is the truth: whoever has it open becomes home, the former home lets go.
 
 Of two sessions of one subscriber the later one counts; the earlier is closed as `moved` when its broker is released.
+What a broker says of a subscriber between our `Release` and its `Released` crossed it on the way: no longer true.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from tocsin.coordinator import migrations
 from tocsin.coordinator.entities import Health, Step
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.wire.link import Release
 
 
 def opened(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
+    if turn.registry.is_releasing(broker, subscriber):
+        return
     found = turn.known(subscriber)
     if found.deleted:
-        turn.send(broker, Release(subscriber))
+        turn.release(broker, subscriber)
         return
     turn.registry.begin_session(found, broker)
     migration = turn.registry.moving.get(subscriber)
@@ -35,12 +37,15 @@ def _move_in(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
     found = turn.registry.subscribers[subscriber]
     former = found.home
     migration = turn.registry.moving.get(subscriber)
-    if migration is not None:  # it had just moved and went on: the first source is told again when it registers
-        turn.send(migration.source, Release(subscriber, migration.id))
+    if migration is not None:  # it had just moved, and went on or back
+        if migration.source != broker:
+            turn.release(migration.source, subscriber, migration.id)
         turn.forget_migration(migration)
+    found.uncertain = found.uncertain or former is not None
     turn.set_home(found, broker)
+    turn.adopt(broker, [found])  # it may be about to hear that a preparation was abandoned, or hold an old state
     if former is not None:
-        turn.send(former, Release(subscriber))
+        turn.release(former, subscriber)
         turn.note("subscriber moved by itself", subscriber=subscriber, source=former, target=broker)
 
 
@@ -58,7 +63,7 @@ def wanted(turn: Turn, broker: BrokerId, subscriber: SubscriberId, identity: str
     """A broker asks what somebody holds who logged in there. It becomes home once it says that the session is open."""
     found = turn.known(subscriber)
     if found.deleted:
-        turn.send(broker, Release(subscriber))
+        turn.release(broker, subscriber)
         return
     migration = turn.registry.moving.get(subscriber)
     home = None if found.home is None else turn.registry.brokers.get(found.home)
@@ -83,10 +88,11 @@ def deleted(turn: Turn, subscriber: SubscriberId) -> None:
         return
     found.deleted = True
     turn.store_subscriber(found)
-    turn.send(home.id, Release(subscriber))
+    turn.release(home.id, subscriber)
 
 
 def released(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
+    turn.registry.release_confirmed(broker, subscriber)
     found = turn.registry.subscribers.get(subscriber)
     if found is None:
         return

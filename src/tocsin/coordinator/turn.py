@@ -26,7 +26,7 @@ from tocsin.coordinator.loads import Loads
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.wire.link import Adopt, FromCoordinator, SubscriberState
+from tocsin.wire.link import Adopt, FromCoordinator, Release, SubscriberState
 
 _ADOPTED_AT_ONCE = 200
 """Subscribers in one message."""
@@ -57,6 +57,10 @@ class Turn:
         self.effects.append(Send(known.id, known.link, message))
         return True
 
+    def release(self, broker: BrokerId | None, subscriber: SubscriberId, migration: str | None = None) -> None:
+        if broker is not None and self.send(broker, Release(subscriber, migration)):
+            self.registry.release_sent(broker, subscriber)
+
     def send_hand_over(self, migration: Migration) -> bool:
         source = self.registry.brokers.get(migration.source)
         target = self.registry.brokers.get(migration.target)
@@ -77,6 +81,7 @@ class Turn:
         if broker.link is not None:
             self.effects.append(CloseLink(broker.id, broker.link, reason))
             broker.link = None
+            self.registry.releases_lost(broker.id)
 
     # -- what is stored ------------------------------------------------------------------------------------------------
 
@@ -92,7 +97,7 @@ class Turn:
         self.effects.append(
             StoreSubscriber(
                 subscriber.id, subscriber.place, subscriber.coordinate, subscriber.home, subscriber.moved_at_s,
-                subscriber.deleted,
+                subscriber.deleted, subscriber.uncertain,
             )
         )  # fmt: skip
 

@@ -50,7 +50,7 @@ _subscribers = sa.Table(
     "coordinator_subscribers", _metadata,
     sa.Column("subscriber", _ID, primary_key=True), sa.Column("lat", sa.Double), sa.Column("lon", sa.Double),
     sa.Column("coordinate", sa.Text), sa.Column("home", _ID), sa.Column("moved_at_s", sa.Double),
-    sa.Column("deleted", sa.Boolean, nullable=False),
+    sa.Column("deleted", sa.Boolean, nullable=False), sa.Column("uncertain", sa.Boolean, nullable=False),
 )  # fmt: skip
 _subscriptions = sa.Table(
     "coordinator_subscriptions", _metadata,

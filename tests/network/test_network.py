@@ -31,13 +31,19 @@ def test_a_subscriber_gets_enriched_results_with_its_own_type(network: Network) 
         await network.publisher.publish("People", [{"name": "ann", "lat": 60.170, "lon": 24.940}])
         async with network.subscriber("ann", encoding="msgpack") as ann:
             near = await ann.subscribe("NearMe", {"me": "ann", "radius_m": 500}, type=Near)
-            await asyncio.sleep(0.5)  # ann's place is a batch of its own: let it enter its dataset before the report
+            await until(lambda: _people(network))
             await network.publish(next(network.kinds), "r1")
             [result] = await take(near, 1)
             assert isinstance(result.value, Near) and result.value.name == "ann"
             assert 100 < result.value.away_m < 150
 
     network.run(story())
+
+
+def _people(network: Network) -> bool:
+    """Whether ann's place has entered its dataset, which reports are joined with as it is when they are executed."""
+    said = network.cluster.get("/v1/datasets/People").json()
+    return bool(said["rows"])
 
 
 def test_what_cannot_be_subscribed_to_is_refused_with_a_code(network: Network) -> None:

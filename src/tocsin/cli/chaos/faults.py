@@ -38,24 +38,28 @@ class Fault:
 
     def __str__(self) -> str:
         lasting = f" for {self.lasting_s:.1f} s" if self.kind in (Kind.PAUSE, Kind.DRAIN, Kind.RETURN) else ""
-        return f"{self.kind} {self.target}{lasting}".replace("  ", " ")
+        target = "subscribers" if self.kind in _CLIENTS else self.target
+        return f"{self.kind} {target}{lasting}"
 
 
 _PROCESS = (Kind.KILL, Kind.PAUSE, Kind.RESTART)
-_CLIENTS = (Kind.MIGRATE, Kind.DROP, Kind.RETURN)
+_CLIENTS = (Kind.DROP, Kind.RETURN)
 
 
 def schedule(seed: int, rounds: int, round_s: float, brokers: Sequence[str], *, cluster: bool) -> Iterator[list[Fault]]:
-    """Each round hits a broker and the clients; every second one the coordinator, every third the data cluster."""
+    """Each round hits a broker and the clients; every second one the coordinator, every third the data cluster.
+
+    What is hit how is taken in turn, so that a few rounds see every kind; where and when is up to the dice.
+    """
     dice = random.Random(seed)
     for number in range(rounds):
         faults = [
             _fault(dice, round_s, _PROCESS[number % 3] if number < 3 else dice.choice(_PROCESS), dice.choice(brokers)),
             _fault(dice, round_s, dice.choice((Kind.MIGRATE, Kind.MIGRATE, Kind.DRAIN)), dice.choice(brokers)),
-            _fault(dice, round_s, dice.choice(_CLIENTS), dice.choice(brokers)),
+            _fault(dice, round_s, _CLIENTS[number % 2], dice.choice(brokers)),
         ]
         if number % 2 == 1:
-            faults.append(_fault(dice, round_s, dice.choice(_PROCESS), "coordinator"))
+            faults.append(_fault(dice, round_s, _PROCESS[number // 2 % 3], "coordinator"))
         if cluster and number % 3 == 2:
             faults.append(_fault(dice, round_s, _PROCESS[number // 3 % 3], "cluster"))
         yield sorted(faults, key=lambda fault: fault.at_s)

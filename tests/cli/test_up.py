@@ -31,16 +31,19 @@ class Up:
         self.log = root.parent / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*TOCSIN, "up", "--port", "0", "--json"], env=self.environment, stdout=subprocess.PIPE, stderr=log
+                [*TOCSIN, "up", "--brokers", "1", "--port", "0", "--json"],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log.read_text(encoding="utf-8")
         self.said = json.loads(line)
 
-    def run(self, *arguments: str, stdin: str = "") -> tuple[int, Any, str]:
+    def run(self, *arguments: str, stdin: str = "", at: str = "address") -> tuple[int, Any, str]:
         done = subprocess.run(
-            [*TOCSIN, *arguments, "--url", self.said["address"], "--json"],
+            [*TOCSIN, *arguments, "--url", self.said[at], "--json"],
             env=self.environment, input=stdin, capture_output=True, text=True, timeout=200, check=False,
         )  # fmt: skip
         return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
@@ -66,7 +69,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def test_the_emergency_city_is_applied_published_to_and_looked_at(up: Up) -> None:
-    assert up.said["token"].startswith("tocsin_")
+    assert up.said["token"].count(".") == 2, "signed by the coordinator"
+    assert list(up.said["brokers"]) == ["broker-1"]
     code, said, _ = up.run("apply", str(EXAMPLE))
     assert code == 0 and {change["action"] for change in said["changes"]} == {"created"}
     code, said, _ = up.run("apply", str(EXAMPLE))
@@ -91,6 +95,14 @@ def test_a_token_that_is_made_works_and_shows_up_in_no_log(up: Up) -> None:
     assert up.run("token", "revoke", made["id"])[0] == 0
     logged = up.log.read_text(encoding="utf-8")
     assert made["token"] not in logged and up.said["token"] not in logged
+
+
+def test_the_token_it_prints_is_good_at_all_of_them(up: Up) -> None:
+    code, said, errors = up.run("channels", "--token", up.said["token"])
+    assert code == 0, errors
+    code, said, errors = up.run("status", at="coordinator")
+    assert code == 0, errors
+    assert [(one["broker"], one["state"]) for one in said["brokers"]] == [("broker-1", "alive")]
 
 
 def test_a_problem_is_shown_where_it_is(up: Up, tmp_path: Path) -> None:

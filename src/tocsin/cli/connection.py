@@ -49,8 +49,11 @@ def cluster_token(url: str, token: str | None) -> str | None:
 
 
 def coordinator_token(url: str, token: str | None) -> str | None:
-    folder = Path(os.environ.get("TOCSIN_COORDINATOR_STATE", CoordinatorSettings().state))
-    return token or _local_token(url, folder)
+    """The same of the coordinator: where `tocsin up` puts it, or `tocsin coordinator` was told to."""
+    state = os.environ.get("TOCSIN_COORDINATOR_STATE")
+    root = os.environ.get("TOCSIN_ROOT")
+    folder = state or (f"{root}/coordinator" if root else CoordinatorSettings().state)
+    return token or _local_token(url, Path(folder))
 
 
 def ask(client: httpx.Client, method: str, path: str, **request: Any) -> Any:

@@ -61,6 +61,7 @@ class Connection:
         self._ssl = ssl
         self._outbox: asyncio.Queue[wire.FromSubscriber | None] = asyncio.Queue()
         self._closed = False
+        self._socket: ClientConnection | None = None
         self.task = asyncio.create_task(self._run())
 
     def send(self, message: wire.FromSubscriber) -> None:
@@ -70,6 +71,11 @@ class Connection:
         """What was sent before still goes out."""
         self._closed = True
         self._outbox.put_nowait(None)
+
+    def abort(self) -> None:
+        """Break it off without a word."""
+        if self._socket is not None:
+            self._socket.transport.abort()
 
     async def _run(self) -> None:
         reason = "reset"
@@ -92,6 +98,7 @@ class Connection:
     async def _talk(self, socket: ClientConnection) -> str:
         if self._closed:
             return "closed"
+        self._socket = socket
         self._opened()
         reading = asyncio.create_task(self._read(socket))
         writing = asyncio.create_task(self._write(socket))

@@ -200,6 +200,11 @@ class Subscriber:
             await asyncio.sleep(0.01)
         return self._session.serving.place.broker
 
+    def break_connections(self) -> None:
+        """As a network does that fails: for tests and drills. The session goes on over a new connection."""
+        for connection in self._connections.values():
+            connection.abort()
+
     def ack(self, notification: Result[Any] | Gap) -> None:
         """The application is done with this and everything before it, of its subscription."""
         cursor = Cursor.parse(notification.cursor)

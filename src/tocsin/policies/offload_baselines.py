@@ -1,11 +1,12 @@
 """PEER-LB and PEER-DRD, the baselines of [ePEER §3.3–3.4, §4.5.4], behind the interface of `offload.Balancer`.
 
-PEER lets subscribers connect to a random edge and balances whenever two edges differ by more than a tenth, overloaded
-or not. It chooses the subscriptions that relieve the offloading broker with the least side effect for the accepting
-one, and asks nobody how urgent their messages are. PEER-DRD is PEER with the priorities of DRD-LB.
+PEER lets subscribers connect to a random edge and balances whenever the loads of two edges differ by more than a tenth,
+overloaded or not. It chooses the subscriptions that relieve the offloading broker with the least side effect for the
+accepting one, and asks nobody how urgent their messages are. PEER-DRD is PEER with the priorities of DRD-LB.
 
-Undisclosed, and therefore ours: what a side effect is (load added there per load saved here), how ties are broken (at
-random, so that nobody's delay requirement is favoured), and that balancing ends at half the difference that starts it.
+Undisclosed, and therefore ours: any of the three metrics may differ; a side effect is load added there per load saved
+here, with ties broken at random, so that nobody's delay requirement is favoured; balancing ends at half the difference
+that starts it; and a bundle moves only if the loads of the two become more even by it (`settles`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tocsin.policies.offload_types import (
     BrokerReport,
     Bundle,
     BundleMove,
-    Load,
     LoadState,
     Metric,
     Offload,
     OffloadParams,
     OffloadPlan,
     OffloadSnapshot,
+    Utilisation,
     utilisation,
 )
 from tocsin.policies.partition_types import TopicName
@@ -44,6 +45,10 @@ class Peer:
     """True for PEER-DRD."""
     largest_first: bool = False
     """Instead of at random: another reading of PEER, for the sensitivity of its figures."""
+    settles: bool = True
+    """A move must make the pair more even over all metrics. The sum that measures it only falls, so on an unchanged
+    world balancing comes to rest. False: PEER as chapter 3 words it, which asks only that the taker is not overloaded;
+    then what was moved for one metric is moved back for another, without end."""
 
     def edge_for(
         self, topic: TopicName, edges: Sequence[BrokerReport], params: OffloadParams, rng: np.random.Generator
@@ -59,17 +64,19 @@ class Peer:
         low = [one for one in settled if one.state is LoadState.LOW]
         pairs = sorted(
             ((giver, taker) for giver in settled for taker in low if _is_triggered(giver, taker, params)),
-            key=lambda pair: (-_difference(*pair)[1], pair[0].broker, pair[1].broker),
+            key=lambda pair: (-_worst(pair[0].used, pair[1].used, params)[1], pair[0].broker, pair[1].broker),
         )
+        everyone = [one.used for one in snapshot.brokers if not one.is_head]
+        usual = Utilisation(*(sum(parts) / len(parts) for parts in zip(*everyone, strict=True)))
         offloads: list[Offload] = []
         taken: set[BrokerId] = set()
         for giver, taker in pairs:
             if giver.broker in taken or taker.broker in taken:
                 continue
-            moves = self._balance(giver, taker, snapshot.bundles.get(giver.broker, ()), params, rng)
+            moves = self._balance(giver, taker, snapshot.bundles.get(giver.broker, ()), usual, params, rng)
             if moves:
-                metric, gap = _difference(giver, taker)
-                why = f"{metric} differs by {100 * gap:.1f} points"
+                metric, gap = _worst(giver.used, taker.used, params)
+                why = f"{metric} differs by {100 * gap:.1f} %"
                 offloads.append(Offload(giver.broker, moves, why))
                 taken |= {giver.broker, taker.broker}
         over = [one.broker for one in settled if one.state is LoadState.OVERLOAD and one.broker not in taken]
@@ -80,24 +87,28 @@ class Peer:
         giver: BrokerReport,
         taker: BrokerReport,
         bundles: Sequence[Bundle],
+        usual: Utilisation,
         params: OffloadParams,
         rng: np.random.Generator,
     ) -> tuple[BundleMove, ...]:
         (candidate,) = candidates([taker], params.thresholds)
-        metric, gap = _difference(giver, taker)
+        metric, gap = _worst(giver.used, taker.used, params)
+        uneven = _unevenness(giver.used, taker.used, usual)
         given, accepted = giver.load, taker.load
         moves: list[BundleMove] = []
         for bundle in self._ordered(bundles, candidate, metric, rng):
             if gap <= params.balanced:
                 break
             influence = candidate.influence(bundle, bundle.load.out_bytes_per_s)
-            after = _gap(given.minus(bundle.load), giver, accepted.plus(influence), taker, metric)
-            if abs(after) < gap and influence.fits(candidate.room):
+            less = utilisation(given.minus(bundle.load), giver.capacity)
+            more = utilisation(accepted.plus(influence), taker.capacity)
+            if influence.fits(candidate.room) and (not self.settles or _unevenness(less, more, usual) < uneven):
                 moves.append(
                     BundleMove(bundle.topic, bundle.clients, giver.broker, taker.broker, taker.site, influence)
                 )
                 candidate.room = candidate.room.minus(influence)
-                given, accepted, gap = given.minus(bundle.load), accepted.plus(influence), after
+                given, accepted = given.minus(bundle.load), accepted.plus(influence)
+                gap, uneven = _gap(less, more, metric, params), _unevenness(less, more, usual)
         return tuple(moves)
 
     def _ordered(
@@ -117,19 +128,28 @@ class Peer:
 
 
 def _is_triggered(giver: BrokerReport, taker: BrokerReport, params: OffloadParams) -> bool:
-    gap = _difference(giver, taker)[1]
-    return gap > params.imbalance or (giver.state is LoadState.OVERLOAD and gap > params.balanced)
+    limit = params.balanced if giver.state is LoadState.OVERLOAD else params.imbalance
+    return _worst(giver.used, taker.used, params)[1] > limit
 
 
-def _difference(giver: BrokerReport, taker: BrokerReport) -> tuple[Metric, float]:
-    """The metric in which the giver is most above the taker."""
-    mine, theirs = giver.used, taker.used
-    metric = max(Metric, key=lambda one: mine.of(one) - theirs.of(one))
-    return metric, mine.of(metric) - theirs.of(metric)
+def _worst(high: Utilisation, low: Utilisation, params: OffloadParams) -> tuple[Metric, float]:
+    """The metric in which the first is most above the second, and by how much."""
+    metric = max(Metric, key=lambda one: _gap(high, low, one, params))
+    return metric, _gap(high, low, metric, params)
 
 
-def _gap(given: Load, giver: BrokerReport, accepted: Load, taker: BrokerReport, metric: Metric) -> float:
-    return utilisation(given, giver.capacity).of(metric) - utilisation(accepted, taker.capacity).of(metric)
+def _unevenness(one: Utilisation, other: Utilisation, usual: Utilisation) -> float:
+    """Σ of squares of each metric over its usual value. A pair's moves change no other broker's part of the sum."""
+    return sum(
+        (part / mean) ** 2 for used in (one, other) for part, mean in zip(used, usual, strict=True) if mean > 0.0
+    )
+
+
+def _gap(high: Utilisation, low: Utilisation, metric: Metric, params: OffloadParams) -> float:
+    points = high.of(metric) - low.of(metric)
+    if not params.imbalance_is_relative:
+        return points
+    return points / high.of(metric) if high.of(metric) > 0.0 else 0.0
 
 
 PEER_LB = Peer("peer-lb", by_delay=False)

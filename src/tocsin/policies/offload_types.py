@@ -9,7 +9,7 @@ out and messages to match (table 4-2). A head's matching is not measured: its ca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, NewType
@@ -125,7 +125,7 @@ class BrokerReport:
     state: LoadState
     load: Load
     capacity: Load
-    topics: frozenset[TopicName] = frozenset()
+    topics: Container[TopicName] = frozenset()
     """Topics it serves already: more clients of those cost it no more input or matching."""
 
     @property
@@ -197,7 +197,10 @@ class OffloadPlan:
 class OffloadParams:
     thresholds: Thresholds = field(default_factory=Thresholds)
     imbalance: float = 0.10
-    """PEER: a difference in utilisation that starts balancing between two brokers [ePEER §4.5.4]."""
+    """PEER: the difference between two brokers' loads that starts balancing between them [ePEER §4.5.4]."""
+    imbalance_is_relative: bool = True
+    """PEER: the difference is a share of the larger load, not points of utilisation. The thesis does not say. It
+    counts 202 offloads while clients register, most of it at loads so low that ten points are out of reach."""
     balanced: float = 0.05
     """Ours, PEER: the difference at which it stops. The thesis does not say; half the trigger keeps it from starting
     again at once."""

@@ -115,6 +115,8 @@ class SiteSimulation:
         self._topic_number = {topic: n for n, topic in enumerate(world.topics)}
         self._windows = [Window() for _ in world.edges]
         self._queued = np.zeros(len(world.edges))
+        """Messages received and not yet matched."""
+        self._excess = np.zeros(len(world.edges))
         self._seen: dict[tuple[SubscriberId, TopicName], tuple[OffloadSeen, float]] = {}
         self._busy_since: dict[BrokerId, float] = {}
         self._generation = 0
@@ -160,7 +162,8 @@ class SiteSimulation:
             self._rate = self.kernel.stream("rates").poisson(self._mean_rate * self._factor).astype(float)
             self._rate[[not seats for seats in self._seats]] = 0.0
             self._idle_ticks = 0
-        if self._idle_ticks >= 2 and not self._queued.any() and not self.migrations.busy:
+        if self._idle_ticks >= 2 and not self.migrations.busy:
+            self._queued = np.maximum(self._queued + self._excess, 0.0)
             self.log.used.append(self.log.used[-1])
             self.log.overloaded_s += self._overloaded_now
             self.log.limited_s += self._limited_now
@@ -182,7 +185,8 @@ class SiteSimulation:
 
     def _queue_up(self, measured: list[Load]) -> None:
         matched = np.array([load.matched_per_s for load in measured])
-        self._queued = np.maximum(self._queued + matched - self.world.matching_per_s, 0.0)
+        self._excess = matched - self.world.matching_per_s
+        self._queued = np.maximum(self._queued + self._excess, 0.0)
         self.log.used.append(tuple((matched / self.world.matching_per_s).tolist()))
 
     def _capacity(self, edge: int) -> Load:

@@ -135,7 +135,7 @@ class DamagedSite:
 
     def _published(self) -> Floats:
         joined = self._edge[self.audience.publisher_topic] >= 0
-        return np.minimum(self._offered, self._limit) * joined
+        return np.where(joined, np.minimum(self._offered, self._limit), 0.0)
 
     def _loads(self, rates: Floats) -> Floats:
         """Edge by (λ, μ, σ)."""

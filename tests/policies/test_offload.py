@@ -156,9 +156,8 @@ def test_a_busy_edge_gives_nothing_away() -> None:
 
 def test_subscribers_without_publishers_are_left_alone() -> None:
     silent = bundle("silent", 0, 50, sent=0, received=0, reach=Reach.NOBODY)
-    plan = DRD_LB.plan(
-        site(edge("full", [silent, bundle("a", 960, 1)]), edge("e", [], capacity=Load(2000, 2000, 2000)))
-    )
+    wide = edge("e", [], capacity=Load(2000, 2000, 2000))
+    plan = DRD_LB.plan(site(edge("full", [silent, bundle("a", 960, 1)]), wide))
     assert [move.topic for one in plan.offloads for move in one.moves] == ["a"]
 
 

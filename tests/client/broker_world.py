@@ -48,6 +48,8 @@ class Session:
     broker: str
     outbox: deque[wire.ToSubscriber] = field(default_factory=deque)
     positions: dict[SubscriptionId, Cursor] = field(default_factory=dict)
+    began: dict[SubscriptionId, Cursor] = field(default_factory=dict)
+    """A broker may repeat, but not from before where it was asked to begin."""
     logged_in: bool = False
 
 
@@ -150,7 +152,8 @@ class World:
     def broker_repeats(self, choice: int) -> None:
         for session in self._live(choice):
             name = NAMES[choice % len(NAMES)]
-            behind = [cursor for cursor in self.log[name] if cursor < session.positions.get(name, Cursor(0, 0))]
+            began, position = session.began.get(name, Cursor(9, 9)), session.positions.get(name, Cursor(0, 0))
+            behind = [cursor for cursor in self.log[name] if began <= cursor < position]
             if behind:
                 session.positions[name] = behind[-1 - choice % min(3, len(behind))]
             return
@@ -224,7 +227,7 @@ class World:
                     cursor = Cursor.parse(text)
                     assert cursor is not None
                     if choice % 4:  # else: a broker that does not know this subscription
-                        session.positions[name] = cursor
+                        session.positions[name] = session.began[name] = cursor
                 held = [self._held(session, name) for name in sorted(session.positions)]
                 session.outbox.append(
                     wire.LoggedIn(message.id, SubscriberId("u"), BrokerId(session.broker), "x", held, 10.0)
@@ -237,6 +240,7 @@ class World:
                 after = Cursor.parse(message.after) if message.after else Cursor(1, self.offset)
                 assert after is not None
                 session.positions.setdefault(name, after)
+                session.began.setdefault(name, after)
                 session.outbox.append(wire.Subscribed(message.id, self._held(session, name), True))
             case wire.Ack():
                 for name, text in message.cursors.items():

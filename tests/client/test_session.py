@@ -239,6 +239,20 @@ def test_a_broker_that_begins_later_than_asked_leaves_a_gap() -> None:
     assert [effect.message for effect in effects if hasattr(effect, "message")] == [wire.Gap(NAMES[0], held.cursor)]
 
 
+def test_a_cursor_into_data_that_is_no_more_is_a_gap_and_not_an_endless_silence() -> None:
+    remembered = Standing.at(NAMES[0], CHANNEL, {"name": NAMES[0]}, Cursor(1, 1_000))
+    world = World(SubscriberSession(lambda: 0.5, [remembered]))
+    world.happen(Started())
+    world.coordinator_answers(0)
+    world.connection_opens(0)
+    world.request_arrives(1)
+    world.message_arrives(0)
+    [number] = world.connections
+    world.happen(Received(number, wire.Gap(NAMES[0], "1-5")))
+    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-6", msgspec.Raw(b"{}"))))
+    assert [message.cursor for message in world.delivered] == ["1-5", "1-6"]
+
+
 def test_another_life_of_the_channel_is_never_taken_for_progress() -> None:
     standing = Standing.at(NAMES[0], CHANNEL, {}, Cursor(1, 10))
     standing.progressed(Cursor(2, 50))

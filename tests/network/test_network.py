@@ -115,7 +115,7 @@ def test_a_program_that_is_started_again_goes_on_where_it_was(network: Network, 
             first = await take(held, 2)
         assert state.stat().st_mode & 0o777 == 0o600
         await network.publish(kind, "3")
-        async with network.subscriber(state=state) as subscriber:
+        async with network.subscriber(user, state=state) as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind})
             await network.publish(kind, "4")
             again = await take(held, 2)
@@ -274,11 +274,11 @@ def test_nothing_is_lost_when_the_data_cluster_is_killed(network: Network) -> No
             await network.publish(kind, "0")
             network.stack.cluster.signal(signal.SIGKILL)
             publishing = asyncio.create_task(_stream(network, kind, 1, 6))
-            results = await take(held, 6, 85)
+            results = await take(held, 6, 200)
             await publishing
             assert sorted(one.value["id"] for one in results) == [f"{kind}-{number}" for number in range(6)]
 
-    network.run(story(), 120)
+    network.run(story(), 240)
 
 
 def test_a_subscriber_nobody_lets_in_is_told_so(network: Network) -> None:

@@ -68,6 +68,9 @@ class Holdings:
         """
         return {name: str(standing.handled) for name, standing in self.standings.items() if name not in self.leaving}
 
+    def handled(self) -> dict[SubscriptionId, Cursor]:
+        return {name: standing.handled for name, standing in self.standings.items()}
+
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def reconcile(self, listed: Iterable[wire.Held]) -> tuple[list[Ask], list[Effect]]:
@@ -186,10 +189,19 @@ class Holdings:
             case Arrival.NEW:
                 return [Deliver(message)], standing.parameters is None
 
-    def gap(self, message: wire.Gap) -> list[Effect]:
+    def gap(self, message: wire.Gap, asked: Cursor | None) -> list[Effect]:
+        """`asked` is where this connection was told to begin.
+
+        A gap that ends before it says that our cursor points past everything there is: the data cluster lost its data
+        or was replaced by another. Holding on to the cursor would mean taking all that comes for repeats, silently.
+        """
         cursor = Cursor.parse(message.cursor)
         standing = self.standings.get(message.subscription)
-        if cursor is None or standing is None or not standing.skipped(cursor):
+        if cursor is None or standing is None:
+            return []
+        if asked is not None and cursor < asked:
+            standing.restart(cursor)
+        elif not standing.skipped(cursor):
             return []
         return [Deliver(message)]
 

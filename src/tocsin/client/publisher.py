@@ -27,7 +27,7 @@ from tocsin.wire.errors import Code
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 1_000
-_PAUSE_S = (0.2, 30.0)
+_SHORTEST_S = 0.2
 
 Record = Any
 """A dict, a msgspec Struct, a dataclass, or JSON as bytes."""
@@ -65,7 +65,10 @@ class Published(msgspec.Struct):
 
 
 class Publisher:
-    """`give_up_s` is how long one batch is tried before `Unreachable` is raised; nothing is given up silently."""
+    """`give_up_s` is how long one batch is tried before `Unreachable` is raised; nothing is given up silently.
+
+    Pauses between tries double up to `longest_s`, unless the server asks for a longer one.
+    """
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class Publisher:
         token: str | None = None,
         *,
         give_up_s: float = 300.0,
+        longest_s: float = 30.0,
         verify: Any = True,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -85,6 +89,7 @@ class Publisher:
         )  # fmt: skip
         self.address = cluster.rstrip("/")
         self._give_up_s = give_up_s
+        self._longest_s = longest_s
         self._sleep = sleep
         self._clock_s = clock_s
 
@@ -113,8 +118,7 @@ class Publisher:
         path = f"/v1/datasets/{quote(dataset, safe='')}/records"
         body = b"\n".join(lines)
         deadline_s = self._clock_s() + self._give_up_s
-        pause_s, longest_s = _PAUSE_S
-        retries = 0
+        pause_s, retries = _SHORTEST_S, 0
         while True:
             try:
                 published = await self._send(path, body, headers)
@@ -129,7 +133,7 @@ class Publisher:
                     raise
             await self._sleep(wait_s)
             retries += 1
-            pause_s = min(longest_s, pause_s * 2)
+            pause_s = min(self._longest_s, pause_s * 2)
 
     async def _send(self, path: str, body: bytes, headers: dict[str, str]) -> Published:
         try:

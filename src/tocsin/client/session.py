@@ -39,6 +39,7 @@ from tocsin.client.events import (
 from tocsin.client.holdings import Ask, Asked, Holdings, LeaveAsked, ListAsked, ResumeAsked, WantAsked
 from tocsin.client.patience import Dice, Patience
 from tocsin.client.standing import Standing
+from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, SubscriptionId
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
@@ -60,6 +61,8 @@ class Line:
     heard_s: float = 0.0
     progress_s: float = 0.0
     holds: set[SubscriptionId] = field(default_factory=set)
+    began: dict[SubscriptionId, Cursor] = field(default_factory=dict)
+    """Where it was asked to begin."""
     asked: dict[int, Asked] = field(default_factory=dict)
     farewell: wire.Closing | None = None
 
@@ -89,6 +92,8 @@ class SubscriberSession:
         self.paused = False
         """The application has not taken what there is, so nothing is read: silence says nothing then."""
         self.ended = False
+        self.trouble = "no broker was asked for yet"
+        """What stands between this subscriber and a session, for whoever waits for one."""
         self._numbers = iter(range(1, 1 << 53))
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
@@ -119,6 +124,7 @@ class SubscriberSession:
             case NotLocated():
                 yield from self._not_located(event, now_s)
             case Opened(number) if (line := self.lines.get(number)) is not None:
+                line.began = self.holdings.handled()
                 yield Send(number, wire.Login(next(self._numbers), line.place.token, self.holdings.cursors()))
             case Received(number, message) if (line := self.lines.get(number)) is not None:
                 line.heard_s = now_s
@@ -154,6 +160,7 @@ class SubscriberSession:
 
     def _not_located(self, event: NotLocated, now_s: float) -> Iterator[Effect]:
         self._locating = False
+        self.trouble = event.message
         if self.serving is not None or self._coming is not None or self._stop_s is not None:
             return
         if not event.retry:
@@ -185,7 +192,7 @@ class SubscriberSession:
                 if unknown and ListAsked() not in line.asked.values():
                     yield from self._ask(self.holdings.ask(ListAsked()))
             case wire.Gap():
-                yield from self.holdings.gap(message)
+                yield from self.holdings.gap(message, line.began.get(message.subscription))
             case wire.Recovered():
                 if message.subscription in self.holdings.standings:
                     yield Deliver(message)
@@ -285,6 +292,7 @@ class SubscriberSession:
             yield from self._ask(self.holdings.unanswered())
             return
         message = message or (line.farewell.message if line.farewell else f"the connection ended: {reason}")
+        self.trouble = f"{line.place.broker} at {line.place.address}: {message}"
         if reason in (Code.UNAUTHENTICATED, "expired"):
             self._denied += 1
         if reason in _FINAL or self._denied >= self.patience.denials:
@@ -321,6 +329,8 @@ class SubscriberSession:
         for asked, request in asks:
             number = next(self._numbers)
             line.asked[number] = asked
+            if isinstance(asked, ResumeAsked):
+                line.began[asked.subscription] = self.holdings.standings[asked.subscription].handled
             yield Send(line.number, msgspec.structs.replace(request, id=number))
 
     def _acknowledge(self, now_s: float, *, everything: bool = False) -> Iterator[Effect]:

@@ -60,6 +60,11 @@ class Standing:
         self._receive(cursor)
         return True
 
+    def restart(self, cursor: Cursor) -> None:
+        """What this subscriber remembers is not there any more: results go on at an earlier place."""
+        self.received = self.handled = cursor
+        self.waiting.clear()
+
     def progressed(self, cursor: Cursor) -> None:
         """Nothing more before `cursor`. A later life of the channel is not progress of this one."""
         if cursor.epoch != self.received.epoch or cursor <= self.received:

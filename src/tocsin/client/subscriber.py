@@ -107,6 +107,8 @@ class Subscriber:
         self._givens: dict[SubscriptionId | None, Result[Any] | Gap] = {}
         """What each iterator gave last; None is the subscriber's own."""
         self._saved: memory.Memory | None = None
+        self._saving = asyncio.Lock()
+        """One at a time: an older memory must not be written over a newer one."""
         self.brokers_seen: list[BrokerId] = []
         """The brokers that served this subscriber, in order, each as often as a session began there."""
 
@@ -199,6 +201,11 @@ class Subscriber:
                 raise self._error
             await asyncio.sleep(0.01)
         return self._session.serving.place.broker
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no session, in words; what it was before this one if there is."""
+        return self._session.trouble
 
     def break_connections(self) -> None:
         """As a network does that fails: for tests and drills. The session goes on over a new connection."""
@@ -387,10 +394,11 @@ class Subscriber:
     async def _save(self, path: Path) -> None:
         if self.user is None:
             return
-        now = memory.of(self.user, self._session.holdings.standings.values())
-        if now != self._saved:
-            self._saved = now
-            await asyncio.to_thread(memory.save, path, now)
+        async with self._saving:
+            now = memory.of(self.user, self._session.holdings.standings.values())
+            if now != self._saved:
+                await asyncio.shield(asyncio.to_thread(memory.save, path, now))
+                self._saved = now
 
 
 class Subscription(Generic[T]):

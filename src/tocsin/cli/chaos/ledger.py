@@ -70,6 +70,18 @@ class Ledger:
             "gaps": self.gaps,
         }
 
+    def findings(self, most: int = 20) -> list[str]:
+        """What went wrong, for whoever looks for the reason. The same cursor twice was delivered twice; two cursors
+        were executed twice."""
+        found = []
+        for account in self.wanted:
+            cursors: dict[str, list[str]] = defaultdict(list)
+            for place, delivery in enumerate(self.deliveries[account]):
+                cursors[delivery.id].append(f"{delivery.cursor} (delivery {place})")
+            found += [f"{account}: {name} at {', '.join(at)}" for name, at in cursors.items() if len(at) > 1]
+            found += [f"{account}: {name} is lost" for name in self.expected(account) - cursors.keys()]
+        return found[:most]
+
     def _out_of_order(self, account: Account) -> int:
         """Cursors must rise; and an execution must not bring what was acknowledged before an earlier one's records.
 

@@ -57,14 +57,17 @@ class ChaosSettings:
 
 
 class ChaosRun:
-    def __init__(self, settings: ChaosSettings, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: ChaosSettings, folder: Path, tell: Callable[[str], None], stack: Stack | None = None
+    ) -> None:
+        """On a network of its own, or on one that is running."""
         self._settings = settings
         self._folder = folder
         self._tell = tell
         self._dice = random.Random(settings.seed + 1)
         self.ledger = Ledger()
         self.faults: Counter[str] = Counter()
-        self.stack = Stack(
+        self.stack = stack or Stack(
             StackSettings(
                 folder / "data", settings.brokers, free_ports=True, logs=folder, coordinator=_COORDINATOR,
                 broker=_BROKER, cluster={"master": "local[2]", "spark": "spark.driver.memory=1g", "heartbeat-s": "2"},
@@ -79,17 +82,17 @@ class ChaosRun:
         self._tell(f"starting a data cluster, a coordinator and {self._settings.brokers} brokers in {self._folder}")
         try:
             await self.stack.start()
-            return await self._with_stack() | {"took_s": round(time.monotonic() - began_s, 1)}
+            return await self.on_running_stack() | {"took_s": round(time.monotonic() - began_s, 1)}
         finally:
             await self.stack.stop()
 
-    async def _with_stack(self) -> dict[str, Any]:
+    async def on_running_stack(self) -> dict[str, Any]:
         stack = self.stack
         headers = {"Authorization": f"Bearer {stack.admin_token()}"}
         async with (
             httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=5.0) as self._coordinator,
             httpx.AsyncClient(base_url=stack.cluster_url, headers=headers, timeout=60.0) as cluster,
-            Publisher(stack.cluster_url, stack.admin_token(), give_up_s=600.0) as publisher,
+            Publisher(stack.cluster_url, stack.admin_token(), give_up_s=600.0, longest_s=2.0) as publisher,
         ):
             text = APPLICATION + (REPETITIVE if self._settings.repetitive else "")
             (await cluster.post("/v1/applications", json={"text": text})).raise_for_status()
@@ -117,7 +120,7 @@ class ChaosRun:
         (self._folder / "clients").mkdir()
         members = []
         for number in range(self._settings.subscribers):
-            user, kind, least = f"user-{number}", KINDS[number % len(KINDS)], 4 + number % 5
+            user, kind, least = f"chaos-{number}", KINDS[number % len(KINDS)], 4 + number % 5
             wishes: list[tuple[str, str, dict[str, Any]]] = [("kind", "PingsOfKind", {"kind": kind})]
             self.ledger.wanted[user, "kind"] = lambda ping, kind=kind: ping.kind == kind  # type: ignore[misc]
             if self._settings.repetitive and number % 3 == 0:
@@ -150,6 +153,7 @@ class ChaosRun:
             settings.seed, settings.rounds, settings.round_s, list(self.stack.brokers), cluster=settings.cluster_faults
         )
         for number, faults in enumerate(plan, 1):
+            await self._all_up()  # or the next faults would hit what is not there
             began_s = time.monotonic()
             self._tell(f"round {number}: {', '.join(map(str, faults))}")
             for fault in faults:
@@ -161,6 +165,9 @@ class ChaosRun:
             delivered = sum(map(len, self.ledger.deliveries.values()))
             self._tell(f"  {len(self.ledger.published):,} published, {delivered:,} delivered")
         await asyncio.gather(*self._under_way)
+
+    async def _all_up(self) -> None:
+        await asyncio.gather(*(child.ready(240.0) for child in self.stack.children))
 
     async def _inject(self, fault: Fault, crowd: Crowd) -> None:
         chosen = [member for member in crowd.members if self._dice.random() < fault.share]
@@ -219,7 +226,7 @@ class ChaosRun:
 
     async def _drain(self, crowd: Crowd) -> None:
         self._tell("no more faults: waiting for what is on its way")
-        await asyncio.gather(*(child.ready(240.0) for child in self.stack.children))
+        await self._all_up()
         deadline_s = time.monotonic() + self._settings.drain_s
         tell_s = 0.0
         while (missing := self.ledger.missing()) and time.monotonic() < deadline_s:
@@ -239,6 +246,7 @@ class ChaosRun:
             "publisher_retries": self._retries,
             "starts": {child.name: child.starts for child in self.stack.children},
             "errors": sorted({error for member in crowd.members for error in member.errors}),
+            "findings": self.ledger.findings(),
             "seed": self._settings.seed,
         }
 

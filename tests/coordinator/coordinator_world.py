@@ -117,7 +117,7 @@ class ModelBroker:
                 self.give_up(migration)
 
     def hold(self, state: SubscriberState) -> None:
-        held = self.holds.setdefault(state.subscriber, {})
+        held = self.holds.setdefault(state.subscriber, {})  # with nothing in it, if it holds nothing
         for one in state.subscriptions:
             held.setdefault(one.subscription, one)
 

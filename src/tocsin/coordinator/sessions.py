@@ -71,7 +71,7 @@ def wanted(turn: Turn, broker: BrokerId, subscriber: SubscriberId, identity: str
         turn.set_home(found, broker)
     elif found.home != broker and migration is None:
         migrations.claim(turn, identity, found, broker)
-    turn.adopt(broker, [found])
+    turn.adopt(broker, [found], asked=True)
 
 
 def deleted(turn: Turn, subscriber: SubscriberId) -> None:

@@ -72,10 +72,13 @@ class Turn:
         )
         return True
 
-    def adopt(self, broker: BrokerId, subscribers: Sequence[Subscriber]) -> None:
-        for start in range(0, len(subscribers), _ADOPTED_AT_ONCE):
-            states: list[SubscriberState] = [one.state() for one in subscribers[start : start + _ADOPTED_AT_ONCE]]
-            self.send(broker, Adopt(states))
+    def adopt(self, broker: BrokerId, subscribers: Sequence[Subscriber], *, asked: bool = False) -> None:
+        """Of somebody who holds nothing there is nothing to serve before it logs in, unless the broker asked."""
+        states: list[SubscriberState] = [
+            one.state() for one in subscribers if asked or one.subscriptions or one.webhook
+        ]
+        for start in range(0, len(states), _ADOPTED_AT_ONCE):
+            self.send(broker, Adopt(states[start : start + _ADOPTED_AT_ONCE]))
 
     def close_link(self, broker: Broker, reason: str) -> None:
         if broker.link is not None:

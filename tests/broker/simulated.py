@@ -283,7 +283,7 @@ class SimulatedNetwork:
             identity = subscription(order.parameters["kind"])
             held.add(identity)
             self.handle(broker, seen.BackendGranted(order.key, order.channel, identity, self.cluster.head))
-        else:
+        elif order.subscription not in self.brokers[broker].world.backends:
             held.discard(order.subscription)
 
     def answer_fetch(self, place: tuple[BrokerId, int]) -> None:

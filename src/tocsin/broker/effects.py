@@ -68,7 +68,7 @@ class AskBackend:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseBackend:
-    """After every `AskBackend` that came before it."""
+    """After every `AskBackend` that came before it; not if it is held again by the time its turn comes."""
 
     channel: ChannelName
     subscription: SubscriptionId

@@ -84,11 +84,18 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelFetch:
+    """Nobody waits for the rest of it; no event is expected any more."""
+
+    fetch: int
+
+
+@dataclass(frozen=True, slots=True)
 class TellCoordinator:
     message: FromBroker
 
 
 Effect = (
     Deliver | SendMessage | AnswerCall | AskDrained | CloseSession | CallWebhook
-    | AskBackend | ReleaseBackend | Fetch | TellCoordinator
+    | AskBackend | ReleaseBackend | Fetch | CancelFetch | TellCoordinator
 )  # fmt: skip

@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from tocsin.broker import events as seen
-from tocsin.broker.effects import AskBackend, Fetch, ReleaseBackend
+from tocsin.broker.effects import AskBackend, CancelFetch, Fetch, ReleaseBackend
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.runtime.backoff import delay_s
@@ -117,6 +117,7 @@ class DataClusterLink:
         self._orders: deque[AskBackend | ReleaseBackend] = deque()
         self._ordered = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fetches: dict[int, asyncio.Task[None]] = {}
         self._sequence: int | None = None
         self._log = logger()
         self.connected = False
@@ -136,10 +137,11 @@ class DataClusterLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.aclose()
 
-    def in_background(self, work: Any) -> None:
-        task = asyncio.create_task(work)
+    def in_background(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _headers(self) -> dict[str, str]:
         token = self._process.settings.secret("cluster")
@@ -246,7 +248,13 @@ class DataClusterLink:
     # -- results ---------------------------------------------------------------------------------------------------
 
     def fetch(self, effect: Fetch) -> None:
-        self.in_background(self._fetch(effect))
+        task = self._fetches[effect.fetch] = self.in_background(self._fetch(effect))
+        task.add_done_callback(lambda _: self._fetches.pop(effect.fetch, None))
+
+    def cancel_fetch(self, effect: CancelFetch) -> None:
+        """Ends the request, so the data cluster does not go on reading for nobody."""
+        if (task := self._fetches.get(effect.fetch)) is not None:
+            task.cancel()
 
     async def _fetch(self, effect: Fetch) -> None:
         try:

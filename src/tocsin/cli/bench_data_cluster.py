@@ -69,6 +69,7 @@ class EmulatedCluster:
         app = Starlette(
             routes=[
                 Route("/v1/subscriptions", self._subscribe, methods=["POST"]),
+                Route("/v1/subscriptions", self._list, methods=["GET"]),
                 Route("/v1/subscriptions/delete", self._unsubscribe, methods=["POST"]),
                 Route("/v1/results", self._results, methods=["POST"]),
                 WebSocketRoute("/v1/brokers/{broker}/announcements", self._announcements),
@@ -153,6 +154,11 @@ class EmulatedCluster:
         answer = [{"id": one, "cursor": str(channel.head), "created": one not in held} for one in ids]
         held.update(ids)
         return Response(_encode(answer))
+
+    async def _list(self, request: Request) -> Response:
+        channel = next(iter(self.channels.values())).name
+        held = [{"id": one, "channel": channel} for one in self.held.get(request.query_params["broker"], ())]
+        return Response(_encode({"subscriptions": held, "next": None}))
 
     async def _unsubscribe(self, request: Request) -> Response:
         unwanted = msgspec.json.decode(await request.body())

@@ -119,7 +119,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def the_cache_is_bounded(self) -> None:
-        for core in getattr(self, "network", None).brokers.values() if hasattr(self, "network") else ():
+        for core in self.network.brokers.values() if hasattr(self, "network") else ():
             assert 0 <= core.world.cache.used_bytes <= core.world.cache.limit_bytes
 
     def teardown(self) -> None:

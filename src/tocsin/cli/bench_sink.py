@@ -72,7 +72,8 @@ class Line:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         self.socket.sendall(frame(json.dumps(request).encode()))
-        answer = self.message()
+        while (answer := self.message()).get("id") != request["id"]:
+            pass  # progress, perhaps
         if answer.get("type") in ("refused", "closing"):
             raise ConnectionError(f"the broker refused: {answer}")
         return answer
@@ -121,7 +122,7 @@ def connect_mosquitto(port: int, number: int) -> Line:
 class Sink:
     """Counts what arrives into eight bytes of shared memory that the benchmark watches."""
 
-    def __init__(self, lines: list[Line], counter: mmap.mmap) -> None:
+    def __init__(self, lines: list[Line], counter: mmap.mmap, checked: int) -> None:
         self._counter = counter
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
@@ -133,7 +134,7 @@ class Sink:
             place = line.socket.fileno()
             self._sockets[place] = line.socket
             self._tails[place] = line.rest
-            if index < CHECKED:
+            if index < checked:
                 self._numbers[place] = -1
             self._poll.register(place, select.EPOLLIN)
 
@@ -177,8 +178,8 @@ class Sink:
 
 
 def main() -> None:
-    """Arguments as JSON: kind, port, tokens or sessions, subscriptions, sources, counter."""
-    given = json.loads(sys.argv[1])
+    """Takes a JSON file: kind, port, tokens or sessions, subscriptions, sources, counter."""
+    given = json.loads(Path(sys.argv[1]).read_bytes())
     lines: list[Line] = []
     if given["kind"] == "broker":
         tokens = Path(given["tokens"]).read_text(encoding="utf-8").split()
@@ -192,7 +193,7 @@ def main() -> None:
         lines = [connect_mosquitto(given["port"], number) for number in range(given["sessions"])]
     with Path(given["counter"]).open("r+b") as file:
         counter = mmap.mmap(file.fileno(), 8)
-    sink = Sink(lines, counter)
+    sink = Sink(lines, counter, given.get("checked", CHECKED))
     print("ready", flush=True)
     sink.run(sys.stdin.fileno())
 

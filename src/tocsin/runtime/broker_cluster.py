@@ -321,9 +321,12 @@ class _Unavailable(Exception):
         self.code = code
 
 
+_dice = random.Random()
+
+
 def jittered_s(failures: int) -> float:
     """Never all at the same moment, when many wait for the same one."""
-    return min(LONGEST_S, delay_s(failures)) * random.uniform(0.5, 1.0) if failures else 0.1
+    return min(LONGEST_S, delay_s(failures)) * _dice.uniform(0.5, 1.0) if failures else 0.1
 
 
 def tls_context(address: str, ca: str | None) -> ssl.SSLContext | None:

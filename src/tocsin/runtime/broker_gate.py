@@ -73,6 +73,8 @@ class Gate:
         if not token:
             raise TocsinError(Code.UNAUTHENTICATED, "send a token with the scope subscribe")
         found = await self.keys.claims(token, self.process.now_s(), audience=self.process.id)
+        if found is None and not self.keys.ready:
+            raise TocsinError(Code.NOT_READY, "this broker has no keys to check tokens with yet", retry_after_s=2)
         return self.checked(found)
 
     @staticmethod

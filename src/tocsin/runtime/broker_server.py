@@ -19,6 +19,7 @@ from tocsin.runtime.broker_metrics import BrokerMetrics
 from tocsin.runtime.broker_process import BrokerProcess
 from tocsin.runtime.broker_settings import BrokerSettings
 from tocsin.runtime.broker_socket import socket_class
+from tocsin.runtime.broker_webhooks import WebhookCalls
 from tocsin.runtime.listening import Server, listen, shown, stop_on_signals
 from tocsin.runtime.logs import logger
 from tocsin.runtime.trusted_keys import TrustedKeys
@@ -39,7 +40,8 @@ class BrokerServer:
         self.keys = make_keys(settings)
         self.gate = Gate(self.process, self.keys)
         self.metrics = BrokerMetrics()
-        self.api = Api(self.gate, self.metrics)
+        self.webhooks = WebhookCalls(self.process, self.metrics)
+        self.api = Api(self.gate, self.metrics, self.webhooks)
         self.cluster = DataClusterLink(self.process)
         self.coordinator = None if settings.coordinator is None else CoordinatorSocket(self.process)
         self.address = ""
@@ -90,6 +92,7 @@ class BrokerServer:
     async def _start(self) -> None:
         self.process.cluster = self.cluster
         self.process.coordinator = self.coordinator
+        self.process.webhooks = self.webhooks
         self.process.start(self.address)
         self.metrics.watch(self.process, lambda: len(self.gate.waiting), lambda: self.cluster.connected)
         await self.keys.start()
@@ -103,6 +106,7 @@ class BrokerServer:
         await self.process.stop()
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
+        await self.webhooks.stop()
         if self.coordinator is not None:
             await self.coordinator.stop()
         await self.cluster.stop()

@@ -31,6 +31,8 @@ from tocsin.wire.errors import Code, TocsinError
 PATHS = frozenset({"/v1/session", "/v1", "/v1/", "/"})
 """`/v1/session` is its name; an address without a path is understood too."""
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_VIOLATION_S = 0.5
+"""How long one that broke the rules gets to read why, before the connection ends under it."""
 _CLOSE_S = 5.0
 """How long the other side gets to answer a close."""
 _REQUESTS: dict[Encoding, Any] = {
@@ -65,7 +67,8 @@ class SubscriberSocket(asyncio.Protocol):
     """uvicorn makes one for each upgrade and feeds it the request it had read."""
 
     __slots__ = (
-        "_encoding", "_loop", "_paused", "_reader", "_session", "_state", "_subscriber", "_token", "_transport",
+        "_deaf", "_encoding", "_loop", "_paused", "_reader", "_session", "_state", "_subscriber", "_token",
+        "_transport",
     )  # fmt: skip
     gate: ClassVar[Gate]
     encode: ClassVar[MessageEncoder]
@@ -79,6 +82,7 @@ class SubscriberSocket(asyncio.Protocol):
         self._token: str | None = None
         self._reader: FrameReader | None = None
         self._paused = False
+        self._deaf = False
         self._transport: asyncio.Transport
 
     # -- the transport's side --------------------------------------------------------------------------------------
@@ -120,9 +124,13 @@ class SubscriberSocket(asyncio.Protocol):
         reader = self._reader
         if reader is None:
             reader = self._reader = FrameReader(self.gate.process.settings.frame_bytes)
+        if self._deaf:
+            return
         for message in reader.feed(data):
             if isinstance(message, Violation):
+                self._deaf = True  # where the next frame begins is anybody's guess
                 self._close_with(message.code, "too_large" if message.code == 1009 else "bad_request", message.message)
+                self._loop.call_later(_VIOLATION_S, self._transport.close)
                 return
             self._framed(*message)
 
@@ -259,8 +267,8 @@ class SubscriberSocket(asyncio.Protocol):
             self._let_in(request, claims)
 
     def _not_let_in(self, request: int, error: TocsinError) -> None:
-        self._refuse(request, error.code, error.message)
-        self._close_with(*_closing("unauthenticated"), error.message)
+        self._refuse(request, error.code, error.message, error.retry_after_s)
+        self._close_with(*_closing("draining" if error.code.retry else "unauthenticated"), error.message)
 
     def _let_in(self, request: wire.Login, claims: Claims) -> None:
         try:

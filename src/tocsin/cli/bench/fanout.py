@@ -135,8 +135,10 @@ async def sink(folder: Path, **given: Any) -> AsyncIterator[Callable[[], int]]:
     file.write_bytes(bytes(8))
     with file.open("r+b") as opened:
         counter = mmap.mmap(opened.fileno(), 8)
+    order = folder / "sink.json"
+    order.write_text(json.dumps(given | {"counter": str(file)}), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tocsin.cli.bench_sink", json.dumps(given | {"counter": str(file)}),
+        sys.executable, "-m", "tocsin.cli.bench_sink", str(order),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None and process.stdin is not None

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 import tocsin
-from tocsin.runtime.broker_http import status, subscriptions
+from tocsin.runtime.broker_http import asyncapi, status, stream, subscriptions, webhook
 from tocsin.runtime.broker_http.api import Api
 from tocsin.runtime.broker_http.door import PART, make_door
 from tocsin.runtime.http_answers import answer_errors
@@ -31,7 +31,7 @@ def make_routes(api: Api) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.api = api
-    for module in (subscriptions, status):
+    for module in (subscriptions, stream, webhook, status, asyncapi):
         app.include_router(module.router)
     answer_errors(app)
     app.add_exception_handler(Exception, make_internal_handler(PART))

@@ -9,17 +9,19 @@ from starlette.requests import HTTPConnection
 from tocsin.model.ids import SubscriberId
 from tocsin.runtime.broker_gate import Gate
 from tocsin.runtime.broker_metrics import BrokerMetrics
+from tocsin.runtime.broker_webhooks import WebhookCalls
 from tocsin.runtime.credentials import Claims
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 
 
 class Api:
-    def __init__(self, gate: Gate, metrics: BrokerMetrics) -> None:
+    def __init__(self, gate: Gate, metrics: BrokerMetrics, webhooks: WebhookCalls) -> None:
         self.gate = gate
         self.process = gate.process
         self.settings = gate.process.settings
         self.metrics = metrics
+        self.webhooks = webhooks
         self.stopping = False
 
 

@@ -27,7 +27,8 @@ class Draining:
         elapsed_s = 0.0 if self._at_s is None else turn.now_s - self._at_s
         self._at_s = turn.now_s
         rules = turn.rules
-        self._allowed = min(rules.migrations_per_broker, self._allowed + elapsed_s * rules.drain_per_s)
+        most = min(rules.migrations_per_broker, max(1.0, rules.drain_per_s))
+        self._allowed = min(most, self._allowed + elapsed_s * rules.drain_per_s)
         for broker in list(turn.registry.brokers.values()):
             if broker.draining and broker.health in (Health.ALIVE, Health.PROBATION):
                 self._move_some(turn, arbiter, broker)

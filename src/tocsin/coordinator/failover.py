@@ -24,7 +24,9 @@ class Failover:
     def check_time(self, turn: Turn) -> None:
         elapsed_s = 0.0 if self._at_s is None else turn.now_s - self._at_s
         self._at_s = turn.now_s
-        self._allowed = min(_AT_ONCE, self._allowed + elapsed_s * turn.rules.failover_per_s)
+        # What is not used is saved up for a second at most: a rate is a rate also after a quiet year.
+        most = min(_AT_ONCE, max(1.0, turn.rules.failover_per_s))
+        self._allowed = min(most, self._allowed + elapsed_s * turn.rules.failover_per_s)
         for broker in list(turn.registry.brokers.values()):
             if broker.health is Health.DEAD:
                 self._replace_some(turn, broker)

@@ -65,10 +65,10 @@ class Loads:
                 del self._told_by[subscription]
                 del self.rates[subscription]
 
-    def given(self, broker: BrokerId, subscriber: Subscriber, hosted: int) -> None:
-        """A subscriber was sent there."""
+    def given(self, broker: BrokerId, subscriber: Subscriber, subscribers: int) -> None:
+        """A subscriber was sent there; of `subscribers` in all, it is taken for an average one at least."""
         load = self.of(broker)
-        mean = load.out_bytes_per_s / hosted if hosted else 0.0
+        mean = sum(one.out_bytes_per_s for one in self.brokers.values()) / max(1, subscribers)
         expected = max(2 * self.demand(subscriber), mean, _LEAST_BYTES_PER_S)
         load.given[subscriber.id] = (expected, load.reports)
 

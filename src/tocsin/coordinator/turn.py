@@ -132,7 +132,7 @@ class Turn:
             self.loads.taken(subscriber.home, subscriber.id)
             subscriber.moved_at_s = self.now_s
         self.registry.set_home(subscriber, home)
-        self.loads.given(home, subscriber, len(self.registry.hosted(home)))
+        self.loads.given(home, subscriber, len(self.registry.subscribers))
         self.store_subscriber(subscriber)
 
     def forget_subscriber(self, subscriber: Subscriber) -> None:

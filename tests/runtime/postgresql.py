@@ -1,0 +1,75 @@
+"""A PostgreSQL of our own for tests: in a folder of its own, on a socket of its own, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_USERS = ("postgres", "nobody")
+"""PostgreSQL refuses to run as root; one of these does it instead."""
+
+
+def binaries() -> Path | None:
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    found = str(installed[-1]) if installed else shutil.which("initdb")
+    return None if found is None else Path(found).resolve().parent
+
+
+def why_not() -> str | None:
+    """Why no PostgreSQL can be started here."""
+    if binaries() is None:
+        return "PostgreSQL is not installed (make system installs it)"
+    if os.geteuid() == 0 and _as_user() is None:
+        return "PostgreSQL does not run as root, and there is no other user to run it as"
+    return None
+
+
+def _as_user() -> tuple[str, list[str]] | None:
+    """(user, what to put before a command to run it as that user)."""
+    setpriv = shutil.which("setpriv")
+    for name in _USERS:
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        if setpriv is not None:
+            return name, [setpriv, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    return None
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """The SQLAlchemy URL of a fresh server."""
+    where = binaries()
+    assert where is not None
+    folder = Path(tempfile.mkdtemp(prefix="tocsin-pg-"))
+    before: list[str] = []
+    if os.geteuid() == 0:
+        user = _as_user()
+        assert user is not None
+        name, before = user
+        shutil.chown(folder, name)
+    environment = {**os.environ, "HOME": str(folder), "LC_ALL": "C"}
+
+    def run(*command: str) -> None:
+        subprocess.run(
+            [*before, *command], check=True, env=environment, cwd=folder, stdout=subprocess.DEVNULL, timeout=60
+        )
+
+    data = str(folder / "data")
+    options = f"-c listen_addresses='' -c fsync=off -c unix_socket_directories={folder} -c max_connections=20"
+    try:
+        run(str(where / "initdb"), "-D", data, "-U", "tocsin", "-A", "trust", "--no-sync", "-E", "UTF8")
+        run(str(where / "pg_ctl"), "-D", data, "-l", str(folder / "log"), "-o", options, "-w", "start")
+        try:
+            yield f"postgresql+psycopg://tocsin@/postgres?host={folder}"
+        finally:
+            run(str(where / "pg_ctl"), "-D", data, "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -65,6 +65,20 @@ def test_nobody_there_is_said_plainly(command: tuple[str, ...]) -> None:
     assert last_line(result)["error"]["code"] == "not_ready"
 
 
+def test_a_subscriber_without_a_coordinator_says_so_and_gives_up() -> None:
+    result = run("subscribe", "C", "kind=fire", "--url", NOBODY, "--token", "x", "--give-up-s", "0.3", "--json")
+    assert result.exit_code == 1 and last_line(result)["error"]["code"] == "not_ready"
+    assert "no coordinator at http://127.0.0.1:9" in result.stderr
+
+
+def test_parameters_are_json_if_they_can_be_and_text_otherwise() -> None:
+    from tocsin.cli.commands.subscribe import parsed
+
+    given = parsed(["kind=fire", "radius_m=500", 'name="5"', "near=true", "note=a=b"])
+    assert given == {"kind": "fire", "radius_m": 500, "name": "5", "near": True, "note": "a=b"}
+    assert run("subscribe", "C", "kind", "--url", NOBODY).exit_code == 1
+
+
 def test_settings_that_cannot_be_are_refused_before_anything_starts() -> None:
     result = run("cluster", "--host", "0.0.0.0", "--json")
     assert result.exit_code == 1 and "tls_cert" in last_line(result)["error"]["message"]

@@ -275,7 +275,20 @@ class Subscriber:
     def _happen(self, event: Event) -> None:
         for effect in self._session.handle(event, self._now_s()):
             self._perform(effect)
-        self._schedule()
+        if not self._timer_suffices(event):
+            self._schedule()
+
+    def _timer_suffices(self, event: Event) -> bool:
+        """The common events bring nothing forward; looking for what is due next for each of them would cost more."""
+        if self._timer is None:
+            return False
+        match event:
+            case Received(message=wire.Result() | wire.Progress()):
+                return True
+            case Handled():
+                return self._timer.when() <= self._loop.time() + self._session.patience.ack_s
+            case _:
+                return False
 
     def _schedule(self) -> None:
         if self._timer is not None:

@@ -67,6 +67,8 @@ class ChaosRun:
         self._dice = random.Random(settings.seed + 1)
         self.ledger = Ledger()
         self.faults: Counter[str] = Counter()
+        self._answers: Counter[str] = Counter()
+        """Of the coordinator, to what was asked of it."""
         self.stack = stack or Stack(
             StackSettings(
                 folder / "data", settings.brokers, free_ports=True, logs=folder, coordinator=_COORDINATOR,
@@ -212,9 +214,13 @@ class ChaosRun:
     async def _ask(self, path: str, body: dict[str, Any]) -> bool:
         """False if the coordinator is away or says no: both are part of the game."""
         try:
-            return (await self._coordinator.post(path, json=body)).is_success
-        except httpx.HTTPError:
+            response = await self._coordinator.post(path, json=body)
+        except httpx.HTTPError as error:
+            self._answers[f"none: {type(error).__name__}"] += 1
             return False
+        said = "done" if response.is_success else str(response.json().get("error", {}).get("message"))
+        self._answers[f"{response.status_code} {said}"] += 1
+        return response.is_success
 
     async def _insist(self, path: str, body: dict[str, Any]) -> None:
         for _ in range(60):
@@ -244,6 +250,7 @@ class ChaosRun:
             "faults": dict(sorted(self.faults.items())),
             "sessions": dict(sorted(brokers.items())),
             "publisher_retries": self._retries,
+            "coordinator_said": dict(self._answers.most_common(12)),
             "starts": {child.name: child.starts for child in self.stack.children},
             "errors": sorted({error for member in crowd.members for error in member.errors}),
             "findings": self.ledger.findings(),

@@ -27,6 +27,7 @@ def subscribe(
     count: Annotated[int | None, typer.Option(help="Stop after this many results.", min=1)] = None,
     state: Annotated[Path | None, typer.Option(help="Remember cursors in this file and resume from it.")] = None,
     after: Annotated[str | None, typer.Option(help="Begin at this cursor rather than now.")] = None,
+    give_up_s: Annotated[float, typer.Option(help="How long to wait for a broker at the start.", min=0)] = 30.0,
     leave: Annotated[bool, typer.Option("--leave", help="Unsubscribe at the end; else results wait for you.")] = False,
     url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
     token: Token = None,
@@ -49,7 +50,7 @@ def subscribe(
         "state": state,
     }
     try:
-        asyncio.run(_follow(url, options, channel, given, after, count, leave, as_json))
+        asyncio.run(_follow(url, options, (channel, given, after), count, give_up_s, leave, as_json))
     except TocsinError as error:
         fail(as_json, error.message, code=error.code)
     except KeyboardInterrupt:
@@ -73,14 +74,22 @@ def parsed(pairs: list[str]) -> dict[str, Any]:
 
 
 async def _follow(
-    coordinator: str, options: dict[str, Any], channel: str, parameters: dict[str, Any], after: str | None,
-    count: int | None, leave: bool, as_json: bool,
+    url: str, options: dict[str, Any], wanted: tuple[str, dict[str, Any], str | None], count: int | None,
+    give_up_s: float, leave: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    from tocsin.client import Recovered, Result, Subscriber
+    import asyncio
 
+    from tocsin.client import Recovered, Result, Subscriber, Unreachable
+    from tocsin.wire.errors import Code
+
+    channel, parameters, after = wanted
     # By hand, because this user may hold other subscriptions: what is not shown here is not acknowledged here.
-    async with Subscriber(coordinator, acknowledge="manual", **options) as subscriber:
-        held = await subscriber.subscribe(channel, parameters, after=after)
+    async with Subscriber(url, acknowledge="manual", **options) as subscriber:
+        try:
+            async with asyncio.timeout(give_up_s):
+                held = await subscriber.subscribe(channel, parameters, after=after)
+        except TimeoutError:
+            raise Unreachable(Code.NOT_READY, f"no session after {give_up_s:g} s: {subscriber.trouble}") from None
         note(f"{subscriber.user} holds {held.channel} {held.id} at {await subscriber.connected()}")
         left = count
         async for notification in subscriber:

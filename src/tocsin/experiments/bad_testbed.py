@@ -95,13 +95,13 @@ def _claims(means: Any) -> list[Claim]:
         moves = means.xs(scheme, level="scheme").migrations
         claims.append(
             at_least(f"nr-needs-more-{scheme.lower()}", "[BAD §6.1.3, figure 12]", "NR: far more than RR and RND",
-                     float(moves["NR"] / max(moves["RR"], moves["RND"])), 5.0, "times the migrations of the next")
+                     float(moves["NR"] / max(1.0, moves["RR"], moves["RND"])), 5.0, "times the migrations of the next")
         )  # fmt: skip
         alone, after = means.loc[("NR", scheme)], means.loc[("NR", f"{scheme} + GSH")]
         claims.append(
             below(f"early-shuffle-{scheme.lower()}", "[BAD §6.1.3, figures 8, 9, 11]",
-                  "an early GSH lowers later migrations", float(after.migrations_later / alone.migrations_later), 1.0,
-                  f"times those after {scheme}'s first plan")
+                  "an early GSH lowers later migrations", float(after.migrations_later - alone.migrations_later), 0.0,
+                  f"more than after {scheme}'s first plan")
         )  # fmt: skip
     shuffles = means.xs("LDM + GSH", level="scheme").shuffles
     claims.append(

@@ -19,8 +19,8 @@ lower bound for 31, 33 and 35 % of the subscribers moved."""
 LEVEL: Final = 1e-5
 """How near to the mean a shuffle brings the maximum, relative."""
 GROUP_AT_LEAST: Final = 3
-_TRIES: Final = 6
-"""Single candidates compared before one is chosen."""
+_TRIES: Final = 3
+"""Candidates, groups or singles, compared before one is chosen."""
 _LOOKS: Final = 48
 """Candidates looked at before giving up on a broker's heavier ones."""
 _RECOUNT: Final = 1024
@@ -99,7 +99,7 @@ def _cheapest(a: LoadArrays, f: Field, i: int, ceiling: float) -> tuple[int, flo
     reached = 0
     for p in range(a.start[i], a.start[i + 1]):
         k = a.wants[p]
-        for at in range(a.holder_start[k], a.holder_start[k] + a.holder_count[k]):
+        for at in range(a.row[k], a.row[k] + a.held[k]):
             j = a.holder[at]
             if f.taking[j] < ceiling:
                 if f.similarity[j] == 0.0:
@@ -169,8 +169,10 @@ def best_group(
     most: int,
 ) -> tuple[int, int, float]:
     """The part of the broker that can move whole, within excess and room, and helps most per mover."""
-    best, target, score = -1, -1, -np.inf
+    best, target, score, tries = -1, -1, -np.inf, 0
     for part in range(low, high):
+        if tries == _TRIES:
+            break
         size = parts[part + 1] - parts[part]
         if gone[part] or size < GROUP_AT_LEAST or size > most:
             continue
@@ -192,7 +194,7 @@ def best_group(
         for at in range(kinds):
             k = seen[at]
             fetched += a.rate[k]
-            for h in range(a.holder_start[k], a.holder_start[k] + a.holder_count[k]):
+            for h in range(a.row[k], a.row[k] + a.held[k]):
                 j = a.holder[h]
                 if f.taking[j] < mean:
                     if f.similarity[j] == 0.0:
@@ -205,6 +207,7 @@ def best_group(
         j, cost = _choose(f, reached, delivered, fetched, mean)
         relief = delivered + saved
         if j >= 0 and relief <= excess:
+            tries += 1
             worth = (relief - GROWTH_PRICE * max(0.0, cost - relief)) / size
             if worth > score:
                 best, target, score = part, j, worth

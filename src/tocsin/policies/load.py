@@ -5,8 +5,9 @@ subscribers want BE subscription k and z_jk whether any does. A move changes two
 subscriber wants: it costs time in proportion to that, never a walk over everybody. Not a policy: it decides nothing.
 Driven by the policies of this folder and by the simulator; the loops are compiled (numba).
 
-The counts n_jk are a dense table while it fits into `DENSE_CELLS` and an open-addressing hash table beyond: a broker
-holds only what its subscribers want, so there are never more entries than wants.
+The counts n_jk are rows per BE subscription: the brokers that hold it, and for how many. A row is never longer than the
+number of subscribers that want it, so there are at most as many entries as wants; a table of brokers × BE subscriptions
+would be a hundred times that for a million subscribers, and every look into it a cache miss.
 
 A compiled function is cached with the source file it is in. After changing a kernel here, delete `__pycache__` of this
 folder: kernels elsewhere that have it built in do not notice.
@@ -14,7 +15,7 @@ folder: kernels elsewhere that have it built in do not notice.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -22,14 +23,6 @@ import numpy.typing as npt
 
 from tocsin.model.plan import Balance
 from tocsin.model.snapshot import UNPLACED, Flags, Floats, Ints, Snapshot
-
-DENSE_CELLS: Final = 1 << 28
-"""Brokers × BE subscriptions up to which counts are a table: 1 GiB of int32. 1,000 brokers × 100,000 take 0.4 GiB."""
-_FILL: Final = 0.6
-"""How full the hash table may become; beyond, probing gets slow."""
-_EMPTY: Final = -1
-_FIBONACCI: Final = np.uint64(11400714819323198485)
-"""2^64 ÷ golden ratio: multiplying by it scatters neighbouring keys."""
 
 Longs = npt.NDArray[np.int64]
 
@@ -43,35 +36,31 @@ class LoadArrays(NamedTuple):
     weight: Floats
     """u_i = Σ_k y_ik λ_k: what delivering to subscriber i takes."""
     broker_of: Ints
-    counts: Ints
-    keys: Longs
-    """Of the hash table, `_EMPTY` where free; of length 0 when `counts` is the dense table."""
-    q: int
     incoming: Floats
     outgoing: Floats
     members: Longs
-    holder_start: Longs
-    """Row k of `holder`, as long as may be needed, lists the brokers that hold BE subscription k. Empty: not kept."""
-    holder_count: Ints
+    row: Longs
+    """Where row k of `holder` begins; it may take as many as there are subscribers that want k, or brokers."""
+    held: Ints
+    """How many brokers hold k."""
     holder: Ints
+    counts: Ints
+    """n_jk, beside `holder`: always above 0."""
 
 
 @numba.njit(cache=True)
-def slot_of(a: LoadArrays, j: int, k: int) -> int:
-    """Where n_jk is, or would be put; with a hash table the key there tells which."""
-    key = j * a.q + k
-    if a.keys.size == 0:
-        return key
-    mask = np.uint64(a.keys.size - 1)
-    at = (np.uint64(key) * _FIBONACCI >> np.uint64(20)) & mask
-    while a.keys[at] != key and a.keys[at] != _EMPTY:
-        at = (at + np.uint64(1)) & mask
-    return np.int64(at)  # type: ignore[return-value]
+def entry_of(a: LoadArrays, j: int, k: int) -> int:
+    """Where n_jk is; -1 if broker j does not hold k. From the end: what came last is asked for most."""
+    for at in range(a.row[k] + a.held[k] - 1, a.row[k] - 1, -1):
+        if a.holder[at] == j:
+            return at
+    return -1
 
 
 @numba.njit(cache=True)
 def count_of(a: LoadArrays, j: int, k: int) -> int:
-    return a.counts[slot_of(a, j, k)]  # type: ignore[no-any-return]  # a free slot counts 0
+    at = entry_of(a, j, k)
+    return a.counts[at] if at >= 0 else 0
 
 
 @numba.njit(cache=True)
@@ -79,7 +68,7 @@ def fetches_added(a: LoadArrays, i: int, j: int) -> float:
     """What broker j would have to fetch in addition if subscriber i came."""
     added = 0.0
     for p in range(a.start[i], a.start[i + 1]):
-        if count_of(a, j, a.wants[p]) == 0:
+        if entry_of(a, j, a.wants[p]) < 0:
             added += a.rate[a.wants[p]]
     return added
 
@@ -97,17 +86,14 @@ def fetches_saved(a: LoadArrays, i: int) -> float:
 @numba.njit(cache=True)
 def enter(a: LoadArrays, i: int, j: int) -> None:
     """Subscriber i, which has no broker, gets broker j."""
-    hashed, listed = a.keys.size > 0, a.holder_start.size > 0
     for p in range(a.start[i], a.start[i + 1]):
         k = a.wants[p]
-        at = slot_of(a, j, k)
-        if hashed:
-            a.keys[at] = j * a.q + k
-        if a.counts[at] == 0:
+        at = entry_of(a, j, k)
+        if at < 0:
+            at = a.row[k] + a.held[k]
+            a.held[k] += 1
+            a.holder[at], a.counts[at] = j, 0
             a.incoming[j] += a.rate[k]
-            if listed:
-                a.holder[a.holder_start[k] + a.holder_count[k]] = j
-                a.holder_count[k] += 1
         a.counts[at] += 1
     a.outgoing[j] += a.weight[i]
     a.members[j] += 1
@@ -117,20 +103,16 @@ def enter(a: LoadArrays, i: int, j: int) -> None:
 @numba.njit(cache=True)
 def leave(a: LoadArrays, i: int) -> None:
     """Subscriber i leaves its broker and has none."""
-    j, listed = a.broker_of[i], a.holder_start.size > 0
+    j = a.broker_of[i]
     for p in range(a.start[i], a.start[i + 1]):
         k = a.wants[p]
-        at = slot_of(a, j, k)
+        at = entry_of(a, j, k)
         a.counts[at] -= 1
         if a.counts[at] == 0:
+            last = a.row[k] + a.held[k] - 1
+            a.holder[at], a.counts[at] = a.holder[last], a.counts[last]
+            a.held[k] -= 1
             a.incoming[j] -= a.rate[k]
-            if listed:
-                last = a.holder_start[k] + a.holder_count[k] - 1
-                seek = a.holder_start[k]
-                while a.holder[seek] != j:
-                    seek += 1
-                a.holder[seek] = a.holder[last]
-                a.holder_count[k] -= 1
     a.outgoing[j] -= a.weight[i]
     a.members[j] -= 1
     if a.members[j] == 0:  # rounding leaves no ghost load on an empty broker
@@ -183,22 +165,20 @@ def known_rates(rate: Floats) -> Floats:
 class LoadModel:
     """The loads of a snapshot's brokers. `broker_of` starts as the snapshot's, or as given, and follows the moves."""
 
-    def __init__(self, snapshot: Snapshot, *, broker_of: Ints | None = None, holders: bool = True) -> None:
+    def __init__(self, snapshot: Snapshot, *, broker_of: Ints | None = None) -> None:
         self.brokers, q = len(snapshot.brokers), len(snapshot.rate)
         start = snapshot.wants_start.astype(np.int64)
         wants, rate = snapshot.wants, known_rates(snapshot.rate)
         placed = snapshot.broker_of if broker_of is None else broker_of
-        counts, keys = _table(self.brokers, q, len(wants))
-        degree = np.bincount(wants, minlength=q) if holders else np.zeros(0, dtype=np.int64)
-        rows = np.minimum(degree, self.brokers)
+        room = np.minimum(np.bincount(wants, minlength=q), self.brokers)
+        entries = int(room.sum())
         self.arrays = LoadArrays(
-            start, wants, rate, weights_of(start, wants, rate),
-            np.full(len(placed), UNPLACED, dtype=np.int32), counts, keys, q,
+            start, wants, rate, weights_of(start, wants, rate), np.full(len(placed), UNPLACED, dtype=np.int32),
             np.zeros(self.brokers), np.zeros(self.brokers), np.zeros(self.brokers, dtype=np.int64),
-            np.concatenate([[0], np.cumsum(rows)]).astype(np.int64) if holders else np.zeros(0, dtype=np.int64),
-            np.zeros(q if holders else 0, dtype=np.int32), np.zeros(int(rows.sum()), dtype=np.int32),
+            np.concatenate([[0], np.cumsum(room)]).astype(np.int64), np.zeros(q, dtype=np.int32),
+            np.zeros(entries, dtype=np.int32), np.zeros(entries, dtype=np.int32),
         )  # fmt: skip
-        # Broker by broker, so that the counts being changed are near each other: four times as fast for a million.
+        # Broker by broker: the entry that is counted up is then the last of its row.
         _enter_all(self.arrays, _by_broker(placed), placed.astype(np.int32, copy=False))
         self.accepting, self.per_capacity = capacities(snapshot)
 
@@ -268,14 +248,6 @@ def capacities(snapshot: Snapshot) -> tuple[Flags, Floats]:
     if not counted.size or np.all(capacity[usable] == capacity[usable][0]):
         return accepting, np.ones(len(capacity))
     return accepting, np.where(usable, float(counted.mean()) / np.where(usable, capacity, 1.0), 1.0)
-
-
-def _table(brokers: int, q: int, wants: int) -> tuple[Ints, Longs]:
-    """Counts, and keys if hashed. Entries are never deleted: room for where all start and where each may go."""
-    if brokers * q <= DENSE_CELLS:
-        return np.zeros(max(1, brokers * q), dtype=np.int32), np.zeros(0, dtype=np.int64)
-    slots = 1 << int(np.ceil(np.log2(max(2.0, 2 * wants / _FILL))))
-    return np.zeros(slots, dtype=np.int32), np.full(slots, _EMPTY, dtype=np.int64)
 
 
 def movable_now(snapshot: Snapshot, rest_s: float) -> Flags:

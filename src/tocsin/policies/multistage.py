@@ -115,7 +115,7 @@ def _sdm(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outco
 
 
 def _migrated(snapshot: Snapshot, movable: Flags, settings: BalanceSettings, *, similar: bool) -> Outcome:
-    model = LoadModel(snapshot, holders=similar)
+    model = LoadModel(snapshot)
     moved, sources = migrate(
         model, movable, similar=similar, alpha=settings.alpha * settings.settle, beta=settings.beta_bytes_per_s,
         max_moves=settings.max_moves or len(snapshot.subscribers),

@@ -1,7 +1,8 @@
 """`tocsin bench plan`: how long balancing policies take to plan for a million subscribers, and how much memory.
 
 Each policy plans in a process of its own, so that its peak memory is its own. Compilation happens before, on a small
-world, and is reported apart. Every plan is checked against loads computed by sparse matrices.
+world, and is reported apart. Every plan is checked against loads computed by sparse matrices. `plan_s` is by the
+clock on the wall, `cpu_s` what the process itself used: on a machine with other work the two differ.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "affinity": {"scheme": "affinity", "shuffle": "none"},
     "affinity_shuffle": {"scheme": "none", "shuffle": "affinity", "gamma": 0.0, "shuffle_gain": 0.0},
 }
-BARS = {"plan_s": 10.0, "peak_mib": 3 * 1024}
 
 
 def register(app: typer.Typer) -> None:
@@ -59,6 +59,7 @@ def plan(
     finish(
         {
             "policies": measured, "growth": round(measured[slowest]["plan_s"] / before["plan_s"], 2),
+            "growth_cpu": round(measured[slowest]["cpu_s"] / before["cpu_s"], 2),
             "slowest": slowest, "slowest_at_a_tenth_s": before["plan_s"], "subscribers": subscribers,
             "brokers": brokers, "correct": all(one["correct"] for one in (*measured.values(), before)),
         },
@@ -112,15 +113,17 @@ def measure(policy: str, path: str, repeats: int) -> None:
     multistage.plan(_tiny(), settings)
     compiled_s = time.perf_counter() - started_s
     snapshot = _snapshot(path)
-    taken_s = []
+    taken_s, cpu_s = [], []
     for _ in range(repeats):
-        started_s = time.perf_counter()
+        started_s, used_s = time.perf_counter(), time.process_time()
         found = multistage.plan(snapshot, settings)
         taken_s.append(time.perf_counter() - started_s)
+        cpu_s.append(time.process_time() - used_s)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     before, after = found.before, found.after
     print(json.dumps({
-        "plan_s": round(statistics.median(taken_s), 3), "peak_mib": round(peak_mib), "moves": len(found.moves),
+        "plan_s": round(statistics.median(taken_s), 3), "cpu_s": round(statistics.median(cpu_s), 3),
+        "peak_mib": round(peak_mib), "moves": len(found.moves),
         "cov_before": round(before.cov, 4) if before else None, "cov_after": round(after.cov, 4) if after else None,
         "max_load_ratio": round(after.maximum / before.maximum, 4) if before and after else None,
         "compile_s": round(compiled_s, 2), "correct": _correct(snapshot, found),

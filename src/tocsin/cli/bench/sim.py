@@ -61,7 +61,7 @@ def _run(name: str, settings: Any, seed: int) -> dict[str, Any]:
         log = run.run()
         wall_s = time.perf_counter() - started_s
     # The run's own counts against the policies' load model, on where everybody ended up.
-    model = LoadModel(run.snapshot(), broker_of=run.brokers.served_by, holders=False)
+    model = LoadModel(run.snapshot(), broker_of=run.brokers.served_by)
     agrees = bool(np.allclose(model.loads, run.brokers.loads(known_rates(run.rate_seen)), rtol=1e-9))
     last = log.samples[-1]
     found = {

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tocsin.model.ids import BrokerId
 from tocsin.policies.congestion import CongestionParams, CongestionSnapshot, PublisherView, TopicView, plan
 from tocsin.policies.offload import DRD_LB
+from tocsin.policies.offload_analysis import subscriber_bundle
 from tocsin.policies.offload_detection import state_of
 from tocsin.policies.offload_distribution import drd_edge
 from tocsin.policies.offload_types import (
@@ -25,7 +26,6 @@ from tocsin.policies.offload_types import (
     Load,
     LoadState,
     OffloadSnapshot,
-    Reach,
     utilisation,
 )
 from tocsin.sim.kernel import Kernel
@@ -252,14 +252,13 @@ class DamagedSite:
         per_topic = np.bincount(self.audience.publisher_topic, self._published(), len(self.world.topics))
         bundles = []
         for number in np.flatnonzero(self._edge == edge).tolist():
-            clients = self.world.subscribers[number]
-            rate = float(per_topic[number])
-            bytes_per_s = rate * float(self.world.size_bytes[number])
-            load = Load(bytes_per_s, bytes_per_s * len(clients), rate)
-            each = (bytes_per_s,) * len(clients)
-            delay_s = float(self.world.delay_s[number])
-            # Bundles are kept whole here: one client each for the policy, which could otherwise split them.
-            bundles.append(Bundle(self.world.topics[number], delay_s, Reach.LOCAL, load, clients[:1], (sum(each),)))
+            rate, size = float(per_topic[number]), float(self.world.size_bytes[number])
+            whole = subscriber_bundle(
+                self.world.topics[number], float(self.world.delay_s[number]), rate, size, self.world.subscribers[number]
+            )
+            # Topics are kept whole here: for the policy all their subscribers are one client, which it cannot split.
+            sent = whole.load.out_bytes_per_s
+            bundles.append(replace(whole, clients=whole.clients[:1], client_bytes_per_s=(sent,)))
         return tuple(bundles)
 
 

@@ -137,6 +137,14 @@ def test_all_limits_are_lifted_when_everything_would_be_carried() -> None:
     assert plan(congested(*topics, edge=98.0)).limits, "89 of 98 is above the low threshold: not yet"
 
 
+def test_part_of_the_resources_brings_back_part_of_the_topics() -> None:
+    topics = [topic(f"t{n}", (30, 0.9 - n / 10)) for n in range(4)]
+    published = [len(plan(congested(*topics, edge=room)).selected) for room in (40.0, 70.0, 110.0, 130.0, 200.0)]
+    assert published == [1, 2, 3, 4, 4]
+    assert plan(congested(*topics, edge=130.0)).limits, "all are published, within their classes"
+    assert not plan(congested(*topics, edge=200.0)).limits
+
+
 def test_a_published_topic_does_not_take_turns_with_an_equal_one() -> None:
     def view(name: str, limit: float, utility: float) -> TopicView:
         return topic(name)._replace(publishers=(PublisherView(PublisherId(f"{name}-0"), 90, utility, limit),))

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from tests.policies.offload_worlds import EDGE, HEAD, HERE, THERE, THRESHOLDS, bundle, edge, publishing, site
-from tocsin.model.ids import BrokerId
+from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.policies.offload import DRD_LB, POLICIES
+from tocsin.policies.offload_analysis import (
+    client_utilisation,
+    publisher_bundle,
+    subscriber_bundle,
+    topic_utilisation,
+)
 from tocsin.policies.offload_baselines import PEER_DRD, PEER_LB
 from tocsin.policies.offload_detection import Window, overloaded_metrics, site_state, state_of
 from tocsin.policies.offload_distribution import drd_edge, random_edge
@@ -20,6 +26,7 @@ from tocsin.policies.offload_types import (
     LoadState,
     Metric,
     OffloadParams,
+    PublisherId,
     Reach,
     Thresholds,
     Utilisation,
@@ -54,6 +61,24 @@ def test_a_site_is_low_while_any_edge_is() -> None:
     assert site_state((LoadState.OVERLOAD, LoadState.LOW, LoadState.BUSY)) is LoadState.LOW
     assert site_state((LoadState.OVERLOAD, LoadState.HIGH)) is LoadState.HIGH
     assert site_state((LoadState.BUSY,)) is LoadState.BUSY
+
+
+# Load analysis.
+
+
+def test_a_subscriber_alone_relieves_its_edge_of_output_only() -> None:
+    one = subscriber_bundle(TopicName("t"), 5.0, 20.0, 10.0, [SubscriberId("s1"), SubscriberId("s2")])
+    assert topic_utilisation(one, EDGE) == pytest.approx(Utilisation(0.2, 0.4, 0.02))
+    assert client_utilisation(one, 0, EDGE, is_head=False) == pytest.approx(Utilisation(0.0, 0.2, 0.0))
+    assert one.reach is Reach.LOCAL
+
+
+def test_a_publisher_alone_relieves_its_head_of_input_only() -> None:
+    both = [(PublisherId("p1"), 10.0), (PublisherId("p2"), 30.0)]
+    one = publisher_bundle(TopicName("t"), 5.0, 10.0, both, copies=2, local=True, remote=True)
+    assert topic_utilisation(one, HEAD) == pytest.approx(Utilisation(0.4, 0.8, 0.0))
+    assert client_utilisation(one, 1, HEAD, is_head=True) == pytest.approx(Utilisation(0.3, 0.0, 0.0))
+    assert one.reach is Reach.BOTH
 
 
 # Load distribution.

@@ -99,7 +99,7 @@ def test_an_edge_for_each_subscriber_costs_matching_at_every_edge_it_touches() -
     _, together = played("peer-lb", seed=3)
     _, apart = played("peer-lb", seed=3, assign_each=True)
     assert np.mean(together.used[250]) == pytest.approx(0.8, abs=0.02)
-    assert np.mean(apart.used[250]) > 1.2
+    assert np.mean(apart.used[250]) > 0.9
 
 
 def test_worlds_are_as_the_thesis_sets_them() -> None:

@@ -31,9 +31,6 @@ class Routes:
     def flows(self) -> list[Flow]:
         return list(self._ways)
 
-    def sources(self, topic: str) -> list[Flow]:
-        return [flow for flow in self._ways if flow.topic == topic]
-
     def chosen(self, flow: Flow) -> BrokerId | None:
         return self._chosen.get(flow)
 

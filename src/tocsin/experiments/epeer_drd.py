@@ -151,9 +151,9 @@ _NOTES = (
     "and 0.15 s to connect, so moving takes 0.17 s, and more where a queue has to be drained.",
     "Unexpected delay is the time from the notification to the confirmation. It scales all three policies alike.",
     "Matching is counted once per message, topic and edge, as table 4-3 implies. Therefore an edge drawn for every "
-    "single subscriber (`each`) has PEER match most messages at two or three edges: it is overloaded at a load that "
-    "DRD-LB carries with a fifth to spare. In the base all clients of a topic, which register in the same second, draw "
-    "together.",
+    "single subscriber (`each`) has PEER match most messages at two or three edges: no edge is LOW at a load that "
+    "DRD-LB carries with a fifth to spare, so nobody can accept anything. In the base all clients of a topic, which "
+    "register in the same second, draw together.",
     "PEER's 10 % is read as a share of the larger load, in any of the three metrics.",
     "As in the thesis, PEER's offloads while clients register are left out unless said otherwise; DRD-LB's are not.",
     "The thesis counts 18 offloads of PEER-LB after the distribution phase and 202 during it. PEER as chapter 3 words "

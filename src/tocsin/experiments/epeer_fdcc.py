@@ -261,7 +261,9 @@ def _draw_run(figure: Figure, rows: Any) -> None:
             axes.plot(samples.at_s, 100 * samples[f"{metric}_B{number}"], color=colour, linewidth=1.0,
                       label=f"B{number}")  # fmt: skip
         axes.set(title=f"{title} in use", ylabel="%")
-        axes.set_ylim(0, 1.15 * 100 * float(samples[[f"{metric}_B{n}" for n in range(4)]].iloc[310:890].max().max()))
+        # The one second between the damage and the first limits would dwarf all others: it runs off the top.
+        steady = samples[(samples.at_s < 300) | (samples.at_s > 310)][[f"{metric}_B{n}" for n in range(4)]]
+        axes.set_ylim(0, 115 * float(steady.max().max()))
     grid[3].plot(samples.at_s, samples.qoe, color="#222222", linewidth=1.0)
     grid[3].set(title="Mean QoE of those who hear anybody", xlabel="second of the run", ylabel="QoE", xlim=(0, 1_000))
     for axes in grid:
@@ -285,6 +287,7 @@ def _draw_qoe(figure: Figure, runs: Any, metrics: Mapping[str, Any]) -> None:
     middle.annotate("ePEER mean 25.4 %", (25.4, 0.97), xycoords=("data", "axes fraction"), fontsize=7.5, ha="right",
                     va="top", rotation=90, xytext=(-2, 0), textcoords="offset points")  # fmt: skip
     middle.set(title="QoE gained", xlabel="%", ylabel="runs")
+    middle.set_xlim(0, None)
     thesis = {"Uo": 19.2, "Ui": 15.7, "Um": 16.1}
     for at, metric in enumerate(thesis):
         for shift, against, colour in ((-0.18, "carried", figures.BLUE), (0.18, "without", figures.SKY)):

@@ -87,7 +87,6 @@ class CongestionPlan:
 
 
 DEFAULT_PARAMS = CongestionParams()
-NO_LIMITS = CongestionPlan(0, {}, (), (), ())
 
 
 def class_rate(utility: float, params: CongestionParams = DEFAULT_PARAMS, limit_per_s: float | None = None) -> float:

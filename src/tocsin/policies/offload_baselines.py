@@ -62,22 +62,26 @@ class Peer:
         rng = np.random.default_rng(snapshot.generation) if rng is None else rng
         settled = [one for one in snapshot.brokers if not one.is_head and one.state is not LoadState.BUSY]
         low = [one for one in settled if one.state is LoadState.LOW]
-        pairs = sorted(
-            ((giver, taker) for giver in settled for taker in low if _is_triggered(giver, taker, params)),
-            key=lambda pair: (-_worst(pair[0].used, pair[1].used, params)[1], pair[0].broker, pair[1].broker),
-        )
-        everyone = [one.used for one in snapshot.brokers if not one.is_head]
-        usual = Utilisation(*(sum(parts) / len(parts) for parts in zip(*everyone, strict=True)))
+        used = {one.broker: one.used for one in snapshot.brokers if not one.is_head}
+        if not used:
+            return OffloadPlan(snapshot.generation, self.name)
+        usual = Utilisation(*(sum(parts) / len(parts) for parts in zip(*used.values(), strict=True)))
+        pairs: list[tuple[float, BrokerReport, BrokerReport]] = []
+        for giver in settled:
+            limit = params.balanced if giver.state is LoadState.OVERLOAD else params.imbalance
+            for taker in low:
+                gap = _worst(used[giver.broker], used[taker.broker], params)[1]
+                if gap > limit:
+                    pairs.append((gap, giver, taker))
+        pairs.sort(key=lambda pair: (-pair[0], pair[1].broker, pair[2].broker))
         offloads: list[Offload] = []
         taken: set[BrokerId] = set()
-        for giver, taker in pairs:
+        for gap, giver, taker in pairs:
             if giver.broker in taken or taker.broker in taken:
                 continue
             moves = self._balance(giver, taker, snapshot.bundles.get(giver.broker, ()), usual, params, rng)
             if moves:
-                metric, gap = _worst(giver.used, taker.used, params)
-                why = f"{metric} differs by {100 * gap:.1f} %"
-                offloads.append(Offload(giver.broker, moves, why))
+                offloads.append(Offload(giver.broker, moves, f"loads differ by {100 * gap:.1f} %"))
                 taken |= {giver.broker, taker.broker}
         over = [one.broker for one in settled if one.state is LoadState.OVERLOAD and one.broker not in taken]
         return OffloadPlan(snapshot.generation, self.name, tuple(offloads), tuple(over))
@@ -108,7 +112,8 @@ class Peer:
                 )
                 candidate.room = candidate.room.minus(influence)
                 given, accepted = given.minus(bundle.load), accepted.plus(influence)
-                gap, uneven = _gap(less, more, metric, params), _unevenness(less, more, usual)
+                gap = _gap(less.of(metric), more.of(metric), params)
+                uneven = _unevenness(less, more, usual)
         return tuple(moves)
 
     def _ordered(
@@ -127,30 +132,24 @@ class Peer:
         return [helping[at] for at in np.lexsort((ties, np.asarray(effects)))]
 
 
-def _is_triggered(giver: BrokerReport, taker: BrokerReport, params: OffloadParams) -> bool:
-    limit = params.balanced if giver.state is LoadState.OVERLOAD else params.imbalance
-    return _worst(giver.used, taker.used, params)[1] > limit
-
-
 def _worst(high: Utilisation, low: Utilisation, params: OffloadParams) -> tuple[Metric, float]:
     """The metric in which the first is most above the second, and by how much."""
-    metric = max(Metric, key=lambda one: _gap(high, low, one, params))
-    return metric, _gap(high, low, metric, params)
+    gaps = [_gap(mine, theirs, params) for mine, theirs in zip(high, low, strict=True)]
+    largest = max(gaps)
+    return _METRICS[gaps.index(largest)], largest
 
 
 def _unevenness(one: Utilisation, other: Utilisation, usual: Utilisation) -> float:
     """Σ of squares of each metric over its usual value. A pair's moves change no other broker's part of the sum."""
-    return sum(
-        (part / mean) ** 2 for used in (one, other) for part, mean in zip(used, usual, strict=True) if mean > 0.0
-    )
+    return sum((part / mean) ** 2 for used in (one, other) for part, mean in zip(used, usual, strict=True) if mean > 0)
 
 
-def _gap(high: Utilisation, low: Utilisation, metric: Metric, params: OffloadParams) -> float:
-    points = high.of(metric) - low.of(metric)
+def _gap(high: float, low: float, params: OffloadParams) -> float:
     if not params.imbalance_is_relative:
-        return points
-    return points / high.of(metric) if high.of(metric) > 0.0 else 0.0
+        return high - low
+    return (high - low) / high if high > 0.0 else 0.0
 
 
+_METRICS = tuple(Metric)
 PEER_LB = Peer("peer-lb", by_delay=False)
 PEER_DRD = Peer("peer-drd", by_delay=True)

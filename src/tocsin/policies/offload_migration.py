@@ -9,7 +9,7 @@ are gone, when a broker that takes part is lost, or at the time-out. In every ca
 
     NOTIFIED ──connected──▶ CONNECTED ──drained──▶ MOVED
        │  └──────────────── drained before connected: waits for the connection
-       └── gone / time-out ──▶ STAYED (never connected) or MOVED (connected: it serves itself to what is queued)
+       └── gone / time-out ──▶ STAYED (never connected) or MOVED (connected, and still drains the old queue)
 """
 
 from __future__ import annotations

@@ -49,7 +49,6 @@ class Selection:
         self.moves: list[BundleMove] = []
         self._load = source.load
         self._thresholds = thresholds
-        self._left: dict[TopicName, Bundle] = {}
 
     def overload(self) -> dict[Metric, float]:
         """C_req per metric that is still overloaded."""
@@ -65,7 +64,6 @@ class Selection:
             for bundle in bundles:
                 if not self.overload():
                     return
-                self._left.setdefault(bundle.topic, bundle)
                 if not self._helps(bundle) or any(move.topic == bundle.topic for move in self.moves):
                     continue
                 influence = candidate.influence(bundle, bundle.load.out_bytes_per_s)

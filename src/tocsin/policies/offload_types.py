@@ -67,7 +67,7 @@ class Utilisation(NamedTuple):
 
 
 def utilisation(load: Load, capacity: Load) -> Utilisation:
-    return Utilisation(*(part / whole for part, whole in zip(load, capacity, strict=True)))
+    return Utilisation(load[0] / capacity[0], load[1] / capacity[1], load[2] / capacity[2])
 
 
 class LoadState(IntEnum):

@@ -16,6 +16,7 @@ import numpy as np
 
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.policies.offload import Balancer
+from tocsin.policies.offload_analysis import subscriber_bundle
 from tocsin.policies.offload_detection import Window, state_of
 from tocsin.policies.offload_migration import (
     ClientConnected,
@@ -35,7 +36,6 @@ from tocsin.policies.offload_types import (
     Offload,
     OffloadParams,
     OffloadSnapshot,
-    Reach,
     utilisation,
 )
 from tocsin.policies.partition_types import TopicName
@@ -286,16 +286,15 @@ class SiteSimulation:
     def _profile(self, edge: int) -> tuple[Bundle, ...]:
         """The load distribution profile of an edge [ePEER §4.4.3.1]. All publishers are of this site."""
         bundles = []
+        world = self.world
         for number in np.flatnonzero(self._served[:, edge]).tolist():
-            clients = tuple(client for client, at in self._seats[number].items() if at == edge)
-            rate = float(self._rate[number])
-            bytes_per_s = rate * float(self.world.size_bytes[number])
-            load = Load(bytes_per_s, bytes_per_s * len(clients), rate)
-            delay_s = float(self.world.delay_s[number])
-            bundles.append(
-                Bundle(self.world.topics[number], delay_s, Reach.LOCAL, load, clients, (bytes_per_s,) * len(clients))
-            )
-        return tuple(bundle for bundle in bundles if bundle.clients)
+            clients = [client for client, at in self._seats[number].items() if at == edge]
+            if clients:
+                rate, size = float(self._rate[number]), float(world.size_bytes[number])
+                bundles.append(
+                    subscriber_bundle(world.topics[number], float(world.delay_s[number]), rate, size, clients)
+                )
+        return tuple(bundles)
 
 
 class _Topics(Container[TopicName]):

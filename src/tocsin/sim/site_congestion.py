@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tocsin.model.ids import BrokerId
 from tocsin.policies.congestion import CongestionParams, CongestionSnapshot, PublisherView, TopicView, plan
 from tocsin.policies.offload import DRD_LB
+from tocsin.policies.offload_analysis import subscriber_bundle
 from tocsin.policies.offload_detection import state_of
 from tocsin.policies.offload_distribution import drd_edge
 from tocsin.policies.offload_types import (
@@ -25,7 +26,6 @@ from tocsin.policies.offload_types import (
     Load,
     LoadState,
     OffloadSnapshot,
-    Reach,
     utilisation,
 )
 from tocsin.sim.kernel import Kernel
@@ -103,6 +103,9 @@ class DamagedSite:
         self._utility = np.full(len(self._offered), 0.5)
         self._edge = np.full(len(world.topics), -1)
         """All subscribers of a topic share an edge: DRD-LB puts and moves them together."""
+        self._counts = world.audience
+        self._would_send: Floats | None = None
+        """Loads without limits; forgotten when topics are placed or moved."""
         self._second = 0
         self._is_limited = False
 
@@ -131,6 +134,7 @@ class DamagedSite:
     def _place(self, topic: int) -> None:
         chosen = drd_edge(self.world.topics[topic], self._reports(), self.params.thresholds)
         assert chosen is not None
+        self._would_send = None
         self._edge[topic] = self.world.edges.index(chosen)
 
     def _published(self) -> Floats:
@@ -143,7 +147,7 @@ class DamagedSite:
         per_topic = np.bincount(self.audience.publisher_topic, rates, len(world.topics))
         bytes_ = per_topic * world.size_bytes
         at, edges = np.where(self._edge >= 0, self._edge, 0), len(world.edges)
-        columns = (bytes_, bytes_ * world.audience, per_topic)
+        columns = (bytes_, bytes_ * self._counts, per_topic)
         return np.stack([np.bincount(at, column, edges) for column in columns], axis=1)
 
     def _capacity(self) -> Floats:
@@ -171,10 +175,12 @@ class DamagedSite:
         experience = enjoyed[some] / hearing[some]
         joined = int((self._edge[audience.subscriber_topic] >= 0).sum())
         capacity = self._capacity()
+        if self._would_send is None:
+            self._would_send = self._loads(np.where(self._edge[audience.publisher_topic] >= 0, self._offered, 0.0))
         self.log.seconds.append(
             Second(
                 used=self._loads(rates) / capacity,
-                offered=self._loads(self._offered * (self._edge[audience.publisher_topic] >= 0)) / capacity,
+                offered=self._would_send / capacity,
                 heard=float(experience.mean()) if some.any() else None,
                 everybody=float(experience.sum()) / max(joined, 1),
                 by_message=float((worth[some] / received[some]).mean()) if some.any() else None,
@@ -193,6 +199,7 @@ class DamagedSite:
             offloading = DRD_LB.plan(snapshot)
             for move in (move for offload in offloading.offloads for move in offload.moves):
                 self._edge[self.world.topics.index(move.topic)] = self.world.edges.index(move.target)
+            self._would_send = None
             self.log.offloads += len(offloading.offloads)
             self._is_limited = bool(offloading.limited)
             if not self._is_limited:
@@ -245,14 +252,13 @@ class DamagedSite:
         per_topic = np.bincount(self.audience.publisher_topic, self._published(), len(self.world.topics))
         bundles = []
         for number in np.flatnonzero(self._edge == edge).tolist():
-            clients = self.world.subscribers[number]
-            rate = float(per_topic[number])
-            bytes_per_s = rate * float(self.world.size_bytes[number])
-            load = Load(bytes_per_s, bytes_per_s * len(clients), rate)
-            each = (bytes_per_s,) * len(clients)
-            delay_s = float(self.world.delay_s[number])
-            # Bundles are kept whole here: one client each for the policy, which could otherwise split them.
-            bundles.append(Bundle(self.world.topics[number], delay_s, Reach.LOCAL, load, clients[:1], (sum(each),)))
+            rate, size = float(per_topic[number]), float(self.world.size_bytes[number])
+            whole = subscriber_bundle(
+                self.world.topics[number], float(self.world.delay_s[number]), rate, size, self.world.subscribers[number]
+            )
+            # Topics are kept whole here: for the policy all their subscribers are one client, which it cannot split.
+            sent = whole.load.out_bytes_per_s
+            bundles.append(replace(whole, clients=whole.clients[:1], client_bytes_per_s=(sent,)))
         return tuple(bundles)
 
 

@@ -209,8 +209,8 @@ def _claims(metrics: Mapping[str, Any]) -> list[Claim]:
     drd, peer_drd, peer_lb = (metrics[f"delay_later_pct_{policy}"] for policy in POLICIES)
     whole = [metrics[f"delay_pct_{policy}"] for policy in POLICIES]
     return [
-        at_least("fewer-offloads", f"{where}, figure 4-19", "in 97.6 % of runs", metrics["fewer_offloads_pct"], 90.0,
-                 "% of runs"),
+        shows("fewer-offloads", f"{where}, figure 4-19", "in 97.6 % of runs; more than 90 % wanted",
+              metrics["fewer_offloads_pct"], metrics["fewer_offloads_pct"] > 90.0),
         at_least("delay-ratio", f"{where}, figure 4-22", "4.98 % against 274 %: 55 times lower",
                  metrics["delay_ratio_peer_lb_to_drd_lb"], 10.0, "times"),
         shows("peer-drd-between", f"{where}, figure 4-23", "4.98 % < 137 % < 274 %",

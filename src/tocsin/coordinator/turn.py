@@ -108,7 +108,7 @@ class Turn:
         self.effects.append(
             StoreMigration(
                 migration.id, migration.subscriber, migration.source, migration.target, str(migration.step),
-                str(migration.urgency), migration.reason, migration.began_s, migration.claimed,
+                str(migration.urgency), migration.reason, migration.began_s, migration.claimed, migration.adopted,
             )
         )  # fmt: skip
 

@@ -126,7 +126,7 @@ def back_at_source(turn: Turn, migration: Migration) -> None:
 def arrive(turn: Turn, migration: Migration) -> None:
     """The target has confirmed: from here on it is home."""
     subscriber = turn.registry.subscribers[migration.subscriber]
-    turn.set_home(subscriber, migration.target)
+    turn.set_home(subscriber, migration.target, confirmed=True)
     turn.note("migration arrives", **_named(migration), after_s=round(turn.now_s - migration.began_s, 3))
     # What was a preparation with a deadline is for good now, and what changed meanwhile may have been lost.
     if subscriber.session_at != migration.target or subscriber.uncertain:

@@ -41,7 +41,6 @@ def _move_in(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
         if migration.source != broker:
             turn.release(migration.source, subscriber, migration.id)
         turn.forget_migration(migration)
-    found.uncertain = found.uncertain or former is not None
     turn.set_home(found, broker)
     turn.adopt(broker, [found])  # it may be about to hear that a preparation was abandoned, or hold an old state
     if former is not None:

@@ -49,7 +49,9 @@ class EmulatedChannel:
 class EmulatedCluster:
     """`async with` it. Everything is public: tests look inside."""
 
-    def __init__(self, *channels: str, port: int = 0) -> None:
+    def __init__(self, *channels: str, port: int = 0, tls: tuple[str, str] | None = None) -> None:
+        """`tls` is a certificate and its key, as PEM files."""
+        self._tls = tls
         self.channels = {name.lower(): EmulatedChannel(ChannelName(name)) for name in channels}
         self.held: dict[str, set[SubscriptionId]] = {}
         """By broker."""
@@ -63,7 +65,7 @@ class EmulatedCluster:
         self._sockets: set[WebSocket] = set()
         self._listening = listen("127.0.0.1", port)
         self.port = self._listening.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> EmulatedCluster:
         app = Starlette(
@@ -78,6 +80,8 @@ class EmulatedCluster:
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="websockets-sansio",
             ws_per_message_deflate=False, timeout_graceful_shutdown=1,
+            ssl_certfile=None if self._tls is None else self._tls[0],
+            ssl_keyfile=None if self._tls is None else self._tls[1],
         )  # fmt: skip
         self._server = Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))

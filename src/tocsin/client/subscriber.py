@@ -203,6 +203,11 @@ class Subscriber:
         return self._session.serving.place.broker
 
     @property
+    def broker(self) -> BrokerId | None:
+        """The one that serves this subscriber; None while there is no session."""
+        return None if self._session.serving is None else self._session.serving.place.broker
+
+    @property
     def trouble(self) -> str:
         """Why there is no session, in words; what it was before this one if there is."""
         return self._session.trouble

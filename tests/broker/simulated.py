@@ -153,6 +153,8 @@ class SimulatedNetwork:
                 self.orders[broker].append(effect)
             case wanted.Fetch(number):
                 self.fetches[broker, number] = effect
+            case wanted.CancelFetch(number):
+                self.fetches.pop((broker, number), None)
             case wanted.TellCoordinator(message):
                 self.told.append((broker, message))
             case wanted.CallWebhook():
@@ -283,7 +285,7 @@ class SimulatedNetwork:
             identity = subscription(order.parameters["kind"])
             held.add(identity)
             self.handle(broker, seen.BackendGranted(order.key, order.channel, identity, self.cluster.head))
-        else:
+        elif order.subscription not in self.brokers[broker].world.backends:
             held.discard(order.subscription)
 
     def answer_fetch(self, place: tuple[BrokerId, int]) -> None:
@@ -293,7 +295,7 @@ class SimulatedNetwork:
             found = self.fetches[place] = self.cluster.answer(found, self.chunk)
         event = found.popleft()
         if not found:
-            del self.fetches[place]
+            del self.fetches[place]  # before the broker hears of it: it may ask again at once
         self.handle(place[0], event)
 
     def fail_fetch(self, place: tuple[BrokerId, int]) -> None:

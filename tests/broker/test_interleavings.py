@@ -158,5 +158,5 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=400, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=120, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )

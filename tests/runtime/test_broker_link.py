@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tocsin.cli.bench_data_cluster import EmulatedCluster
+from tocsin.runtime import broker_cluster
 from tocsin.runtime.listening import Server, listen
 from tocsin.wire import link
 
@@ -211,6 +213,27 @@ def test_a_broker_goes_on_and_starts_without_its_coordinator(tmp_path: Path) -> 
                 assert (await ann.ask("list"))["subscriptions"] == []
                 held = await ann.subscribe(after="1-0")
                 assert held["cursor"] == "1-0" and await ann.results(1) == [1]
+
+    asyncio.run(scenario())
+
+
+def test_what_an_earlier_run_held_is_released_once_the_coordinator_has_spoken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_cluster, "TIDY_UP_S", 1.0)
+
+    async def scenario() -> None:
+        coordinator = ScriptedCoordinator()
+        async with EmulatedCluster("Reports") as cluster:
+            cluster.held["b1"] = {"0" * 32}  # type: ignore[arg-type]
+            async with (
+                coordinator.running(),
+                running_broker(tmp_path, cluster.url, coordinator=coordinator.url) as broker,
+            ):
+                await until(lambda: broker.core.linked)
+                async with broker.session("ann") as ann:
+                    identity = (await ann.subscribe())["subscription"]
+                    await until(lambda: cluster.held["b1"] == {identity})
 
     asyncio.run(scenario())
 

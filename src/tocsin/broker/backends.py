@@ -41,6 +41,10 @@ class Want:
     request: int = 0
     migration: str | None = None
 
+    @property
+    def is_coming(self) -> bool:
+        return self.asker is not None or self.migration is not None
+
 
 @dataclass(slots=True)
 class _Asked:
@@ -89,9 +93,10 @@ class Backends:
             if not wants:
                 self._world.out.append(ReleaseBackend(event.channel, event.subscription))
                 return
-            # With nobody else to serve, the first fetch may as well begin where the first subscribers stand.
-            starts = [want.after for want in wants if want.after is not None and want.after.epoch == event.cursor.epoch]
-            start = min([event.cursor, *starts])
+            # With nobody else to serve, the first fetch may as well begin where those stand who are here or about to
+            # come. Who was only adopted may stay away: its results are fetched when it comes.
+            starts = [want.after for want in wants if want.is_coming and want.after is not None]
+            start = min([event.cursor, *(one for one in starts if one.epoch == event.cursor.epoch)])
             name = self._world.spellings.get(event.channel.lower(), event.channel)
             backend = Backend(event.subscription, name, start, start)
             self._world.backends[backend.id] = backend

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tocsin.broker.batches import Batch
-from tocsin.broker.effects import AskDrained, Fetch
+from tocsin.broker.effects import AskDrained, CancelFetch, Fetch
 from tocsin.broker.entities import Backend, Frontend, Session, SessionId
 from tocsin.broker.events import FetchEnded, FetchFailed, GapFound, ResultsFetched
 from tocsin.broker.world import World
@@ -229,7 +229,12 @@ class CatchUp:
         if batch is None:
             return
         self._world.load.fetched(batch.raw_bytes, self._world.now_s)
-        for session, frontend in self._present(backfill):
+        present = self._present(backfill)
+        if not present and not backfill.prepares:
+            self._world.out.append(CancelFetch(event.fetch))
+            del self._running[event.fetch]
+            return
+        for session, frontend in present:
             part = None if frontend.sent is None else batch.between(frontend.sent, backend.position)
             if part is not None:
                 self._world.deliver(session, part)

@@ -68,7 +68,7 @@ class AskBackend:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseBackend:
-    """After every `AskBackend` that came before it."""
+    """After every `AskBackend` that came before it; not if it is held again by the time its turn comes."""
 
     channel: ChannelName
     subscription: SubscriptionId
@@ -84,11 +84,18 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelFetch:
+    """Nobody waits for the rest of it; no event is expected any more."""
+
+    fetch: int
+
+
+@dataclass(frozen=True, slots=True)
 class TellCoordinator:
     message: FromBroker
 
 
 Effect = (
     Deliver | SendMessage | AnswerCall | AskDrained | CloseSession | CallWebhook
-    | AskBackend | ReleaseBackend | Fetch | TellCoordinator
+    | AskBackend | ReleaseBackend | Fetch | CancelFetch | TellCoordinator
 )  # fmt: skip

@@ -49,7 +49,9 @@ class EmulatedChannel:
 class EmulatedCluster:
     """`async with` it. Everything is public: tests look inside."""
 
-    def __init__(self, *channels: str, port: int = 0) -> None:
+    def __init__(self, *channels: str, port: int = 0, tls: tuple[str, str] | None = None) -> None:
+        """`tls` is a certificate and its key, as PEM files."""
+        self._tls = tls
         self.channels = {name.lower(): EmulatedChannel(ChannelName(name)) for name in channels}
         self.held: dict[str, set[SubscriptionId]] = {}
         """By broker."""
@@ -63,12 +65,13 @@ class EmulatedCluster:
         self._sockets: set[WebSocket] = set()
         self._listening = listen("127.0.0.1", port)
         self.port = self._listening.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> EmulatedCluster:
         app = Starlette(
             routes=[
                 Route("/v1/subscriptions", self._subscribe, methods=["POST"]),
+                Route("/v1/subscriptions", self._list, methods=["GET"]),
                 Route("/v1/subscriptions/delete", self._unsubscribe, methods=["POST"]),
                 Route("/v1/results", self._results, methods=["POST"]),
                 WebSocketRoute("/v1/brokers/{broker}/announcements", self._announcements),
@@ -77,6 +80,8 @@ class EmulatedCluster:
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="websockets-sansio",
             ws_per_message_deflate=False, timeout_graceful_shutdown=1,
+            ssl_certfile=None if self._tls is None else self._tls[0],
+            ssl_keyfile=None if self._tls is None else self._tls[1],
         )  # fmt: skip
         self._server = Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
@@ -153,6 +158,11 @@ class EmulatedCluster:
         answer = [{"id": one, "cursor": str(channel.head), "created": one not in held} for one in ids]
         held.update(ids)
         return Response(_encode(answer))
+
+    async def _list(self, request: Request) -> Response:
+        channel = next(iter(self.channels.values())).name
+        held = [{"id": one, "channel": channel} for one in self.held.get(request.query_params["broker"], ())]
+        return Response(_encode({"subscriptions": held, "next": None}))
 
     async def _unsubscribe(self, request: Request) -> Response:
         unwanted = msgspec.json.decode(await request.body())

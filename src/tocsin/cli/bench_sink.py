@@ -25,6 +25,8 @@ MARK = b'"mark":"'
 NUMBER = re.compile(rb'"mark":"(\d{10})"')
 CHECKED = 5
 """Sockets whose results are checked one by one."""
+AT_ONCE = 250
+"""Sessions that connect together."""
 TOPIC = "Hot"
 _READ_BYTES = 256 << 10
 
@@ -70,32 +72,38 @@ class Line:
         found: dict[str, Any] = json.loads(data[4:] if data[1] == 126 else data[2:])
         return found
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.socket.sendall(frame(json.dumps(request).encode()))
-        while (answer := self.message()).get("id") != request["id"]:
-            pass  # progress, perhaps
-        if answer.get("type") in ("refused", "closing"):
-            raise ConnectionError(f"the broker refused: {answer}")
-        return answer
+    def answers(self, count: int) -> None:
+        """Read that many answers; raise if one is a refusal."""
+        while count:
+            message = self.message()
+            if message.get("type") in ("refused", "closing"):
+                raise ConnectionError(f"the broker refused: {message}")
+            count -= "id" in message
 
 
 def after(mark: bytes) -> Callable[[bytes], int]:
     return lambda data: data.find(mark) + len(mark) if mark in data else -1
 
 
-def connect_broker(port: int, token: str, subscriptions: list[dict[str, Any]], source: str = "") -> Line:
-    line = Line(port, source)
-    key = base64.b64encode(os.urandom(16)).decode()
-    line.socket.sendall(
-        f"GET /v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
-    )
-    if b" 101 " not in line.until(after(b"\r\n\r\n")):
-        raise ConnectionError("the broker refused the handshake")
-    line.ask({"op": "login", "id": 1, "token": token})
-    for number, wanted in enumerate(subscriptions, 2):
-        line.ask({"op": "subscribe", "id": number} | wanted)
-    return line
+def connect_brokers(port: int, wanted: list[tuple[str, list[dict[str, Any]], str]]) -> list[Line]:
+    """Sessions by (token, subscriptions, source address). Each step is taken by all of them before the next."""
+    lines = [Line(port, source) for _, _, source in wanted]
+    for line in lines:
+        key = base64.b64encode(os.urandom(16)).decode()
+        line.socket.sendall(
+            f"GET /v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
+        )
+    for line in lines:
+        if b" 101 " not in line.until(after(b"\r\n\r\n")):
+            raise ConnectionError("the broker refused the handshake")
+    for line, (token, subscriptions, _) in zip(lines, wanted, strict=True):
+        requests: list[dict[str, Any]] = [{"op": "login", "id": 1, "token": token}]
+        requests += [{"op": "subscribe", "id": number} | one for number, one in enumerate(subscriptions, 2)]
+        line.socket.sendall(b"".join(frame(json.dumps(request).encode()) for request in requests))
+    for line, (_, subscriptions, _) in zip(lines, wanted, strict=True):
+        line.answers(1 + len(subscriptions))
+    return lines
 
 
 def connect_nats(port: int) -> Line:
@@ -184,9 +192,12 @@ def main() -> None:
     if given["kind"] == "broker":
         tokens = Path(given["tokens"]).read_text(encoding="utf-8").split()
         sources = given.get("sources") or [""]
-        for index, token in enumerate(tokens):
-            wanted = given["subscriptions"][index % len(given["subscriptions"])]
-            lines.append(connect_broker(given["port"], token, wanted, sources[index % len(sources)]))
+        choices = given["subscriptions"]
+        wanted = [
+            (token, choices[index % len(choices)], sources[index % len(sources)]) for index, token in enumerate(tokens)
+        ]
+        for start in range(0, len(wanted), AT_ONCE):
+            lines += connect_brokers(given["port"], wanted[start : start + AT_ONCE])
     elif given["kind"] == "nats":
         lines = [connect_nats(given["port"]) for _ in range(given["sessions"])]
     else:

@@ -10,6 +10,7 @@ import asyncio
 import random
 import ssl
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +20,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from tocsin.broker import events as seen
-from tocsin.broker.effects import AskBackend, Fetch, ReleaseBackend
+from tocsin.broker.effects import AskBackend, CancelFetch, Fetch, ReleaseBackend
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.runtime.backoff import delay_s
@@ -32,12 +33,24 @@ AT_ONCE = 5_000
 CHUNK_BYTES = 128 << 10
 """Results are handed on in pieces of about this size, so that one large fetch does not fill a session's queue."""
 LONGEST_S = 15.0
+TIDY_UP_S = 60.0
+"""How long the coordinator has to have been there before what it did not mention is let go."""
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 
 
 class _Granted(msgspec.Struct):
     id: SubscriptionId
     cursor: str
+
+
+class _Held(msgspec.Struct):
+    id: SubscriptionId
+    channel: ChannelName
+
+
+class _Page(msgspec.Struct):
+    subscriptions: list[_Held]
+    next: int | None = None
 
 
 class _Line(msgspec.Struct):
@@ -104,6 +117,7 @@ class DataClusterLink:
         self._orders: deque[AskBackend | ReleaseBackend] = deque()
         self._ordered = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fetches: dict[int, asyncio.Task[None]] = {}
         self._sequence: int | None = None
         self._log = logger()
         self.connected = False
@@ -114,8 +128,8 @@ class DataClusterLink:
             base_url=self._url, headers=self._headers(), timeout=_TIMEOUT, verify=self._tls or True,
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=16),
         )  # fmt: skip
-        self._in_background(self._place_orders())
-        self._in_background(self._listen())
+        self.in_background(self._place_orders())
+        self.in_background(self._listen())
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -123,10 +137,11 @@ class DataClusterLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.aclose()
 
-    def _in_background(self, work: Any) -> None:
-        task = asyncio.create_task(work)
+    def in_background(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _headers(self) -> dict[str, str]:
         token = self._process.settings.secret("cluster")
@@ -175,7 +190,13 @@ class DataClusterLink:
     async def _place(self, batch: list[AskBackend | ReleaseBackend]) -> None:
         asks = [order for order in batch if isinstance(order, AskBackend)]
         if not asks:
-            released = [order.subscription for order in batch if isinstance(order, ReleaseBackend)]
+            wanted = self._process.core.world.backends
+            released = [
+                order.subscription for order in batch
+                if isinstance(order, ReleaseBackend) and order.subscription not in wanted
+            ]  # fmt: skip
+            if not released:
+                return
             body = {"channel": batch[0].channel, "subscriptions": released, "broker": self._broker}
             await self._post("/v1/subscriptions/delete", body)  # a channel that is gone took them with it
             return
@@ -193,6 +214,30 @@ class DataClusterLink:
             code, message = _error_of(answer)
             self._process.happened(seen.BackendRefused(asks[0].key, code, message))
 
+    async def tidy_up(self, settled: Callable[[], bool]) -> None:
+        """Release what an earlier run of this broker held and nobody wants now; once, and only when `settled` has been
+        true for a while: until the coordinator has said whom to serve, results are kept for whoever it may be."""
+        waited_s = 0.0
+        while waited_s < TIDY_UP_S:
+            await asyncio.sleep(1.0)
+            waited_s = waited_s + 1.0 if settled() else 0.0
+        with suppress(httpx.HTTPError, _Unavailable, msgspec.DecodeError):
+            for channel, identity in await self._held_there():
+                if identity not in self._process.core.world.backends:
+                    self.release(ReleaseBackend(channel, identity))
+
+    async def _held_there(self) -> list[tuple[ChannelName, SubscriptionId]]:
+        found: list[tuple[ChannelName, SubscriptionId]] = []
+        after: int | None = 0
+        while after is not None:
+            answer = await self._client.get("/v1/subscriptions", params={"broker": self._broker, "after": after})
+            if answer.status_code != 200:
+                raise _Unavailable(str(answer.status_code))
+            page = msgspec.json.decode(answer.content, type=_Page)
+            found += [(one.channel, one.id) for one in page.subscriptions]
+            after = page.next
+        return found
+
     async def _post(self, path: str, body: object) -> httpx.Response:
         """Raises when it is worth trying again; a refusal is an answer."""
         answer = await self._client.post(path, content=msgspec.json.encode(body))
@@ -203,7 +248,13 @@ class DataClusterLink:
     # -- results ---------------------------------------------------------------------------------------------------
 
     def fetch(self, effect: Fetch) -> None:
-        self._in_background(self._fetch(effect))
+        task = self._fetches[effect.fetch] = self.in_background(self._fetch(effect))
+        task.add_done_callback(lambda _: self._fetches.pop(effect.fetch, None))
+
+    def cancel_fetch(self, effect: CancelFetch) -> None:
+        """Ends the request, so the data cluster does not go on reading for nobody."""
+        if (task := self._fetches.get(effect.fetch)) is not None:
+            task.cancel()
 
     async def _fetch(self, effect: Fetch) -> None:
         try:

@@ -48,6 +48,8 @@ class ClusterLink(Protocol):
 
     def fetch(self, effect: wanted.Fetch) -> None: ...
 
+    def cancel_fetch(self, effect: wanted.CancelFetch) -> None: ...
+
 
 class CoordinatorLink(Protocol):
     def tell(self, message: link.FromBroker) -> None: ...
@@ -95,6 +97,7 @@ class BrokerProcess:
             wanted.AskBackend: lambda effect: self.cluster.ask(effect),
             wanted.ReleaseBackend: lambda effect: self.cluster.release(effect),
             wanted.Fetch: lambda effect: self.cluster.fetch(effect),
+            wanted.CancelFetch: lambda effect: self.cluster.cancel_fetch(effect),
             wanted.TellCoordinator: self._tell_coordinator,
         }
 

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
         finish(asyncio.run(measure(sessions, pool)), as_json)
 
 
-async def measure(sessions: int, pool: int) -> dict[str, Any]:
+async def measure(sessions: int, pool: int, idle_s: float = 10.0) -> dict[str, Any]:
     import psutil
 
     from tocsin.cli.bench.fanout import broker_process, sink, write_tokens
@@ -55,10 +55,10 @@ async def measure(sessions: int, pool: int) -> dict[str, Any]:
             announce(f"broker: {before_bytes / 2**20:.1f} MiB before the first session")
             given = {"port": port, "tokens": str(tokens), "subscriptions": wanted, "sources": sources, "checked": 0}
             async with sink(folder, kind="broker", **given) as delivered:
-                await asyncio.sleep(2)  # answers to the last requests are on their way
+                await asyncio.sleep(min(2.0, idle_s))  # answers to the last requests are on their way
                 cpu_before_s = sum(process.cpu_times()[:2])
-                await asyncio.sleep(10)
-                idle_cpu = (sum(process.cpu_times()[:2]) - cpu_before_s) / 10
+                await asyncio.sleep(idle_s)
+                idle_cpu = (sum(process.cpu_times()[:2]) - cpu_before_s) / idle_s
                 after_bytes = process.memory_info().rss
                 announce(f"broker: {after_bytes / 2**20:.1f} MiB with {sessions:,} sessions")
                 alive = await _alive(cluster, TOPIC, delivered, sessions)

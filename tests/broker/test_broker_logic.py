@@ -1,0 +1,270 @@
+"""The broker's logic by hand: exact events, exact effects."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tocsin.broker import effects as wanted
+from tocsin.broker import events as seen
+from tocsin.broker.batches import Batch
+from tocsin.broker.cache import ResultCache
+from tocsin.broker.encodings import Encoding, frame
+from tocsin.broker.entities import Asker, Backend
+from tocsin.broker.load import WINDOW_S, Rate
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
+from tocsin.wire import link
+from tocsin.wire import session as wire
+
+from .simulated import CHANNEL, SimulatedNetwork, subscription
+
+A, B = BrokerId("a"), BrokerId("b")
+FIRE = subscription("fire")
+
+
+def network(**more: int) -> SimulatedNetwork:
+    given = {"cache_bytes": 1_000_000, "queue_bytes": 100_000} | more
+    return SimulatedNetwork(cache_bytes=given["cache_bytes"], queue_bytes=given["queue_bytes"], chunk=100)
+
+
+def subscribed(*names: str, **more: int) -> SimulatedNetwork:
+    made = network(**more)
+    for name in names:
+        made.login(name, "a")
+        made.subscribe(name, "fire")
+    made.settle()
+    return made
+
+
+def batch(first: int, count: int, size_bytes: int = 10) -> Batch:
+    offsets = list(range(first, first + count))
+    return Batch(FIRE, CHANNEL, Cursor(1, first - 1), 1, offsets, [b"x" * size_bytes] * count)
+
+
+def test_a_batch_gives_what_lies_between_two_cursors() -> None:
+    whole = batch(10, 5)
+    assert whole.between(Cursor(1, 0), Cursor(1, 99)) is whole
+    part = whole.between(Cursor(1, 11), Cursor(1, 13))
+    assert part is not None and part.offsets == [12, 13] and part.start == Cursor(1, 11) and part.end == Cursor(1, 13)
+    assert whole.between(Cursor(1, 14), Cursor(1, 99)) is None
+    assert whole.between(Cursor(2, 0), Cursor(2, 99)) is None
+    assert whole.between(Cursor(0, 7), Cursor(2, 0)) is whole
+
+
+def test_a_batch_is_encoded_once_and_everybody_gets_the_same_bytes() -> None:
+    one = batch(1, 2)
+    assert one.encoded(Encoding.JSON) is one.encoded(Encoding.JSON)
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
+def test_frames_say_their_length_as_the_rfc_wants(size: int) -> None:
+    made = frame(b"x" * size)
+    head = 2 if size < 126 else 4 if size < 65_536 else 10
+    assert len(made) == head + size
+    if head > 2:
+        assert int.from_bytes(made[2:head], "big") == size
+
+
+def test_the_cache_drops_the_oldest_first_and_stays_one_interval() -> None:
+    cache = ResultCache(3_000)
+    old, new = (Backend(SubscriptionId(name), CHANNEL, Cursor(1, 0), Cursor(1, 0)) for name in ("old", "new"))
+    for number in range(10):
+        cache.append(old if number < 4 else new, batch(number * 10 + 1, 5))
+        assert cache.used_bytes <= 3_000
+    assert not old.batches and old.kept_from == old.position
+    assert new.batches and new.kept_from == new.batches[0].start.__class__(1, new.batches[0].start.offset - 5)
+    cache.forget(new)
+    assert cache.used_bytes == 0
+
+
+def test_a_rate_is_a_moving_average_of_bytes_per_second() -> None:
+    rate = Rate()
+    for second in range(600):
+        rate.add(1_000.0, float(second))
+    assert rate.now(600.0) == pytest.approx(1_000.0, rel=0.02)
+    assert rate.now(599.0 + WINDOW_S) == pytest.approx(rate.value_per_s / math.e, rel=1e-6)
+    assert rate.to_tell(600.0) is not None and rate.to_tell(600.5) is None
+    assert rate.to_tell(10_000.0) == 0.0 and rate.to_tell(10_001.0) is None
+
+
+def test_load_is_reported_as_the_paper_defines_it() -> None:
+    """Two subscribers share one backend subscription: what comes in once goes out twice [BAD §4, eq. 1, 4]."""
+    made = subscribed("ann", "bob")
+    core = made.brokers[A]
+    made.cluster.execute({"fire": 4})
+    made.settle()
+    report = core.load_report()
+    assert report.rates[FIRE] == pytest.approx(report.in_bytes_per_s)
+    assert core.world.load.notifications == 8
+    assert core.world.load.out_bytes == 2 * len(core.world.backends[FIRE].batches[0].encoded(Encoding.JSON))
+
+
+def test_a_backend_subscription_stays_until_the_last_frontend_leaves() -> None:
+    made = subscribed("ann", "bob")
+    assert made.cluster.held[A] == {FIRE}
+    made.unsubscribe("ann", "fire")
+    made.settle()
+    assert made.cluster.held[A] == {FIRE}
+    made.unsubscribe("bob", "fire")
+    made.settle()
+    assert made.cluster.held[A] == set()
+
+
+def test_an_offline_subscriber_keeps_its_subscriptions_and_results_wait() -> None:
+    made = subscribed("ann")
+    made.lose("ann")
+    made.cluster.execute({"fire": 3})
+    made.settle()
+    assert made.cluster.held[A] == {FIRE}
+    made.login("ann", "a")
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0, 1, 2]
+
+
+def test_a_quiet_subscription_moves_on_with_its_channel() -> None:
+    made = subscribed("ann")
+    made.cluster.execute({"flood": 1})
+    made.settle()
+    assert made.brokers[A].world.backends[FIRE].position == made.cluster.head
+
+
+def test_a_burst_of_executions_costs_one_more_fetch() -> None:
+    made = subscribed("ann")
+    made.cluster.execute({"fire": 1})
+    made.announce(A)
+    [running] = made.fetches
+    for _ in range(20):
+        made.cluster.execute({"fire": 1})
+    while made.cluster.streams[A]:
+        made.announce(A)
+    while running in made.fetches:
+        made.answer_fetch(running)
+    assert len(made.fetches) == 1  # all twenty, though the first answer had them already
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == list(range(21))
+
+
+def test_a_session_that_has_seen_more_than_this_broker_gets_nothing_twice() -> None:
+    made = subscribed("ann")
+    ann = made.clients[SubscriberId("ann")]
+    made.lose("ann")
+    made.cluster.execute({"fire": 2})  # another broker was faster and has delivered these
+    ann.seen[FIRE] = made.cluster.results[FIRE][-1][0]
+    ann.numbers[FIRE] = [0, 1]
+    made.login("ann", "a")
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    assert ann.numbers[FIRE] == [0, 1, 2] and not ann.excused
+
+
+def test_a_cursor_into_a_future_that_never_was_is_a_gap() -> None:
+    made = subscribed("ann")
+    ann = made.clients[SubscriberId("ann")]
+    made.lose("ann")
+    ann.seen[FIRE] = Cursor(made.cluster.epoch + 7, 5)
+    made.login("ann", "a")
+    made.settle()
+    assert FIRE in ann.excused
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    assert ann.numbers[FIRE] == [0]
+
+
+def test_a_slow_session_catches_up_in_turns_and_others_do_not_wait() -> None:
+    made = subscribed("slow", "quick", queue_bytes=200)
+    made.block("slow")
+    made.cluster.execute({"fire": 10})
+    for _ in range(3):
+        made.cluster.execute({"fire": 10})
+        while made.cluster.streams[A]:
+            made.announce(A)
+        for fetch in list(made.fetches):
+            while fetch in made.fetches:
+                made.answer_fetch(fetch)
+    slow, quick = (made.clients[SubscriberId(name)] for name in ("slow", "quick"))
+    assert len(quick.numbers[FIRE]) == 40 and FIRE not in slow.numbers
+    made.settle()
+    assert slow.numbers[FIRE] == quick.numbers[FIRE] == list(range(40))
+
+
+def test_a_preparation_is_undone_at_its_deadline() -> None:
+    made = network()
+    made.link_up()
+    state = link.SubscriberState(SubscriberId("ann"), [link.Frontend(FIRE, CHANNEL, {"kind": "fire"}, "1-0")])
+    made.say(A, link.Prepare("m1", state, 30.0))
+    made.settle()
+    assert made.cluster.held[A] == {FIRE}
+    made.tick(29.0)
+    assert made.cluster.held[A] == {FIRE}
+    made.tick(2.0)
+    made.settle()
+    assert made.cluster.held[A] == set() and made.brokers[A].idle
+
+
+def test_a_preparation_that_cannot_be_is_reported() -> None:
+    made = network()
+    made.link_up()
+    state = link.SubscriberState(SubscriberId("ann"), [link.Frontend(FIRE, CHANNEL, {"kind": "fire"}, "1-0")])
+    made.say(A, link.Prepare("m1", state, 30.0))
+    order = made.orders[A].popleft()
+    made.handle(A, seen.BackendRefused(order.key, "unknown_channel", "there is no channel Reports"))
+    failed = [message for broker, message in made.told if isinstance(message, link.PrepareFailed)]
+    assert failed == [link.PrepareFailed("m1", "unknown_channel", "there is no channel Reports")]
+    assert made.brokers[A].idle
+
+
+def changes(made: SimulatedNetwork) -> list[link.Changed]:
+    return [message for _, message in made.told if isinstance(message, link.Changed)]
+
+
+def test_what_was_not_confirmed_is_said_again_with_the_same_number() -> None:
+    made = network()
+    made.link_up()
+    made.login("ann", "a")
+    while made.told:
+        made.hear()
+    made.subscribe("ann", "fire")
+    made.place_order(A)
+    [first] = changes(made)
+    made.told.clear()  # the coordinator died before it stored it
+    made.handle(A, seen.LinkLost())
+    made.handle(A, seen.LinkOpened())
+    made.say(A, link.Registered(5.0, 5.0, True))
+    [again] = changes(made)
+    assert again == first and again.added[0].subscription == FIRE
+    made.say(A, link.Stored(again.number))
+    made.told.clear()
+    made.handle(A, seen.LinkOpened())
+    made.say(A, link.Registered(5.0, 5.0, True))
+    assert not changes(made)
+
+
+def test_a_subscriber_hears_of_its_subscription_when_it_is_stored_or_late() -> None:
+    made = network()
+    made.link_up()
+    made.login("ann", "a")
+    made.settle()
+    made.subscribe("ann", "fire")
+    made.place_order(A)
+    ann = made.clients[SubscriberId("ann")]
+    assert FIRE not in ann.seen
+    made.tick(3.0)  # the coordinator does not answer in time
+    assert FIRE in ann.seen
+
+
+def test_subscribers_do_not_wait_for_a_data_cluster_that_is_away() -> None:
+    made = network()
+    made.login("ann", "a")
+    [(_, session)] = made.owner
+    request = wire.Subscribe(9, CHANNEL, {"kind": "fire"})
+    core = made.brokers[A]
+    [ask] = core.handle(seen.RequestReceived(Asker(session=session), SubscriberId("ann"), request), made.now_s)
+    assert isinstance(ask, wanted.AskBackend)
+    late = core.handle(seen.Ticked(), made.now_s + 11.0)
+    said = [one.message for one in late if isinstance(one, wanted.SendMessage)]
+    [refused] = [message for message in said if isinstance(message, wire.Refused)]
+    assert (refused.id, refused.code) == (9, "not_ready")
+    released = core.handle(seen.BackendGranted(ask.key, CHANNEL, FIRE, Cursor(1, 0)), made.now_s + 12.0)
+    assert wanted.ReleaseBackend(CHANNEL, FIRE) in released  # it came, too late for anybody

@@ -117,7 +117,7 @@ class ModelBroker:
                 self.give_up(migration)
 
     def hold(self, state: SubscriberState) -> None:
-        held = self.holds.setdefault(state.subscriber, {})
+        held = self.holds.setdefault(state.subscriber, {})  # with nothing in it, if it holds nothing
         for one in state.subscriptions:
             held.setdefault(one.subscription, one)
 
@@ -377,11 +377,13 @@ class World:
         return [broker.id for broker in self.brokers.values() if one in broker.holds]
 
     def _firm_holders(self, one: SubscriberId) -> list[BrokerId]:
-        """Without those that hold it for a migration that may be over: what they prepared has a deadline."""
+        """Without those that hold it for a migration that may be over (what they prepared has a deadline), and without
+        those who have been told to let go and are about to hear it."""
         return [
             broker
             for broker in self.holders(one)
             if not any(prepared.subscriber == one for prepared in self.brokers[broker].prepared.values())
+            and not any(isinstance(said, wire.Release) and said.subscriber == one for said in self.brokers[broker].into)
         ]
 
     def check(self) -> None:

@@ -254,6 +254,7 @@ def test_who_asks_while_its_dead_brokers_others_wait_is_served_at_once() -> None
     bench = Bench(Rules(failover_per_s=0.001))
     bench.register(B1)
     bench.user("ada")
+    bench.say(B1, wire.Changed(1, SubscriberId("ada"), added=[frontend("x")]))
     bench.register(B2)
     bench.cut(B1)
     bench.wait(11, B2)

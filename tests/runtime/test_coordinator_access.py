@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 import websockets
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
+from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator_http import make_routes
 from tocsin.runtime.credentials import Signer
+from tocsin.runtime.trusted_keys import TrustedKeys
 from tocsin.wire.link import Heartbeat, Register
 
 from .coordinator_harness import FakeBroker, Running, coordinator
@@ -179,5 +191,54 @@ def test_health_is_open_and_what_is_not_there_is_said_in_the_same_form(tmp_path:
             ):  # fmt: skip
                 answer = await running.admin.request(method, path)
                 assert answer.status_code == status and set(answer.json()["error"]) == {"code", "message"}
+
+    asyncio.run(scenario())
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """A certificate for this machine, signed by itself; (certificate, key)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "cert.pem", folder / "key.pem"
+    paths[0].write_bytes(made.public_bytes(Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return str(paths[0]), str(paths[1])
+
+
+def test_calls_links_and_keys_are_encrypted_when_a_certificate_is_given(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    trust = ssl.create_default_context(cafile=cert)
+
+    async def scenario() -> None:
+        async with coordinator(tmp_path / "state", tls_cert=cert, tls_key=key) as running:
+            assert running.url.startswith("https://")
+            headers = {"Authorization": f"Bearer {running.token}"}
+            async with httpx.AsyncClient(base_url=running.url, headers=headers, verify=trust) as client:
+                assert (await client.get("/v1/status")).status_code == 200
+            with pytest.raises(httpx.ConnectError, match="self-signed"):
+                await running.admin.get("/healthz")
+            address = f"{running.url.replace('https', 'wss', 1)}/v1/brokers/b1/link"
+            async with websockets.connect(address, additional_headers=headers, ssl=trust) as link:
+                await link.send(msgspec.json.encode(Register(BrokerId("b1"), "i", "wss://b1")).decode())
+                assert b'"registered"' in await link.recv(decode=False)
+            keys = TrustedKeys(f"{running.url}/v1/keys", ca=cert)
+            await keys.start()
+            assert keys.ready and keys.known_claims(running.token, running.server.process.now_s()) is not None
+            stranger = TrustedKeys(f"{running.url}/v1/keys")
+            await stranger.start()
+            assert not stranger.ready, "a certificate nobody vouches for"
+            await stranger.stop()
 
     asyncio.run(scenario())

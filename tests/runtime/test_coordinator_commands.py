@@ -86,7 +86,8 @@ def test_status_plan_and_drain_tell_a_person_what_they_need(tmp_path: Path) -> N
             assert (
                 "broker-1" in shown and "ws://broker-2" in shown and "1 subscribers, 0 online, 1 subscriptions" in shown
             )
-            planned = await in_thread("plan", "--dry-run", "--move", "ada=broker-2", "--move", "bob=broker-2", "--url", running.url)  # fmt: skip
+            moves = ("--move", "ada=broker-2", "--move", "bob=broker-2")
+            planned = await in_thread("plan", "--dry-run", *moves, "--url", running.url)
             assert "1 of 2 moves (nothing is done" in planned and "there is no such subscriber" in planned
             assert (await running.user_view("ada"))["broker"] == "broker-1"
             draining = asyncio.create_task(in_thread("drain", "broker-1", "--wait", "--url", running.url))

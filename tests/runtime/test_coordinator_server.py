@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from tocsin.coordinator.effects import Stored as StoredEffect
+from tocsin.model.ids import SubscriberId
 from tocsin.runtime.coordinator_store import CoordinatorStore
 from tocsin.runtime.credentials import Verifier
 from tocsin.wire.errors import TocsinError
@@ -50,6 +51,7 @@ def test_a_user_registers_and_is_given_a_broker(tmp_path: Path) -> None:
             near = await FakeBroker(running, "near", lat=48.1, lon=11.5).connect()
             placed = (await client.post("/v1/users/ada/broker", json={})).json()
             assert (placed["broker"], placed["address"]) == ("near", "ws://near")
+            await near.say(Wanted(ADA))
             assert [state.subscriber for state in (await near.hears(Adopt)).subscribers] == ["ada"]
             keys = (await running.client(None).get("/v1/keys")).json()
             claims = Verifier.from_jwks(keys).claims(placed["token"], time.time())
@@ -171,8 +173,10 @@ def test_a_dead_brokers_subscribers_are_adopted_by_another_and_it_is_not_trusted
             for name in ("ada", "bob", "eve"):
                 await running.user(name)
                 await running.place(name)
-            await first.say(Changed(1, ADA, added=[frontend()]))
-            await first.hears(Stored)
+            for number, name in enumerate(("ada", "bob", "eve")):
+                await first.say(Changed(number, SubscriberId(name), added=[frontend()]))
+            while (await first.hears(Stored)).upto < 2:
+                pass
             second = await FakeBroker(running, "b2").connect()
             await first.stop()
             adopted: set[str] = set()
@@ -244,6 +248,8 @@ def test_brokers_that_are_not_back_after_a_restart_get_a_grace_period(tmp_path: 
             broker = await FakeBroker(running, "b1").connect()
             await running.user("ada")
             await running.place("ada")
+            await broker.say(Changed(1, ADA, added=[frontend()]))
+            await broker.hears(Stored)
             await broker.stop()
         async with coordinator(tmp_path, grace_s=1.5) as running:
             other = await FakeBroker(running, "b2").connect()

@@ -77,6 +77,7 @@ def _tell_others(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
     other = subscriber.home
     if migration is not None and migration.step is not Step.RELEASING and broker == migration.source:
         other = migration.target
+        migrations.adopted_by_target(turn, migration)
     if other is not None and other != broker:
         if not subscriber.uncertain:
             subscriber.uncertain = True

@@ -140,6 +140,7 @@ class StoreMigration:
     reason: str
     began_s: float
     claimed: bool
+    adopted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,3 +120,5 @@ class Migration:
     releases: int = 0
     claimed: bool = False
     """The subscriber went there by itself: nobody prepared, the target asked what it holds."""
+    adopted: bool = False
+    """The target was told to serve it, not only to be ready: `Release` takes that back, `Abandon` would not."""

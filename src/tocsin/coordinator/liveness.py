@@ -11,6 +11,9 @@ from tocsin.coordinator.entities import Broker, Health
 from tocsin.coordinator.turn import Turn
 from tocsin.wire.link import Accepting, Beat
 
+_SETTLED_S = 60.0
+"""After this long on a link that is alive, whatever was said over it has been heard."""
+
 
 def heard(turn: Turn, broker: Broker) -> None:
     """It said something over its link."""
@@ -72,6 +75,8 @@ def check_time(turn: Turn) -> None:
             case Health.ALIVE if broker.failures and now_s - broker.since_s > rules.forgive_s:
                 broker.failures = 0
                 turn.store_broker(broker)
+        if broker.linked and broker.health is not Health.SUSPECT:
+            turn.registry.adoptions_settled(broker.id, now_s - _SETTLED_S)
         if broker.linked and now_s - broker.spoke_s >= rules.heartbeat_s:
             turn.send(broker.id, Beat())
 

@@ -29,11 +29,13 @@ class BrokerLoad:
     reports: int = 0
     given: dict[SubscriberId, tuple[float, int]] = field(default_factory=dict)
     """Subscriber → (bytes/s expected of it, reports at that time): not part of what is reported yet."""
+    given_bytes_per_s: float = 0.0
+    """Their sum: asked for at every placement."""
 
     @property
     def bytes_per_s(self) -> float:
         """F_j, with what was given since [BAD eq. 5]."""
-        return self.in_bytes_per_s + self.out_bytes_per_s + sum(expected for expected, _ in self.given.values())
+        return self.in_bytes_per_s + self.out_bytes_per_s + self.given_bytes_per_s
 
 
 class Loads:
@@ -57,6 +59,7 @@ class Loads:
         load.given = {
             one: (expected, at) for one, (expected, at) in load.given.items() if load.reports - at < _SETTLING_REPORTS
         }
+        load.given_bytes_per_s = sum(expected for expected, _ in load.given.values())
         for subscription, rate in report.rates.items():
             if rate > 0:
                 self.rates[subscription] = _sane(rate)
@@ -70,11 +73,14 @@ class Loads:
         load = self.of(broker)
         mean = sum(one.out_bytes_per_s for one in self.brokers.values()) / max(1, subscribers)
         expected = max(2 * self.demand(subscriber), mean, _LEAST_BYTES_PER_S)
+        self.taken(broker, subscriber.id)
         load.given[subscriber.id] = (expected, load.reports)
+        load.given_bytes_per_s += expected
 
     def taken(self, broker: BrokerId, subscriber: SubscriberId) -> None:
-        if broker in self.brokers:
-            self.brokers[broker].given.pop(subscriber, None)
+        load = self.brokers.get(broker)
+        if load is not None and subscriber in load.given:
+            load.given_bytes_per_s -= load.given.pop(subscriber)[0]
 
     def demand(self, subscriber: Subscriber) -> float:
         """Σ λ over what it subscribes to: what delivering to it takes."""

@@ -42,10 +42,17 @@ def claim(turn: Turn, identity: str, subscriber: Subscriber, target: BrokerId) -
     assert subscriber.home is not None
     migration = Migration(
         identity, subscriber.id, subscriber.home, target, Urgency.LATENCY, "it connected there by itself",
-        Step.CONFIRMING, turn.now_s, turn.now_s + turn.rules.hand_over_s, claimed=True,
+        Step.CONFIRMING, turn.now_s, turn.now_s + turn.rules.hand_over_s, claimed=True, adopted=True,
     )  # fmt: skip
     turn.registry.add_migration(migration)
     turn.store_migration(migration)
+
+
+def adopted_by_target(turn: Turn, migration: Migration) -> None:
+    """The target is told to serve it already: it asked, or something changed at the source."""
+    if not migration.adopted:
+        migration.adopted = True
+        turn.store_migration(migration)
 
 
 def _prepare(turn: Turn, migration: Migration, subscriber: Subscriber) -> None:
@@ -119,7 +126,7 @@ def back_at_source(turn: Turn, migration: Migration) -> None:
 def arrive(turn: Turn, migration: Migration) -> None:
     """The target has confirmed: from here on it is home."""
     subscriber = turn.registry.subscribers[migration.subscriber]
-    turn.set_home(subscriber, migration.target)
+    turn.set_home(subscriber, migration.target, confirmed=True)
     turn.note("migration arrives", **_named(migration), after_s=round(turn.now_s - migration.began_s, 3))
     # What was a preparation with a deadline is for good now, and what changed meanwhile may have been lost.
     if subscriber.session_at != migration.target or subscriber.uncertain:
@@ -157,7 +164,7 @@ def abort(turn: Turn, migration: Migration, why: str) -> None:
     subscriber.rests_until_s = turn.now_s + turn.rules.retry_s
     subscriber.shunned = migration.target
     turn.forget_migration(migration)
-    if not migration.claimed:
+    if not migration.adopted:
         turn.send(migration.target, Abandon(migration.id, migration.subscriber))
     elif subscriber.session_at != migration.target:
         turn.release(migration.target, migration.subscriber)

@@ -77,9 +77,10 @@ def _match_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> N
         elif not _belongs(turn, broker, found):
             _settle_stray(turn, broker, found)
     missing = []
+    unsure = turn.registry.adoptions_unsure(broker)
     for one in list(turn.registry.hosted(broker)):
         found = turn.registry.subscribers[one]
-        if one in holds and not found.uncertain:
+        if one in holds and one not in unsure and not found.uncertain:
             continue
         if found.deleted:
             turn.forget_subscriber(found)
@@ -97,7 +98,6 @@ def _settle_stray(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
         migration = None
     if (home is None or not home.linked) and migration is None:
         turn.note("subscriber stays where it was", subscriber=subscriber.id, broker=broker, instead_of=subscriber.home)
-        subscriber.uncertain = True
         turn.set_home(subscriber, broker)
         turn.adopt(broker, [subscriber])
     else:

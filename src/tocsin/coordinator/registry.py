@@ -28,6 +28,8 @@ class Registry:
         """(broker, whether as target) → migrations under way."""
         self._releasing: dict[BrokerId, dict[SubscriberId, int]] = {}
         """Releases that were sent and not confirmed yet."""
+        self._adopting: dict[BrokerId, dict[SubscriberId, float]] = {}
+        """Adoptions that were sent and, having no answer, may not have arrived: when."""
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -40,6 +42,7 @@ class Registry:
         self._hosted.pop(broker, None)
         self._sessions.pop(broker, None)
         self._releasing.pop(broker, None)
+        self._adopting.pop(broker, None)
         self.generation += 1
 
     def accepting(self, broker: Broker) -> bool:
@@ -124,6 +127,20 @@ class Registry:
     def is_releasing(self, broker: BrokerId, subscriber: SubscriberId) -> bool:
         """What this broker says of this subscriber's sessions was said before it heard that it has to let go."""
         return subscriber in self._releasing.get(broker, {})
+
+    def adoption_sent(self, broker: BrokerId, subscriber: SubscriberId, now_s: float) -> None:
+        sent = self._adopting.setdefault(broker, {})
+        sent.pop(subscriber, None)
+        sent[subscriber] = now_s
+
+    def adoptions_settled(self, broker: BrokerId, until_s: float) -> None:
+        """Whatever was sent until then has arrived: the broker has been talking over the same link ever since."""
+        sent = self._adopting.get(broker, {})
+        while sent and next(iter(sent.values())) <= until_s:
+            del sent[next(iter(sent))]
+
+    def adoptions_unsure(self, broker: BrokerId) -> set[SubscriberId]:
+        return set(self._adopting.pop(broker, {}))
 
     # -- migrations ----------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ def _restore_migrations(turn: Turn, memory: Memory) -> None:
         migration = Migration(
             stored.migration, stored.subscriber, stored.source, stored.target, Urgency(stored.urgency), stored.reason,
             step, turn.now_s, turn.now_s + rules.grace_s + rules.hand_over_s, claimed=stored.claimed,
+            adopted=stored.adopted,
         )  # fmt: skip
         turn.registry.add_migration(migration)
 

@@ -7,7 +7,7 @@ What a broker says of a subscriber between our `Release` and its `Released` cros
 from __future__ import annotations
 
 from tocsin.coordinator import migrations
-from tocsin.coordinator.entities import Health, Step
+from tocsin.coordinator.entities import Health, Migration, Step
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 
@@ -41,7 +41,6 @@ def _move_in(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
         if migration.source != broker:
             turn.release(migration.source, subscriber, migration.id)
         turn.forget_migration(migration)
-    found.uncertain = found.uncertain or former is not None
     turn.set_home(found, broker)
     turn.adopt(broker, [found])  # it may be about to hear that a preparation was abandoned, or hold an old state
     if former is not None:
@@ -66,12 +65,27 @@ def wanted(turn: Turn, broker: BrokerId, subscriber: SubscriberId, identity: str
         turn.release(broker, subscriber)
         return
     migration = turn.registry.moving.get(subscriber)
+    if migration is not None and broker not in (migration.source, migration.target):
+        _end_for(turn, migration, broker)
+        migration = None
     home = None if found.home is None else turn.registry.brokers.get(found.home)
-    if home is None or (home.health is Health.DEAD and migration is None):
+    if migration is not None:
+        if migration.target == broker and migration.step is not Step.RELEASING:
+            migrations.adopted_by_target(turn, migration)
+    elif home is None or home.health is Health.DEAD:
         turn.set_home(found, broker)
-    elif found.home != broker and migration is None:
+    elif found.home != broker:
         migrations.claim(turn, identity, found, broker)
-    turn.adopt(broker, [found])
+    turn.adopt(broker, [found], asked=True)
+
+
+def _end_for(turn: Turn, migration: Migration, broker: BrokerId) -> None:
+    """It has gone to a third broker: wherever it was going does not matter any more."""
+    if migration.step is Step.RELEASING:
+        turn.release(migration.source, migration.subscriber, migration.id)
+        turn.forget_migration(migration)
+    else:
+        migrations.abort(turn, migration, f"it connected to {broker} instead")
 
 
 def deleted(turn: Turn, subscriber: SubscriberId) -> None:

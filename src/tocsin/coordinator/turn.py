@@ -72,10 +72,16 @@ class Turn:
         )
         return True
 
-    def adopt(self, broker: BrokerId, subscribers: Sequence[Subscriber]) -> None:
-        for start in range(0, len(subscribers), _ADOPTED_AT_ONCE):
-            states: list[SubscriberState] = [one.state() for one in subscribers[start : start + _ADOPTED_AT_ONCE]]
-            self.send(broker, Adopt(states))
+    def adopt(self, broker: BrokerId, subscribers: Sequence[Subscriber], *, asked: bool = False) -> None:
+        """Of somebody who holds nothing there is nothing to serve before it logs in, unless the broker asked."""
+        states: list[SubscriberState] = [
+            one.state() for one in subscribers if asked or one.subscriptions or one.webhook
+        ]
+        for start in range(0, len(states), _ADOPTED_AT_ONCE):
+            some = states[start : start + _ADOPTED_AT_ONCE]
+            self.send(broker, Adopt(some))
+            for state in some:
+                self.registry.adoption_sent(broker, state.subscriber, self.now_s)
 
     def close_link(self, broker: Broker, reason: str) -> None:
         if broker.link is not None:
@@ -105,7 +111,7 @@ class Turn:
         self.effects.append(
             StoreMigration(
                 migration.id, migration.subscriber, migration.source, migration.target, str(migration.step),
-                str(migration.urgency), migration.reason, migration.began_s, migration.claimed,
+                str(migration.urgency), migration.reason, migration.began_s, migration.claimed, migration.adopted,
             )
         )  # fmt: skip
 
@@ -124,10 +130,12 @@ class Turn:
             self.store_subscriber(found)
         return found
 
-    def set_home(self, subscriber: Subscriber, home: BrokerId) -> None:
-        """From here on this broker is the one that holds its subscriptions."""
+    def set_home(self, subscriber: Subscriber, home: BrokerId, *, confirmed: bool = False) -> None:
+        """From here on this broker is the one that holds its subscriptions; `confirmed` if it said that it does."""
         if subscriber.home == home:
             return
+        if not confirmed and (subscriber.subscriptions or subscriber.webhook):
+            subscriber.uncertain = True
         if subscriber.home is not None:
             self.loads.taken(subscriber.home, subscriber.id)
             subscriber.moved_at_s = self.now_s

@@ -6,7 +6,6 @@ from typing import Any
 
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.entities import Broker, Health, Migration
-from tocsin.coordinator.snapshots import balance_of
 
 
 def broker_view(core: Coordinator, broker: Broker) -> dict[str, Any]:
@@ -52,7 +51,6 @@ def migration_view(migration: Migration) -> dict[str, Any]:
 def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
     registry = core.registry
     alive = [broker for broker in registry.brokers.values() if broker.health is not Health.DEAD]
-    balance = balance_of(core.snapshot(now_s))
     reported = [core.loads.of(broker.id).bytes_per_s / broker.capacity for broker in alive]
     return {
         "brokers": [broker_view(core, broker) for broker in registry.brokers.values()],
@@ -62,7 +60,6 @@ def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
         "frontend_subscriptions": sum(len(one.subscriptions) for one in registry.subscribers.values()),
         "load_bytes_per_s": sum(core.loads.of(broker.id).bytes_per_s for broker in alive),
         "cov": _cov(reported),
-        "modelled_cov": balance.cov,
         "migrations": len(registry.migrations),
         "moves_waiting": core.arbiter.waiting,
         "generation": registry.generation,

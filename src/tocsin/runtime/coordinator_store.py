@@ -69,7 +69,7 @@ _migrations = sa.Table(
     sa.Column("source", _ID, nullable=False), sa.Column("target", _ID, nullable=False),
     sa.Column("step", sa.Text, nullable=False), sa.Column("urgency", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False), sa.Column("began_s", sa.Double, nullable=False),
-    sa.Column("claimed", sa.Boolean, nullable=False),
+    sa.Column("claimed", sa.Boolean, nullable=False), sa.Column("adopted", sa.Boolean, nullable=False),
 )  # fmt: skip
 _facts = sa.Table(
     "coordinator_facts", _metadata,

@@ -24,7 +24,15 @@ import msgspec
 from tocsin.client import memory
 from tocsin.client.connection import Codec, Connection
 from tocsin.client.coordinator import Coordinator, Registration
-from tocsin.client.errors import BadResult, ClientError, ResultsMissed, SessionEnded, SubscriptionEnded, error_for
+from tocsin.client.errors import (
+    BadResult,
+    ClientError,
+    Denied,
+    ResultsMissed,
+    SessionEnded,
+    SubscriptionEnded,
+    error_for,
+)
 from tocsin.client.events import (
     Close,
     Confirm,
@@ -42,6 +50,7 @@ from tocsin.client.events import (
     NotLocated,
     Open,
     Opened,
+    Place,
     Received,
     Refuse,
     Send,
@@ -54,6 +63,7 @@ from tocsin.client.events import (
 from tocsin.client.notifications import Gap, Notification, Recovered, Result
 from tocsin.client.patience import Patience
 from tocsin.client.session import SubscriberSession
+from tocsin.client.tls import Verify, context_for
 from tocsin.client.waiting import Item, Waiting
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
@@ -79,12 +89,12 @@ class Subscriber:
         encoding: Literal["json", "msgpack"] = "json",
         waiting_results: int = 10_000,
         patience: Patience | None = None,
-        verify: Any = True,
+        verify: Verify = True,
     ) -> None:
         """`token`: one with the scope `subscribe` for `user`, or one that may register users. `state`: a file that
-        remembers cursors for the next run. `verify`: False or an `ssl.SSLContext`, as httpx takes it."""
-        self._coordinator = Coordinator(coordinator, token, verify)
-        self._ssl = None if verify is True else verify
+        remembers cursors for the next run. `verify`: a PEM file of authorities to trust, beside the system's."""
+        self._tls = context_for(verify)
+        self._coordinator = Coordinator(coordinator, token, self._tls)
         self._token = token
         self.user = None if user is None else SubscriberId(user)
         self._registration: Registration | None = None
@@ -338,7 +348,7 @@ class Subscriber:
 
         connection = Connection(
             address, self._codec, opened=lambda: self._happen(Opened(number)), received=received,
-            lost=lambda reason: self._happen(Lost(number, reason)), room=self._wait_for_room, ssl=self._ssl,
+            lost=lambda reason: self._happen(Lost(number, reason)), room=self._wait_for_room, tls=self._tls,
         )  # fmt: skip
         self._connections[number] = connection
         connection.task.add_done_callback(lambda _: self._connections.pop(number, None))
@@ -352,7 +362,7 @@ class Subscriber:
 
     async def _locate(self, avoid: BrokerId | None) -> None:
         try:
-            place = await self._coordinator.request_broker(await self._registered(), self._where, avoid)
+            place = await self._request_broker(avoid)
         except ClientError as error:
             event: Event = NotLocated(error.code, error.message, error.code.retry, error.retry_after_s)
         except Exception as error:  # a coordinator that answers nonsense is as good as none
@@ -360,6 +370,16 @@ class Subscriber:
         else:
             event = Located(place)
         self._happen(event)
+
+    async def _request_broker(self, avoid: BrokerId | None) -> Place:
+        known = self._registration
+        try:
+            return await self._coordinator.request_broker(await self._registered(), self._where, avoid)
+        except Denied:
+            if known is None:
+                raise
+            self._registration = None  # it was good once and may have expired: what it was made from may be good still
+            return await self._coordinator.request_broker(await self._registered(), self._where, avoid)
 
     async def _registered(self) -> Registration:
         if self._registration is None:

@@ -52,7 +52,7 @@ class Network:
         self.token = self.stack.admin_token()
         self.coordinator = self._client(self.stack.coordinator_url)
         self.cluster = self._client(self.stack.cluster_url)
-        self.publisher = self.run(self._made(lambda: Publisher(self.stack.cluster_url, self.token)))
+        self.publisher = self.run(self._made(lambda: Publisher(self.stack.cluster_url, self.token, longest_s=2.0)))
 
     @staticmethod
     async def _made(make: Callable[[], T]) -> T:

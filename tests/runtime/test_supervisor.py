@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.runtime.supervisor import Child, free_port
+from tocsin.runtime.supervisor import Child, free_ports
 from tocsin.wire.errors import TocsinError
 
 _SCRIPT = """
@@ -38,7 +38,7 @@ def coordinator(folder: Path, *more: str) -> Child:
 
 def test_a_process_that_dies_is_started_again_where_it_was(tmp_path: Path) -> None:
     async def story() -> None:
-        child = coordinator(tmp_path, "--port", str(free_port()))
+        child = coordinator(tmp_path, "--port", str(free_ports(1)[0]))
         child.start()
         try:
             first, pid = await child.ready(60), child.pid

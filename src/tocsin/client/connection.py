@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from ssl import SSLContext
 from typing import Any
 
 import msgspec
@@ -53,12 +54,12 @@ class Connection:
         received: Callable[[wire.ToSubscriber], None],
         lost: Callable[[str], None],
         room: Callable[[], Coroutine[Any, Any, None]],
-        ssl: Any = None,
+        tls: SSLContext,
     ) -> None:
         self._address = address
         self._codec = codec
         self._opened, self._received, self._lost, self._room = opened, received, lost, room
-        self._ssl = ssl
+        self._tls = tls
         self._outbox: asyncio.Queue[wire.FromSubscriber | None] = asyncio.Queue()
         self._closed = False
         self._socket: ClientConnection | None = None
@@ -79,12 +80,13 @@ class Connection:
 
     async def _run(self) -> None:
         reason = "reset"
+        address = session_address(self._address)
         try:
             # Progress messages tell silence from a stall, so no pings; results are small, so no compression.
             async with connect(
-                session_address(self._address), subprotocols=[Subprotocol(self._codec.subprotocol)], compression=None,
+                address, subprotocols=[Subprotocol(self._codec.subprotocol)], compression=None,
                 ping_interval=None, open_timeout=None, close_timeout=1.0, max_size=_FRAME_BYTES, max_queue=64,
-                ssl=self._ssl, proxy=None,
+                ssl=self._tls if address.startswith("wss:") else None, proxy=None,
             ) as socket:  # fmt: skip
                 reason = await self._talk(socket)
         except InvalidStatus as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Any
 from urllib.parse import quote
 
@@ -26,12 +27,10 @@ class Registration:
 class Coordinator:
     """One HTTP connection pool; `close` it."""
 
-    def __init__(self, address: str, token: str | None, verify: Any = True) -> None:
+    def __init__(self, address: str, token: str | None, tls: SSLContext) -> None:
         self.address = address.rstrip("/")
         self._token = token
-        self._http = httpx.AsyncClient(
-            base_url=self.address, verify=verify, timeout=httpx.Timeout(_ANSWER_S, connect=5.0)
-        )
+        self._http = httpx.AsyncClient(base_url=self.address, verify=tls, timeout=httpx.Timeout(_ANSWER_S, connect=5.0))
 
     async def register(self, user: str | None, where: dict[str, float]) -> Registration:
         """A subscriber and a token of its own; the same name gets the same subscriber."""

@@ -43,7 +43,10 @@ class SessionEnded(ClientError):
 
 
 class SubscriptionEnded(ClientError):
-    pass
+    def __init__(self, code: Code, message: str, *, asked: bool = False) -> None:
+        super().__init__(code, message)
+        self.asked = asked
+        """By this program itself."""
 
 
 class ResultsMissed(ClientError):

@@ -23,6 +23,7 @@ import msgspec
 
 from tocsin.client.coordinator import refusal
 from tocsin.client.errors import ClientError, Unreachable
+from tocsin.client.tls import Verify, context_for
 from tocsin.wire.errors import Code
 
 BATCH_BYTES = 1 << 20
@@ -77,14 +78,14 @@ class Publisher:
         *,
         give_up_s: float = 300.0,
         longest_s: float = 30.0,
-        verify: Any = True,
+        verify: Verify = True,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = httpx.AsyncClient(
-            base_url=cluster, headers=headers, verify=verify, transport=transport,
+            base_url=cluster, headers=headers, verify=context_for(verify), transport=transport,
             timeout=httpx.Timeout(60.0, connect=10.0),
         )  # fmt: skip
         self.address = cluster.rstrip("/")

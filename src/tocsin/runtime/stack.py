@@ -19,7 +19,7 @@ import httpx
 from tocsin.runtime.coordinator_server import ADMIN_TOKEN_FILE, KEY_FILE
 from tocsin.runtime.credentials import Signer
 from tocsin.runtime.listening import write_secret
-from tocsin.runtime.supervisor import Child, free_port
+from tocsin.runtime.supervisor import Child, free_ports
 from tocsin.wire.errors import Code, TocsinError
 
 _READY_S = 240.0
@@ -73,7 +73,7 @@ class Stack:
     def _ports(self) -> list[int]:
         settings = self._settings
         if settings.free_ports:
-            return [free_port() for _ in range(2 + settings.brokers)]
+            return free_ports(2 + settings.brokers)
         brokers = [settings.broker_port + number for number in range(settings.brokers)]
         return [settings.coordinator_port, settings.cluster_port, *brokers]
 

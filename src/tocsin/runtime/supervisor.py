@@ -168,9 +168,13 @@ def _log(path: Path | None) -> Any:
         yield opened
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """One that nobody has right now. Processes that are started again keep it, so it must be known before."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ones that nobody has right now. Processes that are started again keep theirs, so they must be known before."""
+    with contextlib.ExitStack() as probes:
+        found = []
+        for _ in range(count):  # all open until the last is found, or two of them could be the same
+            probe = probes.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, 0))
+            found.append(int(probe.getsockname()[1]))
+        return found

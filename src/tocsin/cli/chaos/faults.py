@@ -16,7 +16,7 @@ class Kind(StrEnum):
     RESTART = "restart"
     """SIGTERM; the supervisor starts it again."""
     MIGRATE = "migrate"
-    """Some subscribers, through the coordinator's API."""
+    """Some subscribers, each to a broker where it is not, through the coordinator's API."""
     DRAIN = "drain"
     """A broker, through the API, and later no more."""
     DROP = "drop"
@@ -31,14 +31,14 @@ class Fault:
     """From the start of its round."""
     kind: Kind
     target: str
-    """A process; for subscribers `broker-…` is where they are sent, or nothing."""
+    """A process; means nothing for faults of subscribers."""
     lasting_s: float
     share: float
     """Of the subscribers it concerns."""
 
     def __str__(self) -> str:
         lasting = f" for {self.lasting_s:.1f} s" if self.kind in (Kind.PAUSE, Kind.DRAIN, Kind.RETURN) else ""
-        target = "subscribers" if self.kind in _CLIENTS else self.target
+        target = "subscribers" if self.kind in (*_CLIENTS, Kind.MIGRATE) else self.target
         return f"{self.kind} {target}{lasting}"
 
 

@@ -69,6 +69,7 @@ class ChaosRun:
         self.faults: Counter[str] = Counter()
         self._answers: Counter[str] = Counter()
         """Of the coordinator, to what was asked of it."""
+        self._migrations = 0
         self.stack = stack or Stack(
             StackSettings(
                 folder / "data", settings.brokers, free_ports=True, logs=folder, coordinator=_COORDINATOR,
@@ -177,8 +178,7 @@ class ChaosRun:
             case Kind.KILL | Kind.RESTART | Kind.PAUSE:
                 happened = await self._hit(self._child(fault.target), fault)
             case Kind.MIGRATE:
-                asked = [self._migrate(member, fault.target) for member in chosen]
-                happened = any(await asyncio.gather(*asked))
+                happened = await self._migrate(chosen)
             case Kind.DRAIN:
                 happened = await self._ask(f"/v1/brokers/{fault.target}/drain", {"on": True})
                 await asyncio.sleep(fault.lasting_s)
@@ -208,8 +208,22 @@ class ChaosRun:
         child.signal(signal.SIGCONT)
         return happened
 
-    async def _migrate(self, member: Member, target: str) -> bool:
-        return await self._ask("/v1/migrations", {"subscriber": member.user, "target": target})
+    async def _migrate(self, members: list[Member]) -> bool:
+        """Each to some broker that accepts and is not where it is."""
+        try:
+            said = (await self._coordinator.get("/v1/brokers")).json()
+            alive = [one["broker"] for one in said["brokers"] if one["state"] == "alive"]
+        except (httpx.HTTPError, LookupError, ValueError):
+            return False
+        asked = []
+        for member in members:
+            here = None if member.subscriber is None else member.subscriber.broker
+            if elsewhere := [name for name in alive if name != here]:
+                body = {"subscriber": member.user, "target": self._dice.choice(elsewhere)}
+                asked.append(self._ask("/v1/migrations", body))
+        taken = sum(await asyncio.gather(*asked))
+        self._migrations += taken
+        return taken > 0
 
     async def _ask(self, path: str, body: dict[str, Any]) -> bool:
         """False if the coordinator is away or says no: both are part of the game."""
@@ -250,6 +264,7 @@ class ChaosRun:
             "faults": dict(sorted(self.faults.items())),
             "sessions": dict(sorted(brokers.items())),
             "publisher_retries": self._retries,
+            "migrations": self._migrations,
             "coordinator_said": dict(self._answers.most_common(12)),
             "starts": {child.name: child.starts for child in self.stack.children},
             "errors": sorted({error for member in crowd.members for error in member.errors}),

@@ -1,7 +1,7 @@
 """What the balancing experiments have in common: one run as rows, and the figures of the paper's kind.
 
 Rows are of three kinds: `run` (one each), `sample` (what brokers reported, each period) and `broker` (each broker's
-load, of the first seed only: that is what the figures show). Not an experiment itself.
+load, of the first seeds only: that is what the figures show). Not an experiment itself.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def choice(rows: Any, **labels: Any) -> Any:
 
 
 def draw_loads(axes: Axes, rows: Any, title: str, unit: float, unit_name: str) -> None:
-    """Every broker's load over time, one line each, darkest first: which broker is which does not matter here."""
+    """Every broker's load over time, one line each: which broker is which does not matter here."""
     for _, mine in rows.groupby("broker"):
         axes.plot(mine.at_s / 60.0, mine.load / unit, linewidth=1.0, alpha=0.85)
     axes.set(title=title, xlabel="minutes", ylabel=f"load of each broker ({unit_name})")

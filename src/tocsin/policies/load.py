@@ -223,7 +223,8 @@ def standing_balance(snapshot: Snapshot) -> Balance:
 
 def _by_broker(broker_of: Ints) -> Longs:
     """Those that have a broker, broker by broker."""
-    order = np.argsort(broker_of, kind="stable")
+    narrow = broker_of.astype(np.int16) if broker_of.size and broker_of.max() < 1 << 15 else broker_of
+    order = np.argsort(narrow, kind="stable")  # of 16 bits: a radix sort, in linear time
     return order[np.searchsorted(broker_of[order], 0) :]
 
 

@@ -54,7 +54,9 @@ def by_broker(broker_of: Ints, movable: Flags, weight: Floats, brokers: int) -> 
     """
     candidates = np.flatnonzero(movable & (broker_of >= 0) & (weight > 0.0))
     candidates = candidates[np.argsort(-weight[candidates], kind="stable")]
-    candidates = candidates[np.argsort(broker_of[candidates], kind="stable")]
+    here = broker_of[candidates]
+    narrow = here.astype(np.int16) if brokers < 1 << 15 else here  # of 16 bits: a radix sort, in linear time
+    candidates = candidates[np.argsort(narrow, kind="stable")]
     sizes = np.bincount(broker_of[candidates], minlength=brokers)
     return candidates, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 

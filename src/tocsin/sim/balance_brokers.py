@@ -22,6 +22,8 @@ class AggregatedBrokers:
         self.counts = np.zeros((m, q), dtype=np.int32)
         """n_jk."""
         self.served_by: Ints = np.full(n, UNPLACED, dtype=np.int32)
+        self.serving = 0
+        """How many subscribers have a broker."""
         self.made = np.zeros(len(world.wants), dtype=np.bool_)
         """Per wish of the world: subscribed by now."""
         self.bytes_in = np.zeros(m)
@@ -35,11 +37,13 @@ class AggregatedBrokers:
     def connect(self, subscribers: Longs, brokers: Ints) -> None:
         """They had no broker; all their subscriptions come with them."""
         self.served_by[subscribers] = brokers
+        self.serving += len(subscribers)
         self._count(self._wishes(subscribers), 1)
 
     def disconnect(self, subscribers: Longs) -> None:
         self._count(self._wishes(subscribers), -1)
         self.served_by[subscribers] = UNPLACED
+        self.serving -= len(subscribers)
 
     def move(self, subscribers: Longs, brokers: Ints) -> None:
         self.disconnect(subscribers)

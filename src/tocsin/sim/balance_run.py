@@ -85,7 +85,7 @@ class BalanceRun:
         self._rise_s, self._fall_s, self._factor = np.full(q, np.inf), np.full(q, -np.inf), np.ones(q)
         self._join_order, self._wish_order = np.argsort(world.join_s), np.argsort(world.subscribe_s)
         self._join_s, self._wish_s = world.join_s[self._join_order], world.subscribe_s[self._wish_order]
-        self._joined, self._wished = 0, 0
+        self._joined, self._wished, self._away = 0, 0, 0
         self._generation = 0
         self._numbers: dict[str, int] = {}  # of subscribers; a run without moves never needs it
         self._rows: tuple[Ints, Ints] | None = None
@@ -118,8 +118,7 @@ class BalanceRun:
             self.brokers.subscribe(self._wish_order[self._wished : wished])
             self._wished, self._rows = wished, None
         self._churn(now_s)
-        waiting = int(np.count_nonzero((self.brokers.served_by == UNPLACED) & np.isinf(self._back_s)))
-        self.log.unserved_subscriber_s += TICK_S * (waiting - (len(self._join_s) - self._joined))
+        self.log.unserved_subscriber_s += TICK_S * (self._joined - self.brokers.serving - self._away)
 
     def _arrive(self, who: Longs, kind: str) -> None:
         chosen = self._placed(who)
@@ -148,6 +147,7 @@ class BalanceRun:
         returning = np.flatnonzero(self._back_s <= now_s)
         if returning.size:
             self._back_s[returning] = np.inf
+            self._away -= len(returning)
             self._arrive(returning, "join")
         rng = self.kernel.stream("churn")
         here = np.flatnonzero((self.brokers.served_by >= 0) & ~self._moving)
@@ -156,6 +156,7 @@ class BalanceRun:
             self._tell("leave", leaving, broker=self.brokers.served_by[leaving])
             self.brokers.disconnect(leaving)
             self.assigned[leaving] = UNPLACED
+            self._away += len(leaving)
             self._back_s[leaving] = now_s + rng.exponential(churn.away_s, len(leaving))
             self._generation += 1
 

@@ -114,6 +114,7 @@ class SimulatedNetwork:
         self.cluster = SimulatedCluster()
         self.brokers: dict[BrokerId, Broker] = {}
         self.orders: dict[BrokerId, deque[Any]] = {}
+        self.granted: dict[BrokerId, seen.BackendGranted | None] = {}
         self.fetches: dict[tuple[BrokerId, int], wanted.Fetch | deque[seen.Event]] = {}
         self.asked_drained: set[tuple[BrokerId, SessionId]] = set()
         self.clients: dict[SubscriberId, Client] = {}
@@ -129,6 +130,7 @@ class SimulatedNetwork:
             limits = Limits(cache_bytes=cache_bytes, queue_bytes=queue_bytes)
             self.brokers[name] = Broker(name, f"run-{name}", limits, lambda: 0.5, register)
             self.orders[name] = deque()
+            self.granted[name] = None
             self.cluster.streams[name] = deque([seen.AnnouncementsMissed()])
 
     # -- brokers ---------------------------------------------------------------------------------------------------
@@ -287,6 +289,12 @@ class SimulatedNetwork:
             self.handle(broker, self.cluster.streams[broker].popleft())
 
     def place_order(self, broker: BrokerId) -> None:
+        """One step of the link: the next order reaches the data cluster, or the answer to the last one comes back."""
+        if self.granted[broker] is not None:
+            event, self.granted[broker] = self.granted[broker], None
+            assert event is not None
+            self.handle(broker, event)
+            return
         if not self.orders[broker]:
             return
         order = self.orders[broker].popleft()
@@ -294,7 +302,7 @@ class SimulatedNetwork:
         if isinstance(order, wanted.AskBackend):
             identity = subscription(order.parameters["kind"])
             held.add(identity)
-            self.handle(broker, seen.BackendGranted(order.key, order.channel, identity, self.cluster.head))
+            self.granted[broker] = seen.BackendGranted(order.key, order.channel, identity, self.cluster.head)
         elif order.subscription not in self.brokers[broker].world.backends:
             held.discard(order.subscription)
 
@@ -373,7 +381,7 @@ class SimulatedNetwork:
                 while self.cluster.streams[broker]:
                     busy = True
                     self.announce(broker)
-                while self.orders[broker]:
+                while self.orders[broker] or self.granted[broker] is not None:
                     busy = True
                     self.place_order(broker)
             for fetch in list(self.fetches):

@@ -7,6 +7,7 @@ orders for subscriptions, the pieces of one fetch. Everything else may overtake 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +114,7 @@ class SimulatedNetwork:
         self.cluster = SimulatedCluster()
         self.brokers: dict[BrokerId, Broker] = {}
         self.orders: dict[BrokerId, deque[Any]] = {}
+        self.granted: dict[BrokerId, seen.BackendGranted | None] = {}
         self.fetches: dict[tuple[BrokerId, int], wanted.Fetch | deque[seen.Event]] = {}
         self.asked_drained: set[tuple[BrokerId, SessionId]] = set()
         self.clients: dict[SubscriberId, Client] = {}
@@ -122,11 +124,13 @@ class SimulatedNetwork:
         self.answers: list[wire.ToSubscriber] = []
         self._sessions = 0
         self._requests = 0
+        self._next: deque[Callable[[], None]] = deque()
         for name in (BrokerId("a"), BrokerId("b")):
             register = link.Register(name, f"run-{name}", f"ws://{name}") if coordinated else None
             limits = Limits(cache_bytes=cache_bytes, queue_bytes=queue_bytes)
             self.brokers[name] = Broker(name, f"run-{name}", limits, lambda: 0.5, register)
             self.orders[name] = deque()
+            self.granted[name] = None
             self.cluster.streams[name] = deque([seen.AnnouncementsMissed()])
 
     # -- brokers ---------------------------------------------------------------------------------------------------
@@ -134,6 +138,8 @@ class SimulatedNetwork:
     def handle(self, broker: BrokerId, event: seen.Event) -> None:
         for effect in self.brokers[broker].handle(event, self.now_s):
             self._do(broker, effect)
+        while self._next:  # what clients do when they hear something
+            self._next.popleft()()
 
     def _do(self, broker: BrokerId, effect: wanted.Effect) -> None:
         match effect:
@@ -196,12 +202,15 @@ class SimulatedNetwork:
                     cursor = Cursor.parse(held.cursor)
                     assert cursor is not None
                     client.seen.setdefault(held.subscription, cursor)
+                listed = {held.subscription for held in message.subscriptions}
+                for identity in client.seen.keys() - listed:
+                    self._next.append(lambda identity=identity: self._bring(client, identity))  # type: ignore[misc]
             case wire.Subscribed(_, held):
                 cursor = Cursor.parse(held.cursor)
                 assert cursor is not None
                 if held.subscription not in client.seen:
                     client.seen[held.subscription] = cursor
-            case wire.Gap(identity, text):
+            case wire.Gap(identity, text) if (broker, session) == (client.broker, client.session):
                 cursor = Cursor.parse(text)
                 assert cursor is not None
                 client.excused.add(identity)
@@ -211,7 +220,7 @@ class SimulatedNetwork:
                 client.numbers.pop(identity, None)
                 client.excused.discard(identity)
             case wire.Move(migration, target):
-                self._follow(client, migration, target)
+                self._next.append(lambda: self.login(client.name, target, migration=migration))
 
     def _closed(self, broker: BrokerId, session: SessionId) -> None:
         name = self.owner.pop((broker, session), None)
@@ -235,8 +244,11 @@ class SimulatedNetwork:
         event = seen.LoginRequested(Asker(session=session), client.name, 1, resume, migration=migration)
         self.handle(target, event)
 
-    def _follow(self, client: Client, migration: str, target: BrokerId) -> None:
-        self.login(client.name, target, migration=migration)
+    def _bring(self, client: Client, identity: SubscriptionId) -> None:
+        """The new broker does not know of a subscription: it is subscribed again, from where it stood."""
+        self._requests += 1
+        kind = identity.removeprefix("id-")
+        self.request(client.name, wire.Subscribe(self._requests, CHANNEL, {"kind": kind}, str(client.seen[identity])))
 
     def lose(self, name: str) -> None:
         client = self.clients[SubscriberId(name)]
@@ -277,6 +289,12 @@ class SimulatedNetwork:
             self.handle(broker, self.cluster.streams[broker].popleft())
 
     def place_order(self, broker: BrokerId) -> None:
+        """One step of the link: the next order reaches the data cluster, or the answer to the last one comes back."""
+        if self.granted[broker] is not None:
+            event, self.granted[broker] = self.granted[broker], None
+            assert event is not None
+            self.handle(broker, event)
+            return
         if not self.orders[broker]:
             return
         order = self.orders[broker].popleft()
@@ -284,7 +302,7 @@ class SimulatedNetwork:
         if isinstance(order, wanted.AskBackend):
             identity = subscription(order.parameters["kind"])
             held.add(identity)
-            self.handle(broker, seen.BackendGranted(order.key, order.channel, identity, self.cluster.head))
+            self.granted[broker] = seen.BackendGranted(order.key, order.channel, identity, self.cluster.head)
         elif order.subscription not in self.brokers[broker].world.backends:
             held.discard(order.subscription)
 
@@ -363,7 +381,7 @@ class SimulatedNetwork:
                 while self.cluster.streams[broker]:
                     busy = True
                     self.announce(broker)
-                while self.orders[broker]:
+                while self.orders[broker] or self.granted[broker] is not None:
                     busy = True
                     self.place_order(broker)
             for fetch in list(self.fetches):

@@ -227,6 +227,7 @@ def test_what_was_not_confirmed_is_said_again_with_the_same_number() -> None:
         made.hear()
     made.subscribe("ann", "fire")
     made.place_order(A)
+    made.place_order(A)
     [first] = changes(made)
     made.told.clear()  # the coordinator died before it stored it
     made.handle(A, seen.LinkLost())
@@ -248,6 +249,7 @@ def test_a_subscriber_hears_of_its_subscription_when_it_is_stored_or_late() -> N
     made.settle()
     made.subscribe("ann", "fire")
     made.place_order(A)
+    made.place_order(A)
     ann = made.clients[SubscriberId("ann")]
     assert FIRE not in ann.seen
     made.tick(3.0)  # the coordinator does not answer in time
@@ -268,3 +270,44 @@ def test_subscribers_do_not_wait_for_a_data_cluster_that_is_away() -> None:
     assert (refused.id, refused.code) == (9, "not_ready")
     released = core.handle(seen.BackendGranted(ask.key, CHANNEL, FIRE, Cursor(1, 0)), made.now_s + 12.0)
     assert wanted.ReleaseBackend(CHANNEL, FIRE) in released  # it came, too late for anybody
+
+
+def test_results_announced_before_a_subscription_had_its_name_are_not_lost() -> None:
+    """The data cluster holds it, executes and announces; its answer to the broker is slower than all that."""
+    made = network()
+    made.login("ann", "a")
+    made.subscribe("ann", "fire")
+    made.place_order(A)
+    made.cluster.execute({"fire": 2})
+    while made.cluster.streams[A]:
+        made.announce(A)
+    made.place_order(A)  # only now does the broker learn the name
+    made.cluster.execute({"flood": 1})  # and the channel moves on
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0, 1]
+
+
+def test_a_subscription_released_and_wanted_again_is_held_in_the_end() -> None:
+    made = subscribed("ann")
+    made.unsubscribe("ann", "fire")
+    made.subscribe("ann", "fire")
+    made.settle()
+    assert made.cluster.held[A] == {FIRE}
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0]
+
+
+def test_a_backfill_ends_when_nobody_waits_for_it_any_more() -> None:
+    made = subscribed("ann", cache_bytes=1)
+    made.lose("ann")
+    made.cluster.execute({"fire": 250})
+    made.settle()
+    made.login("ann", "a")
+    [backfill] = made.fetches
+    made.answer_fetch(backfill)
+    made.block("ann")
+    made.answer_fetch(backfill)
+    assert backfill not in made.fetches  # cancelled: the data cluster reads for nobody
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == list(range(250))

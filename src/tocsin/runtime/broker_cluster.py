@@ -7,8 +7,6 @@ announcements resume from the last sequence heard. A fetch is tried once; the br
 from __future__ import annotations
 
 import asyncio
-import random
-import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,23 +14,19 @@ from typing import Any
 
 import httpx
 import msgspec
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus, WebSocketException
 
 from tocsin.broker import events as seen
 from tocsin.broker.effects import AskBackend, CancelFetch, Fetch, ReleaseBackend
-from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
-from tocsin.runtime.backoff import delay_s
+from tocsin.runtime.broker_announcements import Announcements
+from tocsin.runtime.broker_patience import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker_process import BrokerProcess
+from tocsin.runtime.broker_results import Pieces, cursor_of
 from tocsin.runtime.logs import logger
 from tocsin.wire.errors import Code
 
 AT_ONCE = 5_000
 """Subscriptions in one request."""
-CHUNK_BYTES = 128 << 10
-"""Results are handed on in pieces of about this size, so that one large fetch does not fill a session's queue."""
-LONGEST_S = 15.0
 TIDY_UP_S = 60.0
 """How long the coordinator has to have been there before what it did not mention is let go."""
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
@@ -53,55 +47,7 @@ class _Page(msgspec.Struct):
     next: int | None = None
 
 
-class _Line(msgspec.Struct):
-    """A result, or a gap before the first one."""
-
-    subscription: SubscriptionId
-    cursor: str
-    result: msgspec.Raw = msgspec.Raw(b"")
-    gap: bool = False
-
-
-class _News(msgspec.Struct):
-    id: SubscriptionId
-
-
-class _Told(msgspec.Struct, tag_field="type"):
-    sequence: int
-
-
-class _Ready(_Told, tag="ready"):
-    pass
-
-
-class _Execution(_Told, tag="execution"):
-    channel: ChannelName
-    epoch: int
-    execution: int
-    finished_s: float
-    part: int
-    parts: int
-    subscriptions: list[_News]
-
-
-class _Progress(_Told, tag="progress"):
-    channels: dict[ChannelName, str] = {}
-
-
-class _Gap(_Told, tag="gap"):
-    pass
-
-
-_line = msgspec.json.Decoder(_Line)
-_told = msgspec.json.Decoder(_Ready | _Execution | _Progress | _Gap)
 _granted = msgspec.json.Decoder(list[_Granted])
-
-
-def cursor_of(text: str) -> Cursor:
-    found = Cursor.parse(text)
-    if found is None:
-        raise ValueError(f"the data cluster sent {text[:40]!r} as a cursor")
-    return found
 
 
 class DataClusterLink:
@@ -118,10 +64,8 @@ class DataClusterLink:
         self._ordered = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches: dict[int, asyncio.Task[None]] = {}
-        self._sequence: int | None = None
         self._log = logger()
-        self.connected = False
-        """Whether announcements are being heard."""
+        self.announcements = Announcements(settings, self._headers, process.happened)
 
     def start(self) -> None:
         self._client = httpx.AsyncClient(
@@ -129,7 +73,7 @@ class DataClusterLink:
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=16),
         )  # fmt: skip
         self.in_background(self._place_orders())
-        self.in_background(self._listen())
+        self.in_background(self.announcements.listen())
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -173,7 +117,7 @@ class DataClusterLink:
             except (httpx.HTTPError, _Unavailable, ValueError, msgspec.DecodeError) as error:
                 self._orders.extendleft(reversed(batch))
                 failures += 1
-                self._log.warning("subscriptions are not taken yet", reason=_reason(error), in_a_row=failures)
+                self._log.warning("subscriptions are not taken yet", reason=reason_of(error), in_a_row=failures)
                 await asyncio.sleep(jittered_s(failures))
 
     def _next_batch(self) -> list[AskBackend | ReleaseBackend]:
@@ -242,6 +186,7 @@ class DataClusterLink:
         """Raises when it is worth trying again; a refusal is an answer."""
         answer = await self._client.post(path, content=msgspec.json.encode(body))
         if answer.status_code >= 500 or answer.status_code in (401, 403, 408, 429):
+            self._client.headers.update(self._headers())  # the token's file may hold a newer one by now
             raise _Unavailable(f"{answer.status_code} {_error_of(answer)[1]}")
         return answer
 
@@ -261,7 +206,7 @@ class DataClusterLink:
             await self._pull(effect)
         except (httpx.HTTPError, httpx.StreamError, _Unavailable, ValueError, msgspec.DecodeError) as error:
             code = error.code if isinstance(error, _Unavailable) else str(Code.NOT_READY)
-            self._log.warning("results could not be pulled", channel=effect.channel, reason=_reason(error))
+            self._log.warning("results could not be pulled", channel=effect.channel, reason=reason_of(error))
             self._process.happened(seen.FetchFailed(effect.fetch, code))
 
     async def _pull(self, effect: Fetch) -> None:
@@ -276,94 +221,14 @@ class DataClusterLink:
             if answer.status_code != 200:
                 await answer.aread()
                 code, message = _error_of(answer)
+                self._client.headers.update(self._headers())
                 raise _Unavailable(f"{answer.status_code} {message}", code)
             upto = cursor_of(answer.headers["Tocsin-Cursor"])
-            pieces = _Pieces(self._process, effect.fetch)
-            rest = b""
+            pieces = Pieces(self._process.happened, effect.fetch)
             async for data in answer.aiter_raw():
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    pieces.add(line)
-            if rest:
-                raise ValueError("the answer ends in the middle of a line")
-            pieces.hand_on()
+                pieces.feed(data)
+            pieces.end()
         self._process.happened(seen.FetchEnded(effect.fetch, upto))
-
-    # -- announcements ---------------------------------------------------------------------------------------------
-
-    async def _listen(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._hear()
-                failures = 0
-            except (OSError, TimeoutError, WebSocketException, ValueError, msgspec.DecodeError) as error:
-                failures += 1
-                if failures == 1 or isinstance(error, InvalidStatus):
-                    self._log.warning("announcements cannot be heard", reason=_reason(error))
-            self.connected = False
-            await asyncio.sleep(jittered_s(failures))
-
-    async def _hear(self) -> None:
-        resuming = self._sequence is not None
-        query = f"?after={self._sequence}" if resuming else ""
-        address = self._url.replace("http", "ws", 1) + f"/v1/brokers/{self._broker}/announcements{query}"
-        options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls}
-        async with connect(
-            address, additional_headers=self._headers(), max_size=64 << 20, compression=None, open_timeout=10,
-            ping_interval=10, ping_timeout=10, **options,
-        ) as socket:  # fmt: skip
-            self.connected = True
-            async for text in socket:
-                self._heard(_told.decode(text), resuming)
-
-    def _heard(self, told: _Ready | _Execution | _Progress | _Gap, resuming: bool) -> None:
-        happened = self._process.happened
-        match told:
-            case _Ready():
-                if not resuming:
-                    happened(seen.AnnouncementsMissed())
-            case _Gap():
-                happened(seen.AnnouncementsMissed())
-            case _Execution():
-                news = [one.id for one in told.subscriptions]
-                happened(seen.ExecutionAnnounced(told.channel, told.epoch, told.execution, news, told.finished_s))
-                if told.part < told.parts:
-                    return  # counts as heard with its last part
-            case _Progress() if told.channels:
-                happened(seen.ProgressAnnounced({name: cursor_of(text) for name, text in told.channels.items()}))
-        self._sequence = told.sequence
-
-
-class _Pieces:
-    """Lines of an answer, put together by subscription and handed on in pieces."""
-
-    def __init__(self, process: BrokerProcess, fetch: int) -> None:
-        self._process = process
-        self._fetch = fetch
-        self._found: dict[tuple[SubscriptionId, int], tuple[list[int], list[bytes]]] = {}
-        self._size_bytes = 0
-
-    def add(self, text: bytes) -> None:
-        line = _line.decode(text)
-        cursor = cursor_of(line.cursor)
-        if line.gap:
-            self._process.happened(seen.GapFound(self._fetch, line.subscription, cursor))
-            return
-        found = self._found.get((line.subscription, cursor.epoch))
-        if found is None:
-            found = self._found[line.subscription, cursor.epoch] = ([], [])
-        row = bytes(line.result)
-        found[0].append(cursor.offset)
-        found[1].append(row)
-        self._size_bytes += len(row)
-        if self._size_bytes >= CHUNK_BYTES:
-            self.hand_on()
-
-    def hand_on(self) -> None:
-        found, self._found, self._size_bytes = self._found, {}, 0
-        for (subscription, epoch), (offsets, rows) in found.items():
-            self._process.happened(seen.ResultsFetched(self._fetch, subscription, epoch, offsets, rows))
 
 
 class _Unavailable(Exception):
@@ -372,26 +237,8 @@ class _Unavailable(Exception):
         self.code = code
 
 
-_dice = random.Random()
-
-
-def jittered_s(failures: int) -> float:
-    """Never all at the same moment, when many wait for the same one."""
-    return min(LONGEST_S, delay_s(failures)) * _dice.uniform(0.5, 1.0) if failures else 0.1
-
-
-def tls_context(address: str, ca: str | None) -> ssl.SSLContext | None:
-    if not address.startswith("https:"):
-        return None
-    return ssl.create_default_context(cafile=ca)
-
-
 def _error_of(answer: httpx.Response) -> tuple[str, str]:
     with suppress(msgspec.DecodeError, KeyError, TypeError):
         error = msgspec.json.decode(answer.content)["error"]
         return str(error["code"]), str(error["message"])
     return str(Code.NOT_READY), answer.reason_phrase
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__

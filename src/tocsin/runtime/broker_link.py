@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from tocsin.broker import events as seen
-from tocsin.runtime.broker_cluster import jittered_s, tls_context
+from tocsin.runtime.broker_patience import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker_process import BrokerProcess
 from tocsin.runtime.logs import logger
 from tocsin.wire import link
@@ -65,9 +65,9 @@ class CoordinatorSocket:
                 await self._talk()
                 failures = 0
             except (OSError, TimeoutError, WebSocketException, msgspec.DecodeError) as error:
-                failures += 1
+                failures = 1 if self._outgoing is not None else failures + 1
                 if failures == 1:
-                    self._log.warning("no link to the coordinator", reason=str(error) or type(error).__name__)
+                    self._log.warning("no link to the coordinator", reason=reason_of(error))
             finally:
                 if self._outgoing is not None:
                     self._outgoing = None

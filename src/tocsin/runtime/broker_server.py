@@ -94,7 +94,7 @@ class BrokerServer:
         self.process.coordinator = self.coordinator
         self.process.webhooks = self.webhooks
         self.process.start(self.address)
-        self.metrics.watch(self.process, lambda: len(self.gate.waiting), lambda: self.cluster.connected)
+        self.metrics.watch(self.process, lambda: len(self.gate.waiting), lambda: self.cluster.announcements.heard)
         await self.keys.start()
         self.cluster.start()
         if self.coordinator is not None:

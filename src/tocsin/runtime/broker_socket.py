@@ -7,30 +7,24 @@ sending one is one `transport.write` of bytes that exist. An idle session is thi
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode, b64encode
-from binascii import Error as NotBase64
 from enum import IntEnum
-from hashlib import sha1
 from typing import Any, ClassVar
-from urllib.parse import parse_qs
 
 import msgspec
 
 from tocsin.broker.batches import Batch
-from tocsin.broker.encodings import SUBPROTOCOLS, Encoding, MessageEncoder
+from tocsin.broker.encodings import Encoding, MessageEncoder
 from tocsin.broker.entities import Asker, SessionId
 from tocsin.broker.events import LoginRequested, RequestReceived, SessionBlocked, SessionDrained
 from tocsin.model.ids import SubscriberId
 from tocsin.runtime.broker_frames import CLOSE, PING, TEXT, FrameReader, Violation, close_frame, pong_frame
 from tocsin.runtime.broker_gate import Gate, subscriber_of
+from tocsin.runtime.broker_handshake import shake_hands
 from tocsin.runtime.credentials import Claims
 from tocsin.runtime.http_answers import error_answer
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 
-PATHS = frozenset({"/v1/session", "/v1", "/v1/", "/"})
-"""`/v1/session` is its name; an address without a path is understood too."""
-_MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _VIOLATION_S = 0.5
 """How long one that broke the rules gets to read why, before the connection ends under it."""
 _CLOSE_S = 5.0
@@ -134,45 +128,16 @@ class SubscriberSocket(asyncio.Protocol):
                 return
             self._framed(*message)
 
-    # -- the handshake (RFC 6455 §4.2) -----------------------------------------------------------------------------
+    # -- the handshake ---------------------------------------------------------------------------------------------
 
     def _shake_hands(self, data: bytes) -> None:
         try:
-            reply = self._handshake(data)
+            agreed = shake_hands(data)
         except TocsinError as error:
             self._deny(error)
             return
-        self._state = State.OPEN
-        self._transport.write(reply)
-
-    def _handshake(self, data: bytes) -> bytes:
-        head, *lines = data.decode("latin-1").split("\r\n\r\n", 1)[0].split("\r\n")
-        method, target, _ = head.split(" ", 2)
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, _, value = line.partition(":")
-            name, value = name.strip().lower(), value.strip()
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        path, _, query = target.partition("?")
-        if method != "GET" or path not in PATHS:
-            raise TocsinError(Code.NOT_FOUND, "subscribers connect at /v1/session")
-        key = headers.get("sec-websocket-key", "")
-        if headers.get("sec-websocket-version") != "13" or not _is_key(key):
-            raise TocsinError(Code.BAD_REQUEST, "expected a WebSocket handshake of version 13")
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        given = parse_qs(query).get("access_token", [""])[0]
-        self._token = (token.strip() if kind.lower() == "bearer" else given) or None
-        offered = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",") if name.strip()]
-        chosen = next((name for name in offered if name in SUBPROTOCOLS), None)
-        if offered and chosen is None:
-            raise TocsinError(Code.BAD_REQUEST, f"there is no such subprotocol here, only {', '.join(SUBPROTOCOLS)}")
-        self._encoding = SUBPROTOCOLS.get(chosen or wire.JSON, Encoding.JSON)
-        accept = b64encode(sha1(key.encode() + _MAGIC).digest())
-        reply = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        reply += b"Sec-WebSocket-Accept: " + accept + b"\r\n"
-        if chosen is not None:
-            reply += b"Sec-WebSocket-Protocol: " + chosen.encode() + b"\r\n"
-        return reply + b"\r\n"
+        self._state, self._encoding, self._token = State.OPEN, agreed.encoding, agreed.token
+        self._transport.write(agreed.reply)
 
     def _deny(self, error: TocsinError) -> None:
         answer = error_answer(error)
@@ -306,8 +271,12 @@ class SubscriberSocket(asyncio.Protocol):
         self._transport.write(data)
 
     def ask_drained(self) -> None:
-        if not self._paused:
-            self._loop.call_soon(self.gate.process.happened, SessionDrained(self._session))
+        self._loop.call_soon(self._report_drained)
+
+    def _report_drained(self) -> None:
+        """If it is full by now, `resume_writing` will say when it no longer is."""
+        if not self._paused and self._session:
+            self.gate.process.happened(SessionDrained(self._session))
 
     def expire(self) -> None:
         """It has not logged in, for too long or while too many others had not either."""
@@ -340,13 +309,6 @@ class SubscriberSocket(asyncio.Protocol):
 
 def _closing(reason: str) -> tuple[int, str]:
     return wire.CLOSE_CODES[reason][0], reason
-
-
-def _is_key(text: str) -> bool:
-    try:
-        return len(b64decode(text, validate=True)) == 16
-    except (NotBase64, ValueError):
-        return False
 
 
 def socket_class(gate: Gate) -> type[SubscriberSocket]:

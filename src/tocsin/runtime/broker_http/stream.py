@@ -75,8 +75,11 @@ class EventStream:
             self._positions[identity] = cursor
 
     def ask_drained(self) -> None:
+        asyncio.get_running_loop().call_soon(self._report_drained)
+
+    def _report_drained(self) -> None:
         if not self._blocked:
-            asyncio.get_running_loop().call_soon(self._process.happened, SessionDrained(self.session))
+            self._process.happened(SessionDrained(self.session))
 
     def close(self, reason: str) -> None:
         self._closed = True

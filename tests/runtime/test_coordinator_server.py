@@ -387,3 +387,17 @@ def test_secrets_lie_in_files_of_the_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     for name in ("admin-token", "signing-key.pem"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+
+
+def test_an_administrator_who_lost_the_token_gets_another_by_removing_its_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as running:
+            first = running.first_token
+        async with coordinator(tmp_path) as running:
+            assert running.first_token is None
+        (tmp_path / "admin-token").unlink()
+        async with coordinator(tmp_path) as running:
+            assert running.first_token not in (None, first)
+            assert (await running.admin.get("/v1/status")).status_code == 200
+
+    asyncio.run(scenario())

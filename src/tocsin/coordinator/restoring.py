@@ -14,16 +14,19 @@ from tocsin.policies.placement import Placement
 
 
 def restore(turn: Turn, memory: Memory) -> dict[str, str]:
-    """Fills the registry; returns the facts."""
+    """Fills the registry; returns the facts.
+
+    Whoever was letting go of what a dismissed broker held is gone as well: that begins again when it has been dead for
+    long enough, or is dismissed once more.
+    """
     for broker in memory.brokers:
         made = Broker(
             broker.broker, broker.address, broker.incarnation, broker.capacity, broker.place,
-            draining=broker.draining, failures=broker.failures, dismissed=broker.dismissed,
+            draining=broker.draining, failures=broker.failures,
         )  # fmt: skip
         turn.registry.add_broker(made)
         if broker.dead:
             made.health, made.since_s = Health.DEAD, turn.now_s
-            made.dismissed = False  # whoever was letting go of what it held is gone as well: it begins again
         else:
             liveness.await_return(turn, made)
     for subscriber in memory.subscribers:

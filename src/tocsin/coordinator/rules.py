@@ -34,9 +34,9 @@ class Rules:
     """Under way at a time with one broker as source, and as target: each holds a place in its cache while it waits."""
     prepare_s: float = 20.0
     """How long the target has to hold the subscriptions and catch up."""
-    hold_s: float = 600.0
-    """How long a target keeps what it prepared when it hears nothing more: longer than it takes to call it dead, so
-    that somebody else has been told before it lets go."""
+    hold_s: float = 86_400.0
+    """How long a target keeps what it prepared when it hears nothing more. Long on purpose: one that is linked hears
+    `Abandon`, one that was not is told when it registers, and one that lets go too early leaves somebody unserved."""
     hand_over_s: float = 20.0
     """How long the subscriber has to appear at the target after it was told to go."""
     confirm_s: float = 10.0

@@ -60,6 +60,8 @@ def closed(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
 
 def wanted(turn: Turn, broker: BrokerId, subscriber: SubscriberId, identity: str) -> None:
     """A broker asks what somebody holds who logged in there. It becomes home once it says that the session is open."""
+    if turn.registry.is_releasing(broker, subscriber):
+        return  # if it still wants to know when it has let go, it says that a session is open
     found = turn.known(subscriber)
     if found.deleted:
         turn.release(broker, subscriber)

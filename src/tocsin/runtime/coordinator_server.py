@@ -60,7 +60,9 @@ class CoordinatorServer:
 
     async def _run(self, folder: Path) -> None:
         settings = self.settings
-        is_first = not (folder / KEY_FILE).exists()
+        # Lost tokens: whoever may remove the file could read the key beside it, and gets a new one at the next start.
+        lost = settings.token_file and not (folder / ADMIN_TOKEN_FILE).exists()
+        is_first = lost or not (folder / KEY_FILE).exists()
         signer = Signer.load_or_create(folder / KEY_FILE)
         epoch = secrets.token_hex(4)
         store = await asyncio.to_thread(CoordinatorStore, settings.store_url(), epoch)

@@ -203,6 +203,30 @@ def test_a_preparation_is_undone_at_its_deadline() -> None:
     assert made.cluster.held[A] == set() and made.brokers[A].idle
 
 
+def test_what_was_prepared_stays_once_its_subscriber_is_ours_to_serve() -> None:
+    made = network()
+    made.link_up()
+    state = link.SubscriberState(SubscriberId("ann"), [link.Frontend(FIRE, CHANNEL, {"kind": "fire"}, "1-0")])
+    made.say(A, link.Prepare("m1", state, 30.0))
+    made.settle()
+    made.say(A, link.Adopt([state]))  # she is offline: there will be no session to keep it for
+    made.tick(31.0)
+    made.settle()
+    assert made.cluster.held[A] == {FIRE}
+
+
+def test_who_came_while_the_coordinator_was_away_is_asked_about_when_it_is_back() -> None:
+    made = network()
+    made.login("ann", "a")
+    made.handle(A, seen.LinkOpened())
+    made.say(A, link.Registered(5.0, 5.0, True))
+    assert (A, link.Wanted(SubscriberId("ann"))) in made.told
+    made.told.clear()
+    made.handle(A, seen.LinkOpened())
+    made.say(A, link.Registered(5.0, 5.0, True))
+    assert link.Wanted(SubscriberId("ann")) not in [message for _, message in made.told], "once is enough"
+
+
 def test_a_preparation_that_cannot_be_is_reported() -> None:
     made = network()
     made.link_up()

@@ -187,6 +187,7 @@ class Broker:
             case link.Registered() as message:
                 self.accepting = message.accepting
                 self._outbox.registered()
+                self._migration.registered()
                 self._reports.registered(message)
             case link.Stored(upto):
                 self._outbox.stored(upto)

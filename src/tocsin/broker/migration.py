@@ -67,6 +67,8 @@ class Migration:
         self._outbox = outbox
         self._preparations: dict[str, _Preparation] = {}
         self._arrivals: dict[SubscriberId, _Arrival] = {}
+        self._unasked: set[SubscriberId] = set()
+        """Logged in while the coordinator was away, and unknown here."""
         self._adopting: dict[SubscriberId, int] = {}
         """Subscriptions of adopted subscribers that the data cluster has not confirmed yet."""
 
@@ -91,7 +93,17 @@ class Migration:
                     self._tell(link.Wanted(name))
             arrival.logins.append(event)
         else:
+            if name not in self._world.subscribers:
+                self._unasked.add(name)
             self._log_in(event)
+
+    def registered(self) -> None:
+        """Who came while nobody could be asked is asked about now: it may hold more than its program remembered."""
+        for name in sorted(self._unasked):
+            subscriber = self._world.subscribers.get(name)
+            if subscriber is not None and subscriber.session is not None:
+                self._tell(link.Wanted(name))
+        self._unasked.clear()
 
     def _log_in(self, event: LoginRequested) -> None:
         self._sessions.login(event)
@@ -108,6 +120,7 @@ class Migration:
 
     def link_lost(self) -> None:
         for name in list(self._arrivals):
+            self._unasked.add(name)
             self._admit(name)
 
     def _admit(self, name: SubscriberId) -> None:
@@ -122,6 +135,7 @@ class Migration:
             ]
             subscriber = self._world.subscriber(state.subscriber)
             subscriber.webhook = subscriber.webhook or state.webhook
+            self._keep_prepared(state.subscriber)
             if wanted:
                 self._adopting[state.subscriber] = self._adopting.get(state.subscriber, 0) + len(wanted)
             for one in wanted:
@@ -130,6 +144,11 @@ class Migration:
             if state.subscriber in self._arrivals:
                 self._arrivals[state.subscriber].answered = True
             self._adopted(state.subscriber)
+
+    def _keep_prepared(self, name: SubscriberId) -> None:
+        """It is ours to serve: what was prepared for it must not be undone at the preparation's deadline."""
+        for identity in [one for one, preparation in self._preparations.items() if preparation.subscriber == name]:
+            del self._preparations[identity]
 
     def _adopted(self, name: SubscriberId) -> None:
         if name in self._adopting:

@@ -47,7 +47,8 @@ _CLIENTS = (Kind.DROP, Kind.RETURN)
 
 
 def schedule(seed: int, rounds: int, round_s: float, brokers: Sequence[str], *, cluster: bool) -> Iterator[list[Fault]]:
-    """Each round hits a broker and the clients; every second one the coordinator, every third the data cluster.
+    """Each round moves subscribers and hits a broker and connections; some drain a broker; every second one hits the
+    coordinator, every third the data cluster.
 
     What is hit how is taken in turn, so that a few rounds see every kind; where and when is up to the dice.
     """
@@ -55,9 +56,12 @@ def schedule(seed: int, rounds: int, round_s: float, brokers: Sequence[str], *, 
     for number in range(rounds):
         faults = [
             _fault(dice, round_s, _PROCESS[number % 3] if number < 3 else dice.choice(_PROCESS), dice.choice(brokers)),
-            _fault(dice, round_s, dice.choice((Kind.MIGRATE, Kind.MIGRATE, Kind.DRAIN)), dice.choice(brokers)),
+            # Early, while there are brokers to go to: the other faults then hit moves that are under way.
+            _fault(dice, 0.2 * round_s, Kind.MIGRATE, dice.choice(brokers)),
             _fault(dice, round_s, _CLIENTS[number % 2], dice.choice(brokers)),
         ]
+        if number % 3 == 1:
+            faults.append(_fault(dice, round_s, Kind.DRAIN, dice.choice(brokers)))
         if number % 2 == 1:
             faults.append(_fault(dice, round_s, _PROCESS[number // 2 % 3], "coordinator"))
         if cluster and number % 3 == 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tocsin.policies.multistage import BalanceSettings
 from tocsin.wire import link
 
 BROKERS = [BrokerId(name) for name in ("a", "b", "c")]
-RULES = Rules(balance_s=10.0, balance=BalanceSettings(shuffle="none", rest_s=60.0))
+RULES = Rules(balancing=True, balance_s=10.0, balance=BalanceSettings(shuffle="none", rest_s=60.0))
 
 
 class Network:
@@ -141,4 +142,4 @@ def test_what_no_policy_could_follow_is_refused_and_changes_nothing(changes: dic
 
 def test_a_stored_setting_that_no_longer_exists_is_passed_over() -> None:
     fact = effects.StoreFact("balance", json.dumps({"on": True, "period_s": 7.0, "settings": {"of_old": 1}}))
-    assert Coordinator(RULES, "f", memory=Memory(facts=(fact,))).rules == Rules(balance_s=7.0, balance=RULES.balance)
+    assert Coordinator(RULES, "f", memory=Memory(facts=(fact,))).rules == replace(RULES, balance_s=7.0)

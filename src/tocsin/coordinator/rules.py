@@ -54,8 +54,8 @@ class Rules:
     """Of newcomers."""
     replacement: Placement = Placement.LEAST_LOADED
     """Of those whose broker died or drains: their neighbours would otherwise all land on one broker."""
-    balancing: bool = True
-    """Whether the multistage policy runs by itself."""
+    balancing: bool = False
+    """Whether the multistage policy runs by itself; the process's settings switch it on."""
     balance_s: float = 10.0
     """Between its rounds: two load reports, so that each round sees what the last one did."""
     balance: BalanceSettings = field(default_factory=BalanceSettings)

@@ -7,6 +7,7 @@ load, of the first seeds only: that is what the figures show). Not an experiment
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -36,8 +37,11 @@ def paper_settings(**changes: Any) -> BalanceSettings:
 
 
 def simulate(scenario: str, seed: int, placement: str, settings: BalanceSettings) -> BalanceLog:
-    """The world depends on scenario and seed alone, so schemes are compared on the same one."""
-    kernel = Kernel(seed_from("balance", scenario, seed))
+    """The world depends on scenario and seed alone, so schemes are compared on the same one.
+
+    The scenario's name, not its path: where a file lies changes nothing.
+    """
+    kernel = Kernel(seed_from("balance", Path(scenario).stem, seed))
     world = draw(balance_scenario.load(scenario), kernel.stream)
     return BalanceRun(kernel, world, PolicyCoordinator(Placement(placement), settings)).run()
 

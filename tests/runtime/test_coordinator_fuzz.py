@@ -9,17 +9,13 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
 
 import httpx
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
+from tests.runtime.fuzzing import MODES, operations, told_to_wait, try_all
 from tocsin.runtime.coordinator_server import CoordinatorServer
 from tocsin.runtime.coordinator_settings import CoordinatorSettings
 
@@ -52,38 +48,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InThread]:
     running.stop()
 
 
-def operations(server: InThread) -> list[Any]:
-    document = httpx.get(f"{server.url}/v1/openapi.json", headers=server.headers).json()
-    results = schemathesis.openapi.from_dict(document).get_all_operations()
-    found: list[Any] = [cast("Any", result).ok() for result in results]
-    assert len(found) >= 18, found
-    return found
-
-
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fitting", "not fitting"])
+@pytest.mark.parametrize("mode", MODES, ids=["fitting", "not fitting"])
 def test_no_request_makes_it_fail(server: InThread, mode: GenerationMode) -> None:
-    """By schemathesis' own strategies; its pytest plugin does not run on this pytest."""
-    sent = 0
-    with httpx.Client(base_url=server.url, headers=server.headers, timeout=10) as client:
-        for operation in operations(server):
-            try:
-                cases = operation.as_strategy(generation_mode=mode)
-            except Unsatisfiable:  # nothing about it can be wrong
-                continue
-
-            @settings(
-                max_examples=5, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            )  # fmt: skip
-            @given(case=cases)
-            def try_it(case: Any) -> None:
-                nonlocal sent
-                sent += 1
-                answer = case.call(base_url=server.url, headers=server.headers, timeout=10)
-                told_to_wait = answer.status_code == 503 and "Retry-After" in {one.title() for one in answer.headers}
-                assert answer.status_code < 500 or told_to_wait, (answer.status_code, answer.text)
-
-            with suppress(Unsatisfiable):
-                try_it()
-        assert client.get("/readyz").status_code == 200
-    assert sent >= 20
+    found = operations(server.url, server.headers)
+    assert len(found) >= 18, [operation.label for operation in found]
+    assert try_all(server.url, server.headers, mode, found, told_to_wait) >= 20
+    assert httpx.get(f"{server.url}/readyz").status_code == 200

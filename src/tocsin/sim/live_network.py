@@ -26,6 +26,7 @@ from tocsin.broker.world import Limits
 from tocsin.coordinator import effects as decided
 from tocsin.coordinator import events
 from tocsin.coordinator.core import Coordinator
+from tocsin.coordinator.ledger import Ledger
 from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.sim.kernel import Kernel
@@ -49,52 +50,6 @@ class _Node:
     paused: bool = False
     backlog: list[seen.Event] = field(default_factory=list)
     link: int | None = None
-
-
-@dataclass(slots=True)
-class Store:
-    """What a coordinator's database would hold, by key."""
-
-    rows: dict[tuple[type, object], Any] = field(default_factory=dict)
-    subscriptions: dict[SubscriberId, dict[SubscriptionId, link.Frontend]] = field(default_factory=dict)
-
-    def write(self, effect: decided.Stored) -> None:
-        match effect:
-            case decided.StoreBroker(broker=key):
-                self.rows[decided.StoreBroker, key] = effect
-            case decided.ForgetBroker(broker=key):
-                self.rows.pop((decided.StoreBroker, key), None)
-            case decided.StoreSubscriber(subscriber=key):
-                self.rows[decided.StoreSubscriber, key] = effect
-            case decided.ForgetSubscriber(subscriber=key):
-                self.rows.pop((decided.StoreSubscriber, key), None)
-                self.subscriptions.pop(key, None)
-            case decided.StoreSubscriptions(subscriber=key):
-                held = self.subscriptions.setdefault(key, {})
-                held |= {one.subscription: one for one in effect.held}
-                for identity in effect.removed:
-                    held.pop(identity, None)
-            case decided.StoreMigration(migration=key):
-                self.rows[decided.StoreMigration, key] = effect
-            case decided.ForgetMigration(migration=key):
-                self.rows.pop((decided.StoreMigration, key), None)
-            case decided.StoreFact(name=key):
-                self.rows[decided.StoreFact, key] = effect
-            case decided.StoreWebhook():
-                pass  # nobody here has one
-
-    def memory(self) -> decided.Memory:
-        def kind(wanted_type: type) -> tuple[Any, ...]:
-            return tuple(row for (found, _), row in self.rows.items() if found is wanted_type)
-
-        held = tuple(
-            decided.StoreSubscriptions(subscriber, tuple(frontends.values()))
-            for subscriber, frontends in self.subscriptions.items()
-        )
-        return decided.Memory(
-            kind(decided.StoreBroker), kind(decided.StoreSubscriber), held, (), kind(decided.StoreMigration),
-            kind(decided.StoreFact),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +83,7 @@ class LiveNetwork:
         self.people: dict[SubscriberId, Person] = {}
         self.brokers: dict[BrokerId, _Node] = {}
         self.coordinator: Coordinator | None = None
-        self.store = Store()
+        self.ledger = Ledger()
         self._rules, self._limits = rules, limits
         self._sessions: dict[SessionId, tuple[Person, BrokerId, int]] = {}
         self._session_numbers, self._link_numbers = count(1), count(1)
@@ -154,7 +109,7 @@ class LiveNetwork:
 
     def start_coordinator(self) -> None:
         epoch = f"e{next(self._starts)}"
-        self.coordinator = Coordinator(self._rules, epoch, memory=self.store.memory(), now_s=self.kernel.now_s)
+        self.coordinator = Coordinator(self._rules, epoch, memory=self.ledger.load(), now_s=self.kernel.now_s)
         for broker in self.brokers:
             self.kernel.call_after(LINK_S, self._open_link, broker)
 
@@ -289,7 +244,9 @@ class LiveNetwork:
     def _coordinate(self, event: events.Event) -> object:
         assert self.coordinator is not None
         answer: object = None
-        for effect in self.coordinator.handle(event, self.kernel.now_s):
+        effects = self.coordinator.handle(event, self.kernel.now_s)
+        self.ledger.commit(effects)
+        for effect in effects:
             match effect:
                 case decided.Send(_, number, message):
                     self._say(number, message)
@@ -306,10 +263,6 @@ class LiveNetwork:
                 case decided.ReleaseAtCluster(broker):
                     self.cluster.release_all(broker)
                     self.kernel.call_after(LINK_S, self._released, broker)
-                case decided.Note():
-                    pass
-                case _:
-                    self.store.write(effect)
         return answer
 
     def _released(self, broker: BrokerId) -> None:

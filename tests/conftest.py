@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tocsin.cluster.engine import DataCluster
@@ -17,6 +18,12 @@ from tocsin.cluster.spark.session import Session, make_session, require_java
 from tocsin.wire.errors import TocsinError
 
 ClusterAt = Callable[..., DataCluster]
+
+# A run that says no must say no again: examples are drawn from the test's own text. New ones are looked for with
+# `make test PYTEST_ARGS="--hypothesis-profile=explore tests/policies"`.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.register_profile("explore", derandomize=False)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

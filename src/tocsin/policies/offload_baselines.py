@@ -106,7 +106,8 @@ class Peer:
             influence = candidate.influence(bundle, bundle.load.out_bytes_per_s)
             less = utilisation(given.minus(bundle.load), giver.capacity)
             more = utilisation(accepted.plus(influence), taker.capacity)
-            if influence.fits(candidate.room) and (not self.settles or _unevenness(less, more, usual) < uneven):
+            evened = _unevenness(less, more, usual) < uneven * (1.0 - _NOISE)
+            if influence.fits(candidate.room) and (evened or not self.settles):
                 moves.append(
                     BundleMove(bundle.topic, bundle.clients, giver.broker, taker.broker, taker.site, influence)
                 )
@@ -151,5 +152,7 @@ def _gap(high: float, low: float, params: OffloadParams) -> float:
 
 
 _METRICS = tuple(Metric)
+_NOISE = 1e-9
+"""A swap of two equal loads must not look like progress because a sum was rounded."""
 PEER_LB = Peer("peer-lb", by_delay=False)
 PEER_DRD = Peer("peer-drd", by_delay=True)

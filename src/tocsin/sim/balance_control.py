@@ -1,9 +1,8 @@
 """The coordinator's role in the simulation: where newcomers go, and a plan for what brokers reported.
 
-`Coordinator` is the seam: a simulation hands it what a coordinator is told and does what it answers, so the live
-coordinator's core can take this place. `PolicyCoordinator` is the least that can: the same placement and the same
-`multistage.plan` as live, and the plan's memory carried to the next snapshot. No arbiter, no failure detection, no
-migration state machine: `balance_run` stands in for those.
+`PolicyCoordinator` is the least that can play it: the same placement and the same `multistage.plan` as live, and the
+plan's memory carried to the next snapshot. No arbiter, no failure detection, no migration state machine: `balance_run`
+stands in for those, and `balance_core` has the real ones.
 """
 
 from __future__ import annotations

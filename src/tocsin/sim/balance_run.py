@@ -6,7 +6,8 @@ never the true rate. What joins and subscriptions do within one second is handed
 subscribers would otherwise be ten million events that touch nothing in common.
 
 A move is made before it breaks: until the handover is done the old broker serves. Whoever's broker dies is placed anew
-after `detect_s`. Failure detection, arbiter and migration state machine of the live coordinator are stood in for here.
+after `detect_s`. Failure detection, arbiter and migration state machine of the live coordinator are stood in for here;
+`balance_core` runs the same world under the live coordinator's own.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class BalanceLog:
 
 
 class BalanceRun:
-    def __init__(self, kernel: Kernel, world: World, coordinator: Coordinator, trace: Trace | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, world: World, coordinator: Coordinator | None = None, trace: Trace | None = None
+    ) -> None:
+        """Without a `coordinator` nobody places or plans: `balance_core` has its own."""
         self.kernel, self.world, self.trace = kernel, world, trace
         self.log = BalanceLog()
         self._coordinator = coordinator
@@ -138,6 +142,7 @@ class BalanceRun:
         served = max(1, int(np.count_nonzero(self.brokers.served_by >= 0)))
         seen = BrokersSeen(choices, float(load.sum()) / served)
         draws = self.kernel.stream("placement").random(len(who))
+        assert self._coordinator is not None
         return self._coordinator.place(Arrivals(world.places_deg[who], draws), seen)
 
     def _churn(self, now_s: float) -> None:
@@ -206,6 +211,10 @@ class BalanceRun:
         )  # fmt: skip
 
     def _report(self) -> None:
+        assert self._coordinator is not None
+        self._carry_out(self._coordinator.plan(self._sample()))
+
+    def _sample(self) -> Snapshot:
         snapshot = self.snapshot()
         accepting, per_capacity = capacities(snapshot)
         rate = known_rates(self.rate_seen)
@@ -221,7 +230,7 @@ class BalanceRun:
             self.trace.add(snapshot.at_s, "sample", len(loads), rows)
             overall = {"cov": [seen.cov], "load_bytes_per_s": [seen.maximum], "moves": [self.log.migrations]}
             self.trace.add(snapshot.at_s, "balance", 1, overall)
-        self._carry_out(self._coordinator.plan(snapshot))
+        return snapshot
 
     def _carry_out(self, plan: Plan) -> None:
         if plan.generation != self._generation:

@@ -23,7 +23,7 @@ demo: $(READY) ## the main job: an emergency application end to end
 	@$(BIN)/tocsin demo
 
 test: $(READY) ## all tests; says what it skipped and why
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(READY) ## ruff, mypy --strict and the architecture test
 	@$(BIN)/ruff check .

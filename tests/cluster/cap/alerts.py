@@ -1,4 +1,4 @@
-"""Alerts in the shapes the standard's appendix has (a watch, an extended warning, an earthquake update, a child alert)."""
+"""Alerts in the shapes the standard's appendix has (a watch, a warning, an earthquake update)."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ def test_a_long_attribute_and_many_of_them_cost_no_more_than_their_size() -> Non
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"<", b"<alert", b"\x00", b"\xff\xfe<\x00", b"{}", b"<a></b>", b"<a/><b/>", b'<?xml version="1.0" encoding="x-y"?><a/>',
+    [b"", b"<", b"<alert", b"\x00", b"\xff\xfe<\x00", b"{}", b"<a></b>", b"<a/><b/>",
+     b'<?xml version="1.0" encoding="x-y"?><a/>',
      b'<?xml version="1.0" encoding="utf-7"?><a/>', b'<?xml version="1.0" encoding="idna"?><a/>',
      b'<?xml version="1.0" encoding="shift_jis"?><a/>', b'<?xml version="1.0" encoding="rot13"?><a/>',
      b'<?xml version="1.0"?><a>\xff</a>'],

@@ -30,9 +30,7 @@ def test_every_element_of_an_alert_is_read() -> None:
     assert (said.event, said.categories, said.response_types) == ("Earthquake", ("Geo",), ("Monitor",))
     assert (said.urgency, said.severity, said.certainty, said.language) == ("Past", "Minor", "Observed", "en-US")
     assert said.description == "Felt & measured." and said.parameters == (NamedValue("magnitude", "3.4"),)
-    assert said.resources == (
-        Resource("map", "image/png", 1024, "https://survey.example/9921.png", digest="da39a3ee"),
-    )
+    assert said.resources == (Resource("map", "image/png", 1024, "https://survey.example/9921.png", digest="da39a3ee"),)
     [place] = said.areas
     assert place.polygons[0][0] == (38.47, -120.14), "latitude first, as in CAP"
     assert place.circles == (Circle((32.9525, -115.5527), 0.0),)

@@ -36,6 +36,7 @@ from tocsin.cluster.cap.alert import (
 from tocsin.cluster.cap.columns import CERTAINTY_RANK, SEVERITY_RANK, URGENCY_RANK, spelled
 from tocsin.cluster.cap.places import rings_of
 from tocsin.cluster.cap.reading import is_identity
+from tocsin.cluster.cap.writing import DECIMALS
 from tocsin.cluster.geo import is_place
 
 HEADLINE_CHARACTERS = 160
@@ -137,7 +138,7 @@ def _areas(told: _Told) -> tuple[Area, ...]:
         radius_m = told("radiusm")
         radius_km = radius_m / 1_000 if _is_number(radius_m) and radius_m > 0 else 0.0
         if not rings:  # the polygon is exact; the circle around it would only widen the area
-            circles = (Circle((float(lat), float(lon)), min(radius_km, _MAX_CIRCLE_KM)),)
+            circles = (Circle((_rounded(lat), _rounded(lon)), _rounded(min(radius_km, _MAX_CIRCLE_KM))),)
         described = described or f"{lat:.5f}, {lon:.5f}"
     if described is None and not rings:
         return ()
@@ -153,6 +154,10 @@ def _ranked(value: Any, words: Sequence[str], ranks: Mapping[str, int]) -> str:
     at_most = [word for word in words if 0 < ranks[word] <= value]
     # A severity of 1 lies below CAP's Minor, which is as low as its words go.
     return at_most[0] if at_most else min((word for word in words if ranks[word]), key=ranks.__getitem__)
+
+
+def _rounded(number: float) -> float:
+    return round(float(number), DECIMALS)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """`Alert` → CAP 1.2 XML, elements in the order of the standard's schema; and an Atom feed of such alerts.
 
 What XML cannot carry (control characters) becomes U+FFFD; everything else is escaped. Pure; driven by `results.py` of
-this folder. Whatever is written here reads back as the same alert.
+this folder. Whatever is written here reads back as the same alert, numbers to nine decimals.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tocsin.cluster.cap.alert import NAMESPACE, Alert, Area, Circle, Info, Named
 
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+DECIMALS = 9
 _ATOM = "http://www.w3.org/2005/Atom"
 
 
@@ -107,8 +108,8 @@ def _point(point: Point) -> str:
 
 
 def _number(number: float) -> str:
-    """All its digits, without an exponent: not every reader of CAP knows those."""
-    return format(Decimal(repr(number)), "f")
+    """To nine decimals (0.1 mm, as degrees), without an exponent: not every reader of CAP knows those."""
+    return format(Decimal(repr(round(number, DECIMALS))), "f")
 
 
 def _named(element: str, named: NamedValue) -> str:

@@ -24,12 +24,7 @@ def publish(
     dataset: Annotated[str, typer.Argument(help="Where the records go.")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            help="JSON lines, or alerts with --cap; standard input if not given or `-`.",
-            exists=True,
-            dir_okay=False,
-            allow_dash=True,
-        ),
+        typer.Argument(help="JSON lines, or alerts with --cap; standard input if not given or `-`."),
     ] = None,
     cap: Annotated[bool, typer.Option("--cap", help="The files are CAP 1.2 alerts (XML), one in each.")] = False,
     batch: Annotated[int, typer.Option(help="Records per request.", min=1, max=100_000)] = 1_000,
@@ -45,6 +40,9 @@ def publish(
     from tocsin.wire.errors import TocsinError
 
     names = files or [_STANDARD_INPUT]
+    for name in names:
+        if name != _STANDARD_INPUT and not name.is_file():
+            raise typer.BadParameter(f"there is no file {name}")
     sent = Sent()
     with Publisher(url, cluster_token(url, token), give_up_s=give_up_s) as publisher:
         try:

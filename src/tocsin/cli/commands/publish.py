@@ -41,7 +41,7 @@ def publish(
 
     names = files or [_STANDARD_INPUT]
     for name in names:
-        if name != _STANDARD_INPUT and not name.is_file():
+        if name != _STANDARD_INPUT and (name.is_dir() or not name.exists()):
             raise typer.BadParameter(f"there is no file {name}")
     sent = Sent()
     with Publisher(url, cluster_token(url, token), give_up_s=give_up_s) as publisher:

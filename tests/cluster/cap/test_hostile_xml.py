@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cluster.cap.alerts import alert, info
@@ -30,9 +30,9 @@ BILLION_LAUGHS = (
 
 def refused(body: bytes) -> str:
     tracemalloc.start()
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     found = read_alert(body)
-    took_s = time.perf_counter() - begun_s
+    took_s = time.process_time() - begun_s
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(found, CapProblem)
@@ -62,9 +62,9 @@ def test_an_undeclared_entity_and_an_inclusion_are_no_alert() -> None:
 
 def test_a_hundred_megabytes_are_refused_unread() -> None:
     body = b"<alert>" + b" " * (100 << 20)
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     found = read_alert(body)
-    assert time.perf_counter() - begun_s < 0.1
+    assert time.process_time() - begun_s < 0.1
     assert isinstance(found, CapProblem) and f"{MAX_ALERT_BYTES:,} bytes" in found.expected
 
 
@@ -99,6 +99,7 @@ def test_alerts_in_other_encodings_are_read() -> None:
         assert isinstance(found, Alert) and found.infos[0].headline == "Brand in Zürich"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 600))
 def test_damage_anywhere_is_a_problem_or_an_alert_and_never_an_exception(damage: bytes, at: int) -> None:
     body = alert(info(more="<headline>x</headline>"))

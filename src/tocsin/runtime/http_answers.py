@@ -19,6 +19,9 @@ T = TypeVar("T")
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
+GEOJSON = "application/geo+json"
+CAP = "application/cap+xml"
+ATOM = "application/atom+xml"
 MAX_BODY_BYTES = 64 << 20
 """Of what is not records: enough for 100,000 subscriptions in one request."""
 

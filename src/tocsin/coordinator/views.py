@@ -77,7 +77,7 @@ def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
         "sessions": sum(broker.sessions for broker in alive),
         "frontend_subscriptions": sum(len(one.subscriptions) for one in registry.subscribers.values()),
         "load_bytes_per_s": sum(core.loads.of(broker.id).bytes_per_s for broker in alive),
-        "cov": _cov(reported),
+        "cov": cov_of(reported),
         "migrations": len(registry.migrations),
         "moves_waiting": core.arbiter.waiting,
         "generation": registry.generation,
@@ -87,7 +87,7 @@ def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
     }
 
 
-def _cov(loads: list[float]) -> float:
+def cov_of(loads: list[float]) -> float:
     """Of what brokers report [BAD eq. 6–8]."""
     mean = sum(loads) / len(loads) if loads else 0.0
     if mean <= 0:

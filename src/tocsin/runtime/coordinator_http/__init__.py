@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 import tocsin
-from tocsin.runtime.coordinator_http import balance, brokers, plans, status, token_routes, users, watch
+from tocsin.runtime.coordinator_http import balance, brokers, cluster_relay, plans, status, token_routes, users, watch
 from tocsin.runtime.coordinator_http.api import Api
 from tocsin.runtime.coordinator_http.door import PART, make_door
 from tocsin.runtime.http_answers import answer_errors
@@ -35,7 +35,7 @@ def make_routes(api: Api, pages: Path | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.api = api
-    for module in (users, brokers, plans, balance, status, token_routes, watch):
+    for module in (users, brokers, plans, balance, status, token_routes, watch, cluster_relay):
         app.include_router(module.router)
     if pages is not None:
         serve_pages(app, pages)

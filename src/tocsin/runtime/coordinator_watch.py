@@ -31,7 +31,7 @@ Record = Callable[[Sequence[TraceRow], bool], None]
 class CoordinatorWatch:
     def __init__(self, now_s: Callable[[], float], frame_s: float = FRAME_S) -> None:
         self.now_s = now_s
-        self._frame_s = frame_s
+        self.frame_s = frame_s
         self._core: Coordinator | None = None
         self._changes = BrokerChanges()
         self._pending: list[TraceRow] = []
@@ -91,7 +91,7 @@ class CoordinatorWatch:
         loop = asyncio.get_running_loop()
         at_s = loop.time()
         while True:
-            at_s = max(at_s + self._frame_s, loop.time())
+            at_s = max(at_s + self.frame_s, loop.time())
             await asyncio.sleep(at_s - loop.time())
             self.frame()
 

@@ -105,6 +105,7 @@ class CoordinatorServer:
             if process.superseded.is_set():
                 raise TocsinError(Code.IN_USE, "another coordinator has taken over this store")
         finally:
+            listening.close()
             await watching.stop()
             await releases.stop()
             await process.stop()

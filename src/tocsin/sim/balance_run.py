@@ -73,7 +73,7 @@ class BalanceLog:
 class BalanceRun:
     def __init__(self, kernel: Kernel, world: World, coordinator: Coordinator, trace: Trace | None = None) -> None:
         self.kernel, self.world = kernel, world
-        self._telling = Telling(world, trace)
+        self._telling = Telling(world, trace, coordinator.described())
         self.log = BalanceLog()
         self._coordinator = coordinator
         n, m, q = len(world.subscribers), len(world.brokers), len(world.rate)

@@ -273,7 +273,10 @@ def test_what_a_crash_left_of_a_recording_is_read_and_finished(tmp_path: Path) -
     assert list(from_table(read_trace(crashed))) == rows[:200] and not part_of(crashed).exists()
     with pytest.raises(TocsinError, match="not overwritten"):
         Recording(crashed)
-    assert free_name(crashed).name == "crashed-2.parquet"
+    again = file.with_name("crashed-2.parquet")
+    part_of(again).write_bytes(b"torn at once")
+    assert free_name(crashed).name == "crashed-3.parquet", "a restart after a second crash begins a third"
+    assert read_trace(again).num_rows == 0
 
 
 def test_a_picture_in_the_middle_is_marked_and_time_never_runs_back(tmp_path: Path) -> None:

@@ -10,11 +10,17 @@ from tocsin.policies.load import LoadModel, known_rates
 from tocsin.policies.multistage import BalanceSettings
 from tocsin.policies.placement import Placement
 from tocsin.sim.balance_core import CoreRun, rules_for
+from tocsin.sim.balance_trace import Trace
 
 
-def ran_live(settings: BalanceSettings, text: str = CITY, placement: Placement = Placement.NEAREST) -> CoreRun:
+def ran_live(
+    settings: BalanceSettings,
+    text: str = CITY,
+    placement: Placement = Placement.NEAREST,
+    trace: Trace | None = None,
+) -> CoreRun:
     kernel, world = world_of(text)
-    run = CoreRun(kernel, world, rules_for(world.scenario, placement, settings))
+    run = CoreRun(kernel, world, rules_for(world.scenario, placement, settings), trace)
     run.run()
     return run
 
@@ -64,3 +70,17 @@ def test_the_same_seed_gives_the_same_run() -> None:
     one, other = ran_live(QUICK, CITY + CHURN + FAILURE), ran_live(QUICK, CITY + CHURN + FAILURE)
     assert one.brokers.served_by.tolist() == other.brokers.served_by.tolist()
     assert one.log.migrations == other.log.migrations
+
+
+def test_its_trace_tells_where_everybody_ended_up() -> None:
+    trace = Trace()
+    run = ran_live(QUICK, CITY + CHURN + FAILURE, trace=trace)
+    where: dict[str, str | None] = {}
+    rows = trace.table().to_pylist()
+    for row in rows:
+        if row["kind"] in ("join", "moved", "failover", "leave"):
+            where[row["subscriber"]] = None if row["kind"] == "leave" else row["target"] or row["broker"]
+    index: dict[str | None, int] = {None: -1, **{name: j for j, name in enumerate(run.world.brokers)}}
+    assert [index[where[name]] for name in run.world.subscribers] == run.brokers.served_by.tolist()
+    assert sum(row["kind"] == "move" for row in rows) == run.log.migrations
+    assert sum(row["kind"] == "plan" for row in rows) == len(run.log.plans)

@@ -22,6 +22,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 GEOJSON = "application/geo+json"
 CAP = "application/cap+xml"
 ATOM = "application/atom+xml"
+EVENT_STREAM = "text/event-stream"
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 MAX_BODY_BYTES = 64 << 20
 """Of what is not records: enough for 100,000 subscriptions in one request."""
 

@@ -11,6 +11,7 @@ For worlds of up to some ten thousand subscribers: the core keeps an object for 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from itertools import count
 
 import numpy as np
@@ -23,6 +24,7 @@ from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.plan import Plan
 from tocsin.model.snapshot import Place
+from tocsin.model.trace import Kind
 from tocsin.policies.load import Longs, known_rates
 from tocsin.policies.multistage import BalanceSettings
 from tocsin.policies.placement import Placement
@@ -46,7 +48,8 @@ def rules_for(scenario: Scenario, placement: Placement, settings: BalanceSetting
 
 class CoreRun(BalanceRun):
     def __init__(self, kernel: Kernel, world: World, rules: Rules, trace: Trace | None = None) -> None:
-        super().__init__(kernel, world, trace=trace)
+        settings = {"placement": str(rules.placement), **asdict(rules.balance)}
+        super().__init__(kernel, world, trace=trace, settings=settings)
         m = len(world.brokers)
         self.core = Coordinator(rules, "simulated", now_s=kernel.now_s)
         self._asks, self._link_numbers, self._changes = count(1), count(1), count(1)
@@ -95,6 +98,8 @@ class CoreRun(BalanceRun):
                 self.kernel.call_after(self._step_s, self._hear, j, link.Released(subscriber, migration))
             case link.Abandon(_, subscriber):
                 who = self._people[subscriber]
+                here, target = np.array([who]), np.array([j], dtype=np.int32)
+                self._telling.not_moved(self.kernel.now_s, here, self.brokers.served_by[here], target)
                 self._moving[who] = False
                 self.assigned[who] = self.brokers.served_by[who]
 
@@ -115,9 +120,8 @@ class CoreRun(BalanceRun):
                     self.kernel.now_s, made.plan.policy, taken, made.before.cov, made.after.cov, made.after.maximum
                 )
             )
-            if self.trace is not None:
-                row = {"cov": [made.after.cov], "moves": [taken], "note": [made.plan.note]}
-                self.trace.add(self.kernel.now_s, "plan", 1, row)
+            moves = tuple(one.move for one in made.verdicts if one.taken)
+            self._telling.planned(self.kernel.now_s, replace(made.plan, moves=moves), made.before, made.after)
 
     # What brokers say
 
@@ -164,13 +168,13 @@ class CoreRun(BalanceRun):
         added = [self._frontend[k] for k in wants]
         self._hear(j, link.Changed(next(self._changes), self.world.subscribers[who], added))
 
-    def _arrive(self, who: Longs, kind: str) -> None:
+    def _arrive(self, who: Longs, kind: Kind) -> None:
         """Each asks for a broker and logs in there; whom nobody takes tries again."""
         unreachable = frozenset(self.world.brokers[j] for j in np.flatnonzero(~self.alive))
         for one in who:
             self._log_in(int(one), kind, unreachable)
 
-    def _log_in(self, who: int, kind: str, unreachable: frozenset[BrokerId]) -> None:
+    def _log_in(self, who: int, kind: Kind, unreachable: frozenset[BrokerId]) -> None:
         name, place = self.world.subscribers[who], Place(*self.world.places_deg[who].tolist())
         if name not in self.core.registry.subscribers:
             self._coordinate(events.UserRegistered(next(self._asks), name, place))
@@ -192,7 +196,7 @@ class CoreRun(BalanceRun):
         missed = [k for k in wanted if self._frontend[k].subscription not in known.subscriptions]
         if missed:
             self._subscribed(j, who, missed)
-        self._tell(kind, here, target=np.array([j], dtype=np.int32))
+        self._telling.arrived(self.kernel.now_s, kind, here, np.array([j], dtype=np.int32))
 
     def _churn(self, now_s: float) -> None:
         before = self.brokers.served_by.copy()
@@ -208,7 +212,7 @@ class CoreRun(BalanceRun):
             self.log.migrations += 1
             reason = self.core.registry.migrations[migration].reason
             here, target = np.array([who]), np.array([j], dtype=np.int32)
-            self._tell("move", here, broker=self.brokers.served_by[here], target=target, note=[reason])
+            self._telling.moves(self.kernel.now_s, here, self.brokers.served_by[here], target, [reason])
             self._moving[who], self._moved_at_s[who], self.assigned[who] = True, self.kernel.now_s, j
             self._generation += 1
 
@@ -216,7 +220,9 @@ class CoreRun(BalanceRun):
         """Told where to go, it goes; unless it has been cut off meanwhile, or finds nobody there."""
         who = self._people[subscriber]
         if self.alive[j] and self.brokers.served_by[who] >= 0:
-            self.brokers.move(np.array([who]), np.array([j], dtype=np.int32))
+            here, target = np.array([who]), np.array([j], dtype=np.int32)
+            self._telling.moved(self.kernel.now_s, here, self.brokers.served_by[here], target)
+            self.brokers.move(here, target)
             self.assigned[who] = j
             self._generation += 1
             self._hear(j, link.SessionOpened(subscriber, migration))
@@ -234,8 +240,7 @@ class CoreRun(BalanceRun):
         self.brokers.disconnect(lost)
         self._moving[lost] = False
         self._generation += 1
-        if self.trace is not None:
-            self.trace.add(self.kernel.now_s, "broker-failed", 1, {"broker": [self.world.brokers[j]]})
+        self._telling.failed(self.kernel.now_s, j, self.alive)
         self._coordinate(events.LinkClosed(self.world.brokers[j], self._links[j]))
         self.kernel.call_after(self.world.scenario.detect_s, self._fail_over_from, lost)
         self.kernel.call_at(failure.back_s, self._back, j)
@@ -243,7 +248,7 @@ class CoreRun(BalanceRun):
     def _fail_over_from(self, lost: Longs) -> None:
         stranded = lost[self.brokers.served_by[lost] < 0]
         self.log.failed_over += len(stranded)
-        self._arrive(stranded, "failover")
+        self._arrive(stranded, Kind.FAILOVER)
 
     def _back(self, j: int) -> None:
         super()._back(j)

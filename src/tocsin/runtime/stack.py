@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ class StackSettings:
     """More flags of a process, without the dashes."""
     coordinator: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
+    places: Sequence[tuple[float, float]] = ()
+    """Latitude and longitude of the first brokers; the others stand nowhere."""
 
 
 class Stack:
@@ -65,7 +67,7 @@ class Stack:
             settings.coordinator,
         )  # fmt: skip
         self.brokers = {
-            f"broker-{number}": self._broker(f"broker-{number}", port) for number, port in enumerate(ports[2:], 1)
+            f"broker-{number}": self._broker(number, port) for number, port in enumerate(ports[2:], 1)
         }
         self.first_token: str | None = None
         """The administrator's, if this start made it."""
@@ -77,12 +79,15 @@ class Stack:
         brokers = [settings.broker_port + number for number in range(settings.brokers)]
         return [settings.coordinator_port, settings.cluster_port, *brokers]
 
-    def _broker(self, name: str, port: int) -> Child:
+    def _broker(self, number: int, port: int) -> Child:
+        name = f"broker-{number}"
         folder = self._brokers_folder / name
         flags = {
             "id": name, "port": str(port), "state": str(folder), "cluster": self.cluster_url,
             "coordinator": self.coordinator_url, "token-file": str(folder / "token"),
         }  # fmt: skip
+        if number <= len(self._settings.places):
+            flags |= {axis: str(value) for axis, value in zip(("lat", "lon"), self._settings.places[number - 1], strict=True)}
         return self._child(name, "broker", flags, self._settings.broker)
 
     def _child(
@@ -107,11 +112,18 @@ class Stack:
 
     async def start(self) -> None:
         """Returns when everything is up and the brokers are in touch with both others. Stop it also if this raises."""
+        await self.start_coordinator()
+        await self.start_others()
+
+    async def start_coordinator(self) -> None:
+        """Returns when the coordinator is up, long before Spark is, which starts meanwhile."""
         self._settings.root.mkdir(parents=True, exist_ok=True)
         self.cluster.start()  # the slowest: Spark starts while the others do
         self.coordinator.start()
         said = await self.coordinator.ready(_READY_S)
         self.first_token = said.get("token")
+
+    async def start_others(self) -> None:
         signer = Signer.load_or_create(self.coordinator_state / KEY_FILE)
         for name, child in self.brokers.items():
             self._give_token(signer, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_a_shortest_way_is_as_long_as_the_map_says_and_goes_along_streets() -> N
     lengths_m = shortest_path(city.graph, directed=False, method="FW")
     for source, destination in dice.integers(len(city.nodes_m), size=(50, 2)).tolist():
         way = [source, *city.path(source, destination)]
-        assert all(frozenset(pair) in neighbours for pair in zip(way, way[1:], strict=False))
+        assert all(frozenset(pair) in neighbours for pair in pairwise(way))
         walked_m = np.hypot(*np.diff(city.nodes_m[way], axis=0).T).sum()
         assert walked_m == pytest.approx(lengths_m[source, destination])
 

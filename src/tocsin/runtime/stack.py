@@ -66,9 +66,7 @@ class Stack:
             {"state": str(self.coordinator_state), "port": str(ports[0]), "cluster": self.cluster_url},
             settings.coordinator,
         )  # fmt: skip
-        self.brokers = {
-            f"broker-{number}": self._broker(number, port) for number, port in enumerate(ports[2:], 1)
-        }
+        self.brokers = {f"broker-{number}": self._broker(number, port) for number, port in enumerate(ports[2:], 1)}
         self.first_token: str | None = None
         """The administrator's, if this start made it."""
 
@@ -87,7 +85,9 @@ class Stack:
             "coordinator": self.coordinator_url, "token-file": str(folder / "token"),
         }  # fmt: skip
         if number <= len(self._settings.places):
-            flags |= {axis: str(value) for axis, value in zip(("lat", "lon"), self._settings.places[number - 1], strict=True)}
+            flags |= {
+                axis: str(value) for axis, value in zip(("lat", "lon"), self._settings.places[number - 1], strict=True)
+            }
         return self._child(name, "broker", flags, self._settings.broker)
 
     def _child(

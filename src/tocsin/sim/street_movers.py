@@ -143,7 +143,7 @@ def _cumulated(weights: Amounts | None, count: int) -> list[float]:
     return total[:last] + [1.0] * (count - last)
 
 
-def gathering(streets: Streets, centre_m: Sequence[float], spread_m: float, floor: float) -> Amounts:
+def gathering(streets: Streets, centre_m: Sequence[float] | Points, spread_m: float, floor: float) -> Amounts:
     """Weights of crossings around a point: a bell of width `spread_m` over an even `floor` (0 to 1)."""
     away_m = np.hypot(*(streets.nodes_m - np.asarray(centre_m, np.float64)).T)
     bell: Amounts = np.exp(-0.5 * (away_m / spread_m) ** 2)

@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 system: ## install the optional system parts some tests use (Debian, Ubuntu)
 	@sh scripts/system.sh
 
-demo: $(READY) ## the main job: an emergency application end to end
+demo: $(READY) ## the main job: an emergency city on a whole network, with a dashboard and a report
 	@$(BIN)/tocsin demo
 
 test: $(READY) ## all tests; says what it skipped and why

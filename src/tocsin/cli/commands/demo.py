@@ -13,8 +13,6 @@ from tocsin.cli.output import fail, note
 if TYPE_CHECKING:
     from tocsin.cli.demo.settings import DemoSettings
 
-APPLICATION = Path("examples/emergency/emergency.sql")
-
 
 def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
@@ -34,7 +32,9 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for report, figures and trace.", file_okay=False)] = Path(
         "out/demo"
     ),
-    application: Annotated[Path, typer.Option(help="The application file.")] = APPLICATION,
+    application: Annotated[
+        Path | None, typer.Option(help="The application file; else examples/emergency.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """An emergency city on a whole network on this machine: people move, things happen, brokers are balanced.
@@ -46,16 +46,16 @@ def demo(
     import tempfile
 
     from tocsin.cli.demo.report import failed
-    from tocsin.cli.demo.settings import DemoSettings
+    from tocsin.cli.demo.settings import DemoSettings, application_file
     from tocsin.runtime.event_loop import loop_factory
     from tocsin.runtime.logs import configure_logs
     from tocsin.wire.errors import TocsinError
 
-    settings = DemoSettings(
-        _found(application, as_json), out, subscribers, brokers, placement, balance, minutes, speed, seed, map
-    )
     configure_logs("error")
     try:
+        settings = DemoSettings(
+            application_file(application), out, subscribers, brokers, placement, balance, minutes, speed, seed, map
+        )
         settings.check()
         with (
             tempfile.TemporaryDirectory(prefix="tocsin-demo-") as folder,
@@ -71,16 +71,6 @@ def demo(
     if failed(report):
         note("tocsin: something was lost, repeated or broken, see the report; please keep the seed")
         raise typer.Exit(1)
-
-
-def _found(application: Path, as_json: bool) -> Path:
-    """Here, or in the checkout this program is part of."""
-    import tocsin
-
-    found = next(filter(Path.is_file, (application, Path(tocsin.__file__).parents[2] / application)), None)
-    if found is None:
-        fail(as_json, f"there is no {application}; name the application file with --application", code="bad_request")
-    return found
 
 
 async def _run(settings: DemoSettings, folder: Path, *, stay: bool, as_json: bool) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from tocsin.cli.demo.samples import Samples
 from tocsin.cli.demo.settings import DemoSettings, compressed
 from tocsin.client import Publisher
 from tocsin.runtime.stack import Stack, StackSettings
+from tocsin.runtime.trace_recording import part_of
 from tocsin.sim.crowd import PUBLISHERS, Crowd, Report, broker_places
 from tocsin.sim.streets import Streets, built_in, read_wkt
 from tocsin.sim.wishes import named_places
@@ -73,13 +74,19 @@ class DemoRun:
         self._warm_ups = 0
         self._began_s = 0.0
         settings.out.mkdir(parents=True, exist_ok=True)
+        self.trace = settings.out.absolute() / "trace.parquet"
+        """What the dashboard shows, recorded; complete once the run has stopped."""
+        logs = settings.out / "logs"
+        logs.mkdir(exist_ok=True)
+        for left in (self.trace, part_of(self.trace), *logs.glob("*.log")):
+            left.unlink(missing_ok=True)  # of an earlier demo
         streets = folder / "streets.geojson"
         streets.write_text(json.dumps(self.streets.geojson()), encoding="utf-8")
         self.stack = Stack(
             StackSettings(
-                folder / "data", settings.brokers, free_ports=True, logs=folder,
+                folder / "data", settings.brokers, free_ports=True, logs=logs,
                 places=broker_places(self.streets, settings.brokers), broker=settings.broker_flags(),
-                coordinator=settings.coordinator_flags(),
+                coordinator=settings.coordinator_flags() | {"streets": str(streets), "trace": str(self.trace)},
                 cluster={"spark": "spark.driver.memory=1g", "log-level": "warning"} | settings.cluster,
             )
         )  # fmt: skip

@@ -12,12 +12,13 @@ from tocsin.model.duration import format_duration, parse_duration_s
 from tocsin.policies.multistage import MIGRATIONS, NONE, SHUFFLES
 from tocsin.policies.placement import Placement
 
+APPLICATION: Final = Path("examples/emergency/emergency.sql")
 PAPER_DAY_S: Final = 1_800.0
 """An experiment of the paper lasts 30 minutes [BAD §6.1.2]."""
 BALANCING_FROM_S: Final = 540.0
 """Everybody has subscribed after eight minutes; loads have shown it a minute later."""
-SHORTEST_PERIOD_S: Final = 1.0
-"""Of a compressed channel: Spark plans and runs a job for each execution."""
+SHORTEST_PERIOD_S: Final = 3.0
+"""Of a compressed channel. An execution takes about half a second of a core, and there are eight channels."""
 _EVERY: Final = re.compile(r"\bEVERY\s+([\d.]+\s+[A-Z]+)", re.IGNORECASE)
 
 
@@ -89,6 +90,17 @@ class DemoSettings:
             "balance": self.balance, "minutes": self.minutes, "speed": self.speed, "seed": self.seed,
             "map": None if self.map is None else self.map.name,
         }  # fmt: skip
+
+
+def application_file(named: Path | None = None) -> Path:
+    """The one named, or the emergency application of the checkout this program is part of. Raises ValueError."""
+    import tocsin
+
+    wanted = APPLICATION if named is None else named
+    found = next(filter(Path.is_file, (wanted, Path(tocsin.__file__).parents[2] / wanted)), None)
+    if found is None:
+        raise ValueError(f"there is no {wanted}; name the application file with --application")
+    return found
 
 
 def compressed(text: str, speed: float) -> tuple[str, dict[float, float]]:

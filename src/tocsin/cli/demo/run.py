@@ -73,6 +73,7 @@ class DemoRun:
         self._records = 0
         self._warm_ups = 0
         self._began_s = 0.0
+        self._open = contextlib.AsyncExitStack()
         settings.out.mkdir(parents=True, exist_ok=True)
         self.trace = settings.out.absolute() / "trace.parquet"
         """What the dashboard shows, recorded; complete once the run has stopped."""
@@ -97,22 +98,27 @@ class DemoRun:
         self._tell(f"starting a coordinator, {settings.brokers} brokers and a data cluster with Spark")
         await stack.start_coordinator()
         self._tell(f"dashboard: {self.dashboard}")
-        self._coordinator = self._client(stack.coordinator_url, 10.0)
+        self._coordinator = await self._client(stack.coordinator_url, 10.0)
         await self._put_balance({"on": False, **settings.scheme()})
         await stack.start_others()
-        self._cluster = DemoCluster(self._client(stack.cluster_url, 120.0))
-        self._publishers = [Publisher(stack.cluster_url, stack.admin_token()) for _ in range(PUBLISHERS)]
+        self._cluster = DemoCluster(await self._client(stack.cluster_url, 300.0))
+        self._publishers = [
+            await self._open.enter_async_context(Publisher(stack.cluster_url, stack.admin_token()))
+            for _ in range(PUBLISHERS)
+        ]
 
     @property
     def dashboard(self) -> str:
         """With the token in the fragment, which browsers keep to themselves."""
         return f"{self.stack.coordinator_url}/#token={self.stack.admin_token()}"
 
-    def _client(self, url: str, timeout_s: float) -> httpx.AsyncClient:
+    async def _client(self, url: str, timeout_s: float) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.stack.admin_token()}"}
-        return httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s)
+        client = httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout_s)
+        return await self._open.enter_async_context(client)
 
     async def stop(self) -> None:
+        await self._open.aclose()
         await self.stack.stop()
 
     async def day(self) -> Outcome:

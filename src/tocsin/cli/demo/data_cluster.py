@@ -63,7 +63,7 @@ class DemoCluster:
                 return sent
         raise AssertionError("counting does not end")
 
-    async def settled(self, dataset: str, rows: int, limit_s: float = 60.0) -> None:
+    async def settled(self, dataset: str, rows: int, limit_s: float = 300.0) -> None:
         """Until everything that was acknowledged can be matched."""
         async with asyncio.timeout(limit_s):
             while True:

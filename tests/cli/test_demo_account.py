@@ -84,20 +84,22 @@ def test_distances_agree_with_those_of_the_data_cluster() -> None:
 
 
 def test_speed_divides_periods_but_leaves_comments_and_continuous_channels_alone() -> None:
-    text = "-- EVERY 10 SECONDS\nCREATE REPETITIVE CHANNEL A (x INT) EVERY 10 SECONDS AS\n… EVERY 30 SECONDS AS\n"
-    shorter, became = compressed(text, 10.0)
+    text = "-- EVERY 60 SECONDS\nCREATE REPETITIVE CHANNEL A (x INT) EVERY 1 MINUTE AS\n… EVERY 10 SECONDS AS\n"
+    shorter, became = compressed(text, 4.0)
     assert (
-        shorter == "-- EVERY 10 SECONDS\nCREATE REPETITIVE CHANNEL A (x INT) EVERY 1 SECOND AS\n… EVERY 3 SECONDS AS\n"
+        shorter
+        == "-- EVERY 60 SECONDS\nCREATE REPETITIVE CHANNEL A (x INT) EVERY 15 SECONDS AS\n… EVERY 5 SECONDS AS\n"
     )
-    assert became == {10.0: 1.0, 30.0: 3.0}
-    assert compressed(text, 100.0)[1] == {10.0: 1.0, 30.0: 1.0}, "no shorter than a second"
-    assert compressed(text, 1.0)[0] == text
+    assert became == {60.0: 15.0, 10.0: 5.0}, "no shorter than five seconds"
+    assert compressed("… EVERY 2 SECONDS AS\n", 4.0)[1] == {2.0: 2.0}, "and never longer than it was"
+    assert compressed(text, 1.0)[1] == {60.0: 60.0, 10.0: 10.0}
 
 
 def test_the_periods_of_the_emergency_application_are_the_papers() -> None:
     path = Path(__file__).parents[2] / "examples" / "emergency" / "emergency.sql"
-    _, became = compressed(path.read_text(encoding="utf-8"), 10.0)
-    assert became == {10.0: 1.0, 20.0: 2.0, 30.0: 3.0}
+    text = path.read_text(encoding="utf-8")
+    assert compressed(text, 1.0)[1] == {10.0: 10.0, 20.0: 20.0, 30.0: 30.0}
+    assert compressed(text, 10.0)[1] == {10.0: 5.0, 20.0: 5.0, 30.0: 5.0}
 
 
 def test_a_short_day_has_its_phases_closer_together_and_bad_names_are_refused() -> None:

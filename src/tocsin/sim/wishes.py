@@ -20,18 +20,18 @@ KINDS: Final = ("fire", "flood", "storm", "crash", "outage", "explosion", "spill
 """Eight kinds of emergency, as in the paper."""
 PLACES: Final = 14
 _ZIPF: Final = 1.0
-RADII_M: Final = (400.0, 600.0, 800.0)
+RADII_M: Final = (250.0, 400.0, 550.0)
 """Of named places; every place has one, so that two people who name it share a subscription."""
 NEAR_M: Final = (500.0, 1_000.0, 1_500.0)
 """How far is near, for the channel that lets people choose."""
 CHANNELS: Final[dict[str, tuple[tuple[str, ...], float]]] = {
-    "EmergenciesOfType": (("kind",), 1.0),
+    "EmergenciesOfType": (("kind",), 0.5),
     "EmergenciesAtLocation": (("place",), 1.0),
-    "EmergenciesNearMe": (("user",), 0.3),
+    "EmergenciesNearMe": (("user",), 0.22),
     "EmergenciesOfTypeNearMe": (("kind", "user"), 0.15),
     "EmergenciesOfTypeAtLocation": (("kind", "place"), 1.0),
     "EmergenciesOfTypeWithShelterNearMe": (("kind", "user"), 0.15),
-    "EmergenciesOfTypeAtLocationWithShelter": (("kind", "place"), 0.8),
+    "EmergenciesOfTypeAtLocationWithShelter": (("kind", "place"), 1.0),
     "SevereNearMe": (("user", "near"), 0.08),
 }
 """Parameters and popularity. The last channel is beyond the paper."""

@@ -17,8 +17,8 @@ from tocsin.sim.wishes import CHANNELS
 
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _WARM_UP: Final = "warm-up"
-_WARM_UPS: Final = 3
-"""Executions with results: the first compiles a channel's plan, the next ones let the JVM find out what is hot."""
+_WARM_UPS: Final = 2
+"""Executions with results: the first compiles a channel's plan, the next shows that it is compiled."""
 
 
 class DemoCluster:

@@ -30,7 +30,7 @@ from tocsin.sim.crowd import PUBLISHERS, Crowd, Report, broker_places
 from tocsin.sim.streets import Streets, built_in, read_wkt
 from tocsin.sim.wishes import named_places
 
-_TURN_S: Final = 0.25
+_TURN_S: Final = 0.5
 """Real time between two looks at what has been reported."""
 _LOCATIONS_S: Final = 1.0
 """Real time between two updates of everybody's location, as in the paper; all of them in one request."""

@@ -17,8 +17,8 @@ PAPER_DAY_S: Final = 1_800.0
 """An experiment of the paper lasts 30 minutes [BAD §6.1.2]."""
 BALANCING_FROM_S: Final = 540.0
 """Everybody has subscribed after eight minutes; loads have shown it a minute later."""
-SHORTEST_PERIOD_S: Final = 3.0
-"""Of a compressed channel. An execution takes about half a second of a core, and there are eight channels."""
+SHORTEST_PERIOD_S: Final = 5.0
+"""Of a compressed channel. An execution takes about a second of a core, and there are eight channels."""
 _EVERY: Final = re.compile(r"\bEVERY\s+([\d.]+\s+[A-Z]+)", re.IGNORECASE)
 
 

@@ -42,6 +42,8 @@ class StackSettings:
     restart: bool = True
     cluster: Mapping[str, str] = field(default_factory=dict)
     """More flags of a process, without the dashes."""
+    cluster_niceness: int = 0
+    """How far Spark stands back for the others when the processor is short."""
     coordinator: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
     places: Sequence[tuple[float, float]] = ()
@@ -59,7 +61,7 @@ class Stack:
         self.cluster_url = f"http://127.0.0.1:{ports[1]}"
         self.cluster = self._child(
             "cluster", "cluster", {"root": str(root), "port": str(ports[1]), "keys": f"{self.coordinator_url}/v1/keys"},
-            settings.cluster, stop_s=90.0,
+            settings.cluster, stop_s=90.0, niceness=settings.cluster_niceness,
         )  # fmt: skip
         self.coordinator = self._child(
             "coordinator", "coordinator",
@@ -91,7 +93,14 @@ class Stack:
         return self._child(name, "broker", flags, self._settings.broker)
 
     def _child(
-        self, name: str, command: str, flags: Mapping[str, str], more: Mapping[str, str], *, stop_s: float = 15.0
+        self,
+        name: str,
+        command: str,
+        flags: Mapping[str, str],
+        more: Mapping[str, str],
+        *,
+        stop_s: float = 15.0,
+        niceness: int = 0,
     ) -> Child:
         arguments = [command]
         for flag, value in {**flags, **more}.items():
@@ -99,7 +108,7 @@ class Stack:
         if self._settings.settings is not None:
             arguments += ["--settings", self._settings.settings]
         log = None if self._settings.logs is None else self._settings.logs / f"{name}.log"
-        return Child(name, arguments, log=log, stop_s=stop_s, restart=self._settings.restart)
+        return Child(name, arguments, log=log, stop_s=stop_s, restart=self._settings.restart, niceness=niceness)
 
     @property
     def children(self) -> list[Child]:

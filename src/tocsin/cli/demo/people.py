@@ -34,6 +34,7 @@ class People:
         people: Sequence[Person],
         at: At,
         where: Callable[[int], tuple[float, float]],
+        tell: Callable[[str], None],
     ) -> None:
         self._coordinator = coordinator
         self._token = token
@@ -41,6 +42,7 @@ class People:
         self._people = people
         self._at = at
         self._where = where
+        self._tell = tell
         self._subscribers: list[Subscriber] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
@@ -84,7 +86,10 @@ class People:
                         taking.result()  # it only ends by an error: say which
                     taking.cancel()
         except ClientError as error:
-            self.errors.add(f"{type(error).__name__} {error.code}: {error.message}")
+            said = f"{type(error).__name__} {error.code}: {error.message}"
+            if said not in self.errors:
+                self._tell(f"{person.name} gave up: {said}")
+            self.errors.add(said)
 
     async def _subscribe(self, person: Person, subscriber: Subscriber) -> None:
         for when_s, wish in person.wishes:

@@ -37,6 +37,8 @@ _LOCATIONS_S: Final = 1.0
 _PATIENT_SHARE: Final = 0.5
 """Of the day: balancing waits until everybody has subscribed, but no longer than this."""
 _SAMPLE_S: Final = 1.0
+_SPARK_NICENESS: Final = 5
+"""Brokers, clients and whoever watches come first: an execution may wait a moment, a session should not."""
 _TELL_S: Final = 5.0
 _LAST_S: Final = 300.0
 """How long the end waits for what is on its way."""
@@ -91,6 +93,7 @@ class DemoRun:
                 folder / "data", settings.brokers, free_ports=True, logs=logs,
                 places=broker_places(self.streets, settings.brokers), broker=settings.broker_flags(),
                 coordinator=settings.coordinator_flags() | {"streets": str(streets), "trace": str(self.trace)},
+                cluster_niceness=_SPARK_NICENESS,
                 cluster={"spark": "spark.driver.memory=1g", "log-level": "warning"} | settings.cluster,
             )
         )  # fmt: skip
@@ -134,6 +137,7 @@ class DemoRun:
             self._crowd.people,
             self._at,
             self._where,
+            self._tell,
         )
         self._began_s = time.monotonic()
         people.begin()

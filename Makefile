@@ -24,7 +24,7 @@ $(READY): $(RUNS)
 system: ## install the optional system parts some tests use (Debian, Ubuntu)
 	@sh scripts/system.sh
 
-demo: $(RUNS) ## the main job: an emergency application end to end
+demo: $(RUNS) ## the main job: an emergency city on a whole network, with a dashboard and a report
 	@$(BIN)/tocsin demo
 
 test: $(READY) ## all tests; says what it skipped and why

@@ -70,6 +70,17 @@ def test_bad_simulation_computes_its_claims_from_the_runs(town: str, tmp_path: P
     assert not turned["ldm-close-to-gsh-cov"]
 
 
+def test_what_was_run_live_is_reported_and_what_was_not_is_left_out(town: str, tmp_path: Path) -> None:
+    experiment = bad_testbed.EXPERIMENT
+    some = [one for one in experiment.settings(1) if one["placement"] != "RND" and one["scheme"] in ("none", "LDM")]
+    claims, files = held(bad_testbed.LiveTestbed(how="made up"), runner.run_here(experiment, some), tmp_path)
+    assert set(claims) == {"rr-ldm-cov", "rr-ldm-maximum", "nr-ldm-cov", "nr-ldm-maximum", "nr-needs-more-ldm"}
+    assert claims["nr-ldm-cov"] and claims["nr-ldm-maximum"]
+    figures = {f"bad-figure-{number:02}.png" for number in (7, 8, 10, 11, 12)}
+    assert figures <= files and "bad-figure-05.png" not in files
+    assert "made up" in (tmp_path / "bad-testbed.md").read_text(encoding="utf-8")
+
+
 def test_bad_testbed_compares_placements_and_schemes(town: str, tmp_path: Path) -> None:
     experiment = bad_testbed.EXPERIMENT
     table = runner.run_here(experiment, experiment.settings(1))

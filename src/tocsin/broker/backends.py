@@ -15,6 +15,7 @@ import msgspec
 from tocsin.broker.effects import AskBackend, ReleaseBackend
 from tocsin.broker.entities import Asker, Backend, Frontend, Key, Subscriber
 from tocsin.broker.events import BackendGranted, BackendRefused
+from tocsin.broker.load import Rate
 from tocsin.broker.world import World
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId
@@ -98,7 +99,8 @@ class Backends:
             starts = [want.after for want in wants if want.is_coming and want.after is not None]
             start = min([event.cursor, *(one for one in starts if one.epoch == event.cursor.epoch)])
             name = self._world.spellings.get(event.channel.lower(), event.channel)
-            backend = Backend(event.subscription, name, start, start)
+            rate = Rate(self._world.limits.rate_window_s)
+            backend = Backend(event.subscription, name, start, start, rate=rate)
             self._world.backends[backend.id] = backend
         if wants or backend.frontends:
             backend.keys.add(event.key)

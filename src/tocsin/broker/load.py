@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 WINDOW_S = 60.0
-"""The time constant: what happened this long ago counts for 1/e."""
+"""The time constant if none is set: what happened this long ago counts for 1/e."""
 TOLD_SHARE = 0.05
 """A rate is told again when it has changed by more than this share."""
 
@@ -22,18 +22,19 @@ TOLD_SHARE = 0.05
 class Rate:
     """A decaying sum of amounts, per second."""
 
+    window_s: float = WINDOW_S
     value_per_s: float = 0.0
     at_s: float = 0.0
     told_per_s: float = 0.0
 
     def add(self, amount: float, now_s: float) -> None:
-        self.value_per_s = self.now(now_s) + amount / WINDOW_S
+        self.value_per_s = self.now(now_s) + amount / self.window_s
         self.at_s = max(now_s, self.at_s)
 
     def now(self, now_s: float) -> float:
         if self.value_per_s == 0.0:
             return 0.0
-        value = self.value_per_s * math.exp(-max(0.0, now_s - self.at_s) / WINDOW_S)
+        value = self.value_per_s * math.exp(-max(0.0, now_s - self.at_s) / self.window_s)
         return value if value > 1e-6 else 0.0
 
     def to_tell(self, now_s: float) -> float | None:
@@ -57,8 +58,8 @@ class LoadMeter:
     notifications: int = 0
 
     @classmethod
-    def fresh(cls) -> LoadMeter:
-        return cls(Rate(), Rate(), Rate())
+    def fresh(cls, window_s: float = WINDOW_S) -> LoadMeter:
+        return cls(Rate(window_s), Rate(window_s), Rate(window_s))
 
     def fetched(self, size_bytes: int, now_s: float) -> None:
         self.in_bytes += size_bytes

@@ -10,7 +10,7 @@ from tocsin.broker.cache import ResultCache
 from tocsin.broker.effects import AnswerCall, CloseSession, Deliver, Effect, SendMessage
 from tocsin.broker.encodings import MessageEncoder
 from tocsin.broker.entities import Asker, Backend, Frontend, Session, SessionId, Subscriber
-from tocsin.broker.load import LoadMeter
+from tocsin.broker.load import WINDOW_S, LoadMeter
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
@@ -34,6 +34,8 @@ class Limits:
     """How long it waits for the coordinator's disk before it is told that it was not stored yet."""
     subscriptions: int = 10_000
     """Of one subscriber."""
+    rate_window_s: float = WINDOW_S
+    """Time constant of loads and of the rates λ."""
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class World:
     """Between 0 and 1; randomness comes from outside."""
     cache: ResultCache = field(init=False)
     encode: MessageEncoder = field(init=False)
-    load: LoadMeter = field(default_factory=LoadMeter.fresh)
+    load: LoadMeter = field(init=False)
     now_s: float = 0.0
     out: list[Effect] = field(default_factory=list)
     subscribers: dict[SubscriberId, Subscriber] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class World:
     def __post_init__(self) -> None:
         self.cache = ResultCache(self.limits.cache_bytes)
         self.encode = MessageEncoder(self.broker, self.incarnation)
+        self.load = LoadMeter.fresh(self.limits.rate_window_s)
 
     def subscriber(self, name: SubscriberId) -> Subscriber:
         found = self.subscribers.get(name)

@@ -1,7 +1,7 @@
 """`bad-testbed`: figures 5–12 of [BAD §6.1]: three placements × no balancing, LDM, SDM, and the last two with GSH.
 
-Simulated: the paper's prototype had 5 brokers and 400 subscribers on real machines. The same on the live system is not
-part of this module.
+Simulated: the paper's prototype had 5 brokers and 400 subscribers on real machines. `LiveTestbed` reports on rows of
+the same form that were measured on the live system, by whoever may start one; it compares whatever was run.
 """
 
 from __future__ import annotations
@@ -72,41 +72,76 @@ class BadTestbed:
             for placement, scheme in means.index
             for column in ("cov", "maximum", "migrations", "migrations_later")
         }
-        return Report(metrics, _claims(means), _figures(out, rows), _body(means), _NOTES)
+        return Report(metrics, _claims(means), _figures(out, rows), _body(means), self._notes())
+
+    def _notes(self) -> tuple[str, ...]:
+        return _NOTES
+
+
+@dataclass(frozen=True)
+class LiveTestbed(BadTestbed):
+    """The same table, claims and figures of runs on real processes. It starts none: rows are handed to `report`."""
+
+    title: str = "Placements and migration on the live system, 5 brokers and 400 subscribers [BAD figures 5–12]"
+    default_runs: int = 1
+    how: str = ""
+    """What the reader must know of the runs."""
+
+    def run(self, setting: Mapping[str, Any]) -> list[Row]:
+        raise NotImplementedError("an experiment starts no processes: rows of live runs come from the command line")
+
+    def _notes(self) -> tuple[str, ...]:
+        return (
+            self.how,
+            "Times are the city's own. Loads and cov are what brokers reported; migrations are the clients' changes of "
+            "broker. One run of each: differences of a few percent are chance.",
+            "Claims about placements and schemes that were not run are left out.",
+        )
 
 
 def _claims(means: Any) -> list[Claim]:
+    """Of whatever was run: a comparison with something that was not is left out."""
+    there = set(means.index)
     claims: list[Claim] = []
     figure_of = {"RND": "figure 6", "RR": "figure 7", "NR": "figure 10"}
     for placement in PLACEMENTS:
-        none = means.loc[(placement, "none")]
         for scheme in ("LDM", "SDM"):
-            mine = means.loc[(placement, scheme)]
+            if not {(placement, "none"), (placement, scheme)} <= there:
+                continue
+            none, mine = means.loc[(placement, "none")], means.loc[(placement, scheme)]
             source = f"[BAD §6.1.3, {figure_of[placement]}]"
             claims += [
                 below(f"{placement.lower()}-{scheme.lower()}-{column}", source, f"{scheme} reduces {what}",
                       float(mine[column] / none[column]), 1.0, f"times that of {placement} alone")
                 for column, what in (("cov", "cov"), ("maximum", "the maximum load"))
             ]  # fmt: skip
-    pairs = [(means.loc[(p, "LDM")], means.loc[(p, "SDM")]) for p in PLACEMENTS]
-    for column in ("cov", "maximum"):
+    both = [p for p in PLACEMENTS if {(p, "LDM"), (p, "SDM")} <= there]
+    pairs = [(means.loc[(p, "LDM")], means.loc[(p, "SDM")]) for p in both]
+    for column in ("cov", "maximum") if pairs else ():
         apart = max(abs(float(sdm[column] / ldm[column]) - 1.0) for ldm, sdm in pairs)
         claims.append(
             at_most(f"sdm-close-to-ldm-{column}", "[BAD §6.1.3, figures 6, 10]", "LDM and SDM perform alike", apart,
                     CLOSE, "apart, under the placement where they differ most")
         )  # fmt: skip
     for scheme in ("LDM", "SDM"):
-        moves = means.xs(scheme, level="scheme").migrations
-        claims.append(
-            at_least(f"nr-needs-more-{scheme.lower()}", "[BAD §6.1.3, figure 12]", "NR: far more than RR and RND",
-                     float(moves["NR"] / max(1.0, moves["RR"], moves["RND"])), 5.0, "times the migrations of the next")
-        )  # fmt: skip
+        others = [p for p in ("RR", "RND") if (p, scheme) in there]
+        if ("NR", scheme) in there and others:
+            moves = means.xs(scheme, level="scheme").migrations
+            claims.append(
+                at_least(f"nr-needs-more-{scheme.lower()}", "[BAD §6.1.3, figure 12]", "NR: far more than RR and RND",
+                         float(moves["NR"] / max(1.0, *(moves[p] for p in others))), 5.0,
+                         "times the migrations of the next")
+            )  # fmt: skip
+        if not {("NR", scheme), ("NR", f"{scheme} + GSH")} <= there:
+            continue
         alone, after = means.loc[("NR", scheme)], means.loc[("NR", f"{scheme} + GSH")]
         claims.append(
             below(f"early-shuffle-{scheme.lower()}", "[BAD §6.1.3, figures 8, 9, 11]",
                   "an early GSH lowers later migrations", float(after.migrations_later - alone.migrations_later), 0.0,
                   f"more than after {scheme}'s first plan")
         )  # fmt: skip
+    if not {(p, "LDM + GSH") for p in PLACEMENTS} <= there:
+        return claims
     shuffles = means.xs("LDM + GSH", level="scheme").shuffles
     claims.append(
         shows("shuffle-under-nr-not-rnd", "[BAD §6.1.3]", "NR calls out the shuffle, RND does not",
@@ -118,15 +153,22 @@ def _claims(means: Any) -> list[Claim]:
 
 def _figures(out: Path, rows: Any) -> list[Path]:
     kept, samples = choice(rows, kind="broker"), choice(rows, kind="sample")
+    runs = choice(rows, kind="run")
     files: list[Path] = []
 
-    def loads(number: int, placement: str, schemes: Sequence[str]) -> None:
-        ldm = choice(rows, kind="run", placement=placement, scheme="LDM")
+    def run_of(placement: str, schemes: Sequence[str]) -> list[str]:
+        return [scheme for scheme in schemes if len(choice(runs, placement=placement, scheme=scheme))]
+
+    def loads(number: int, placement: str, wanted: Sequence[str]) -> None:
+        schemes = run_of(placement, wanted)
+        ldm = choice(runs, placement=placement, scheme="LDM")
         ldm = ldm[ldm.seed < SHOWN_SEEDS]
+        if not schemes or not len(ldm):
+            return
         first = choice(kept, seed=ldm.seed[ldm.migrations.idxmax()])
 
         def build(figure: Figure) -> None:
-            panels = figure.subplots(1, len(schemes))
+            panels = figure.subplots(1, len(schemes), squeeze=False)[0]
             for count, (axes, scheme) in enumerate(zip(panels, schemes, strict=True), start=1):
                 mine = choice(first, placement=placement, scheme=scheme)
                 draw_loads(axes, mine, f"({count}) {placement} + {_shown(scheme)}", KB, "kB/s")
@@ -134,7 +176,10 @@ def _figures(out: Path, rows: Any) -> list[Path]:
 
         files.extend(figures.draw(out, f"bad-figure-{number:02}", build, width_in=2.7 * len(schemes), height_in=2.6))
 
-    def compared(number: int, placement: str, schemes: Sequence[str]) -> None:
+    def compared(number: int, placement: str, wanted: Sequence[str]) -> None:
+        schemes = run_of(placement, wanted)
+        if len(schemes) < 2:
+            return
         series = [(_shown(scheme), choice(samples, placement=placement, scheme=scheme)) for scheme in schemes]
         files.extend(
             figures.draw(out, f"bad-figure-{number:02}", lambda figure: comparison(figure, series, KB, "kB/s"),
@@ -149,7 +194,6 @@ def _figures(out: Path, rows: Any) -> list[Path]:
     loads(9, "NR", shuffled)
     compared(10, "NR", alone)
     compared(11, "NR", (*alone, *shuffled))
-    runs = choice(rows, kind="run")
     return files + figures.draw(
         out, "bad-figure-12", lambda figure: _draw_12(figure, runs), width_in=5.4, height_in=2.8
     )
@@ -160,16 +204,19 @@ def _shown(scheme: str) -> str:
 
 
 def _draw_12(figure: Figure, runs: Any) -> None:
-    panels = figure.subplots(1, 2, sharey=True)
-    for number, (axes, scheme) in enumerate(zip(panels, ("LDM", "SDM"), strict=True), start=1):
+    schemes = [scheme for scheme in ("LDM", "SDM") if len(choice(runs, scheme=scheme))]
+    panels = figure.subplots(1, len(schemes), sharey=True, squeeze=False)[0] if schemes else []
+    for number, (axes, scheme) in enumerate(zip(panels, schemes, strict=True), start=1):
         grouped = choice(runs, scheme=scheme).groupby("placement").migrations
-        low, mean, high = (getattr(grouped, name)().loc[list(PLACEMENTS)] for name in ("min", "mean", "max"))
-        axes.bar(list(PLACEMENTS), mean, yerr=[mean - low, high - mean], color=figures.SKY, ecolor="#444444", width=0.6)
-        for place, key in enumerate(PLACEMENTS):
+        placements = [placement for placement in PLACEMENTS if placement in grouped.groups]
+        low, mean, high = (getattr(grouped, name)().loc[placements] for name in ("min", "mean", "max"))
+        axes.bar(placements, mean, yerr=[mean - low, high - mean], color=figures.SKY, ecolor="#444444", width=0.6)
+        for place, key in enumerate(placements):
             axes.annotate(f"{mean[key]:.1f}", (place, high[key]), xytext=(0, 3), textcoords="offset points",
                           ha="center", fontsize=7.5)  # fmt: skip
         axes.set(title=f"({number}) {scheme}", xlabel="placement", ylabel="migrations" if number == 1 else "")
-    panels[0].set_ylim(0, 1.15 * float(runs[runs.scheme.isin(["LDM", "SDM"])].migrations.max()))
+    if schemes:
+        panels[0].set_ylim(0, 1.15 * max(1.0, float(runs[runs.scheme.isin(schemes)].migrations.max())))
 
 
 def _body(means: Any) -> str:

@@ -53,6 +53,8 @@ class BrokerSettings(ListenerSettings):
     """Fetches of old results from the data cluster at the same time."""
     progress_s: float = 15.0
     """No healthy session is silent for longer than this."""
+    rate_window_s: float = Limits().rate_window_s
+    """Time constant of the loads it reports: what happened this long ago counts for 1/e."""
     login_s: float = 10.0
     """How long a connection may take to log in."""
     half_open: int = 2_000
@@ -71,7 +73,7 @@ class BrokerSettings(ListenerSettings):
     def limits(self) -> Limits:
         return Limits(
             cache_bytes=self.cache_bytes, queue_bytes=self.queue_bytes, slow=self.slow, backfills=self.catch_ups,
-            progress_s=self.progress_s, subscriptions=self.subscriptions,
+            progress_s=self.progress_s, subscriptions=self.subscriptions, rate_window_s=self.rate_window_s,
         )  # fmt: skip
 
     def check(self) -> None:
@@ -85,7 +87,7 @@ class BrokerSettings(ListenerSettings):
         for name in ("cache_bytes", "queue_bytes", "catch_ups", "half_open", "frame_bytes", "subscriptions"):
             if getattr(self, name) < 1:
                 raise refused(f"{name}: expected at least 1")
-        for name in ("progress_s", "login_s", "capacity"):
+        for name in ("progress_s", "rate_window_s", "login_s", "capacity"):
             if getattr(self, name) <= 0:
                 raise refused(f"{name}: expected more than 0")
         for name in ("token_file", "cluster_token_file", "ca"):

@@ -14,6 +14,8 @@ import uvicorn
 
 CLOSE_S = 5
 """How long connections get to finish once the process stops."""
+_BACKLOG = 2_048
+"""Connections that wait to be accepted; uvicorn's own number."""
 
 
 class Server(uvicorn.Server):
@@ -53,6 +55,9 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(address)
+        # From here on whoever connects waits a moment instead of being refused: a process says that it is up just
+        # before its server takes the socket over.
+        listening.listen(_BACKLOG)
     except OSError:
         listening.close()
         raise

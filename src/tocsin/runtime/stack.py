@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,12 @@ class StackSettings:
     restart: bool = True
     cluster: Mapping[str, str] = field(default_factory=dict)
     """More flags of a process, without the dashes."""
+    cluster_niceness: int = 0
+    """How far Spark stands back for the others when the processor is short."""
     coordinator: Mapping[str, str] = field(default_factory=dict)
     broker: Mapping[str, str] = field(default_factory=dict)
+    places: Sequence[tuple[float, float]] = ()
+    """Latitude and longitude of the first brokers; the others stand nowhere."""
 
 
 class Stack:
@@ -57,16 +61,14 @@ class Stack:
         self.cluster_url = f"http://127.0.0.1:{ports[1]}"
         self.cluster = self._child(
             "cluster", "cluster", {"root": str(root), "port": str(ports[1]), "keys": f"{self.coordinator_url}/v1/keys"},
-            settings.cluster, stop_s=90.0,
+            settings.cluster, stop_s=90.0, niceness=settings.cluster_niceness,
         )  # fmt: skip
         self.coordinator = self._child(
             "coordinator", "coordinator",
             {"state": str(self.coordinator_state), "port": str(ports[0]), "cluster": self.cluster_url},
             settings.coordinator,
         )  # fmt: skip
-        self.brokers = {
-            f"broker-{number}": self._broker(f"broker-{number}", port) for number, port in enumerate(ports[2:], 1)
-        }
+        self.brokers = {f"broker-{number}": self._broker(number, port) for number, port in enumerate(ports[2:], 1)}
         self.first_token: str | None = None
         """The administrator's, if this start made it."""
 
@@ -77,16 +79,28 @@ class Stack:
         brokers = [settings.broker_port + number for number in range(settings.brokers)]
         return [settings.coordinator_port, settings.cluster_port, *brokers]
 
-    def _broker(self, name: str, port: int) -> Child:
+    def _broker(self, number: int, port: int) -> Child:
+        name = f"broker-{number}"
         folder = self._brokers_folder / name
         flags = {
             "id": name, "port": str(port), "state": str(folder), "cluster": self.cluster_url,
             "coordinator": self.coordinator_url, "token-file": str(folder / "token"),
         }  # fmt: skip
+        if number <= len(self._settings.places):
+            flags |= {
+                axis: str(value) for axis, value in zip(("lat", "lon"), self._settings.places[number - 1], strict=True)
+            }
         return self._child(name, "broker", flags, self._settings.broker)
 
     def _child(
-        self, name: str, command: str, flags: Mapping[str, str], more: Mapping[str, str], *, stop_s: float = 15.0
+        self,
+        name: str,
+        command: str,
+        flags: Mapping[str, str],
+        more: Mapping[str, str],
+        *,
+        stop_s: float = 15.0,
+        niceness: int = 0,
     ) -> Child:
         arguments = [command]
         for flag, value in {**flags, **more}.items():
@@ -94,7 +108,7 @@ class Stack:
         if self._settings.settings is not None:
             arguments += ["--settings", self._settings.settings]
         log = None if self._settings.logs is None else self._settings.logs / f"{name}.log"
-        return Child(name, arguments, log=log, stop_s=stop_s, restart=self._settings.restart)
+        return Child(name, arguments, log=log, stop_s=stop_s, restart=self._settings.restart, niceness=niceness)
 
     @property
     def children(self) -> list[Child]:
@@ -107,11 +121,18 @@ class Stack:
 
     async def start(self) -> None:
         """Returns when everything is up and the brokers are in touch with both others. Stop it also if this raises."""
+        await self.start_coordinator()
+        await self.start_others()
+
+    async def start_coordinator(self) -> None:
+        """Returns when the coordinator is up, long before Spark is, which starts meanwhile."""
         self._settings.root.mkdir(parents=True, exist_ok=True)
         self.cluster.start()  # the slowest: Spark starts while the others do
         self.coordinator.start()
         said = await self.coordinator.ready(_READY_S)
         self.first_token = said.get("token")
+
+    async def start_others(self) -> None:
         signer = Signer.load_or_create(self.coordinator_state / KEY_FILE)
         for name, child in self.brokers.items():
             self._give_token(signer, name)

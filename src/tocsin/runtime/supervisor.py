@@ -44,8 +44,11 @@ class Child:
         environment: Mapping[str, str] | None = None,
         stop_s: float = 15.0,
         restart: bool = True,
+        niceness: int = 0,
     ) -> None:
+        """`niceness`: how far it stands back when the processor is short, as of nice(1)."""
         self.name = name
+        self._niceness = niceness
         self._arguments = arguments
         self._log = log
         self._environment = {} if environment is None else dict(environment)
@@ -130,7 +133,8 @@ class Child:
         with _log(self._log) as log:
             self._process = await asyncio.create_subprocess_exec(
                 *_COMMAND, *self._arguments, "--json", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                env=os.environ | self._environment, start_new_session=True, preexec_fn=_end_with_parent(os.getpid()),
+                env=os.environ | self._environment, start_new_session=True,
+                preexec_fn=_before_command(os.getpid(), self._niceness),
             )  # fmt: skip
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
@@ -143,18 +147,21 @@ class Child:
         return await self._process.wait(), up
 
 
-def _end_with_parent(parent: int) -> Callable[[], None] | None:
-    """Runs in the child before it becomes the command."""
+def _before_command(parent: int, niceness: int) -> Callable[[], None] | None:
+    """Runs in the child before it becomes the command: it ends with its parent, and stands back if it is to."""
     libc = _LIBC
-    if libc is None:
+    if libc is None and not niceness:
         return None
 
-    def end_with_parent() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it was gone before we could say so
-            os._exit(1)
+    def before_command() -> None:
+        if niceness:
+            os.nice(niceness)
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it was gone before we could say so
+                os._exit(1)
 
-    return end_with_parent
+    return before_command
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ def broker(
     slow: Annotated[str | None, _flag("drop or disconnect: what happens to a slow session.")] = None,
     catch_ups: Annotated[int | None, _flag("Fetches of old results at the same time.")] = None,
     progress_s: Annotated[float | None, _flag("No healthy session is silent for longer.")] = None,
+    rate_window_s: Annotated[float | None, _flag("Time constant of the loads it reports.")] = None,
     login_s: Annotated[float | None, _flag("How long a connection may take to log in.")] = None,
     half_open: Annotated[int | None, _flag("Connections that have not logged in.")] = None,
     frame_bytes: Annotated[int | None, _flag("Largest message from a subscriber.")] = None,

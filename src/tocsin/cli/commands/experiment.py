@@ -24,6 +24,10 @@ def experiment(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the experiment.")
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="bad-testbed on a network of real processes instead of simulated.")
+    ] = False,
+    minutes: Annotated[float, typer.Option(help="With --live: real time of each run.", min=0.1)] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Run an experiment and say which of the seed document's claims hold here."""
@@ -35,8 +39,8 @@ def experiment(
     try:
         chosen = runner.find(name)
         options = _options(set_ or [])
-        folder = Path("out") / "experiments" / chosen.name if out is None else out
-        answer = _run(chosen, runs, folder, options)
+        folder = Path("out") / "experiments" / (f"{chosen.name}-live" if live else chosen.name) if out is None else out
+        answer = _run_live(chosen, folder, options, minutes) if live else _run(chosen, runs, folder, options)
     except (runner.UnknownExperiment, ValueError) as error:
         typer.echo(f"tocsin experiment: {error}", err=True)
         raise typer.Exit(2) from None
@@ -83,6 +87,18 @@ def _run(chosen: Any, runs: int | None, folder: Path, options: dict[str, str]) -
         return runner.run_experiment(
             chosen, runs, folder, options, lambda done, total: bar.update(task, completed=done, total=total)
         )
+
+
+def _run_live(chosen: Any, folder: Path, options: dict[str, str], minutes: float) -> dict[str, Any]:
+    from tocsin.cli.demo.testbed import run_live
+    from tocsin.cli.output import note
+    from tocsin.runtime.logs import configure_logs
+
+    if chosen.name != "bad-testbed":
+        raise ValueError(f"{chosen.name} has no live form; bad-testbed has")
+    configure_logs("error")
+    folder.mkdir(parents=True, exist_ok=True)
+    return run_live(minutes, int(options.pop("seed", "7")), options, folder, note)
 
 
 def _show(answer: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": _LOGIC,
     "experiments": {"sim", "policies", "model", "coords", "edge"},
     "client": {"model", "wire"},
-    "cli": {"runtime", "sim", "client", "experiments"} | _LOGIC,
+    "cli": {"runtime", "sim", "client", "experiments", "web"} | _LOGIC,
     "web": {"runtime", "sim", "client", "experiments"} | _LOGIC,
 }
 # Folders of pure logic: time, randomness and the outside world are handed to them.

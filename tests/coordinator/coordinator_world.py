@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.effects import Answer, CloseLink, Effect, ReleaseAtCluster, Send, SendHandOver
+from tocsin.coordinator.effects import Answer, CloseLink, Effect, ReleaseAtCluster, Send, SendHandOver, Watched
 from tocsin.coordinator.events import (
     BrokerReleased,
     BrokerRequested,
@@ -27,7 +27,10 @@ from tocsin.coordinator.events import (
 )
 from tocsin.coordinator.ledger import Ledger
 from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.watching import BrokerChanges, broker_row, picture
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.trace import Kind
+from tocsin.model.trace_present import Present
 from tocsin.wire import link as wire
 from tocsin.wire.link import FromBroker, FromCoordinator, Frontend, SubscriberState
 
@@ -221,6 +224,9 @@ class World:
         for broker in self.brokers.values():
             self._cut(broker)
         self.core = Coordinator(self.rules, f"e{self.starts}", memory=self.ledger.load(), now_s=self.now_s)
+        self.seen, self.broker_changes = Present(), BrokerChanges()
+        for row in picture(self.core, self.now_s):
+            self.seen.fold(row)
 
     def happen(self, event: Event, *, die: str | None = None) -> list[Effect]:
         """The driver's part: store, then tell. It may die before the one or between the two."""
@@ -232,6 +238,9 @@ class World:
         if die == "before telling":
             self.start_coordinator()
             return []
+        told = [effect.row for effect in effects if isinstance(effect, Watched)]
+        for row in [*self.broker_changes.since(self.core, self.now_s), *told]:
+            self.seen.fold(row)
         for effect in effects:
             self._do(effect)
         return effects
@@ -389,6 +398,8 @@ class World:
     def check(self) -> None:
         wrong = self.core.registry.broken_invariants()
         assert not wrong, wrong
+        homes = {one.id: one.home for one in self.core.registry.subscribers.values() if one.home is not None}
+        assert self.seen.homes == homes, "whoever watches sees something else"
         for one in self.clients:
             found = self.core.registry.subscribers.get(one)
             if found is not None and found.subscriptions and one not in self.lost:
@@ -418,6 +429,8 @@ class World:
             assert set(held) == set(found.subscriptions), one
             assert self.clients[one].sessions <= {found.home}, one
             assert (found.session_at is not None) == bool(self.clients[one].sessions), one
+        shown = {row.broker: row for row in self.seen.picture(0.0) if row.kind == Kind.BROKER}
+        assert shown == {one.id: broker_row(self.core, one, 0.0) for one in self.core.registry.brokers.values()}
         memory = Coordinator(self.rules, "again", memory=self.ledger.load(), now_s=self.now_s).registry
         assert {one.id: one.home for one in memory.subscribers.values()} == {
             one.id: one.home for one in self.core.registry.subscribers.values()

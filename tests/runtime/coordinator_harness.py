@@ -73,12 +73,14 @@ class Running:
 
 
 @asynccontextmanager
-async def coordinator(folder: Path, **settings: Any) -> AsyncIterator[Running]:
+async def coordinator(folder: Path, pages: Path | None = None, **settings: Any) -> AsyncIterator[Running]:
     """Stopped at the end; start it again on the same folder for a restart."""
     up: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
     quick = {"tick_s": 0.02, "heartbeat_s": 0.2, "suspect_s": 0.6, "dead_s": 1.0, "grace_s": 1.0}
     server = CoordinatorServer(
-        CoordinatorSettings(state=str(folder), port=0, **(quick | settings)), lambda *known: up.set_result(known)
+        CoordinatorSettings(state=str(folder), port=0, **(quick | settings)),
+        lambda *known: up.set_result(known),
+        pages=pages,
     )
     task = asyncio.create_task(server.run())
     await asyncio.wait((task, up), return_when=asyncio.FIRST_COMPLETED)

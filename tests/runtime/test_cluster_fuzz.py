@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES, ids=["fitting", "not fitting"])
 def test_no_request_makes_it_fail(server: RunningServer, mode: GenerationMode) -> None:
     headers = {"Authorization": f"Bearer {server.token}"}
-    found = operations(server.url, headers, ["/v1/brokers/{broker}/announcements"])
+    found = operations(server.url, headers, ["/v1/brokers/{broker}/announcements", "/v1/datasets/{name}/tap"])
     assert len(found) >= 20, [operation.label for operation in found]
     assert try_all(server.url, headers, mode, found, lambda answer: False) >= 20
     assert server.admin.get("/readyz").status_code == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tocsin.model.trace import from_table, problem_with
+from tocsin.model.trace_present import Present
 from tocsin.policies.load import LoadModel, known_rates
 from tocsin.policies.multistage import BalanceSettings
 from tocsin.policies.placement import Placement
@@ -17,7 +19,7 @@ from tocsin.sim.balance_brokers import AggregatedBrokers
 from tocsin.sim.balance_control import PolicyCoordinator
 from tocsin.sim.balance_run import BalanceRun
 from tocsin.sim.balance_scenario import parse
-from tocsin.sim.balance_trace import SCHEMA, Trace
+from tocsin.sim.balance_trace import Trace
 from tocsin.sim.balance_world import World, draw
 from tocsin.sim.kernel import Kernel
 
@@ -213,15 +215,22 @@ def test_a_trace_tells_the_run_again(tmp_path: Path) -> None:
     path = tmp_path / "run" / "trace.parquet"
     trace.write(path)
     table = pq.read_table(path)
-    assert table.schema.names == SCHEMA.names
-    rows = table.to_pandas()
-    assert rows.time_s.is_monotonic_increasing
-    assert (rows.kind == "move").sum() == run.log.migrations
-    assert (rows.kind == "sample").sum() == 4 * len(run.log.samples)
-    assert {"join", "leave", "plan", "balance", "failover", "broker-failed", "broker-back"} <= set(rows.kind)
-    where: dict[str, str | None] = {}
-    for row in rows[rows.kind.isin(["join", "leave", "move", "failover"])].itertuples():
-        where[row.subscriber] = None if row.kind == "leave" else row.target
-    names: dict[str, int] = {name: j for j, name in enumerate(run.world.brokers)}
-    told = [names.get(where[name] or "", -1) for name in run.world.subscribers]
-    assert told == run.assigned.tolist()
+    assert problem_with(table.schema) is None
+    rows = list(from_table(table))
+    kinds = Counter(row.kind for row in rows)
+    assert [row.time_s for row in rows] == sorted(row.time_s for row in rows)
+    under_way = int(np.count_nonzero(run.assigned != run.brokers.served_by))
+    assert kinds["move"] == run.log.migrations == kinds["moved"] + kinds["move-failed"] + under_way
+    assert kinds["sample"] == 4 * len(run.log.samples) and kinds["position"] == len(run.world.subscribers)
+    assert {"join", "leave", "plan", "balance", "failover", "broker-failed", "broker-back"} <= set(kinds)
+    present = Present()
+    for row in rows:
+        present.fold(row)
+    served_by = {
+        name: run.world.brokers[j]
+        for name, j in zip(run.world.subscribers, run.brokers.served_by.tolist(), strict=True)
+        if j >= 0
+    }
+    assert present.homes == served_by
+    states = {row.broker: row.detail["state"] for row in present.picture(0.0) if row.kind == "broker" and row.detail}
+    assert states == dict.fromkeys(run.world.brokers, "alive")

@@ -39,6 +39,7 @@ from tocsin.cluster.feedoutcomes import (
 )
 from tocsin.cluster.keyindex import KeyIndex
 from tocsin.cluster.records import Decoded, Malformed, RecordCodec, RecordForm, Refusal, TooMany
+from tocsin.cluster.tap import RecordRing
 from tocsin.model.entities import Dataset, DatasetKind
 
 __all__ = [
@@ -87,6 +88,8 @@ class FeedGateway:
         self._fresh, self._syncing = _Unsynced(), _Unsynced()
         self._unstored: dict[bytes, StoredAnswer] = {}
         self._lost = False
+        self.recent = RecordRing()
+        """For whoever looks on; of no consequence to what is stored."""
         self.log_directory = directory / "log"
         self._log = FeedLog(self.log_directory, limits.segment_bytes)
         self._index = KeyIndex(directory / "keys", dataset.retain_s, limits.memory_keys)
@@ -227,6 +230,8 @@ class FeedGateway:
             # In the frame, so that records and answer become durable together or not at all.
             meta["idempotency"] = {"key": key.hex(), "body": body_digest.hex(), "answer": msgspec.to_builtins(answer)}
         answer = replace(answer, position=self._log.append(payload, count, meta))
+        if count:
+            self.recent.add(payload)
         self._fresh.keys.update(keys)
         if question is not None:
             self._fresh.answers[question[0]] = StoredAnswer(*question, answer, now_us)

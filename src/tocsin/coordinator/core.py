@@ -28,6 +28,7 @@ from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.plan import Move, Plan, Urgency
 from tocsin.model.snapshot import Snapshot
+from tocsin.model.trace import Kind
 from tocsin.wire import link
 from tocsin.wire.errors import Code
 
@@ -279,6 +280,7 @@ class Coordinator:
             plan = self._asked_for(event)
         decision = self.arbiter.decide(turn, plan, snapshot)
         if not event.dry_run:
+            _watched(turn, decision)
             self.arbiter.take(turn, decision)
             if plan.memory and plan.memory != self.policy_memory:
                 self.policy_memory = dict(plan.memory)
@@ -303,3 +305,12 @@ class Coordinator:
             subscriber = self.registry.subscribers.get(one.subscriber)
             demand = 0.0 if subscriber is None else self.loads.demand(subscriber)
             yield Move(one.subscriber, None if subscriber is None else subscriber.home, one.target, one.reason, demand)
+
+
+def _watched(turn: Turn, decision: Decision) -> None:
+    taken = sum(verdict.taken for verdict in decision.verdicts)
+    if taken:
+        turn.watched(
+            Kind.PLAN, cov=decision.after.cov, moves=len(decision.plan.moves), note=decision.plan.note,
+            detail={"policy": decision.plan.policy, "cov_before": decision.before.cov, "taken": taken},
+        )  # fmt: skip

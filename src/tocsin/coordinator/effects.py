@@ -13,6 +13,7 @@ from typing import Any
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.model.snapshot import Place
+from tocsin.model.trace import TraceRow
 from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Frontend, Webhook
 
@@ -69,6 +70,13 @@ class Note:
     event: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     level: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """For whoever watches the network: what happened, as a row of the trace. Of no consequence to anything else."""
+
+    row: TraceRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,7 @@ Stored = (
     StoreBroker | ForgetBroker | StoreSubscriber | ForgetSubscriber | StoreSubscriptions | StoreWebhook
     | StoreMigration | ForgetMigration | StoreFact
 )  # fmt: skip
-Effect = Stored | Send | SendHandOver | CloseLink | Answer | Note | ReleaseAtCluster
+Effect = Stored | Send | SendHandOver | CloseLink | Answer | Note | Watched | ReleaseAtCluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tocsin.coordinator import migrations
 from tocsin.coordinator.entities import Broker, Health
 from tocsin.coordinator.turn import Turn
+from tocsin.model.trace import Kind
 from tocsin.wire.link import Accepting, Beat
 
 _SETTLED_S = 60.0
@@ -42,6 +43,8 @@ def returned(turn: Turn, broker: Broker) -> None:
     """It is back, over a new link or the old one. Failing costs trust; waiting for our own restart does not."""
     was, broker.health = broker.health, Health.ALIVE
     broker.since_s = turn.now_s
+    if was is Health.DEAD:
+        turn.watched(Kind.BROKER_BACK, broker=broker.id)
     if not broker.awaited and was in (Health.SUSPECT, Health.DEAD):
         # Dying counts twice: a broken link may be the network's fault, ten seconds of silence are the broker's.
         broker.failures += 2 if was is Health.DEAD else 1
@@ -108,6 +111,7 @@ def _died(turn: Turn, broker: Broker) -> None:
     turn.note(
         "broker is dead", "warning", broker=broker.id, subscribers=len(turn.registry.hosted(broker.id))
     )  # fmt: skip
+    turn.watched(Kind.BROKER_FAILED, broker=broker.id)
     turn.store_broker(broker)
     turn.registry.end_sessions(broker.id)
     turn.registry.webhooks_first(broker.id)

@@ -18,6 +18,7 @@ from tocsin.coordinator.entities import Health, Migration, Step, Subscriber
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.plan import Urgency
+from tocsin.model.trace import Kind
 from tocsin.wire.link import Abandon, HandOverFailed, Prepare, PrepareFailed
 
 
@@ -33,6 +34,7 @@ def begin(
     turn.registry.add_migration(migration)
     turn.store_migration(migration)
     turn.note("migration begins", **_named(migration), urgency=str(urgency), reason=reason)
+    _watched(turn, migration, Kind.MOVE, reason)
     _prepare(turn, migration, subscriber)
     return migration
 
@@ -46,6 +48,7 @@ def claim(turn: Turn, identity: str, subscriber: Subscriber, target: BrokerId) -
     )  # fmt: skip
     turn.registry.add_migration(migration)
     turn.store_migration(migration)
+    _watched(turn, migration, Kind.MOVE, migration.reason)
 
 
 def adopted_by_target(turn: Turn, migration: Migration) -> None:
@@ -127,6 +130,7 @@ def arrive(turn: Turn, migration: Migration) -> None:
     """The target has confirmed: from here on it is home."""
     subscriber = turn.registry.subscribers[migration.subscriber]
     turn.set_home(subscriber, migration.target, confirmed=True)
+    turn.registry.migrated += 1
     turn.note("migration arrives", **_named(migration), after_s=round(turn.now_s - migration.began_s, 3))
     # What was a preparation with a deadline is for good now, and what changed meanwhile may have been lost.
     if subscriber.session_at != migration.target or subscriber.uncertain:
@@ -160,6 +164,7 @@ def abort(turn: Turn, migration: Migration, why: str) -> None:
     """Home stays the source."""
     assert migration.step is not Step.RELEASING
     turn.note("migration fails", "warning", **_named(migration), step=str(migration.step), reason=why)
+    _watched(turn, migration, Kind.MOVE_FAILED, why)
     subscriber = turn.registry.subscribers[migration.subscriber]
     subscriber.rests_until_s = turn.now_s + turn.rules.retry_s
     subscriber.shunned = migration.target
@@ -211,3 +216,7 @@ def _named(migration: Migration) -> dict[str, str]:
         "source": migration.source,
         "target": migration.target,
     }
+
+
+def _watched(turn: Turn, migration: Migration, kind: Kind, note: str) -> None:
+    turn.watched(kind, subscriber=migration.subscriber, broker=migration.source, target=migration.target, note=note)

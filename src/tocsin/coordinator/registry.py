@@ -22,6 +22,8 @@ class Registry:
         """Grows with every change of assignment or membership."""
         self.placed = 0
         """How many were given a broker since the start."""
+        self.migrated = 0
+        """Migrations that arrived since the start."""
         self._hosted: dict[BrokerId, dict[SubscriberId, None]] = {}
         self._sessions: dict[BrokerId, dict[SubscriberId, None]] = {}
         self._involved: dict[tuple[BrokerId, bool], int] = {}

@@ -20,12 +20,14 @@ from tocsin.coordinator.effects import (
     StoreBroker,
     StoreMigration,
     StoreSubscriber,
+    Watched,
 )
-from tocsin.coordinator.entities import Broker, Migration, Subscriber
+from tocsin.coordinator.entities import Broker, Health, Migration, Subscriber
 from tocsin.coordinator.loads import Loads
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.trace import Kind, TraceRow
 from tocsin.wire.link import Adopt, FromCoordinator, Release, SubscriberState
 
 _ADOPTED_AT_ONCE = 200
@@ -45,6 +47,9 @@ class Turn:
 
     def note(self, event: str, level: str = "info", **fields: Any) -> None:
         self.effects.append(Note(event, fields, level))
+
+    def watched(self, kind: Kind, **columns: Any) -> None:
+        self.effects.append(Watched(TraceRow(self.now_s, kind, **columns)))
 
     # -- telling brokers -----------------------------------------------------------------------------------------------
 
@@ -136,6 +141,7 @@ class Turn:
             return
         if not confirmed and (subscriber.subscriptions or subscriber.webhook):
             subscriber.uncertain = True
+        self._watched_home(subscriber, home)
         if subscriber.home is not None:
             self.loads.taken(subscriber.home, subscriber.id)
             subscriber.moved_at_s = self.now_s
@@ -143,8 +149,19 @@ class Turn:
         self.loads.given(home, subscriber, len(self.registry.subscribers))
         self.store_subscriber(subscriber)
 
+    def _watched_home(self, subscriber: Subscriber, home: BrokerId) -> None:
+        """Every change of a home leaves exactly one row: whoever folds them knows where everybody is."""
+        former = None if subscriber.home is None else self.registry.brokers.get(subscriber.home)
+        if subscriber.home is None:
+            self.watched(Kind.JOIN, subscriber=subscriber.id, broker=home)
+        elif subscriber.id not in self.registry.moving and (former is None or former.health is Health.DEAD):
+            self.watched(Kind.FAILOVER, subscriber=subscriber.id, target=home)
+        else:
+            self.watched(Kind.MOVED, subscriber=subscriber.id, broker=subscriber.home, target=home)
+
     def forget_subscriber(self, subscriber: Subscriber) -> None:
         if subscriber.home is not None:
+            self.watched(Kind.LEAVE, subscriber=subscriber.id, broker=subscriber.home)
             self.loads.taken(subscriber.home, subscriber.id)
         self.registry.remove_subscriber(subscriber)
         self.effects.append(ForgetSubscriber(subscriber.id))

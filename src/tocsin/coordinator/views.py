@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.entities import Broker, Health, Migration
+from tocsin.model.ids import SubscriberId, SubscriptionId
+from tocsin.wire.link import Frontend
 
 
 def broker_view(core: Coordinator, broker: Broker) -> dict[str, Any]:
@@ -34,6 +38,53 @@ def broker_view(core: Coordinator, broker: Broker) -> dict[str, Any]:
         "migrations_in": registry.involved(broker.id, as_target=True),
         "migrations_out": registry.involved(broker.id, as_target=False),
     }
+
+
+def subscriber_views(core: Coordinator, some: Iterable[SubscriberId]) -> list[dict[str, Any]]:
+    """Of those that are still known."""
+    found = (core.registry.subscribers.get(one) for one in some)
+    return [
+        {
+            "subscriber": one.id,
+            "online": one.session_at is not None,
+            "subscriptions": len(one.subscriptions),
+            "load_bytes_per_s": core.loads.demand(one),
+        }
+        for one in found
+        if one is not None
+    ]
+
+
+class HeldSubscriptions:
+    """The backend subscriptions behind what some subscribers hold, counted as they are added."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self._core = core
+        self._first: dict[SubscriptionId, Frontend] = {}
+        self._count: dict[SubscriptionId, int] = {}
+
+    def add(self, some: Iterable[SubscriberId]) -> None:
+        for name in some:
+            one = self._core.registry.subscribers.get(name)
+            for subscription, frontend in {} if one is None else one.subscriptions.items():
+                self._first.setdefault(subscription, frontend)
+                self._count[subscription] = self._count.get(subscription, 0) + 1
+
+    def heaviest(self, limit: int) -> dict[str, Any]:
+        """By λ, then by how many want it."""
+        rates = self._core.loads.rates
+        chosen = heapq.nlargest(limit, self._count, key=lambda one: (rates.get(one, 0.0), self._count[one]))
+        views = [
+            {
+                "subscription": one,
+                "channel": self._first[one].channel,
+                "parameters": self._first[one].parameters,
+                "frontend": self._count[one],
+                "rate_bytes_per_s": rates.get(one, 0.0),
+            }
+            for one in chosen
+        ]
+        return {"subscriptions": views, "total": len(self._count)}
 
 
 def migration_view(migration: Migration) -> dict[str, Any]:
@@ -77,7 +128,7 @@ def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
         "sessions": sum(broker.sessions for broker in alive),
         "frontend_subscriptions": sum(len(one.subscriptions) for one in registry.subscribers.values()),
         "load_bytes_per_s": sum(core.loads.of(broker.id).bytes_per_s for broker in alive),
-        "cov": _cov(reported),
+        "cov": cov_of(reported),
         "migrations": len(registry.migrations),
         "moves_waiting": core.arbiter.waiting,
         "generation": registry.generation,
@@ -87,7 +138,7 @@ def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
     }
 
 
-def _cov(loads: list[float]) -> float:
+def cov_of(loads: list[float]) -> float:
     """Of what brokers report [BAD eq. 6–8]."""
     mean = sum(loads) / len(loads) if loads else 0.0
     if mean <= 0:

@@ -60,6 +60,8 @@ class CoordinatorProcess:
         release_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
     ) -> None:
         """`release_at_cluster` is told which broker's subscriptions to let go; it posts `BrokerReleased` when done."""
+        self.watch: Callable[[Coordinator | None, Iterable[Effect], float], None] = lambda core, effects, began_s: None
+        """Is told what was done, once it is on disk, and when that began."""
         self._rules = rules
         self._store = store
         self._epoch = epoch
@@ -161,6 +163,7 @@ class CoordinatorProcess:
             events, self._inbox = self._inbox[:_AT_ONCE], self._inbox[_AT_ONCE:]
             if not self._inbox:
                 self._awake.clear()
+            began_s = self.now_s()
             try:
                 effects = self._handle(events)
             except Exception as error:
@@ -171,6 +174,7 @@ class CoordinatorProcess:
             if stored and not await self._commit(stored):
                 return
             self._do(effects)
+            self.watch(self.core, effects, began_s)
 
     def _handle(self, events: Iterable[Event]) -> list[Effect]:
         assert self.core is not None

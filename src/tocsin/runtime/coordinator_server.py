@@ -24,6 +24,7 @@ from tocsin.runtime.coordinator_store import CoordinatorStore
 from tocsin.runtime.credentials import Signer
 from tocsin.runtime.listening import CLOSE_S, Server, listen, shown, stop_on_signals, write_secret
 from tocsin.runtime.logs import logger
+from tocsin.runtime.watch_process import WatchProcess
 from tocsin.wire.errors import Code, TocsinError
 
 ADMIN_TOKEN_FILE = "admin-token"
@@ -41,10 +42,13 @@ class CoordinatorServer:
         settings: CoordinatorSettings,
         ready: Callable[[str, str | None], None] = lambda address, token: None,
         planners: Mapping[str, Planner] | None = None,
+        pages: Path | None = None,
     ) -> None:
+        """`pages` is the folder of the dashboard, if it is to be served."""
         self.settings = settings
         self._ready = ready
         self._planners = planners
+        self._pages = pages
         self._stop = asyncio.Event()
         self.address = ""
 
@@ -74,13 +78,15 @@ class CoordinatorServer:
         releases.done = process.post
         metrics = CoordinatorMetrics()
         metrics.watch(lambda: process.core)
-        self.api = Api(process, signer, settings, metrics)
+        watching = WatchProcess(settings, signer, process)
+        self.api = Api(process, signer, settings, metrics, watching.watch)
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
         self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
-        server = Server(self._config(make_app(self.api)))
+        server = Server(self._config(make_app(self.api, self._pages)))
         try:
             await process.start()
+            await watching.start()
             first = self._first_token(folder) if is_first else None
             with stop_on_signals(self._stop):
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -92,12 +98,15 @@ class CoordinatorServer:
                 for task in (stopping, superseded):
                     task.cancel()
                 logger().info("stopping")
+                await watching.stop()
                 await process.stop()
                 server.should_exit = True
                 await asyncio.gather(serving, return_exceptions=True)
             if process.superseded.is_set():
                 raise TocsinError(Code.IN_USE, "another coordinator has taken over this store")
         finally:
+            listening.close()
+            await watching.stop()
             await releases.stop()
             await process.stop()
             await asyncio.to_thread(store.close)

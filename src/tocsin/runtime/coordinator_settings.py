@@ -38,11 +38,15 @@ class CoordinatorSettings(ListenerSettings):
     session_hours: float = 24.0
     """Life of the token that comes with a broker's address."""
     cluster: str | None = None
-    """Address of the data cluster, to let go of what forgotten brokers hold there. None: nobody does."""
+    """Address of the data cluster: to let go of what forgotten brokers hold there, and to show it. None: neither."""
     cluster_token_file: str | None = None
     """File with a token for that; default: one that this coordinator signs itself."""
     cluster_ca: str | None = None
     """PEM file to check the data cluster's certificate with, when the system's authorities do not know it."""
+    streets: str | None = None
+    """GeoJSON file with the streets that the dashboard draws (LineString, MultiLineString). None: none."""
+    trace: str | None = None
+    """Parquet file to record everything into that the dashboard shows. None: nothing is recorded."""
     stop_s: float = 5.0
     """How long a stop waits for what is being written."""
     tick_s: float = 0.25

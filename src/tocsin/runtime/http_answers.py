@@ -19,6 +19,8 @@ T = TypeVar("T")
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
+EVENT_STREAM = "text/event-stream"
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 MAX_BODY_BYTES = 64 << 20
 """Of what is not records: enough for 100,000 subscriptions in one request."""
 

@@ -53,6 +53,11 @@ class Metrics:
         """Report this cluster's state too; `missed` gives a channel's missed ticks."""
         self._registry.register(_ClusterCollector(cluster, missed))
 
+    def records(self) -> int:
+        """Stored since the process started, in all datasets."""
+        samples = (sample for metric in self.accepted.collect() for sample in metric.samples)
+        return int(sum(sample.value for sample in samples if sample.name.endswith("_total")))
+
     def exposition(self) -> bytes:
         """Blocks: reads the catalog."""
         return generate_latest(self._registry)

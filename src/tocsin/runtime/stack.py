@@ -158,4 +158,5 @@ class Stack:
             "coordinator": self.coordinator_url,
             "brokers": {name: child.said.get("address") for name, child in self.brokers.items()},
             "token_file": str(self.token_file),
+            "dashboard": f"{self.coordinator_url}/",
         }

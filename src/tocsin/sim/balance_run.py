@@ -18,11 +18,13 @@ import numpy as np
 
 from tocsin.model.plan import Plan
 from tocsin.model.snapshot import UNPLACED, Floats, Ints, Snapshot
+from tocsin.model.trace import Kind
 from tocsin.policies.load import Longs, balance_of, capacities, known_rates
 from tocsin.policies.placement import BrokerChoice
 from tocsin.sim.balance_brokers import AggregatedBrokers
 from tocsin.sim.balance_control import Arrivals, BrokersSeen, Coordinator
 from tocsin.sim.balance_scenario import Failure
+from tocsin.sim.balance_telling import Telling
 from tocsin.sim.balance_trace import Trace
 from tocsin.sim.balance_world import World
 from tocsin.sim.kernel import EARLY, LATE, Kernel
@@ -70,7 +72,8 @@ class BalanceLog:
 
 class BalanceRun:
     def __init__(self, kernel: Kernel, world: World, coordinator: Coordinator, trace: Trace | None = None) -> None:
-        self.kernel, self.world, self.trace = kernel, world, trace
+        self.kernel, self.world = kernel, world
+        self._telling = Telling(world, trace)
         self.log = BalanceLog()
         self._coordinator = coordinator
         n, m, q = len(world.subscribers), len(world.brokers), len(world.rate)
@@ -93,6 +96,7 @@ class BalanceRun:
 
     def run(self) -> BalanceLog:
         kernel, scenario = self.kernel, self.world.scenario
+        self._telling.brokers(kernel.now_s, self.alive)
         kernel.every(TICK_S, self._tick, first_s=0.0, priority=EARLY)
         for channel, period_s in enumerate(scenario.channels.periods_s):
             kernel.every(period_s, self._execute, channel)
@@ -112,7 +116,7 @@ class BalanceRun:
         now_s = self.kernel.now_s
         joined, wished = (int(np.searchsorted(due_s, now_s, side="right")) for due_s in (self._join_s, self._wish_s))
         if joined > self._joined:
-            self._arrive(self._join_order[self._joined : joined], "join")
+            self._arrive(self._join_order[self._joined : joined], Kind.JOIN)
             self._joined = joined
         if wished > self._wished:
             self.brokers.subscribe(self._wish_order[self._wished : wished])
@@ -120,12 +124,12 @@ class BalanceRun:
         self._churn(now_s)
         self.log.unserved_subscriber_s += TICK_S * (self._joined - self.brokers.serving - self._away)
 
-    def _arrive(self, who: Longs, kind: str) -> None:
+    def _arrive(self, who: Longs, kind: Kind) -> None:
         chosen = self._placed(who)
         self.assigned[who] = chosen
         self.brokers.connect(who[chosen >= 0], chosen[chosen >= 0])
         self._generation += 1
-        self._tell(kind, who, target=chosen)
+        self._telling.arrived(self.kernel.now_s, kind, who, chosen)
 
     def _placed(self, who: Longs) -> Ints:
         world, load = self.world, self.log.samples[-1].loads if self.log.samples else np.zeros(len(self.alive))
@@ -148,12 +152,12 @@ class BalanceRun:
         if returning.size:
             self._back_s[returning] = np.inf
             self._away -= len(returning)
-            self._arrive(returning, "join")
+            self._arrive(returning, Kind.JOIN)
         rng = self.kernel.stream("churn")
         here = np.flatnonzero((self.brokers.served_by >= 0) & ~self._moving)
         leaving = here[rng.random(len(here)) < churn.leave_per_s * TICK_S]
         if leaving.size:
-            self._tell("leave", leaving, broker=self.brokers.served_by[leaving])
+            self._telling.left(now_s, leaving, self.brokers.served_by[leaving])
             self.brokers.disconnect(leaving)
             self.assigned[leaving] = UNPLACED
             self._away += len(leaving)
@@ -216,11 +220,8 @@ class BalanceRun:
         self.log.samples.append(
             Sample(snapshot.at_s, loads, count, seen.mean, seen.cov, seen.maximum, bound, self.log.migrations)
         )
-        if self.trace is not None:
-            rows = {"broker": list(self.world.brokers), "load_bytes_per_s": loads, "subscribers": count}
-            self.trace.add(snapshot.at_s, "sample", len(loads), rows)
-            overall = {"cov": [seen.cov], "load_bytes_per_s": [seen.maximum], "moves": [self.log.migrations]}
-            self.trace.add(snapshot.at_s, "balance", 1, overall)
+        under_way = int(np.count_nonzero(self._moving))
+        self._telling.measured(snapshot.at_s, self.brokers, rate, seen, self.log.migrations, under_way)
         self._carry_out(self._coordinator.plan(snapshot))
 
     def _carry_out(self, plan: Plan) -> None:
@@ -233,20 +234,23 @@ class BalanceRun:
             self._numbers = {name: i for i, name in enumerate(self.world.subscribers)}
         who = np.array([self._numbers[move.subscriber] for move in plan.moves])
         target = np.array([index[move.target] for move in plan.moves], dtype=np.int32)
-        self._tell("move", who, broker=self.assigned[who], target=target, note=[move.reason for move in plan.moves])
+        source = self.assigned[who]
+        self._telling.planned(now_s, plan, plan.before, plan.after)
+        self._telling.moves(now_s, who, source, target, [move.reason for move in plan.moves])
         self.assigned[who], self._moving[who], self._moved_at_s[who] = target, True, now_s
         self._generation += 1
         self.log.migrations += len(who)
         self.log.plans.append(
             PlanMade(now_s, plan.policy, len(who), plan.before.cov, plan.after.cov, plan.after.maximum)
         )
-        if self.trace is not None:
-            self.trace.add(now_s, "plan", 1, {"cov": [plan.after.cov], "moves": [len(who)], "note": [plan.note]})
         self.kernel.call_after(self.world.scenario.handover_s, self._handed_over, who, target)
 
     def _handed_over(self, who: Longs, target: Ints) -> None:
         """Those whose target has died meanwhile stay where they are."""
         still = (self.assigned[who] == target) & self.alive[target] & (self.brokers.served_by[who] >= 0)
+        now_s, source = self.kernel.now_s, self.brokers.served_by[who]
+        self._telling.moved(now_s, who[still], source[still], target[still])
+        self._telling.not_moved(now_s, who[~still], source[~still], target[~still])
         self.brokers.move(who[still], target[still])
         self._moving[who] = False
         self._generation += 1
@@ -259,8 +263,7 @@ class BalanceRun:
         lost = np.flatnonzero(self.brokers.served_by == j)
         self.brokers.disconnect(lost)
         self._generation += 1
-        if self.trace is not None:
-            self.trace.add(self.kernel.now_s, "broker-failed", 1, {"broker": [self.world.brokers[j]]})
+        self._telling.failed(self.kernel.now_s, j, self.alive)
         self.kernel.call_after(self.world.scenario.detect_s, self._fail_over, j)
         self.kernel.call_at(failure.back_s, self._back, j)
 
@@ -275,29 +278,10 @@ class BalanceRun:
         cut_off = np.flatnonzero((self.brokers.served_by == UNPLACED) & (self.assigned >= 0) & (self.assigned != j))
         self.brokers.connect(cut_off, self.assigned[cut_off])
         self._moving[cut_off] = False
-        self._arrive(stranded, "failover")
+        self._telling.arrived(self.kernel.now_s, Kind.FAILOVER, cut_off, self.assigned[cut_off])
+        self._arrive(stranded, Kind.FAILOVER)
 
     def _back(self, j: int) -> None:
         self.alive[j] = True
         self._generation += 1
-        if self.trace is not None:
-            self.trace.add(self.kernel.now_s, "broker-back", 1, {"broker": [self.world.brokers[j]]})
-
-    def _tell(
-        self,
-        kind: str,
-        who: Longs,
-        broker: Ints | None = None,
-        target: Ints | None = None,
-        note: list[str] | None = None,
-    ) -> None:
-        if self.trace is None:
-            return
-        names, people = self.world.brokers, self.world.subscribers
-        columns: dict[str, list[str | None] | list[str] | None] = {
-            "subscriber": [people[i] for i in who],
-            "broker": None if broker is None else [names[j] if j >= 0 else None for j in broker],
-            "target": None if target is None else [names[j] if j >= 0 else None for j in target],
-            "note": note,
-        }
-        self.trace.add(self.kernel.now_s, kind, len(who), columns)
+        self._telling.back(self.kernel.now_s, j, self.alive)

@@ -1,33 +1,19 @@
-"""The trace of a run: everything a dashboard needs to show it again, as one Parquet table in the order of events.
+"""The trace of a simulated run: the rows that the dashboard shows, in the order of events (`model.trace`).
 
-The schema is in docs/balancing.md; the live system may write the same. Columns that a kind of row does not use are
-null. Rows are kept in memory as Arrow batches and written once, at the end.
+Rows are kept in memory as Arrow batches and written once, at the end. Many rows of one instant are one batch: a run of
+a million subscribers must not make a Python object of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-SCHEMA: Final = pa.schema(
-    [
-        ("time_s", pa.float64()),
-        ("kind", pa.dictionary(pa.int8(), pa.string())),
-        ("broker", pa.string()),
-        ("subscriber", pa.string()),
-        ("target", pa.string()),
-        ("load_bytes_per_s", pa.float64()),
-        ("subscribers", pa.int64()),
-        ("cov", pa.float64()),
-        ("moves", pa.int64()),
-        ("note", pa.string()),
-    ],
-    metadata={"tocsin.trace": "1"},
-)
+from tocsin.model.trace import SCHEMA, Kind, encoded_detail, kind_column
 
 
 class Trace:
@@ -36,8 +22,8 @@ class Trace:
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
 
-    def add(self, time_s: float, kind: str, count: int, columns: Mapping[str, Sequence[Any] | Any]) -> None:
-        """`count` rows; a column is a sequence of that length, or one value for all."""
+    def add(self, time_s: float, kind: Kind, count: int, columns: Mapping[str, Sequence[Any] | Any]) -> None:
+        """`count` rows; a column is a sequence of that length, or one value for all; a detail is a mapping."""
         if not count:
             return
         arrays = []
@@ -45,11 +31,9 @@ class Trace:
             if one.name == "time_s":
                 arrays.append(pa.repeat(pa.scalar(time_s, one.type), count))
             elif one.name == "kind":
-                arrays.append(pa.array([kind] * count).dictionary_encode().cast(one.type))
+                arrays.append(kind_column([kind] * count))
             else:
-                value = columns.get(one.name)
-                given = [value] * count if value is None or isinstance(value, (str, int, float)) else value
-                arrays.append(pa.array(given, one.type))
+                arrays.append(pa.array(_values(columns.get(one.name), count), one.type))
         self._batches.append(pa.record_batch(arrays, schema=SCHEMA))
 
     def table(self) -> pa.Table:
@@ -58,3 +42,13 @@ class Trace:
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(self.table(), path, compression="zstd")
+
+
+def _values(value: Any, count: int) -> Any:
+    if value is None or isinstance(value, (str, int, float)):
+        return [value] * count
+    if isinstance(value, Mapping):
+        return [encoded_detail(value)] * count
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return [encoded_detail(one) for one in value]
+    return value

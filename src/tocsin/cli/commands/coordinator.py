@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +49,7 @@ def coordinator(
     session_hours: Annotated[float | None, _flag("Life of the token that comes with a broker's address.")] = None,
     cluster: Annotated[
         str | None,
-        _flag("Address of the data cluster, to let go of what forgotten brokers hold there. None: nobody does."),
+        _flag("Address of the data cluster: to let go of what forgotten brokers hold there, and to show it."),
     ] = None,
     cluster_token_file: Annotated[
         str | None, _flag("File with a token for that; default: one that this coordinator signs itself.")
@@ -57,6 +58,8 @@ def coordinator(
         str | None,
         _flag("PEM file to check the data cluster's certificate with, when the system's authorities do not know it."),
     ] = None,
+    streets: Annotated[str | None, _flag("GeoJSON file with the streets that the dashboard draws.")] = None,
+    trace: Annotated[str | None, _flag("Parquet file to record everything into that the dashboard shows.")] = None,
     stop_s: Annotated[float | None, _flag("How long a stop waits for what is being written.")] = None,
     tick_s: Annotated[float | None, _flag("How often time-outs are looked at.")] = None,
     placement: Annotated[str | None, _flag("Of newcomers: nearest, round-robin, random or least-loaded.")] = None,
@@ -121,6 +124,7 @@ def coordinator(
     flags = dict(locals())
     from tocsin.runtime.coordinator_server import CoordinatorServer
     from tocsin.runtime.coordinator_settings import CoordinatorSettings
+    from tocsin.web import PAGES
 
     given = {name: flags[name] for name in flags.keys() - {"settings", "as_json"}}
-    run_process("coordinator", CoordinatorSettings, CoordinatorServer, given, settings, as_json)
+    run_process("coordinator", CoordinatorSettings, partial(CoordinatorServer, pages=PAGES), given, settings, as_json)

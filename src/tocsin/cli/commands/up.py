@@ -86,9 +86,24 @@ def _welcome(stack: Stack) -> None:
     print(f"Coordinator:         {said['coordinator']}")
     for name, address in said["brokers"].items():
         print(f"{name + ':':20} {address}")
+    print(f"Dashboard:           {_dashboard(stack)}")
     if said["token"] is not None:
         print(f"Administrator's token, shown this once: {said['token']}")
     print(f"Commands on this machine find a token by themselves ({said['token_file']}). Go on with", flush=True)
     for line in ("apply app.sql", "publish DATASET < records.jsonl", "subscribe CHANNEL name=value", "status"):
         print(f"  tocsin {line}", flush=True)
     note("Press Ctrl-C to stop.")
+
+
+def _dashboard(stack: Stack) -> str:
+    """On a terminal with the token, which a browser keeps to itself behind the #; never into a file or a pipe."""
+    import sys
+
+    from tocsin.wire.errors import TocsinError
+
+    address = f"{stack.coordinator_url}/"
+    try:
+        token = stack.first_token or stack.admin_token()
+    except TocsinError:
+        return f"{address} (asks for a token)"
+    return f"{address}#token={token}" if sys.stdout.isatty() else f"{address} (the token is in {stack.token_file})"

@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -62,6 +63,23 @@ def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = 
     if not master.startswith("local"):
         builder = builder.config("spark.submit.pyFiles", str(_package_archive()))
     return builder.getOrCreate()
+
+
+def described(session: SparkSession) -> dict[str, Any]:
+    """What a person wants to know of it, as far as it is known here: little of a remote one."""
+    said: dict[str, Any] = {"version": session.version}
+    try:
+        context = session.sparkContext
+        said |= {
+            "master": context.master,
+            "application": context.applicationId,
+            "parallelism": context.defaultParallelism,
+            "ui": context.uiWebUrl,
+            "jobs": len(context.statusTracker().getActiveJobsIds()),
+        }
+    except Exception:  # Spark Connect has no context, and one that is going down has none any more
+        said["master"] = "remote"
+    return said
 
 
 def require_java() -> None:

@@ -15,6 +15,7 @@ from tocsin.runtime.cluster_http import (
     results,
     status,
     subscriptions,
+    taps,
     token_routes,
 )
 from tocsin.runtime.cluster_http.api import Api
@@ -43,7 +44,7 @@ def make_routes(api: Api) -> FastAPI:
     app.state.api = api
     for module in (
         applications, definitions, records, record_stream, subscriptions, results, announcement_routes, status,
-        token_routes,
+        taps, token_routes,
     ):  # fmt: skip
         app.include_router(module.router)
     answer_errors(app)

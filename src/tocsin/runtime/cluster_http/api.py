@@ -34,6 +34,8 @@ class Api:
         self.keys: TrustedKeys | None = None
         """Whose signed tokens are good here, besides the catalog's own; None for nobody's."""
         self.bodies_bytes = 0
+        self.taps = 0
+        """Open at the moment."""
         self._commits: dict[str, GroupCommit] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.spark.session import described
 from tocsin.model.ids import ChannelName
 from tocsin.runtime.cluster_http.api import api_of, require_read
 from tocsin.runtime.http_answers import NDJSON, answer, encode
@@ -36,6 +37,26 @@ async def ready(request: Request) -> Response:
 @router.get("/metrics", response_class=Response)
 def metrics(request: Request) -> Response:
     return Response(api_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/status", response_class=Response)
+def status(request: Request) -> Response:
+    """How it is doing at a glance: readiness, Spark, and how much there is."""
+    api = require_read(request)
+    cluster = api.cluster
+    reasons = api.process.reasons_not_ready()
+    return answer(
+        {
+            "ready": not reasons,
+            "reasons": reasons,
+            "spark": described(cluster.spark),
+            "datasets": len(cluster.datasets()),
+            "channels": len(cluster.channels()),
+            "subscriptions": len(cluster.book),
+            # Since this process started.
+            "records": api.metrics.records(),
+        }
+    )
 
 
 @router.get("/v1/rates", response_class=Response)

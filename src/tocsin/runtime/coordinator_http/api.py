@@ -13,6 +13,7 @@ from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator_metrics import CoordinatorMetrics
 from tocsin.runtime.coordinator_process import CoordinatorProcess
 from tocsin.runtime.coordinator_settings import CoordinatorSettings
+from tocsin.runtime.coordinator_watch import CoordinatorWatch
 from tocsin.runtime.credentials import Signer
 from tocsin.runtime.tokens import Caller, is_broker_id
 from tocsin.wire.errors import Code, TocsinError
@@ -22,9 +23,15 @@ _USER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 class Api:
     def __init__(
-        self, process: CoordinatorProcess, signer: Signer, settings: CoordinatorSettings, metrics: CoordinatorMetrics
+        self,
+        process: CoordinatorProcess,
+        signer: Signer,
+        settings: CoordinatorSettings,
+        metrics: CoordinatorMetrics,
+        watch: CoordinatorWatch,
     ) -> None:
         self.process = process
+        self.watch = watch
         self.signer = signer
         self.verifier = signer.verifier()
         self.settings = settings

@@ -1,0 +1,143 @@
+"""Trace rows: everything that is shown of a network, live, recorded or simulated, is a stream of these.
+
+A row is a flat record; columns that its kind does not use are absent in JSON and null in a table. docs/watching.md says
+what each kind means. No paths, no clock and no state here: `trace_present` folds rows into the present, `runtime`
+streams and records them, `sim` and `coordinator` make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+VERSION: Final = "2"
+
+
+class Kind(StrEnum):
+    STREET = "street"
+    PLACE = "place"
+    BROKER = "broker"
+    SAMPLE = "sample"
+    BALANCE = "balance"
+    PLAN = "plan"
+    JOIN = "join"
+    LEAVE = "leave"
+    MOVE = "move"
+    MOVED = "moved"
+    MOVE_FAILED = "move-failed"
+    FAILOVER = "failover"
+    BROKER_FAILED = "broker-failed"
+    BROKER_BACK = "broker-back"
+    POSITION = "position"
+    EVENT = "event"
+    CHANNEL = "channel"
+    CLUSTER = "cluster"
+    TICK = "tick"
+    PICTURE = "picture"
+    """In recordings alone: what follows rebuilds the present, whatever was known before is forgotten."""
+
+
+DRAWN: Final = frozenset({Kind.STREET, Kind.POSITION})
+"""What only a map needs: `positions=false` leaves it out."""
+
+
+class TraceRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    time_s: float
+    """Wall seconds live, virtual seconds in a simulation."""
+    kind: str
+    """One of `Kind`; text, so that a reader may skip kinds it does not know yet."""
+    broker: str | None = None
+    subscriber: str | None = None
+    target: str | None = None
+    channel: str | None = None
+    load_bytes_per_s: float | None = None
+    subscribers: int | None = None
+    cov: float | None = None
+    moves: int | None = None
+    lat: float | None = None
+    lon: float | None = None
+    note: str | None = None
+    """For people."""
+    detail: Mapping[str, Any] | None = None
+
+
+COLUMNS: Final = TraceRow.__struct_fields__
+SCHEMA: Final = pa.schema(
+    [
+        ("time_s", pa.float64()),
+        ("kind", pa.dictionary(pa.int8(), pa.string())),
+        ("broker", pa.string()),
+        ("subscriber", pa.string()),
+        ("target", pa.string()),
+        ("channel", pa.string()),
+        ("load_bytes_per_s", pa.float64()),
+        ("subscribers", pa.int64()),
+        ("cov", pa.float64()),
+        ("moves", pa.int64()),
+        ("lat", pa.float64()),
+        ("lon", pa.float64()),
+        ("note", pa.string()),
+        ("detail", pa.string()),
+    ],
+    metadata={"tocsin.trace": VERSION},
+)
+"""Of a recording; `detail` is a JSON object there."""
+
+_KINDS: Final = tuple(str(kind) for kind in Kind)
+_encode = msgspec.json.Encoder().encode
+_decode_rows = msgspec.json.Decoder(list[TraceRow]).decode
+
+
+def to_json(rows: Sequence[TraceRow]) -> bytes:
+    """An array of objects."""
+    return _encode(rows)
+
+
+def from_json(text: bytes | str) -> list[TraceRow]:
+    """Raises msgspec.DecodeError on what is no array of rows."""
+    return _decode_rows(text)
+
+
+def encoded_detail(detail: Mapping[str, Any]) -> str:
+    return _encode(detail).decode()
+
+
+def kind_column(kinds: Sequence[str]) -> pa.DictionaryArray:
+    """All batches share one dictionary, so that they follow each other in a file without replacing it."""
+    names = [*_KINDS, *sorted(set(kinds).difference(_KINDS))]
+    numbers = {name: number for number, name in enumerate(names)}
+    return pa.DictionaryArray.from_arrays(pa.array([numbers[kind] for kind in kinds], pa.int8()), names)
+
+
+def to_table(rows: Sequence[TraceRow]) -> pa.Table:
+    arrays = []
+    for field in SCHEMA:
+        values = [getattr(row, field.name) for row in rows]
+        if field.name == "kind":
+            arrays.append(kind_column(values))
+        elif field.name == "detail":
+            arrays.append(pa.array([None if one is None else encoded_detail(one) for one in values], field.type))
+        else:
+            arrays.append(pa.array(values, field.type))
+    return pa.table(arrays, schema=SCHEMA)
+
+
+def from_table(table: pa.Table) -> Iterator[TraceRow]:
+    columns = [table.column(name).to_pylist() for name in COLUMNS[:-1]]
+    details = (None if text is None else msgspec.json.decode(text) for text in table.column("detail").to_pylist())
+    return (TraceRow(*values) for values in zip(*columns, details, strict=True))
+
+
+def problem_with(schema: pa.Schema) -> str | None:
+    """Why a file with this schema is no trace that can be read here; None if it is one."""
+    found = (schema.metadata or {}).get(b"tocsin.trace", b"").decode("latin-1")
+    if not found:
+        return "it is a table, but no trace: those carry tocsin.trace in their metadata"
+    if found != VERSION:
+        return f"it is a trace of version {found}, this program reads version {VERSION}: record or simulate it again"
+    missing = [name for name in COLUMNS if name not in schema.names]
+    return f"its columns {', '.join(missing)} are missing" if missing else None

@@ -26,7 +26,7 @@ export class BrokerList {
     const mean = state.balance.mean_bytes_per_s;
     let most = 1;
     for (const { loads } of brokers) for (let i = loads.from(span.from_s); i < loads.values.length; i += 1) most = Math.max(most, loads.values[i]);
-    for (const broker of brokers) this.fill(broker, mean, span, ceiling(most));
+    for (const broker of brokers) this.fill(broker, mean, span, ceiling(most) * 1.08);
     const { on, scheme, shuffle } = state.balance;
     setText(byId("brokers-note"), on === undefined ? "" : on ? `balancing by ${String(scheme).toUpperCase()} and ${String(shuffle).toUpperCase()}` : "balancing is off");
     if (nowMs - this.toldMs > TELL_MS) {

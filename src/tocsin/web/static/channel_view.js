@@ -33,7 +33,7 @@ export class ChannelView {
     const channel = this.state().channels.get(this.name);
     if (!channel || !this.drawer.shows(`channel ${this.name}`)) return;
     const facts = [
-      ["Runs", cadence(channel)], ["Backend subscriptions", count(channel.subscriptions)], ["Executions", count(channel.executions)], ["Without news", count(channel.empty)],
+      ["Runs", channel.period_s ? `every ${cadence(channel)}` : "as records arrive"], ["Backend subscriptions", count(channel.subscriptions)], ["Executions", count(channel.executions)], ["Without news", count(channel.empty)],
       ["Last began", channel.last_started_s ? moment(channel.last_started_s) : "–"], ["Took", duration(channel.last_duration_s ?? undefined)], ["Results", count(channel.last_results ?? undefined)],
       ["Overruns", count(channel.missed_ticks ?? 0)], ["Failures", count(channel.failures ?? 0)], channel.last_error && ["Last error", String(channel.last_error)],
     ].filter(Boolean);

@@ -27,14 +27,15 @@ export class ChannelList {
     return h("tr", { class: "pick", onclick: () => this.choose(name) },
       h("td", { class: "cut", title: name }, h("button", { type: "button", class: "link", id: `channel-${index}` }, name), failed && h("span", { class: "bad" }, " failed")),
       h("td", { class: "num" }, count(channel.subscriptions)),
-      h("td", {}, channel.last_started_s ? `${time(channel.last_started_s)} ` : "", h("span", { class: "quiet optional" }, cadence(channel))),
+      h("td", { class: "optional" }, cadence(channel)),
+      h("td", { class: "num" }, channel.last_started_s ? time(channel.last_started_s) : "–"),
       h("td", { class: "num" }, duration(channel.last_duration_s ?? undefined)),
       h("td", { class: "num" }, count(channel.last_results ?? undefined)),
       h("td", { class: overruns > 0 ? "num warn" : "num" }, count(overruns)));
   }
 }
 
-export const cadence = (channel) => (channel.period_s ? `every ${duration(channel.period_s)}` : "continuous");
+export const cadence = (channel) => (channel.period_s ? duration(channel.period_s) : "continuous");
 
 function showCluster(element, cluster) {
   element.className = `quiet ${cluster?.ready === false ? "bad" : ""}`;

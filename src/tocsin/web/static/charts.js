@@ -5,10 +5,11 @@ import { h, s, setText } from "./dom.js";
 import { time } from "./format.js";
 
 /**
- * @typedef {{label: string, colour: string, series: import("./series.js").Series, dashed?: boolean, area?: boolean}} Curve
+ * @typedef {{label: string, colour: string, series: import("./series.js").Series, dashed?: boolean, area?: boolean,
+ *   named?: boolean}} Curve `named`: its label stands at its end
  * @typedef {{label: string, value: number|undefined}} Limit
  * @typedef {{title: string, format: (value: number|undefined) => string, curves: () => Curve[], limits?: () => Limit[],
- *   value: () => string, least?: number, hint?: string}} Spec
+ *   value: () => string, least?: number, hint?: string, legend?: string}} Spec
  */
 
 export class Chart {
@@ -23,7 +24,7 @@ export class Chart {
     this.top = h("span", { class: "y" });
     this.marks = h("div");
     this.start = h("span");
-    this.keys = h("span", { class: "row" });
+    this.keys = h("span", { class: "keys" });
     this.plot = h("div", { class: "plot" }, this.svg, this.top, this.marks);
     this.element = h("section", { class: "chart" },
       h("header", {}, h("h2", { title: spec.hint ?? "" }, spec.title), this.value), this.plot,
@@ -46,9 +47,10 @@ export class Chart {
     const top = ceiling(this.highest(curves, limits, span));
     this.lines.replaceChildren(...limits.map((limit) => s("path", { class: "limit", d: `M0,${y(limit.value, top)}H100` })), ...curves.flatMap((curve) => this.paths(curve, top)));
     setText(this.top, this.spec.format(top));
-    this.marks.replaceChildren(...limits.map((limit) => {
-      const mark = h("span", { class: "mark" }, limit.label);
-      mark.style.top = `${y(limit.value, top)}%`;
+    const ends = curves.filter((curve) => curve.named && curve.series.last !== undefined).map((curve) => ({ label: curve.label, value: curve.series.last }));
+    this.marks.replaceChildren(...[...limits, ...ends].map((one) => {
+      const mark = h("span", { class: "mark" }, one.label);
+      mark.style.top = `${y(one.value, top)}%`;
       return mark;
     }));
     setText(this.start, time(span.from_s));
@@ -81,7 +83,7 @@ export class Chart {
     if (pointer === null) {
       setText(this.value, spec.value());
       this.cross.setAttribute("visibility", "hidden");
-      this.legend(curves, (series) => series.last);
+      this.legend(curves, () => undefined);
       return;
     }
     const at_s = span.from_s + pointer * (span.to_s - span.from_s);
@@ -92,20 +94,14 @@ export class Chart {
     this.legend(curves, (series) => series.values[series.near(at_s)]);
   }
 
+  /** What the curves are worth at the pointer, or what there is to know about them. */
   legend(curves, valueOf) {
-    if (curves.length > 3 && this.pointer === null) {
-      this.keys.replaceChildren(h("span", {}, "in the brokers’ colours"));
-      return;
-    }
-    const keys = curves.filter((curve) => curve.label).slice(0, 4);
-    this.keys.replaceChildren(...keys.map((curve) => {
-      const key = h("span", { class: curve.dashed ? "key dashed" : "key" }, h("span", {}, keys.length > 1 || this.pointer !== null ? `${curve.label} ${spec_(this.spec, valueOf(curve.series))}` : curve.label));
-      return key;
-    }));
+    if (this.pointer === null) return setText(this.keys, this.spec.legend ?? "");
+    const several = curves.length > 1;
+    setText(this.keys, curves.slice(0, 5).map((curve) => `${several ? `${curve.short ?? curve.label} ` : ""}${this.spec.format(valueOf(curve.series))}`).join("  "));
   }
 }
 
-const spec_ = (spec, value) => spec.format(value);
 const y = (value, top) => Math.round((100 - (100 * value) / top) * 100) / 100;
 
 /** A round number at or above. */

@@ -13,6 +13,28 @@ export function drawGround(context, state, view, palette, ratio) {
   drawAreas(context, state, view, palette);
   drawStreets(context, state, view, palette);
   drawShelters(context, state, view, palette);
+  drawScale(context, view, palette);
+}
+
+const METRES_PER_DEGREE = 111_195;
+
+/** How long a round number of metres is here. */
+function drawScale(context, view, palette) {
+  const perPixel_m = METRES_PER_DEGREE / view.scale;
+  const length_m = [5e4, 2e4, 1e4, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10].find((one) => one / perPixel_m <= 110) ?? 10;
+  const [x, y] = [view.width - 14, view.height - 12];
+  context.strokeStyle = palette.muted;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.moveTo(x, y - 5);
+  context.lineTo(x, y);
+  context.lineTo(x - length_m / perPixel_m, y);
+  context.lineTo(x - length_m / perPixel_m, y - 5);
+  context.stroke();
+  context.font = "500 11px system-ui, sans-serif";
+  context.textAlign = "right";
+  context.fillStyle = palette.muted;
+  context.fillText(length_m >= 1000 ? `${length_m / 1000} km` : `${length_m} m`, x - 4, y - 5);
 }
 
 /** Where newcomers go when the nearest broker takes them: brokers that take nobody have no area. */

@@ -19,7 +19,7 @@ export class Legend {
     if (parts.join() === this.drawn) return;
     this.drawn = parts.join();
     this.list.replaceChildren(...[
-      state.people.placed > 0 && h("li", {}, dot(), "person, in its broker’s colour"),
+      state.people.placed > 0 && h("li", {}, dot(), "person"),
       state.places.length > 0 && h("li", {}, icon(HOUSE, "var(--shelter)"), "shelter"),
       ...kinds.map((kind) => h("li", {}, icon(outlineOf(shapeOf(kind)), "var(--alarm)"), kind)),
     ].filter(Boolean));

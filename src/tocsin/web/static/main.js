@@ -134,6 +134,7 @@ async function begin() {
   if (!api.token) {
     isReplay = await replay.find();
     if (!isReplay) return signIn();
+    stream.silentMs = Infinity;
   }
   stream.start();
 }

@@ -25,10 +25,11 @@ export class Measurements {
     return new Chart({
       title: "Load per broker",
       hint: "Bytes in and out per second, as the paper's load model counts them. Dashed: the mean, and the least mean load at which people are moved (β) or shuffled (θ).",
+      legend: "dashed: mean",
       format: throughput,
       value: () => throughput(this.curves?.mean.last),
       curves: () => !this.state ? [] : [
-        ...serving(this.state).map((broker) => ({ label: broker.id, colour: brokerVariable(broker.index), series: broker.loads })),
+        ...serving(this.state).map((broker) => ({ label: broker.id, short: broker.id.replace(/^broker-/, ""), colour: brokerVariable(broker.index), series: broker.loads })),
         { label: "mean", colour: "var(--ink)", series: this.curves.mean, dashed: true },
       ],
       limits: () => limitsOf([["β", this.state?.balance.beta_bytes_per_s], ["θ", this.state?.balance.theta_bytes_per_s]]),
@@ -64,16 +65,18 @@ export class Measurements {
       hint: "From a result being there to it being sent. p50: half of them, over all brokers; p95: of the slowest broker.",
       format: duration,
       least: 0.01,
-      value: () => "",
+      value: () => duration(this.curves?.p95.last),
       curves: () => !this.state ? [] : [
-        { label: "p50", colour: "var(--accent)", series: this.curves.p50 },
-        { label: "p95", colour: "var(--warn)", series: this.curves.p95, dashed: true },
+        { label: "p50", colour: "var(--accent)", series: this.curves.p50, named: true },
+        { label: "p95", colour: "var(--warn)", series: this.curves.p95, dashed: true, named: true },
       ],
     });
   }
 }
 
-/** Limits of 0 are no limits. */
+/** Limits of 0 are no limits; two of the same value are one line. */
 function limitsOf(pairs) {
-  return pairs.filter(([, value]) => value > 0).map(([label, value]) => ({ label, value }));
+  const limits = /** @type {Map<number, string>} */ (new Map());
+  for (const [label, value] of pairs) if (value > 0) limits.set(value, limits.has(value) ? `${limits.get(value)}, ${label}` : label);
+  return [...limits].map(([value, label]) => ({ label, value }));
 }

@@ -60,11 +60,12 @@ export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} 
     }
   }
   if (before !== null && continues) Object.assign(state, { curves: before.curves, feed: before.feed, emergencies: before.emergencies });
-  const listed = state.feed;
+  const { feed, emergencies } = state;
   state.feed = [];
+  state.time_s = start_s;
   apply(state, rows, nowMs);
-  state.feed = listed; // a picture tells how things are, not that they happened
-  state.arcs = [];
+  // A picture tells how things are, not that they happened.
+  Object.assign(state, { feed, arcs: [], emergencies: Math.max(emergencies, state.events.length) });
   return state;
 }
 
@@ -129,7 +130,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
   },
   position(state, row, nowMs) { state.people.place(row.subscriber, row.lat, row.lon, nowMs); },
   event(state, row, nowMs) {
-    state.events.push({ ...row, bornMs: nowMs });
+    state.events.push({ ...row, bornMs: nowMs - 1000 * (state.time_s - row.time_s) });
     state.emergencies += 1;
     if (state.events.length > EVENTS) state.events.shift();
   },

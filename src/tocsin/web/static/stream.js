@@ -1,7 +1,6 @@
 // Reading GET /v1/watch: server-sent events over fetch, because EventSource cannot send a token. Reconnects with
 // growing, jittered waits; a silent connection counts as a lost one (`tick` rows come every second, so silence is a stall).
 
-const SILENT_MS = 12_000;
 const SHORTEST_MS = 500;
 const LONGEST_MS = 20_000;
 
@@ -42,6 +41,7 @@ export class Stream {
     this.headers = headers;
     this.watcher = watcher;
     this.failures = 0;
+    this.silentMs = 12_000; // a recording that is paused is silent for as long as one likes
     this.running = false;
     /** @type {AbortController|null} */ this.abort = null;
     /** @type {number|undefined} */ this.timer = undefined;
@@ -75,7 +75,7 @@ export class Stream {
     let silence;
     const heard = () => {
       clearTimeout(silence);
-      silence = setTimeout(() => abort.abort(new Error("nothing was heard for a while")), SILENT_MS);
+      if (Number.isFinite(this.silentMs)) silence = setTimeout(() => abort.abort(new Error("nothing was heard for a while")), this.silentMs);
     };
     try {
       heard();

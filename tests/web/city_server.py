@@ -41,6 +41,8 @@ class CityServer:
             routes=[
                 Route("/", self.page),
                 Route("/v1/watch", self.watch),
+                Route("/v1/brokers/{broker}/subscribers", self.subscribers),
+                Route("/v1/brokers/{broker}/subscriptions", self.subscriptions),
                 Route("/v1/replay", self.get_replay, methods=["GET", "PUT"]),
                 Mount("/static", StaticFiles(directory=STATIC)),
             ]
@@ -62,6 +64,16 @@ class CityServer:
         while not self.broken:
             await asyncio.sleep(self.pace_s)
             yield f"event: rows\ndata: {json.dumps(self.city.second())}\n\n"
+
+    async def subscribers(self, request: Request) -> Response:
+        index = self.city.brokers.index(request.path_params["broker"])
+        here = [f"p{number}" for number, home in enumerate(self.city.homes) if home == index]
+        rows = [{"subscriber": one, "online": True, "subscriptions": 2, "load_bytes_per_s": 90.0} for one in here[:100]]
+        return JSONResponse({"subscribers": rows, "total": len(here)})
+
+    async def subscriptions(self, request: Request) -> Response:
+        held = {"subscription": "0" * 32, "channel": "EmergenciesOfType", "parameters": {"kind": "fire"}}
+        return JSONResponse({"subscriptions": [{**held, "frontend": 12, "rate_bytes_per_s": 240.0}], "total": 1})
 
     async def get_replay(self, request: Request) -> Response:
         if self.replay is None:

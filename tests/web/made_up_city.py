@@ -103,9 +103,9 @@ class MadeUpCity:
         rows += self.samples()
         if self.random.random() < 0.5:
             rows.append(self._event())
-        if int(self.now_s) % 4 == 0:
+        if self.random.random() < 0.25:
             rows += self._balance_step()
-        if int(self.now_s) % 2 == 0:
+        if self.random.random() < 0.5:
             self.executions += 1
             rows += self.channels()
         return rows

@@ -1,6 +1,6 @@
 // What an administrator can change: placement, balancing and its thresholds; balancing once, with the plan shown first.
 
-import { h, replace, setText } from "./dom.js";
+import { field, h, replace, setText } from "./dom.js";
 import { count, plural, ratio, throughput } from "./format.js";
 
 /** The names of tocsin.policies: a test compares them. */
@@ -38,14 +38,14 @@ export class ControlsView {
       placement: select("placement", PLACEMENTS, settings.placement), replacement: select("replacement", PLACEMENTS, settings.replacement),
       scheme: select("scheme", SCHEMES, balance.scheme), shuffle: select("shuffle", SHUFFLES, balance.shuffle),
       on: h("input", { type: "checkbox", name: "on", id: "balance-on", checked: balance.on }),
-      ...Object.fromEntries(THRESHOLDS.map(([name, , step]) => [name, h("input", { type: "number", name, min: 0, step, required: true, value: balance[name] })])),
+      ...Object.fromEntries(THRESHOLDS.map(([name, , step]) => [name, h("input", { type: "number", name, id: `balance-${name}`, min: 0, step, required: true, value: balance[name] })])),
     };
     const shut = !this.api.isAdmin;
     const form = h("form", { class: "form", id: "controls-form", onsubmit: (event) => { event.preventDefault(); this.save(fields); } },
       h("label", { class: "full check" }, fields.on, "Balance by itself"),
-      h("label", {}, "Migration", fields.scheme), h("label", {}, "Shuffle", fields.shuffle),
-      ...THRESHOLDS.map(([name, words]) => h("label", {}, words, fields[name])),
-      h("label", {}, "Placement of newcomers", fields.placement), h("label", {}, "Of those who lost their broker", fields.replacement),
+      field("Migration", fields.scheme), field("Shuffle", fields.shuffle),
+      ...THRESHOLDS.map(([name, words]) => field(words, fields[name])),
+      field("Placement of newcomers", fields.placement), field("Of those who lost their broker", fields.replacement),
       h("div", { class: "full row" }, h("button", { type: "submit", class: "primary" }, "Save")));
     const once = h("button", { type: "button", id: "plan-once", onclick: () => this.dryRun() }, "Show the plan");
     for (const control of [...form.elements, once]) control.disabled = shut;
@@ -102,5 +102,5 @@ function moveTable(moves) {
 }
 
 function select(name, options, chosen) {
-  return h("select", { name }, ...options.map((option) => h("option", { value: option, selected: option === chosen }, option.length <= 3 ? option.toUpperCase() : option)));
+  return h("select", { name, id: `balance-${name}` }, ...options.map((option) => h("option", { value: option, selected: option === chosen }, option.length <= 3 ? option.toUpperCase() : option)));
 }

@@ -37,6 +37,11 @@ function append(element, children) {
   }
 }
 
+/** A control with its label. @param {string} words @param {any} control with an id */
+export function field(words, control, more = "") {
+  return h("div", { class: `field ${more}` }, h("label", { htmlFor: control.id }, words), control);
+}
+
 /** @param {string} id @returns {any} */
 export function byId(id) {
   const found = document.getElementById(id);

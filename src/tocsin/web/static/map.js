@@ -20,7 +20,7 @@ export class CityMap {
     this.canvas = byId("map-canvas");
     const layers = [...this.root.querySelectorAll("canvas")];
     this.layers = layers;
-    [this.groundContext, this.crowdContext, this.marksContext] = layers.map((layer) => layer.getContext("2d"));
+    [this.groundContext, this.crowdContext, this.marksContext] = layers.map((layer, index) => layer.getContext("2d", { willReadFrequently: index === 1 })); // the crowd is written pixel by pixel
     this.crowd = new Crowd(this.crowdContext);
     this.view = new View();
     this.palette = readPalette();
@@ -28,7 +28,7 @@ export class CityMap {
     this.chosen = "";
     /** @type {{lat: number, lon: number}[]} */ this.pins = [];
     /** @type {((place: {lat: number, lon: number}|null) => void)|null} */ this.picked = null;
-    this.fittedTo = -1;
+    this.fittedTo = "";
     this.drawn = -1; // the ground's change counter when it was drawn
     this.ratio = 1;
     this.frames = 0;
@@ -60,8 +60,10 @@ export class CityMap {
 
   show(state) {
     this.state = state;
-    if (this.fittedTo !== state.changes.ground && !this.view.moved) {
-      this.fittedTo = state.changes.ground;
+    // Without streets the people are the city: it is fitted anew when there are twice as many.
+    const extent = `${state.changes.ground} ${state.streets.length ? "" : Math.ceil(Math.log2(state.people.placed + 1))}`;
+    if (this.fittedTo !== extent && !this.view.moved) {
+      this.fittedTo = extent;
       this.fit();
     }
     this.ask();

@@ -1,6 +1,6 @@
 // A form for a channel's declared parameters: a field per parameter by its type, places from the map, and back to values.
 
-import { h } from "./dom.js";
+import { field, h } from "./dom.js";
 
 const WHOLE = new Set(["TINYINT", "SMALLINT", "INT", "BIGINT"]);
 const REAL = new Set(["FLOAT", "DOUBLE"]);
@@ -10,8 +10,8 @@ const GUESSES = /** @type {Record<string, string>} */ ({ radius_m: "1000", kind:
 
 /** @param {{name: string, type: string}[]} parameters @param {{user: () => string, pick: () => Promise<{lat: number, lon: number}|null>}} from */
 export function fieldsFor(parameters, from) {
-  const fields = parameters.map((parameter) => field(parameter, from));
-  const inputs = Object.fromEntries(fields.map((one) => [one.input.name, one.input]));
+  const fields = parameters.map((parameter) => input(parameter, from));
+  const inputs = Object.fromEntries(fields.map((one) => [one.name, one]));
   const places = parameters.map((one) => one.name).filter((name) => /(^|_)lat$/.test(name) && inputs[lonOf(name)]);
   const buttons = places.map((name) => h("div", { class: "field" }, h("button", {
     type: "button", class: "pick-place",
@@ -24,23 +24,23 @@ export function fieldsFor(parameters, from) {
     },
   }, "Pick on the map")));
   if (!parameters.length) return [h("p", { class: "quiet full" }, "This channel has no parameters.")];
-  return [...fields.map((one) => one.label), ...buttons];
+  return [...fields.map((one) => field(one.name.replaceAll("_", " "), one)), ...buttons];
 }
 
 const lonOf = (name) => name.replace(/lat$/, "lon");
 
-function field({ name, type }, from) {
+function input({ name, type }, from) {
   const props = { name, id: `parameter-${name}`, required: true, autocomplete: "off" };
-  let input;
-  if (type === "BOOLEAN") input = h("select", props, h("option", { value: "true" }, "yes"), h("option", { value: "false" }, "no"));
-  else if (WHOLE.has(type)) input = h("input", { ...props, type: "number", step: 1 });
-  else if (REAL.has(type)) input = h("input", { ...props, type: "number", step: "any" });
-  else if (type === "DATE") input = h("input", { ...props, type: "date" });
-  else if (type === "TIMESTAMP") input = h("input", { ...props, type: "datetime-local", step: 1 });
-  else input = h("input", { ...props, type: "text", spellcheck: false });
-  if (type === "STRING" && /^(user|me|user_id|subscriber)$/.test(name)) input.value = from.user();
-  else if (GUESSES[name] !== undefined) input.value = GUESSES[name];
-  return { input, label: h("label", {}, name.replaceAll("_", " "), input) };
+  let made;
+  if (type === "BOOLEAN") made = h("select", props, h("option", { value: "true" }, "yes"), h("option", { value: "false" }, "no"));
+  else if (WHOLE.has(type)) made = h("input", { ...props, type: "number", step: 1 });
+  else if (REAL.has(type)) made = h("input", { ...props, type: "number", step: "any" });
+  else if (type === "DATE") made = h("input", { ...props, type: "date" });
+  else if (type === "TIMESTAMP") made = h("input", { ...props, type: "datetime-local", step: 1 });
+  else made = h("input", { ...props, type: "text", spellcheck: false });
+  if (type === "STRING" && /^(user|me|user_id|subscriber)$/.test(name)) made.value = from.user();
+  else if (GUESSES[name] !== undefined) made.value = GUESSES[name];
+  return made;
 }
 
 /** The values as JSON: numbers as numbers, times with their zone. */

@@ -1,7 +1,7 @@
 // A subscriber's own view: pick a channel, give its parameters, watch notifications arrive over a broker's WebSocket.
 // The session outlives the drawer: closing it does not unsubscribe.
 
-import { h, replace, setText } from "./dom.js";
+import { field, h, replace, setText } from "./dom.js";
 import { plural, time, value } from "./format.js";
 import { fieldsFor, valuesOf } from "./parameters.js";
 import { Session } from "./session.js";
@@ -45,7 +45,7 @@ export class SubscriberView {
     this.parameters = h("div", { class: "form full", id: "parameters" });
     this.choice.addEventListener("change", () => this.chosen());
     const form = h("form", { class: "form", id: "subscribe-form", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
-      h("label", {}, "Subscriber", this.name), h("label", {}, "Channel", this.choice), this.parameters,
+      field("Subscriber", this.name), field("Channel", this.choice), this.parameters,
       h("div", { class: "full row" }, h("button", { type: "submit", class: "primary", id: "subscribe" }, "Subscribe")));
     this.chosen();
     return [form, this.said, h("h3", {}, "Session"), this.status, this.held, h("h3", {}, "Notifications"), this.heard, this.tell];

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tocsin.model.trace import SCHEMA, Kind, TraceRow, from_json, from_table, problem_with, to_json, to_table
 from tocsin.model.trace_present import EVENTS_S, Present
 
-NUMBERS = st.none() | st.floats(-1e12, 1e12)
-TEXTS = st.none() | st.text(max_size=5)
-ROWS = st.builds(
-    TraceRow, st.floats(0, 1e10), st.sampled_from([*Kind]).map(str), TEXTS, TEXTS, TEXTS, TEXTS, NUMBERS,
-    st.none() | st.integers(0, 2**53), NUMBERS, st.none() | st.integers(0, 2**53), NUMBERS, NUMBERS, TEXTS,
-    st.none() | st.dictionaries(st.text(max_size=3), st.integers(0, 9) | st.text(max_size=3), max_size=3),
-)  # fmt: skip
+ROWS = [
+    TraceRow(0.1 + 0.2, Kind.TICK),
+    TraceRow(1e10, Kind.JOIN, broker="", subscriber='é"\n', target="💧"),
+    TraceRow(2.0, Kind.SAMPLE, broker="b", load_bytes_per_s=0.0, subscribers=0, detail={}),
+    TraceRow(2.0, Kind.BALANCE, cov=-0.0, moves=2**53, detail={"a": [1, {"é": None}], "b": 0.5, "c": True}),
+    TraceRow(3.0, Kind.POSITION, subscriber="ada", lat=-90.0, lon=1e-9, note="here", channel="C"),
+]
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.lists(ROWS, max_size=8))
-def test_rows_are_the_same_through_json_and_through_a_table(rows: list[TraceRow]) -> None:
-    assert from_json(to_json(rows)) == rows
-    assert list(from_table(to_table(rows))) == rows
+def test_rows_are_the_same_through_json_and_through_a_table() -> None:
+    assert {row.kind for row in ROWS} < set(Kind)
+    assert from_json(to_json(ROWS)) == ROWS
+    assert list(from_table(to_table(ROWS))) == ROWS
+    assert list(from_table(to_table([]))) == []
 
 
 def test_a_row_says_only_what_its_kind_uses() -> None:

@@ -31,16 +31,17 @@ class Watched:
         self.pictures = 0
 
     async def until(self, kind: str, **columns: Any) -> TraceRow:
-        """The next row like this."""
-        async with asyncio.timeout(10):
+        """The first row like this, of those told so far or to come."""
+        looked_at = 0
+        async with asyncio.timeout(20):
             while True:
-                event, data = await anext(self._events)
-                rows = from_json(data)
-                self.pictures += event == "picture"
-                self.rows += rows
-                for row in rows:
+                for row in self.rows[looked_at:]:
                     if row.kind == kind and all(getattr(row, name) == value for name, value in columns.items()):
                         return row
+                looked_at = len(self.rows)
+                event, data = await anext(self._events)
+                self.pictures += event == "picture"
+                self.rows += from_json(data)
 
 
 @asynccontextmanager

@@ -134,7 +134,7 @@ class ReplayServer:
                 timeout_graceful_shutdown=CLOSE_S,
             )
         )  # fmt: skip
-        with stop_on_signals(self._stop):
+        with listening, stop_on_signals(self._stop):
             serving = asyncio.create_task(server.serve(sockets=[listening]))
             playing = asyncio.create_task(replay.run())
             stopping = asyncio.create_task(self._stop.wait())

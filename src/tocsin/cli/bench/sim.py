@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,10 @@ def sim(
     scheme: Annotated[str, typer.Option(help="Migration: ldm, sdm, affinity or none.")] = "ldm",
     shuffle: Annotated[str, typer.Option(help="Shuffle: gsh, affinity or none.")] = "affinity",
     seed: Annotated[int, typer.Option()] = 1,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write the last scenario's trace, for `tocsin replay`; takes time.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Run whole scenarios with balancing on; what comes out is checked for consistency before it is reported."""
@@ -31,7 +36,8 @@ def sim(
     started_s = time.perf_counter()
     _run("paper-testbed", settings, seed)
     result: dict[str, Any] = {"compile_s": round(time.perf_counter() - started_s, 2)}
-    worlds = {name: _run(name, settings, seed) for name in scenario or ["paper-simulation", "million"]}
+    names = scenario or ["paper-simulation", "million"]
+    worlds = {name: _run(name, settings, seed, trace if name == names[-1] else None) for name in names}
     first = next(iter(worlds.values()))
     finish(
         {"simulated_s_per_wall_s": first["simulated_s_per_wall_s"], "worlds": worlds, **result,
@@ -40,7 +46,7 @@ def sim(
     )  # fmt: skip
 
 
-def _run(name: str, settings: Any, seed: int) -> dict[str, Any]:
+def _run(name: str, settings: Any, seed: int, trace: Path | None = None) -> dict[str, Any]:
     import numpy as np
 
     from tocsin.policies.load import LoadModel, known_rates
@@ -48,6 +54,7 @@ def _run(name: str, settings: Any, seed: int) -> dict[str, Any]:
     from tocsin.sim import balance_scenario
     from tocsin.sim.balance_control import PolicyCoordinator
     from tocsin.sim.balance_run import BalanceRun
+    from tocsin.sim.balance_trace import Trace
     from tocsin.sim.balance_world import draw
     from tocsin.sim.kernel import Kernel
 
@@ -57,9 +64,12 @@ def _run(name: str, settings: Any, seed: int) -> dict[str, Any]:
         started_s = time.perf_counter()
         world = draw(balance_scenario.load(name), kernel.stream)
         drawn_s = time.perf_counter() - started_s
-        run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, settings))
+        kept = None if trace is None else Trace()
+        run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, settings), kept)
         log = run.run()
         wall_s = time.perf_counter() - started_s
+    if kept is not None and trace is not None:
+        kept.write(trace)
     # The run's own counts against the policies' load model, on where everybody ended up.
     model = LoadModel(run.snapshot(), broker_of=run.brokers.served_by)
     agrees = bool(np.allclose(model.loads, run.brokers.loads(known_rates(run.rate_seen)), rtol=1e-9))

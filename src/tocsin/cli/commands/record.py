@@ -61,24 +61,24 @@ def record(
 async def _record(recording: Recording, url: str, token: str | None, seconds: float | None) -> None:
     """Until the time is over, or a signal."""
     import asyncio
-    import signal
 
     from tocsin.cli.connection import coordinator_token
     from tocsin.cli.streams import read_events
     from tocsin.model.trace import from_json
+    from tocsin.runtime.listening import stop_on_signals
 
     async def read() -> None:
         async for event, data in read_events(url, "/v1/watch", coordinator_token(url, token)):
             if event in ("picture", "rows"):
                 recording.add(from_json(data), event == "picture")
 
-    reading = asyncio.create_task(read())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, reading.cancel)
-    await asyncio.wait((reading,), timeout=seconds)
-    if not reading.cancel():
-        if not reading.cancelled():
-            reading.result()
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        reading, stopping = asyncio.create_task(read()), asyncio.create_task(stop.wait())
+        await asyncio.wait((reading, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if reading.done():
+            reading.result()  # raises what went wrong
             note("The coordinator ended the stream.")
-        return
-    await asyncio.wait((reading,))
+        reading.cancel()
+        await asyncio.gather(reading, stopping, return_exceptions=True)

@@ -1,0 +1,25 @@
+"""`tocsin up` says where the dashboard is: with the token on a terminal, without it into a pipe."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tocsin.cli.commands.up import _dashboard
+from tocsin.runtime.stack import Stack, StackSettings
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_token_is_shown_to_a_person_and_never_written_to_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    stack = Stack(StackSettings(tmp_path, brokers=0))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    assert _dashboard(stack) == "http://127.0.0.1:8570/ (asks for a token)"
+    stack.token_file.parent.mkdir(parents=True)
+    stack.token_file.write_text("secret\n", encoding="utf-8")
+    shown = _dashboard(stack)
+    assert ("#token=secret" in shown) is is_terminal
+    assert (str(stack.token_file) in shown) is not is_terminal

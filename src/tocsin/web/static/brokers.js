@@ -2,7 +2,7 @@
 
 import { Spark, ceiling } from "./charts.js";
 import { byId, h, setText } from "./dom.js";
-import { count, duration, kilobytes, plural, rate, throughput } from "./format.js";
+import { count, duration, plural, rate, throughput } from "./format.js";
 import { brokerVariable } from "./palette.js";
 import { listed, shownSpan } from "./state.js";
 
@@ -62,7 +62,7 @@ export class BrokerList {
     row.chip.hidden = !word;
     row.chip.className = `chip ${broker.state === "dead" ? "bad" : "warn"}`;
     setText(row.chip, word);
-    setText(row.load, kilobytes(broker.load));
+    setText(row.load, throughput(broker.load));
     setText(row.people, count(broker.subscribers));
     setText(row.sent, rate(broker.sample.notifications_per_s));
     setText(row.p95, duration(broker.sample.delivery_s_p95 ?? undefined));

@@ -58,7 +58,8 @@ export function sentence(entry) {
   }
 }
 
-const planName = (policy) => ({ ldm: "Plan by LDM", sdm: "Plan by SDM", gsh: "Shuffle by GSH", multistage: "Plan", "multistage-once": "Plan" })[policy] ?? `Plan by ${policy ?? "hand"}`;
+const PLANS = { ldm: "Migration by LDM", sdm: "Migration by SDM", gsh: "Shuffle by GSH", affinity: "Migration by affinity", multistage: "Plan", "multistage-once": "Plan", drain: "Drain", failover: "Failover" };
+const planName = (policy) => PLANS[policy] ?? (policy ? policy[0].toUpperCase() + policy.slice(1) : "Plan");
 
 function reason(entry) {
   if (!entry.note) return "";

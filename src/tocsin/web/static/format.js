@@ -15,7 +15,6 @@ const missing = (value) => value === null || value === undefined || !Number.isFi
 export const count = (value) => (missing(value) ? NOTHING : whole.format(value));
 export const ratio = (value) => (missing(value) ? NOTHING : two.format(value));
 export const number = (value) => (missing(value) ? NOTHING : significant.format(value));
-export const kilobytes = (bytes) => (missing(bytes) ? NOTHING : (bytes < 99_950 ? one : whole).format(bytes / 1000));
 export const rate = (value) => (missing(value) ? NOTHING : (value < 99.95 ? one : whole).format(value));
 
 /** Bytes per second with a unit that keeps the number short. */

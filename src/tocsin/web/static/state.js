@@ -63,6 +63,9 @@ export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} 
   const { feed, emergencies } = state;
   state.feed = [];
   state.time_s = start_s;
+  // Colours go by name, so that they are the same on every page that looks.
+  const names = rows.filter((row) => row.kind === "broker").map((row) => row.broker);
+  for (const name of names.sort(byName)) known(state, name);
   apply(state, rows, nowMs);
   // A picture tells how things are, not that they happened.
   Object.assign(state, { feed, arcs: [], emergencies: Math.max(emergencies, state.events.length) });
@@ -142,6 +145,8 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
   cluster(state, row) { state.cluster = row.detail ?? null; state.changes.channels += 1; },
 });
 
+const byName = (a, b) => a.localeCompare(b, "en", { numeric: true });
+
 /** @returns {Broker} */
 function known(state, id) {
   let broker = state.brokers.get(id);
@@ -186,7 +191,7 @@ function summarise(state) {
 
 /** Brokers that are there, in a steady order. */
 export function listed(/** @type {State} */ state) {
-  return [...state.brokers.values()].filter((broker) => broker.state !== "gone").sort((a, b) => a.id.localeCompare(b.id, undefined, { numeric: true }));
+  return [...state.brokers.values()].filter((broker) => broker.state !== "gone").sort((a, b) => byName(a.id, b.id));
 }
 
 export function serving(/** @type {State} */ state) {

@@ -31,8 +31,8 @@ def dots(page: Page) -> int:
     """Pixels of people on the map."""
     return int(
         page.evaluate(
-            """() => { const { canvas } = tocsin.map.crowdContext;
-            const words = new Uint32Array(tocsin.map.crowdContext.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+            """() => { const context = tocsin.map.crowdContext, { width, height } = context.canvas;
+            const words = new Uint32Array(context.getImageData(0, 0, width, height).data.buffer);
             return words.reduce((sum, word) => sum + (word ? 1 : 0), 0); }"""
         )
     )

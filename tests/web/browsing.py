@@ -46,7 +46,9 @@ class Tab:
 
 def chromium() -> Iterator[Browser]:
     """The system's; tests are skipped where there is none."""
-    path = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+    path = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
     if path is None:
         pytest.skip("no Chromium on this machine: `make system` installs it")
     # Chromium's sandbox refuses to run as root, which is what containers are.

@@ -1,4 +1,4 @@
-"""Serves the real page with a made-up city behind it: GET /v1/watch, a recording's GET and PUT /v1/replay, some answers.
+"""Serves the real page with a made-up city behind it: GET /v1/watch, a recording's /v1/replay, a broker's lists.
 
 For tests of the page alone: many people, broken streams, wrong tokens. The page's files and headers are the ones that a
 coordinator serves; the main browser tests run against a real network.

@@ -10,8 +10,9 @@ from tests.web.city_server import CityServer, served
 from tests.web.made_up_city import MadeUpCity
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """A module's: while playwright runs, nothing else in this thread may run an event loop, and other modules do."""
     yield from chromium()
 
 

@@ -1,4 +1,4 @@
-"""A made-up city as trace rows, seeded: what the page's own tests draw when a whole network would be too slow or too tame.
+"""A made-up city as trace rows, seeded: what the page's own tests draw when a network would be too slow or too tame.
 
 Not a simulation and not a mock of the coordinator's logic: people walk at random, loads follow them, and now and then
 somebody is moved with a reason. It speaks the rows of docs/dashboard.md and nothing else.
@@ -135,13 +135,13 @@ class MadeUpCity:
             }  # fmt: skip
             columns: Row = {"broker": self.brokers[number], "load_bytes_per_s": load, "subscribers": people}
             rows.append(self.row("sample", **columns, detail=detail))
-        detail = {
+        set_to: Row = {
             "max_bytes_per_s": max(loads), "on": True, "scheme": "ldm", "shuffle": "gsh", "alpha": _ALPHA,
             "beta_bytes_per_s": 1000.0, "gamma": _GAMMA, "theta_bytes_per_s": 1000.0, "placement": "nearest",
             "waiting": 0, "under_way": 0,
         }  # fmt: skip
         totals: Row = {"cov": cov, "load_bytes_per_s": mean, "subscribers": len(self.homes), "moves": self.moves}
-        return [*rows, self.row("balance", **totals, detail=detail)]
+        return [*rows, self.row("balance", **totals, detail=set_to)]
 
     def _balance_step(self) -> list[Row]:
         loads = self.loads()

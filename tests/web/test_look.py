@@ -1,4 +1,4 @@
-"""Colours that everybody can read and tell apart, computed from the style sheet; and what the page's files may not do."""
+"""Colours that everybody can read and tell apart, computed from the style sheet; what the page's files may not do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ BROKERS = [f"b{number}" for number in range(8)]
 TEXT = [
     ("ink", "surface"), ("ink", "bg"), ("ink", "raised"), ("ink", "map"), ("muted", "surface"), ("muted", "raised"),
     ("muted", "map"), ("accent", "surface"), ("on-accent", "accent"), ("warn", "surface"), ("warn", "raised"),
-    ("warn", "map"), ("bad", "surface"), ("bad", "bad-soft"), ("bad", "raised"), ("good", "surface"), ("ink", "warn-soft"),
+    ("warn", "map"), ("bad", "surface"), ("bad", "bad-soft"), ("bad", "raised"), ("good", "surface"),
+    ("ink", "warn-soft"),
 ]  # fmt: skip
 SHAPES = [("edge", "surface"), ("alarm", "map"), ("shelter", "map"), ("nobody", "map"), ("accent", "map")]
 # Full dichromacy, linear RGB (Machado, Oliveira and Fernandes 2009).
@@ -35,6 +36,18 @@ SEEN_BY = {
         [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
     ),
 }
+
+
+_TO_LMS = np.array(
+    [[0.41222147, 0.53633254, 0.05144599], [0.21190350, 0.68069955, 0.10739696], [0.08830246, 0.28171884, 0.62997870]]
+)
+_TO_LAB = np.array(
+    [
+        [0.21045426, 0.79361779, -0.00407205],
+        [1.97799850, -2.42859221, 0.45059371],
+        [0.02590404, 0.78277177, -0.80867577],
+    ]
+)
 
 
 def theme(name: str) -> dict[str, np.ndarray]:
@@ -55,14 +68,8 @@ def contrast(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def oklab(colour: np.ndarray) -> np.ndarray:
-    lms = np.cbrt(
-        np.clip(colour, 0, 1)
-        @ np.array([[0.41222147, 0.21190350, 0.08830246], [0.53633254, 0.68069955, 0.28171884], [0.05144599, 0.10739696, 0.62997870]])
-    )  # fmt: skip
-    return np.asarray(
-        lms
-        @ np.array([[0.21045426, 1.97799850, 0.02590404], [0.79361779, -2.42859221, 0.78277177], [-0.00407205, 0.45059371, -0.80867577]])
-    )  # fmt: skip
+    """Björn Ottosson's: distances in it are about as large as they look."""
+    return np.asarray(_TO_LAB @ np.cbrt(_TO_LMS @ np.clip(colour, 0, 1)))
 
 
 @pytest.mark.parametrize("name", THEMES)

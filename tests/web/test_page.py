@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -32,7 +33,8 @@ def test_people_are_drawn_in_their_brokers_colours_at_their_places(desk: Tab) ->
         const known = new Set(map.palette.words);
         let drawn = 0, strange = 0;
         for (let slot = 0; slot < state.people.size; slot += 1) {
-          const x = Math.round(map.view.sx(state.people.lon[slot])), y = Math.round(map.view.sy(state.people.lat[slot]));
+          const x = Math.round(map.view.sx(state.people.lon[slot]));
+          const y = Math.round(map.view.sy(state.people.lat[slot]));
           const word = words[y * canvas.width + x];
           if (known.has(word)) drawn += 1; else if (word) strange += 1;
         }
@@ -100,14 +102,16 @@ def test_nothing_overflows_on_a_phone_and_the_map_comes_first(browser: Browser, 
         seen = phone.page.evaluate("""() => {
             const boxes = [...document.querySelectorAll("body *")].filter((one) => one.checkVisibility());
             const out = boxes.filter((one) => { const box = one.getBoundingClientRect();
-                return box.width > 1 && (box.right > innerWidth + 1 || box.left < -1) && !one.closest(".scroll, svg, .totals, .unseen"); });
+                const beyond = box.right > innerWidth + 1 || box.left < -1;
+                return box.width > 1 && beyond && !one.closest(".scroll, svg, .totals, .unseen"); });
             return { out: out.map((one) => one.className || one.tagName), wide: document.documentElement.scrollWidth,
                      map: document.querySelector(".map").getBoundingClientRect().top };
         }""")
         assert seen["out"] == [] and seen["wide"] <= PHONE["width"], seen
         assert seen["map"] < 160
         cut = phone.page.evaluate("""() => [...document.querySelectorAll(".scroll")].filter((one) =>
-            one.checkVisibility() && one.scrollWidth > one.clientWidth + 1).map((one) => one.parentElement.className)""")
+            one.checkVisibility() && one.scrollWidth > one.clientWidth + 1)
+            .map((one) => one.parentElement.className)""")
         assert cut == []
         assert phone.complaints == []
 
@@ -190,9 +194,10 @@ def test_every_control_has_a_name_and_headings_are_in_order(desk: Tab) -> None:
     nameless = [node for node in found if not node.get("name", {}).get("value")]
     assert len(found) > 15
     assert nameless == []
-    levels = page.evaluate("() => [...document.querySelectorAll('h1, h2, h3, h4')].filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))")
+    levels = page.evaluate("""() => [...document.querySelectorAll("h1, h2, h3, h4")]
+        .filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))""")
     assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False)), levels
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), levels
     landmarks = page.evaluate("() => ['header', 'main', 'nav'].every((one) => document.querySelector(one))")
     assert landmarks
 

@@ -14,7 +14,9 @@ from tests.web.city_server import CityServer
 FOLD = """async ([picture, ...frames]) => {
   const { fromPicture, apply, listed } = await import("/static/state.js");
   let state = fromPicture(null, picture, 0);
-  for (const rows of frames) state = Array.isArray(rows) ? apply(state, rows, 1000) : fromPicture(state, rows.picture, 2000);
+  for (const rows of frames) {
+    state = Array.isArray(rows) ? apply(state, rows, 1000) : fromPicture(state, rows.picture, 2000);
+  }
   const { people } = state;
   return {
     brokers: listed(state).map((one) => [one.id, one.index, one.state, one.load]), feed: state.feed,
@@ -77,7 +79,9 @@ def test_moves_of_one_moment_between_the_same_brokers_are_one_entry_with_a_reaso
 
 
 def test_a_broker_that_fails_is_dead_and_one_that_is_gone_is_not_listed(scratch: Tab) -> None:
-    told = fold(scratch, [row("broker-failed", 2, broker="b1"), row("broker", 2, broker="b2", detail={"state": "gone"})])
+    told = fold(
+        scratch, [row("broker-failed", 2, broker="b1"), row("broker", 2, broker="b2", detail={"state": "gone"})]
+    )
     assert [(one[0], one[2]) for one in told["brokers"]] == [("b1", "dead")]
 
 
@@ -109,7 +113,9 @@ def test_rows_of_kinds_that_are_not_known_are_passed_over(scratch: Tab) -> None:
 
 
 def test_server_sent_events_are_put_together_however_they_are_cut(scratch: Tab) -> None:
-    text = 'retry: 2000\n\nid: 1\nevent: picture\ndata: [1]\n\n: a comment\n\nevent: rows\r\ndata: [2,\r\ndata: 3]\r\n\r\n'
+    text = (
+        "retry: 2000\n\nid: 1\nevent: picture\ndata: [1]\n\n: a comment\n\nevent: rows\r\ndata: [2,\r\ndata: 3]\r\n\r\n"
+    )
     told = scratch.page.evaluate(
         """async (text) => { const { EventParser } = await import("/static/stream.js");
         return [1, 2, 7, 1000].map((size) => { const parser = new EventParser(); const found = [];

@@ -1,4 +1,5 @@
-// The coordinator's REST calls, with the token of whoever looks. Errors carry the server's own words: they say what to do.
+// The coordinator's REST calls, with the token of whoever looks. Errors carry the server's own words, which say what
+// to do.
 
 const STORED = "tocsin.token";
 
@@ -24,18 +25,32 @@ export class Api {
     if (this.token) sessionStorage.setItem(STORED, this.token);
     else sessionStorage.removeItem(STORED);
     const claims = claimsOf(this.token);
-    this.scopes = String(claims.scope ?? "").split(" ").filter(Boolean);
+    this.scopes = String(claims.scope ?? "")
+      .split(" ")
+      .filter(Boolean);
     this.subject = String(claims.sub ?? "");
   }
 
-  get isAdmin() { return this.scopes.includes("admin"); }
-  get maySubscribe() { return this.isAdmin || this.scopes.includes("register") || this.scopes.includes("subscribe"); }
+  get isAdmin() {
+    return this.scopes.includes("admin");
+  }
+  get maySubscribe() {
+    return this.isAdmin || this.scopes.includes("register") || this.scopes.includes("subscribe");
+  }
 
-  headers() { return /** @type {Record<string, string>} */ (this.token ? { Authorization: `Bearer ${this.token}` } : {}); }
+  headers() {
+    return /** @type {Record<string, string>} */ (this.token ? { Authorization: `Bearer ${this.token}` } : {});
+  }
 
-  get(path) { return this.call("GET", path); }
-  put(path, body) { return this.call("PUT", path, body); }
-  post(path, body, token) { return this.call("POST", path, body, token); }
+  get(path) {
+    return this.call("GET", path);
+  }
+  put(path, body) {
+    return this.call("PUT", path, body);
+  }
+  post(path, body, token) {
+    return this.call("POST", path, body, token);
+  }
 
   /** @returns {Promise<any>} */
   async call(method, path, body, token) {
@@ -43,7 +58,12 @@ export class Api {
     if (body !== undefined) headers["Content-Type"] = "application/json";
     let response;
     try {
-      response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
+      response = await fetch(path, {
+        method,
+        headers,
+        body: body === undefined ? undefined : JSON.stringify(body),
+        cache: "no-store",
+      });
     } catch {
       throw new ApiError(0, "The coordinator does not answer. Is it running?");
     }
@@ -51,7 +71,11 @@ export class Api {
     const said = parsed(text);
     if (!response.ok) {
       const wait = Number(response.headers.get("Retry-After"));
-      throw new ApiError(response.status, said?.error?.message ?? `${path} answered ${response.status}`, wait > 0 ? wait : null);
+      throw new ApiError(
+        response.status,
+        said?.error?.message ?? `${path} answered ${response.status}`,
+        wait > 0 ? wait : null,
+      );
     }
     return said ?? text;
   }

@@ -25,10 +25,18 @@ export class BrokerList {
     const span = shownSpan(state);
     const mean = state.balance.mean_bytes_per_s;
     let most = 1;
-    for (const { loads } of brokers) for (let i = loads.from(span.from_s); i < loads.values.length; i += 1) most = Math.max(most, loads.values[i]);
+    for (const { loads } of brokers)
+      for (let i = loads.from(span.from_s); i < loads.values.length; i += 1) most = Math.max(most, loads.values[i]);
     for (const broker of brokers) this.fill(broker, mean, span, ceiling(most) * 1.08);
     const { on, scheme, shuffle } = state.balance;
-    setText(byId("brokers-note"), on === undefined ? "" : on ? `balancing by ${String(scheme).toUpperCase()} and ${String(shuffle).toUpperCase()}` : "balancing is off");
+    setText(
+      byId("brokers-note"),
+      on === undefined
+        ? ""
+        : on
+          ? `balancing by ${String(scheme).toUpperCase()} and ${String(shuffle).toUpperCase()}`
+          : "balancing is off",
+    );
     if (nowMs - this.toldMs > TELL_MS) {
       this.toldMs = nowMs;
       setText(byId("map-text"), summary(state, brokers));
@@ -44,12 +52,25 @@ export class BrokerList {
 
   row(id) {
     const spark = new Spark();
-    const cells = Object.fromEntries(["load", "people", "sent", "p95"].map((name) => [name, h("td", { class: name === "sent" ? "num optional" : "num" })]));
+    const cells = Object.fromEntries(
+      ["load", "people", "sent", "p95"].map((name) => [
+        name,
+        h("td", { class: name === "sent" ? "num optional" : "num" }),
+      ]),
+    );
     const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
     const chip = h("span", { class: "chip warn", hidden: true });
     const button = h("button", { type: "button", class: "link" }, id);
-    const element = h("tr", { class: "pick", onclick: () => this.choose(id) },
-      h("td", {}, h("span", { class: "name" }, swatch, button, chip)), h("td", { class: "wide" }, spark.element), cells.load, cells.people, cells.sent, cells.p95);
+    const element = h(
+      "tr",
+      { class: "pick", onclick: () => this.choose(id) },
+      h("td", {}, h("span", { class: "name" }, swatch, button, chip)),
+      h("td", { class: "wide" }, spark.element),
+      cells.load,
+      cells.people,
+      cells.sent,
+      cells.p95,
+    );
     return { element, spark, swatch, chip, ...cells };
   }
 
@@ -77,6 +98,11 @@ export function stateWord(broker) {
 
 function summary(state, brokers) {
   const heaviest = [...brokers].sort((a, b) => (b.load ?? 0) - (a.load ?? 0))[0];
-  const words = [plural(brokers.length, "broker", "brokers"), `${plural(state.people.placed, "person", "people")} on the map`, plural(state.emergencies, "emergency so far", "emergencies so far")];
-  return `${words.join(", ")}.${heaviest ? ` Most loaded: ${heaviest.id} with ${throughput(heaviest.load)} and ${plural(heaviest.subscribers, "person", "people")}.` : ""}`;
+  const words = [
+    plural(brokers.length, "broker", "brokers"),
+    `${plural(state.people.placed, "person", "people")} on the map`,
+    plural(state.emergencies, "emergency so far", "emergencies so far"),
+  ];
+  const load = heaviest && `${throughput(heaviest.load)} and ${plural(heaviest.subscribers, "person", "people")}`;
+  return `${words.join(", ")}.${heaviest ? ` Most loaded: ${heaviest.id} with ${load}.` : ""}`;
 }

@@ -24,14 +24,22 @@ export class ChannelList {
   row(name, channel, index) {
     const overruns = channel.missed_ticks ?? 0;
     const failed = Boolean(channel.last_error) || channel.failures > 0;
-    return h("tr", { class: "pick", onclick: () => this.choose(name) },
-      h("td", { class: "cut", title: name }, h("button", { type: "button", class: "link", id: `channel-${index}` }, name), failed && h("span", { class: "bad" }, " failed")),
+    return h(
+      "tr",
+      { class: "pick", onclick: () => this.choose(name) },
+      h(
+        "td",
+        { class: "cut", title: name },
+        h("button", { type: "button", class: "link", id: `channel-${index}` }, name),
+        failed && h("span", { class: "bad" }, " failed"),
+      ),
       h("td", { class: "num" }, count(channel.subscriptions)),
       h("td", { class: "optional" }, cadence(channel)),
       h("td", { class: "num" }, channel.last_started_s ? time(channel.last_started_s) : "–"),
       h("td", { class: "num" }, duration(channel.last_duration_s ?? undefined)),
       h("td", { class: "num" }, count(channel.last_results ?? undefined)),
-      h("td", { class: overruns > 0 ? "num warn" : "num" }, count(overruns)));
+      h("td", { class: overruns > 0 ? "num warn" : "num" }, count(overruns)),
+    );
   }
 }
 
@@ -42,7 +50,13 @@ function showCluster(element, cluster) {
   if (!cluster) return setText(element, "");
   const spark = cluster.spark ?? {};
   const words = cluster.ready === false ? `Spark is not ready: ${(cluster.reasons ?? []).join("; ")}` : "Spark is well";
-  const more = [spark.version && `${spark.version}`, spark.master, Number.isFinite(cluster.records_per_s) && `${number(cluster.records_per_s)} records/s`].filter(Boolean);
+  const more = [
+    spark.version && `${spark.version}`,
+    spark.master,
+    Number.isFinite(cluster.records_per_s) && `${number(cluster.records_per_s)} records/s`,
+  ].filter(Boolean);
   setText(element, [words, ...more].join(" · "));
-  element.title = Object.entries(spark).map(([name, one]) => `${name}: ${value(one)}`).join("\n");
+  element.title = Object.entries(spark)
+    .map(([name, one]) => `${name}: ${value(one)}`)
+    .join("\n");
 }

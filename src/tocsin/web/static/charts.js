@@ -19,16 +19,25 @@ export class Chart {
     this.value = h("span", { class: "value" });
     this.lines = s("g");
     this.cross = s("line", { class: "cross", y1: 0, y2: 100, visibility: "hidden" });
-    this.svg = s("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" },
-      s("line", { class: "base", x1: 0, x2: 100, y1: 100, y2: 100 }), this.lines, this.cross);
+    this.svg = s(
+      "svg",
+      { viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" },
+      s("line", { class: "base", x1: 0, x2: 100, y1: 100, y2: 100 }),
+      this.lines,
+      this.cross,
+    );
     this.top = h("span", { class: "y" });
     this.marks = h("div");
     this.start = h("span");
     this.keys = h("span", { class: "keys" });
     this.plot = h("div", { class: "plot" }, this.svg, this.top, this.marks);
-    this.element = h("section", { class: "chart" },
-      h("header", {}, h("h2", { title: spec.hint ?? "" }, spec.title), this.value), this.plot,
-      h("footer", {}, this.start, this.keys));
+    this.element = h(
+      "section",
+      { class: "chart" },
+      h("header", {}, h("h2", { title: spec.hint ?? "" }, spec.title), this.value),
+      this.plot,
+      h("footer", {}, this.start, this.keys),
+    );
     /** @type {number|null} */ this.pointer = null;
     this.span = { from_s: 0, to_s: 1 };
     this.plot.addEventListener("pointermove", (event) => {
@@ -36,7 +45,10 @@ export class Chart {
       this.pointer = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
       this.tell();
     });
-    this.plot.addEventListener("pointerleave", () => { this.pointer = null; this.tell(); });
+    this.plot.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      this.tell();
+    });
   }
 
   /** @param {{from_s: number, to_s: number}} span */
@@ -45,23 +57,32 @@ export class Chart {
     const curves = this.spec.curves();
     const limits = (this.spec.limits?.() ?? []).filter((one) => Number.isFinite(one.value));
     const top = ceiling(this.highest(curves, limits, span));
-    this.lines.replaceChildren(...limits.map((limit) => s("path", { class: "limit", d: `M0,${y(limit.value, top)}H100` })), ...curves.flatMap((curve) => this.paths(curve, top)));
+    this.lines.replaceChildren(
+      ...limits.map((limit) => s("path", { class: "limit", d: `M0,${y(limit.value, top)}H100` })),
+      ...curves.flatMap((curve) => this.paths(curve, top)),
+    );
     setText(this.top, this.spec.format(top));
-    const ends = curves.filter((curve) => curve.named && curve.series.last !== undefined).map((curve) => ({ label: curve.label, value: curve.series.last }));
-    this.marks.replaceChildren(...[...limits, ...ends].map((one) => {
-      const mark = h("span", { class: "mark" }, one.label);
-      mark.style.top = `${y(one.value, top)}%`;
-      return mark;
-    }));
+    const ends = curves
+      .filter((curve) => curve.named && curve.series.last !== undefined)
+      .map((curve) => ({ label: curve.label, value: curve.series.last }));
+    this.marks.replaceChildren(
+      ...[...limits, ...ends].map((one) => {
+        const mark = h("span", { class: "mark" }, one.label);
+        mark.style.top = `${y(one.value, top)}%`;
+        return mark;
+      }),
+    );
     setText(this.start, time(span.from_s));
     this.tell();
   }
 
   highest(curves, limits, { from_s }) {
     let most = this.spec.least ?? 0;
-    for (const { series } of curves) for (let i = series.from(from_s); i < series.values.length; i += 1) most = Math.max(most, series.values[i]);
+    for (const { series } of curves)
+      for (let i = series.from(from_s); i < series.values.length; i += 1) most = Math.max(most, series.values[i]);
     // A limit far above what happens would press every curve to the floor.
-    for (const { value } of limits) if (value !== undefined && (most === 0 || value <= most * 3)) most = Math.max(most, value * 1.05);
+    for (const { value } of limits)
+      if (value !== undefined && (most === 0 || value <= most * 3)) most = Math.max(most, value * 1.05);
     return most;
   }
 
@@ -98,7 +119,13 @@ export class Chart {
   legend(curves, valueOf) {
     if (this.pointer === null) return setText(this.keys, this.spec.legend ?? "");
     const several = curves.length > 1;
-    setText(this.keys, curves.slice(0, 5).map((curve) => `${several ? `${curve.short ?? curve.label} ` : ""}${this.spec.format(valueOf(curve.series))}`).join("  "));
+    setText(
+      this.keys,
+      curves
+        .slice(0, 5)
+        .map((curve) => `${several ? `${curve.short ?? curve.label} ` : ""}${this.spec.format(valueOf(curve.series))}`)
+        .join("  "),
+    );
   }
 }
 
@@ -135,7 +162,13 @@ export class Spark {
     this.mean = s("path", { class: "curve dashed" });
     this.mean.style.stroke = "var(--edge)";
     this.mean.style.strokeWidth = "1";
-    this.element = s("svg", { class: "spark", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.mean, this.line);
+    this.element = s(
+      "svg",
+      { class: "spark", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" },
+      this.area,
+      this.mean,
+      this.line,
+    );
   }
 
   update(series, mean, span, top, colour) {

@@ -10,7 +10,7 @@ function radiusOf(view, people, ratio) {
   return Math.max(1, base * Math.min(2.2, Math.sqrt(Math.sqrt(view.scale / view.fitted))) * ratio);
 }
 
-/** A disc's pixels as offsets into the image: those inside, and those that its edge cuts, which are half transparent. */
+/** A disc's pixels as offsets into the image: those inside, and those its edge cuts, which are half transparent. */
 function disc(radius, width) {
   const inside = [];
   const edge = [];

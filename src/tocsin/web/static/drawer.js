@@ -19,7 +19,12 @@ export class Drawer {
     });
   }
 
-  /** @param {string} key what is shown; a view that comes late with an answer asks whether it still is */
+  /**
+   * @param {string} key what is shown; a view that comes late with an answer asks whether it still is
+   * @param {string} title
+   * @param {Node[]} body
+   * @param {() => void} [closed] called when it is closed or shows something else
+   */
   open(key, title, body, closed) {
     this.closed?.();
     if (!this.dialog.open) {
@@ -34,10 +39,14 @@ export class Drawer {
     this.title.focus({ preventScroll: true });
   }
 
-  shows(key) { return this.dialog.open && this.key === key; }
+  shows(key) {
+    return this.dialog.open && this.key === key;
+  }
 
   /** On a phone it covers the map: out of sight, not closed, while a place is picked. */
-  aside(on) { this.dialog.classList.toggle("aside", on); }
+  aside(on) {
+    this.dialog.classList.toggle("aside", on);
+  }
 
   close() {
     if (!this.dialog.open) return;

@@ -17,7 +17,16 @@ export class Feed {
 
   show(state, nowMs) {
     const { moves, under_way: underWay, waiting } = state.balance;
-    setText(byId("feed-note"), [moves !== undefined && `${plural(moves, "move", "moves")} so far`, underWay > 0 && `${underWay} under way`, waiting > 0 && `${waiting} waiting`].filter(Boolean).join(", "));
+    setText(
+      byId("feed-note"),
+      [
+        moves !== undefined && `${plural(moves, "move", "moves")} so far`,
+        underWay > 0 && `${underWay} under way`,
+        waiting > 0 && `${waiting} waiting`,
+      ]
+        .filter(Boolean)
+        .join(", "),
+    );
     if (this.drawn === state.changes.feed) return;
     this.drawn = state.changes.feed;
     byId("feed-empty").hidden = state.feed.length > 0;
@@ -38,27 +47,52 @@ export class Feed {
 
 function line(entry, isNew) {
   const why = reason(entry);
-  return h("li", { class: isNew ? "new" : "" },
-    h("time", {}, time(entry.time_s)), h("span", { class: KIND_CLASS[entry.kind] ?? "" }, sentence(entry)), why && h("span", { class: "why" }, why));
+  return h(
+    "li",
+    { class: isNew ? "new" : "" },
+    h("time", {}, time(entry.time_s)),
+    h("span", { class: KIND_CLASS[entry.kind] ?? "" }, sentence(entry)),
+    why && h("span", { class: "why" }, why),
+  );
 }
 
 const KIND_CLASS = { "move-failed": "warn", "broker-failed": "bad", "broker-back": "good", failover: "warn" };
 
-/** @param {import("./state.js").Entry} entry */
+/** @param {import("./entries.js").Entry} entry */
 export function sentence(entry) {
-  const who = entry.count > 1 ? plural(entry.count, "person", "people") : entry.subscriber ?? "";
+  const who = entry.count > 1 ? plural(entry.count, "person", "people") : (entry.subscriber ?? "");
   switch (entry.kind) {
-    case "move": return `${who}: ${entry.source} → ${entry.target}`;
-    case "move-failed": return `${who}: stayed on ${entry.source}, ${entry.target} did not take over`;
-    case "failover": return entry.target ? `${who}: re-placed on ${entry.target}` : `${who}: no broker left`;
-    case "broker-failed": return `${entry.broker} failed`;
-    case "broker-back": return `${entry.broker} is back`;
-    case "plan": return `${planName(entry.detail.policy)}: ${plural(entry.detail.moves ?? 0, "move", "moves")}, cov ${ratio(entry.detail.cov_before)} → ${ratio(entry.detail.cov)}`;
-    default: return entry.kind;
+    case "move":
+      return `${who}: ${entry.source} → ${entry.target}`;
+    case "move-failed":
+      return `${who}: stayed on ${entry.source}, ${entry.target} did not take over`;
+    case "failover":
+      return entry.target ? `${who}: re-placed on ${entry.target}` : `${who}: no broker left`;
+    case "broker-failed":
+      return `${entry.broker} failed`;
+    case "broker-back":
+      return `${entry.broker} is back`;
+    case "plan":
+      return planned(entry.detail);
+    default:
+      return entry.kind;
   }
 }
 
-const PLANS = { ldm: "Migration by LDM", sdm: "Migration by SDM", gsh: "Shuffle by GSH", affinity: "Migration by affinity", multistage: "Plan", "multistage-once": "Plan", drain: "Drain", failover: "Failover" };
+/** @param {Record<string, any>} detail */
+const planned = ({ policy, moves, cov_before, cov }) =>
+  `${planName(policy)}: ${plural(moves ?? 0, "move", "moves")}, cov ${ratio(cov_before)} → ${ratio(cov)}`;
+
+const PLANS = {
+  ldm: "Migration by LDM",
+  sdm: "Migration by SDM",
+  gsh: "Shuffle by GSH",
+  affinity: "Migration by affinity",
+  multistage: "Plan",
+  "multistage-once": "Plan",
+  drain: "Drain",
+  failover: "Failover",
+};
 const planName = (policy) => PLANS[policy] ?? (policy ? policy[0].toUpperCase() + policy.slice(1) : "Plan");
 
 function reason(entry) {

@@ -45,12 +45,16 @@ export function time(time_s) {
   return `${Math.floor(seconds / 3600)}:${part(Math.floor(seconds / 60) % 60)}:${part(seconds % 60)}`;
 }
 
-export const moment = (time_s) => (missing(time_s) ? NOTHING : isWall(time_s) ? date.format(new Date(time_s * 1000)) : time(time_s));
+export const moment = (time_s) =>
+  missing(time_s) ? NOTHING : isWall(time_s) ? date.format(new Date(time_s * 1000)) : time(time_s);
 
 /** A value out of a record, for a person. */
 export function value(any) {
   if (any === null || any === undefined) return NOTHING;
-  if (typeof any === "number") return Number.isInteger(any) ? whole.format(any) : new Intl.NumberFormat(undefined, { maximumFractionDigits: 5 }).format(any);
+  if (typeof any === "number")
+    return Number.isInteger(any)
+      ? whole.format(any)
+      : new Intl.NumberFormat(undefined, { maximumFractionDigits: 5 }).format(any);
   if (typeof any === "boolean") return any ? "yes" : "no";
   if (typeof any === "string") return any;
   return JSON.stringify(any);

@@ -1,4 +1,4 @@
-// The map's lowest layer: areas of brokers, streets, shelters. Drawn again only when the view, the theme or they change.
+// The map's lowest layer: areas of brokers, streets, shelters. Drawn again when the view, the theme or they change.
 
 import { cells } from "./voronoi.js";
 import { faded } from "./palette.js";
@@ -21,7 +21,8 @@ const METRES_PER_DEGREE = 111_195;
 /** How long a round number of metres is here. */
 function drawScale(context, view, palette) {
   const perPixel_m = METRES_PER_DEGREE / view.scale;
-  const length_m = [5e4, 2e4, 1e4, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10].find((one) => one / perPixel_m <= 110) ?? 10;
+  const length_m =
+    [5e4, 2e4, 1e4, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10].find((one) => one / perPixel_m <= 110) ?? 10;
   const [x, y] = [view.width - 14, view.height - 12];
   context.strokeStyle = palette.muted;
   context.lineWidth = 1.5;
@@ -39,7 +40,9 @@ function drawScale(context, view, palette) {
 
 /** Where newcomers go when the nearest broker takes them: brokers that take nobody have no area. */
 function drawAreas(context, state, view, palette) {
-  const brokers = serving(state).filter((broker) => broker.accepting && Number.isFinite(broker.lat) && Number.isFinite(broker.lon));
+  const brokers = serving(state).filter(
+    (broker) => broker.accepting && Number.isFinite(broker.lat) && Number.isFinite(broker.lon),
+  );
   const sites = brokers.map((broker) => /** @type {[number, number]} */ ([view.sx(broker.lon), view.sy(broker.lat)]));
   const areas = cells(sites, [-2, -2, view.width + 2, view.height + 2]);
   areas.forEach((area, index) => {
@@ -65,7 +68,9 @@ function drawStreets(context, state, view, palette) {
   context.lineJoin = "round";
   context.beginPath();
   for (const line of state.streets) {
-    line.forEach(([lat, lon], index) => (index ? context.lineTo(view.sx(lon), view.sy(lat)) : context.moveTo(view.sx(lon), view.sy(lat))));
+    line.forEach(([lat, lon], index) =>
+      index ? context.lineTo(view.sx(lon), view.sy(lat)) : context.moveTo(view.sx(lon), view.sy(lat)),
+    );
   }
   context.stroke();
 }

@@ -18,11 +18,13 @@ export class Legend {
     const parts = [state.people.placed > 0, state.places.length > 0, ...kinds];
     if (parts.join() === this.drawn) return;
     this.drawn = parts.join();
-    this.list.replaceChildren(...[
-      state.people.placed > 0 && h("li", {}, dot(), "person"),
-      state.places.length > 0 && h("li", {}, icon(HOUSE, "var(--shelter)"), "shelter"),
-      ...kinds.map((kind) => h("li", {}, icon(outlineOf(shapeOf(kind)), "var(--alarm)"), kind)),
-    ].filter(Boolean));
+    this.list.replaceChildren(
+      ...[
+        state.people.placed > 0 && h("li", {}, dot(), "person"),
+        state.places.length > 0 && h("li", {}, icon(HOUSE, "var(--shelter)"), "shelter"),
+        ...kinds.map((kind) => h("li", {}, icon(outlineOf(shapeOf(kind)), "var(--alarm)"), kind)),
+      ].filter(Boolean),
+    );
     this.list.hidden = this.list.childElementCount === 0;
   }
 }

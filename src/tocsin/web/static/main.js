@@ -30,17 +30,32 @@ const now = () => performance.now();
 const chooseBroker = (id) => {
   map.chosen = id;
   map.ask();
-  brokerView.open(id, () => { map.chosen = ""; map.ask(); });
+  brokerView.open(id, () => {
+    map.chosen = "";
+    map.ask();
+  });
 };
 const map = new CityMap({ chooseBroker });
 const isLive = () => !isReplay;
 const brokerView = new BrokerView(api, drawer, () => state, isLive);
 const subscriberView = new SubscriberView(api, drawer, map);
-const channelView = new ChannelView(api, drawer, () => state, isLive, (name) => subscriberView.open(name));
+const channelView = new ChannelView(
+  api,
+  drawer,
+  () => state,
+  isLive,
+  (name) => subscriberView.open(name),
+);
 const controlsView = new ControlsView(api, drawer);
-const parts = [new BrokerList(chooseBroker), new Measurements(), new Feed(), new ChannelList((name) => channelView.open(name)), new Legend()];
+const parts = [
+  new BrokerList(chooseBroker),
+  new Measurements(),
+  new Feed(),
+  new ChannelList((name) => channelView.open(name)),
+  new Legend(),
+];
 
-// -- showing -----------------------------------------------------------------------------------------------------------
+// -- showing --
 
 function show() {
   map.show(state);
@@ -49,8 +64,15 @@ function show() {
   channelView.show();
   showHeader();
   if (isReplay) replay.show(state.time_s);
-  byId("map-empty").hidden = Boolean(state.streets.length || state.people.placed || listed(state).some((broker) => Number.isFinite(broker.lat)));
-  setText(byId("map-empty"), seen === null ? "Waiting for the first picture of the city" : "Nothing on this network has a place yet. Brokers get one with --lat and --lon, people by registering with one.");
+  byId("map-empty").hidden = Boolean(
+    state.streets.length || state.people.placed || listed(state).some((broker) => Number.isFinite(broker.lat)),
+  );
+  setText(
+    byId("map-empty"),
+    seen === null
+      ? "Waiting for the first picture of the city"
+      : "Nothing here has a place yet. Brokers get one with --lat and --lon, people by registering with one.",
+  );
 }
 
 function showHeader() {
@@ -58,11 +80,16 @@ function showHeader() {
   setText(byId("clock"), seen === null ? "" : time(state.time_s));
   if (isWall(state.time_s)) byId("clock").dateTime = new Date(state.time_s * 1000).toISOString();
   const totals = [
-    ["brokers", count(serving(state).length)], ["people", count(balance.subscribers ?? state.people.slots.size)], ["cov", ratio(balance.cov)], ["p95", duration(curves.p95.last)],
-    ["sent/s", rate(curves.notifications.last)], ["mean load", throughput(balance.mean_bytes_per_s)],
+    ["brokers", count(serving(state).length)],
+    ["people", count(balance.subscribers ?? state.people.slots.size)],
+    ["cov", ratio(balance.cov)],
+    ["p95", duration(curves.p95.last)],
+    ["sent/s", rate(curves.notifications.last)],
+    ["mean load", throughput(balance.mean_bytes_per_s)],
   ];
   const list = byId("totals");
-  if (list.childElementCount !== totals.length) list.replaceChildren(...totals.map(([name]) => h("div", {}, h("dt", {}, name), h("dd", {}))));
+  if (list.childElementCount !== totals.length)
+    list.replaceChildren(...totals.map(([name]) => h("div", {}, h("dt", {}, name), h("dd", {}))));
   totals.forEach(([, text], index) => setText(list.children[index].lastElementChild, text));
 }
 
@@ -76,7 +103,7 @@ function setBanner(...content) {
   byId("banner").hidden = content.length === 0;
 }
 
-// -- the stream --------------------------------------------------------------------------------------------------------
+// -- the stream --
 
 const stream = new Stream(() => api.headers(), {
   open() {
@@ -94,15 +121,30 @@ const stream = new Stream(() => api.headers(), {
   },
   lost(reason, waitMs) {
     setStatus("lost", "Connection lost");
-    setBanner(h("span", {}, `No news from the coordinator (${reason}). What you see is from ${seen ? time(state.time_s) : "nowhere yet"}. Trying again in ${duration(Math.max(1, Math.round(waitMs / 1000)))}.`), h("button", { type: "button", onclick: () => stream.retryNow() }, "Try now"));
+    setBanner(
+      h(
+        "span",
+        {},
+        `No news from the coordinator (${reason}). `,
+        seen ? `What you see is from ${time(state.time_s)}. ` : "",
+        `Trying again in ${duration(Math.max(1, Math.round(waitMs / 1000)))}.`,
+      ),
+      h("button", { type: "button", onclick: () => stream.retryNow() }, "Try now"),
+    );
   },
   denied(status, message) {
     setStatus("lost", "Signed out");
-    signIn(status === 403 ? `${message || "This token may not look."}` : api.token ? `That token was refused${message ? `: ${message}` : ""}.` : "");
+    signIn(
+      status === 403
+        ? `${message || "This token may not look."}`
+        : api.token
+          ? `That token was refused${message ? `: ${message}` : ""}.`
+          : "",
+    );
   },
 });
 
-// -- who is looking ----------------------------------------------------------------------------------------------------
+// -- who is looking --
 
 function signIn(why = "") {
   const dialog = byId("sign-in");
@@ -143,4 +185,14 @@ startTheme(byId("theme"), () => map.recolour());
 show();
 begin();
 // For tests and the curious: what the page knows.
-Object.defineProperty(globalThis, "tocsin", { value: { get state() { return state; }, map, stream, subscriber: subscriberView, api } });
+Object.defineProperty(globalThis, "tocsin", {
+  value: {
+    get state() {
+      return state;
+    },
+    map,
+    stream,
+    subscriber: subscriberView,
+    api,
+  },
+});

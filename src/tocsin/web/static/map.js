@@ -2,12 +2,11 @@
 
 import { Crowd } from "./crowd.js";
 import { drawGround } from "./ground.js";
-import { EVENT_MS, drawMarks, radiusOf } from "./marks.js";
+import { drawMarks } from "./marks.js";
 import { readPalette } from "./palette.js";
 import { View, boundsOf } from "./view.js";
 import { byId, setText } from "./dom.js";
-import { listed } from "./state.js";
-import { count, throughput, time, value } from "./format.js";
+import { brokerAt, wordsAt } from "./tips.js";
 
 const reduced = matchMedia("(prefers-reduced-motion: reduce)");
 const KEY_STEP = 60;
@@ -20,7 +19,9 @@ export class CityMap {
     this.canvas = byId("map-canvas");
     const layers = [...this.root.querySelectorAll("canvas")];
     this.layers = layers;
-    [this.groundContext, this.crowdContext, this.marksContext] = layers.map((layer, index) => layer.getContext("2d", { willReadFrequently: index === 1 })); // the crowd is written pixel by pixel
+    this.groundContext = layers[0].getContext("2d");
+    this.crowdContext = layers[1].getContext("2d", { willReadFrequently: true }); // it is written pixel by pixel
+    this.marksContext = layers[2].getContext("2d");
     this.crowd = new Crowd(this.crowdContext);
     this.view = new View();
     this.palette = readPalette();
@@ -61,7 +62,8 @@ export class CityMap {
   show(state) {
     this.state = state;
     // Without streets the people are the city: it is fitted anew when there are twice as many.
-    const extent = `${state.changes.ground} ${state.streets.length ? "" : Math.ceil(Math.log2(state.people.placed + 1))}`;
+    const doublings = state.streets.length ? 0 : Math.ceil(Math.log2(state.people.placed + 1));
+    const extent = `${state.changes.ground} ${doublings}`;
     if (this.fittedTo !== extent && !this.view.moved) {
       this.fittedTo = extent;
       this.fit();
@@ -106,7 +108,7 @@ export class CityMap {
     this.ask();
   }
 
-  // -- hands and keys ------------------------------------------------------------------------------------------------
+  // -- hands and keys --
 
   listen() {
     const { canvas, view } = this;
@@ -123,23 +125,37 @@ export class CityMap {
       if (!before) return this.hover(event.offsetX, event.offsetY);
       const now = { x: event.offsetX, y: event.offsetY };
       const [other] = [...fingers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
-      if (other) view.zoom(Math.hypot(now.x - other.x, now.y - other.y) / Math.max(1, Math.hypot(before.x - other.x, before.y - other.y)), other.x, other.y);
-      else if (travelled > 4 || Math.hypot(now.x - before.x, now.y - before.y) > 2) view.pan(now.x - before.x, now.y - before.y);
+      if (other)
+        view.zoom(
+          Math.hypot(now.x - other.x, now.y - other.y) /
+            Math.max(1, Math.hypot(before.x - other.x, before.y - other.y)),
+          other.x,
+          other.y,
+        );
+      else if (travelled > 4 || Math.hypot(now.x - before.x, now.y - before.y) > 2)
+        view.pan(now.x - before.x, now.y - before.y);
       travelled += Math.hypot(now.x - before.x, now.y - before.y);
       fingers.set(event.pointerId, now);
       this.moved();
     });
     const lift = (event) => {
-      if (fingers.delete(event.pointerId) && event.type === "pointerup" && travelled <= 4) this.click(event.offsetX, event.offsetY);
+      if (fingers.delete(event.pointerId) && event.type === "pointerup" && travelled <= 4)
+        this.click(event.offsetX, event.offsetY);
     };
     canvas.addEventListener("pointerup", lift);
     canvas.addEventListener("pointercancel", lift);
-    canvas.addEventListener("pointerleave", () => { byId("map-tip").hidden = true; });
-    canvas.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      view.zoom(Math.exp(-event.deltaY * 0.0015), event.offsetX, event.offsetY);
-      this.moved();
-    }, { passive: false });
+    canvas.addEventListener("pointerleave", () => {
+      byId("map-tip").hidden = true;
+    });
+    canvas.addEventListener(
+      "wheel",
+      (event) => {
+        event.preventDefault();
+        view.zoom(Math.exp(-event.deltaY * 0.0015), event.offsetX, event.offsetY);
+        this.moved();
+      },
+      { passive: false },
+    );
     canvas.addEventListener("keydown", (event) => this.key(event));
     this.root.querySelector(".map-tools").addEventListener("click", (event) => {
       const wanted = event.target.dataset.zoom;
@@ -166,7 +182,7 @@ export class CityMap {
 
   click(x, y) {
     if (this.picked) return this.endPick({ lat: this.view.lat(y), lon: this.view.lon(x) });
-    const broker = this.brokerAt(x, y);
+    const broker = this.state && brokerAt(this.state, this.view, x, y);
     if (broker) this.actions.chooseBroker(broker.id);
   }
 
@@ -191,37 +207,16 @@ export class CityMap {
     picked?.(place);
   }
 
-  // -- what is where -------------------------------------------------------------------------------------------------
-
-  brokerAt(x, y) {
-    const { view } = this;
-    return this.state && listed(this.state).find((broker) => Math.hypot(view.sx(broker.lon) - x, view.sy(broker.lat) - y) < 16);
-  }
+  // -- what is where --
 
   hover(x, y) {
     const tip = byId("map-tip");
-    const words = this.state && this.wordsAt(x, y);
+    const words = this.state && wordsAt(this.state, this.view, x, y, performance.now());
     this.canvas.style.cursor = words?.broker ? "pointer" : "";
     tip.hidden = !words;
     if (!words) return;
     setText(tip, words.text);
     tip.style.left = `${Math.min(x + 14, this.view.width - 180)}px`;
     tip.style.top = `${Math.min(y + 14, this.view.height - 60)}px`;
-  }
-
-  wordsAt(x, y) {
-    const { view, state } = this;
-    const away = (lat, lon) => Math.hypot(view.sx(lon) - x, view.sy(lat) - y);
-    const broker = this.brokerAt(x, y);
-    if (broker) return { broker, text: `${broker.id}\n${throughput(broker.load)}, ${count(broker.subscribers)} people` };
-    const nowMs = performance.now();
-    const event = state.events.findLast((one) => nowMs - one.bornMs < EVENT_MS && away(one.lat, one.lon) < radiusOf(one.detail?.severity) + 3);
-    if (event) return { text: [event.note, event.detail?.message, event.detail?.severity && `severity ${value(event.detail.severity)}`, time(event.time_s)].filter(Boolean).join("\n") };
-    const place = state.places.find((one) => away(one.lat, one.lon) < 9);
-    if (place) return { text: [place.note, place.detail?.capacity && `room for ${value(place.detail.capacity)}`].filter(Boolean).join("\n") };
-    const slot = state.people.nearest(away, 5);
-    if (slot < 0) return null;
-    const serves = [...state.brokers.values()].find((one) => one.index === state.people.broker[slot]);
-    return { text: `${state.people.nameOf(slot)}\n${serves ? `served by ${serves.id}` : "no broker"}` };
   }
 }

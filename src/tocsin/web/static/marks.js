@@ -1,4 +1,4 @@
-// The map's upper layer: brokers with their names and loads, emergencies that appear and fade, moves, own notifications.
+// The map's upper layer: brokers with names and loads, emergencies that appear and fade, moves, own notifications.
 
 import { faded } from "./palette.js";
 import { pathOf, shapeOf } from "./symbols.js";
@@ -15,7 +15,10 @@ const SMALL = FONT.replace("600 12px", "500 11px");
 export function drawMarks(context, state, view, palette, ratio, nowMs, still, more) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, view.width, view.height);
-  const moving = [drawArcs(context, state, view, palette, nowMs, still), drawEvents(context, state, view, palette, nowMs, still)].some(Boolean);
+  const moving = [
+    drawArcs(context, state, view, palette, nowMs, still),
+    drawEvents(context, state, view, palette, nowMs, still),
+  ].some(Boolean);
   drawPins(context, more.pins, view, palette);
   drawBrokers(context, state, view, palette, more.chosen);
   if (more.picking) drawCrosshair(context, view, palette);
@@ -36,7 +39,14 @@ function drawEvents(context, state, view, palette, nowMs, still) {
     const y = view.sy(event.lat);
     const size = radiusOf(event.detail?.severity);
     const alpha = still ? 0.9 : Math.min(1, 1.25 * (1 - age / EVENT_MS) + 0.1);
-    if (!still && age < APPEAR_MS * 2) ring(context, x, y, size + 16 * (age / APPEAR_MS), faded(palette.alarm, Math.max(0, 0.8 * (1 - age / (APPEAR_MS * 2)))));
+    if (!still && age < APPEAR_MS * 2)
+      ring(
+        context,
+        x,
+        y,
+        size + 16 * (age / APPEAR_MS),
+        faded(palette.alarm, Math.max(0, 0.8 * (1 - age / (APPEAR_MS * 2)))),
+      );
     context.save();
     context.globalAlpha = alpha;
     context.translate(x, y);
@@ -127,7 +137,10 @@ function label(context, x, y, name, words, palette, colour) {
   context.lineJoin = "round";
   context.lineWidth = 3.5;
   context.strokeStyle = palette.map;
-  for (const [font, text, fill, dy] of [[FONT, name, palette.ink, 0], [SMALL, words, colour, 13]]) {
+  for (const [font, text, fill, dy] of [
+    [FONT, name, palette.ink, 0],
+    [SMALL, words, colour, 13],
+  ]) {
     context.font = font;
     context.strokeText(text, x, y + dy);
     context.fillStyle = fill;
@@ -143,7 +156,12 @@ function drawPins(context, pins, view, palette) {
 function drawCrosshair(context, view, palette) {
   const [x, y] = [view.width / 2, view.height / 2];
   context.beginPath();
-  for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+  for (const [dx, dy] of [
+    [1, 0],
+    [-1, 0],
+    [0, 1],
+    [0, -1],
+  ]) {
     context.moveTo(x + dx * 4, y + dy * 4);
     context.lineTo(x + dx * 14, y + dy * 14);
   }

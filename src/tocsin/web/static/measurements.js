@@ -19,20 +19,36 @@ export class Measurements {
     for (const chart of this.charts) chart.update(span);
   }
 
-  get curves() { return this.state?.curves; }
+  get curves() {
+    return this.state?.curves;
+  }
 
   loads() {
     return new Chart({
       title: "Load per broker",
-      hint: "Bytes in and out per second, as the paper's load model counts them. Dashed: the mean, and the least mean load at which people are moved (β) or shuffled (θ).",
+      hint:
+        "Bytes in and out per second, as the load model counts them. Dashed: the mean, and the least mean load " +
+        "at which people are moved (β) or shuffled (θ).",
       legend: "dashed: mean",
       format: throughput,
       value: () => throughput(this.curves?.mean.last),
-      curves: () => !this.state ? [] : [
-        ...serving(this.state).map((broker) => ({ label: broker.id, short: broker.id.replace(/^broker-/, ""), colour: brokerVariable(broker.index), series: broker.loads })),
-        { label: "mean", colour: "var(--ink)", series: this.curves.mean, dashed: true },
-      ],
-      limits: () => limitsOf([["β", this.state?.balance.beta_bytes_per_s], ["θ", this.state?.balance.theta_bytes_per_s]]),
+      curves: () =>
+        !this.state
+          ? []
+          : [
+              ...serving(this.state).map((broker) => ({
+                label: broker.id,
+                short: broker.id.replace(/^broker-/, ""),
+                colour: brokerVariable(broker.index),
+                series: broker.loads,
+              })),
+              { label: "mean", colour: "var(--ink)", series: this.curves.mean, dashed: true },
+            ],
+      limits: () =>
+        limitsOf([
+          ["β", this.state?.balance.beta_bytes_per_s],
+          ["θ", this.state?.balance.theta_bytes_per_s],
+        ]),
     });
   }
 
@@ -43,8 +59,12 @@ export class Measurements {
       format: ratio,
       least: 0.2,
       value: () => ratio(this.curves?.cov.last),
-      curves: () => !this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.cov, area: true }],
-      limits: () => limitsOf([["α moves", this.state?.balance.alpha], ["γ shuffles", this.state?.balance.gamma]]),
+      curves: () => (!this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.cov, area: true }]),
+      limits: () =>
+        limitsOf([
+          ["α moves", this.state?.balance.alpha],
+          ["γ shuffles", this.state?.balance.gamma],
+        ]),
     });
   }
 
@@ -55,21 +75,25 @@ export class Measurements {
       format: rate,
       least: 1,
       value: () => rate(this.curves?.notifications.last),
-      curves: () => !this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.notifications, area: true }],
+      curves: () =>
+        !this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.notifications, area: true }],
     });
   }
 
   delivery() {
     return new Chart({
       title: "Delivery",
-      hint: "From a result being there to it being sent. p50: half of them, over all brokers; p95: of the slowest broker.",
+      hint: "From a result being there to it being sent. p50: half of them, of all brokers; p95: of the slowest broker.",
       format: duration,
       least: 0.01,
       value: () => duration(this.curves?.p95.last),
-      curves: () => !this.state ? [] : [
-        { label: "p50", colour: "var(--accent)", series: this.curves.p50, named: true },
-        { label: "p95", colour: "var(--warn)", series: this.curves.p95, dashed: true, named: true },
-      ],
+      curves: () =>
+        !this.state
+          ? []
+          : [
+              { label: "p50", colour: "var(--accent)", series: this.curves.p50, named: true },
+              { label: "p95", colour: "var(--warn)", series: this.curves.p95, dashed: true, named: true },
+            ],
     });
   }
 }
@@ -77,6 +101,7 @@ export class Measurements {
 /** Limits of 0 are no limits; two of the same value are one line. */
 function limitsOf(pairs) {
   const limits = /** @type {Map<number, string>} */ (new Map());
-  for (const [label, value] of pairs) if (value > 0) limits.set(value, limits.has(value) ? `${limits.get(value)}, ${label}` : label);
+  for (const [label, value] of pairs)
+    if (value > 0) limits.set(value, limits.has(value) ? `${limits.get(value)}, ${label}` : label);
   return [...limits].map(([value, label]) => ({ label, value }));
 }

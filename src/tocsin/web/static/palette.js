@@ -1,6 +1,19 @@
 // The page's colours for canvases, which know no CSS variables: read from theme.css in whichever theme is on.
 
-const NAMES = ["map", "surface", "ink", "muted", "line", "edge", "street", "accent", "alarm", "warn", "shelter", "nobody"];
+const NAMES = [
+  "map",
+  "surface",
+  "ink",
+  "muted",
+  "line",
+  "edge",
+  "street",
+  "accent",
+  "alarm",
+  "warn",
+  "shelter",
+  "nobody",
+];
 export const BROKER_COLOURS = 8;
 
 /** @typedef {{brokers: string[], bytes: Uint8Array[]} & Record<string, string>} Palette */

@@ -1,4 +1,4 @@
-// A form for a channel's declared parameters: a field per parameter by its type, places from the map, and back to values.
+// A form for a channel's declared parameters: a field for each by its type, places from the map, and back to values.
 
 import { field, h } from "./dom.js";
 
@@ -8,21 +8,35 @@ const PLACE_DECIMALS = 5;
 /** What a person most likely wants where nothing says otherwise. */
 const GUESSES = /** @type {Record<string, string>} */ ({ radius_m: "1000", kind: "fire", event: "fire", type: "fire" });
 
-/** @param {{name: string, type: string}[]} parameters @param {{user: () => string, pick: () => Promise<{lat: number, lon: number}|null>}} from */
+/**
+ * @param {{name: string, type: string}[]} parameters
+ * @param {{user: () => string, pick: () => Promise<{lat: number, lon: number}|null>}} from
+ */
 export function fieldsFor(parameters, from) {
   const fields = parameters.map((parameter) => input(parameter, from));
   const inputs = Object.fromEntries(fields.map((one) => [one.name, one]));
   const places = parameters.map((one) => one.name).filter((name) => /(^|_)lat$/.test(name) && inputs[lonOf(name)]);
-  const buttons = places.map((name) => h("div", { class: "field" }, h("button", {
-    type: "button", class: "pick-place",
-    onclick: async () => {
-      const place = await from.pick();
-      if (!place) return;
-      inputs[name].value = place.lat.toFixed(PLACE_DECIMALS);
-      inputs[lonOf(name)].value = place.lon.toFixed(PLACE_DECIMALS);
-      inputs[name].focus();
-    },
-  }, "Pick on the map")));
+  const buttons = places.map((name) =>
+    h(
+      "div",
+      { class: "field" },
+      h(
+        "button",
+        {
+          type: "button",
+          class: "pick-place",
+          onclick: async () => {
+            const place = await from.pick();
+            if (!place) return;
+            inputs[name].value = place.lat.toFixed(PLACE_DECIMALS);
+            inputs[lonOf(name)].value = place.lon.toFixed(PLACE_DECIMALS);
+            inputs[name].focus();
+          },
+        },
+        "Pick on the map",
+      ),
+    ),
+  );
   if (!parameters.length) return [h("p", { class: "quiet full" }, "This channel has no parameters.")];
   return [...fields.map((one) => field(one.name.replaceAll("_", " "), one)), ...buttons];
 }
@@ -32,7 +46,8 @@ const lonOf = (name) => name.replace(/lat$/, "lon");
 function input({ name, type }, from) {
   const props = { name, id: `parameter-${name}`, required: true, autocomplete: "off" };
   let made;
-  if (type === "BOOLEAN") made = h("select", props, h("option", { value: "true" }, "yes"), h("option", { value: "false" }, "no"));
+  if (type === "BOOLEAN")
+    made = h("select", props, h("option", { value: "true" }, "yes"), h("option", { value: "false" }, "no"));
   else if (WHOLE.has(type)) made = h("input", { ...props, type: "number", step: 1 });
   else if (REAL.has(type)) made = h("input", { ...props, type: "number", step: "any" });
   else if (type === "DATE") made = h("input", { ...props, type: "date" });
@@ -45,11 +60,13 @@ function input({ name, type }, from) {
 
 /** The values as JSON: numbers as numbers, times with their zone. */
 export function valuesOf(form, parameters) {
-  return Object.fromEntries(parameters.map(({ name, type }) => {
-    const text = form.querySelector(`[name="${CSS.escape(name)}"]`).value;
-    if (type === "BOOLEAN") return [name, text === "true"];
-    if (WHOLE.has(type) || REAL.has(type)) return [name, Number(text)];
-    if (type === "TIMESTAMP") return [name, new Date(text).toISOString()];
-    return [name, text];
-  }));
+  return Object.fromEntries(
+    parameters.map(({ name, type }) => {
+      const text = form.querySelector(`[name="${CSS.escape(name)}"]`).value;
+      if (type === "BOOLEAN") return [name, text === "true"];
+      if (WHOLE.has(type) || REAL.has(type)) return [name, Number(text)];
+      if (type === "TIMESTAMP") return [name, new Date(text).toISOString()];
+      return [name, text];
+    }),
+  );
 }

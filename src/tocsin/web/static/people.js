@@ -14,7 +14,11 @@ export class People {
   }
 
   grow(capacity) {
-    const longer = (Type, old) => { const array = new Type(capacity); if (old) array.set(old); return array; };
+    const longer = (Type, old) => {
+      const array = new Type(capacity);
+      if (old) array.set(old);
+      return array;
+    };
     this.lat = longer(Float64Array, this.lat);
     this.lon = longer(Float64Array, this.lon);
     this.fromLat = longer(Float64Array, this.fromLat);
@@ -37,7 +41,9 @@ export class People {
   }
 
   /** @param {string} name @param {number} index the broker's, or -1 for none */
-  serve(name, index) { this.broker[this.slot(name)] = index; }
+  serve(name, index) {
+    this.broker[this.slot(name)] = index;
+  }
 
   /** A new place; between two places a person glides for a second. */
   place(name, lat, lon, nowMs) {
@@ -79,7 +85,10 @@ export class People {
     for (let slot = 0; slot < this.size; slot += 1) {
       if (!this.shown[slot]) continue;
       const away = distance(this.lat[slot], this.lon[slot]);
-      if (away < within) { within = away; best = slot; }
+      if (away < within) {
+        within = away;
+        best = slot;
+      }
     }
     return best;
   }

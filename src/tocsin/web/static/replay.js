@@ -28,14 +28,42 @@ export class Replay {
     document.body.classList.add("replay");
     const bar = byId("timeline");
     const { from_s, to_s } = this.told;
-    this.button = h("button", { type: "button", id: "play", onclick: () => this.change({ playing: !this.told.playing }) });
-    this.range = h("input", { type: "range", id: "seek", min: from_s, max: to_s, step: "any", "aria-label": "Time in the recording" });
+    this.button = h("button", {
+      type: "button",
+      id: "play",
+      onclick: () => this.change({ playing: !this.told.playing }),
+    });
+    this.range = h("input", {
+      type: "range",
+      id: "seek",
+      min: from_s,
+      max: to_s,
+      step: "any",
+      "aria-label": "Time in the recording",
+    });
     this.output = h("output", { for: "seek" });
     const speeds = [...new Set([...SPEEDS, this.told.speed])].sort((a, b) => a - b);
-    this.speed = h("select", { id: "speed", "aria-label": "Speed", onchange: () => this.change({ speed: Number(this.speed.value) }) }, ...speeds.map((one) => h("option", { value: one }, `${one}×`)));
-    this.range.addEventListener("input", () => { this.seeking = true; setText(this.output, time(Number(this.range.value))); });
-    this.range.addEventListener("change", () => this.change({ at_s: Number(this.range.value) }).finally(() => { this.seeking = false; }));
-    bar.replaceChildren(this.button, this.range, this.output, h("span", { class: "quiet" }, `of ${time(to_s)}`), this.speed);
+    this.speed = h(
+      "select",
+      { id: "speed", "aria-label": "Speed", onchange: () => this.change({ speed: Number(this.speed.value) }) },
+      ...speeds.map((one) => h("option", { value: one }, `${one}×`)),
+    );
+    this.range.addEventListener("input", () => {
+      this.seeking = true;
+      setText(this.output, time(Number(this.range.value)));
+    });
+    this.range.addEventListener("change", () =>
+      this.change({ at_s: Number(this.range.value) }).finally(() => {
+        this.seeking = false;
+      }),
+    );
+    bar.replaceChildren(
+      this.button,
+      this.range,
+      this.output,
+      h("span", { class: "quiet" }, `of ${time(to_s)}`),
+      this.speed,
+    );
     bar.hidden = false;
     this.show(this.told.at_s);
   }

@@ -24,7 +24,9 @@ export class Series {
     }
   }
 
-  get last() { return this.values.length ? this.values[this.values.length - 1] : undefined; }
+  get last() {
+    return this.values.length ? this.values[this.values.length - 1] : undefined;
+  }
 
   /** Seconds between two points, on average over what is kept. */
   get step_s() {

@@ -1,6 +1,9 @@
-// A subscriber's session with a broker over its WebSocket (docs/clients.md, docs/brokers.md): login with cursors, results
-// once and in order, and moves from broker to broker make-before-break: the old connection goes on until the new broker
-// holds everything. The same protocol as tocsin.client; this one shows results as they come, so "received" is "handled".
+// A subscriber's session with a broker over its WebSocket (docs/clients.md, docs/brokers.md): login with cursors,
+// results once and in order, and moves from broker to broker make-before-break: the old connection goes on until the new
+// broker holds everything. The same protocol as tocsin.client; results are shown as they come, so what was received is
+// handled.
+
+import { Standings, writeCursor } from "./standings.js";
 
 const OPEN_MS = 10_000;
 const FADE_MS = 5_000;
@@ -8,18 +11,8 @@ const ACK_MS = 1_000;
 const LONGEST_MS = 30_000;
 const FINAL = new Set(["replaced", "bad_request", "forbidden", "too_large"]);
 
-/** @param {string} text `epoch-offset` */
-export function parseCursor(text) {
-  const [epoch, offset] = String(text).split("-").map(Number);
-  return Number.isFinite(epoch) && Number.isFinite(offset) ? { epoch, offset } : null;
-}
-/** Negative if a lies before b. */
-export const compare = (a, b) => a.epoch - b.epoch || a.offset - b.offset;
-const write = (cursor) => `${cursor.epoch}-${cursor.offset}`;
-
 /**
  * @typedef {{broker: string, address: string, token: string}} Place
- * @typedef {{subscription: string, channel: string, parameters: any, received: {epoch: number, offset: number}, told: string}} Standing
  * @typedef {{result: (message: any) => void, gap: (message: any) => void, changed: () => void}} Listener
  */
 
@@ -28,7 +21,7 @@ export class Session {
   constructor(locate, listener) {
     this.locate = locate;
     this.listener = listener;
-    /** @type {Map<string, Standing>} */ this.standings = new Map();
+    this.standings = new Standings();
     this.serving = /** @type {any} */ (null);
     this.coming = /** @type {any} */ (null);
     this.fading = /** @type {any} */ (null);
@@ -40,7 +33,9 @@ export class Session {
     this.acks = setInterval(() => this.acknowledge(), ACK_MS);
   }
 
-  get broker() { return this.serving?.place.broker ?? ""; }
+  get broker() {
+    return this.serving?.place.broker ?? "";
+  }
 
   async find(avoid = null) {
     if (this.ended) return;
@@ -58,7 +53,10 @@ export class Session {
     if (this.ended) return;
     this.trouble = reason;
     this.failures += 1;
-    const waitMs = Math.max((atLeast_s ?? 0) * 1000, Math.random() * Math.min(LONGEST_MS, 500 * 2 ** (this.failures - 1)));
+    const waitMs = Math.max(
+      (atLeast_s ?? 0) * 1000,
+      Math.random() * Math.min(LONGEST_MS, 500 * 2 ** (this.failures - 1)),
+    );
     setTimeout(() => this.find(avoid), waitMs);
     this.listener.changed();
   }
@@ -76,17 +74,27 @@ export class Session {
     this.listener.changed();
   }
 
-  // -- connections -----------------------------------------------------------------------------------------------------
+  // -- connections --
 
   /** @param {Place} place */
   open(place, withinMs = OPEN_MS) {
     const socket = new WebSocket(sessionAddress(place.address), ["tocsin.json"]);
-    const line = { socket, place, live: false, closing: null, asked: new Map(), began: new Map(), holds: new Set(), progressMs: 0, timer: 0 };
+    const line = {
+      socket,
+      place,
+      live: false,
+      closing: null,
+      asked: new Map(),
+      began: new Map(),
+      holds: new Set(),
+      progressMs: 0,
+      timer: 0,
+    };
     this.coming = line;
     line.timer = setTimeout(() => this.lost(line, "it did not answer in time"), withinMs);
     socket.onopen = () => {
-      const resume = Object.fromEntries([...this.standings.values()].map((one) => [one.subscription, write(one.received)]));
-      for (const one of this.standings.values()) line.began.set(one.subscription, one.received);
+      const resume = this.standings.cursors();
+      line.began = this.standings.begun();
       this.send(line, { op: "login", token: place.token, resume });
     };
     socket.onmessage = (event) => {
@@ -111,13 +119,15 @@ export class Session {
     if (this.serving === line) this.serving = null;
     if (this.coming === line) this.coming = null;
     if (this.fading === line) this.fading = null;
-    for (const { reject } of line.asked.values()) reject?.(new Error("the connection ended before the broker answered"));
+    for (const { reject } of line.asked.values())
+      reject?.(new Error("the connection ended before the broker answered"));
   }
 
   lost(line, reason) {
     this.drop(line);
     if (this.ended || this.serving || this.coming) return this.listener.changed();
-    if (this.fading) { // the broker we moved to is gone before the one we left: go on there
+    if (this.fading) {
+      // the broker we moved to is gone before the one we left: go on there
       this.serving = this.fading;
       this.fading = null;
       return this.listener.changed();
@@ -132,17 +142,26 @@ export class Session {
     if (line.socket.readyState === WebSocket.OPEN) line.socket.send(JSON.stringify({ ...request, id }));
   }
 
-  // -- messages --------------------------------------------------------------------------------------------------------
+  // -- messages --
 
   received(line, message) {
     switch (message.type) {
-      case "result": return this.result(message);
-      case "gap": return this.gap(line, message);
-      case "progress": return this.progress(line, message);
-      case "move": return this.move(message);
-      case "closing": line.closing = message; return;
-      case "logged_in": return this.loggedIn(line, message);
-      case "refused": if (!line.live) line.closing = line.closing ?? message; break;
+      case "result":
+        return this.tell("result", this.standings.result(message));
+      case "gap":
+        return this.tell("gap", this.standings.gap(message, line.began.get(message.subscription)));
+      case "progress":
+        return this.standings.progress(message.channels, line.holds);
+      case "move":
+        return this.move(message);
+      case "closing":
+        line.closing = message;
+        return;
+      case "logged_in":
+        return this.loggedIn(line, message);
+      case "refused":
+        if (!line.live) line.closing = line.closing ?? message;
+        break;
     }
     const answer = line.asked.get(message.id);
     if (!answer) return;
@@ -163,64 +182,54 @@ export class Session {
     this.serving = line;
     this.heard(line);
     for (const held of message.subscriptions) this.hold(line, held);
-    const missing = [...this.standings.values()].filter((one) => !line.holds.has(one.subscription));
-    const resumed = missing.map((one) => this.ask({ op: "subscribe", channel: one.channel, parameters: one.parameters, after: write(one.received) })
-      .then((said) => this.hold(line, said.held), (error) => this.resumeFailed(one, error)));
+    const missing = this.standings.all().filter((one) => !line.holds.has(one.subscription));
+    const resumed = missing.map((one) =>
+      this.ask({
+        op: "subscribe",
+        channel: one.channel,
+        parameters: one.parameters,
+        after: writeCursor(one.received),
+      }).then(
+        (said) => this.hold(line, said.held),
+        (error) => this.resumeFailed(one, error),
+      ),
+    );
     // Make before break: only when the new broker holds everything is the old one left.
     const old = this.fading;
-    if (old) Promise.race([Promise.all(resumed), new Promise((resolve) => setTimeout(resolve, FADE_MS))]).then(() => { if (this.fading === old) this.drop(old); });
-    this.listener.changed();
-  }
-
-  resumeFailed(standing, error) {
-    if (!this.serving) return; // asked again with the next login
-    this.standings.delete(standing.subscription);
-    this.trouble = `${standing.channel}: ${error.message}`;
+    if (old)
+      Promise.race([Promise.all(resumed), new Promise((resolve) => setTimeout(resolve, FADE_MS))]).then(() => {
+        if (this.fading === old) this.drop(old);
+      });
     this.listener.changed();
   }
 
   hold(line, held) {
     line.holds.add(held.subscription);
-    const cursor = parseCursor(held.cursor);
-    const known = this.standings.get(held.subscription);
-    if (known) Object.assign(known, { channel: held.channel, parameters: held.parameters });
-    else if (cursor) this.standings.set(held.subscription, { subscription: held.subscription, channel: held.channel, parameters: held.parameters, received: cursor, told: "" });
+    this.standings.hold(held);
   }
 
-  /** At least once from the brokers, once to the person: what lies before the cursor was here already. */
-  result(message) {
-    const cursor = parseCursor(message.cursor);
-    const standing = this.standings.get(message.subscription);
-    if (!cursor || !standing || compare(cursor, standing.received) <= 0) return;
-    standing.received = cursor;
-    this.listener.result({ ...message, parameters: standing.parameters });
+  /** What is new is told; null was here already. */
+  tell(kind, message) {
+    if (message) this.listener[kind](message);
   }
 
-  /** Results before this place will not come. If it lies before where we asked to begin, our memory is of another life. */
-  gap(line, message) {
-    const cursor = parseCursor(message.cursor);
-    const standing = this.standings.get(message.subscription);
-    if (!cursor || !standing) return;
-    const began = line.began.get(message.subscription);
-    if (!(began && compare(cursor, began) < 0) && compare(cursor, standing.received) <= 0) return;
-    standing.received = cursor;
-    this.listener.gap({ ...message, channel: standing.channel });
-  }
-
-  progress(line, message) {
-    for (const standing of this.standings.values()) {
-      const cursor = line.holds.has(standing.subscription) ? parseCursor(message.channels[standing.channel] ?? "") : null;
-      if (cursor && cursor.epoch === standing.received.epoch && compare(cursor, standing.received) > 0) standing.received = cursor;
-    }
+  resumeFailed(standing, error) {
+    if (!this.serving) return; // asked again with the next login
+    this.standings.forget(standing.subscription);
+    this.trouble = `${standing.channel}: ${error.message}`;
+    this.listener.changed();
   }
 
   /** Another broker is ready for us: connect there; the latest invitation counts. */
   move(message) {
     if (this.coming) this.drop(this.coming);
-    this.open({ broker: message.broker, address: message.address, token: message.token }, Math.min(OPEN_MS, message.deadline_s * 1000));
+    this.open(
+      { broker: message.broker, address: message.address, token: message.token },
+      Math.min(OPEN_MS, message.deadline_s * 1000),
+    );
   }
 
-  // -- wishes ----------------------------------------------------------------------------------------------------------
+  // -- wishes --
 
   /** @returns {Promise<any>} */
   ask(request) {
@@ -239,16 +248,14 @@ export class Session {
 
   async unsubscribe(subscription) {
     await this.ask({ op: "unsubscribe", subscription });
-    this.standings.delete(subscription);
+    this.standings.forget(subscription);
     this.listener.changed();
   }
 
   acknowledge() {
     if (!this.serving) return;
-    const fresh = [...this.standings.values()].filter((one) => one.told !== write(one.received));
-    if (!fresh.length) return;
-    for (const one of fresh) one.told = write(one.received);
-    this.send(this.serving, { op: "ack", cursors: Object.fromEntries(fresh.map((one) => [one.subscription, one.told])) });
+    const cursors = this.standings.news();
+    if (Object.keys(cursors).length) this.send(this.serving, { op: "ack", cursors });
   }
 }
 

@@ -2,26 +2,22 @@
 // rows, and `nowMs` (for what glides and fades) from whoever calls. It changes the state it is given, because a second
 // brings thousands of positions; the same rows on a fresh state always give the same state.
 //
-// The rows are those of docs/dashboard.md; a kind that is not known here is passed over, so an older page can watch a
+// The rows are those of docs/watching.md; a kind that is not known here is passed over, so an older page can watch a
 // newer coordinator.
 
+import { note } from "./entries.js";
 import { People } from "./people.js";
 import { Series } from "./series.js";
 
-const FEED = 250;
 const EVENTS = 400;
 const ARCS = 80;
-/** Moves of the same kind between the same two brokers within this time are one entry of the feed. */
-const TOGETHER_S = 3;
 /** A picture that follows the last row by less than this continues the curves; one further off begins anew. */
 const CONTINUES_S = 300;
 
 /**
  * @typedef {Record<string, any>} Row
  * @typedef {{id: string, index: number, lat?: number, lon?: number, address: string, capacity: number, state: string,
- *   accepting: boolean, subscribers: number, load: number|undefined, sample: Record<string, any>, loads: Series}} Broker
- * @typedef {{key: number, kind: string, time_s: number, count: number, subscriber?: string, source?: string,
- *   target?: string, broker?: string, note: string, detail: Record<string, any>}} Entry
+ *   accepting: boolean, subscribers: number, load?: number, sample: Record<string, any>, loads: Series}} Broker
  */
 
 export function empty() {
@@ -35,9 +31,15 @@ export function empty() {
     people: new People(),
     events: /** @type {Row[]} */ ([]),
     arcs: /** @type {Row[]} */ ([]),
-    feed: /** @type {Entry[]} */ ([]),
+    feed: /** @type {import("./entries.js").Entry[]} */ ([]),
     balance: /** @type {Record<string, any>} */ ({}),
-    curves: { cov: new Series(), mean: new Series(), notifications: new Series(), p50: new Series(), p95: new Series() },
+    curves: {
+      cov: new Series(),
+      mean: new Series(),
+      notifications: new Series(),
+      p50: new Series(),
+      p95: new Series(),
+    },
     channels: /** @type {Map<string, Record<string, any>>} */ (new Map()),
     cluster: /** @type {Record<string, any>|null} */ (null),
     joined: 0,
@@ -53,13 +55,18 @@ export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} 
   const start_s = rows.reduce((latest, row) => Math.max(latest, row.time_s ?? 0), 0);
   const continues = before !== null && start_s >= before.time_s && start_s - before.time_s <= CONTINUES_S;
   if (before !== null) {
-    state.changes = { ground: before.changes.ground + 1, feed: before.changes.feed + 1, channels: before.changes.channels + 1 };
+    state.changes = {
+      ground: before.changes.ground + 1,
+      feed: before.changes.feed + 1,
+      channels: before.changes.channels + 1,
+    };
     // Brokers keep their colours; they are "gone" until the picture says otherwise.
     for (const old of before.brokers.values()) {
       state.brokers.set(old.id, { ...old, state: "gone", loads: continues ? old.loads : new Series() });
     }
   }
-  if (before !== null && continues) Object.assign(state, { curves: before.curves, feed: before.feed, emergencies: before.emergencies });
+  if (before !== null && continues)
+    Object.assign(state, { curves: before.curves, feed: before.feed, emergencies: before.emergencies });
   const { feed, emergencies } = state;
   state.feed = [];
   state.time_s = start_s;
@@ -86,8 +93,14 @@ export function apply(/** @type {State} */ state, /** @type {Row[]} */ rows, /**
 }
 
 const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: number) => void>} */ ({
-  street(state, row) { state.streets.push(row.detail?.line ?? []); state.changes.ground += 1; },
-  place(state, row) { state.places.push(row); state.changes.ground += 1; },
+  street(state, row) {
+    state.streets.push(row.detail?.line ?? []);
+    state.changes.ground += 1;
+  },
+  place(state, row) {
+    state.places.push(row);
+    state.changes.ground += 1;
+  },
   broker(state, row) {
     const broker = known(state, row.broker);
     broker.lat = row.lat ?? undefined;
@@ -103,20 +116,37 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     broker.loads.add(row.time_s, row.load_bytes_per_s);
   },
   balance(state, row) {
-    state.balance = { ...row.detail, cov: row.cov, mean_bytes_per_s: row.load_bytes_per_s, subscribers: row.subscribers, moves: row.moves };
+    state.balance = {
+      ...row.detail,
+      cov: row.cov,
+      mean_bytes_per_s: row.load_bytes_per_s,
+      subscribers: row.subscribers,
+      moves: row.moves,
+    };
     state.curves.cov.add(row.time_s, row.cov);
     state.curves.mean.add(row.time_s, row.load_bytes_per_s);
   },
-  plan(state, row) { note(state, "plan", row, { detail: { ...row.detail, cov: row.cov, moves: row.moves } }); },
-  join(state, row) { state.people.serve(row.subscriber, row.broker ? known(state, row.broker).index : -1); state.joined += 1; },
-  leave(state, row) { state.people.leave(row.subscriber); },
+  plan(state, row) {
+    note(state, "plan", row, { detail: { ...row.detail, cov: row.cov, moves: row.moves } });
+  },
+  join(state, row) {
+    state.people.serve(row.subscriber, row.broker ? known(state, row.broker).index : -1);
+    state.joined += 1;
+  },
+  leave(state, row) {
+    state.people.leave(row.subscriber);
+  },
   move(state, row, nowMs) {
     note(state, "move", row, { source: row.broker, target: row.target });
     state.arcs.push({ source: row.broker, target: row.target, bornMs: nowMs });
     if (state.arcs.length > ARCS) state.arcs.shift();
   },
-  moved(state, row) { state.people.serve(row.subscriber, known(state, row.target).index); },
-  "move-failed"(state, row) { note(state, "move-failed", row, { source: row.broker, target: row.target }); },
+  moved(state, row) {
+    state.people.serve(row.subscriber, known(state, row.target).index);
+  },
+  "move-failed"(state, row) {
+    note(state, "move-failed", row, { source: row.broker, target: row.target });
+  },
   failover(state, row) {
     state.people.serve(row.subscriber, row.target ? known(state, row.target).index : -1);
     note(state, "failover", row, { target: row.target });
@@ -131,7 +161,9 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.changes.ground += 1;
     note(state, "broker-back", row, { broker: row.broker });
   },
-  position(state, row, nowMs) { state.people.place(row.subscriber, row.lat, row.lon, nowMs); },
+  position(state, row, nowMs) {
+    state.people.place(row.subscriber, row.lat, row.lon, nowMs);
+  },
   event(state, row, nowMs) {
     state.events.push({ ...row, bornMs: nowMs - 1000 * (state.time_s - row.time_s) });
     state.emergencies += 1;
@@ -142,7 +174,10 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     else state.channels.set(row.channel, row.detail ?? {});
     state.changes.channels += 1;
   },
-  cluster(state, row) { state.cluster = row.detail ?? null; state.changes.channels += 1; },
+  cluster(state, row) {
+    state.cluster = row.detail ?? null;
+    state.changes.channels += 1;
+  },
 });
 
 const byName = (a, b) => a.localeCompare(b, "en", { numeric: true });
@@ -151,24 +186,21 @@ const byName = (a, b) => a.localeCompare(b, "en", { numeric: true });
 function known(state, id) {
   let broker = state.brokers.get(id);
   if (!broker) {
-    broker = { id, index: state.brokers.size, address: "", capacity: 1, state: "alive", accepting: true, subscribers: 0, load: undefined, sample: {}, loads: new Series() };
+    broker = {
+      id,
+      index: state.brokers.size,
+      address: "",
+      capacity: 1,
+      state: "alive",
+      accepting: true,
+      subscribers: 0,
+      load: undefined,
+      sample: {},
+      loads: new Series(),
+    };
     state.brokers.set(id, broker);
   }
   return broker;
-}
-
-/** An entry of the feed, or one more of the entry that says the same. */
-function note(state, kind, row, more) {
-  state.changes.feed += 1;
-  for (const entry of state.feed.slice(0, 12)) {
-    if (row.time_s - entry.time_s > TOGETHER_S || kind === "plan") break;
-    if (entry.kind === kind && entry.source === more.source && entry.target === more.target && entry.broker === more.broker) {
-      entry.count += 1;
-      return;
-    }
-  }
-  state.feed.unshift({ key: state.changes.feed, kind, time_s: row.time_s, count: 1, subscriber: row.subscriber, note: row.note ?? "", detail: {}, ...more });
-  if (state.feed.length > FEED) state.feed.pop();
 }
 
 /** The network's own curves, from the last sample of each broker that serves. */

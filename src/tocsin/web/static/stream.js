@@ -1,5 +1,5 @@
 // Reading GET /v1/watch: server-sent events over fetch, because EventSource cannot send a token. Reconnects with
-// growing, jittered waits; a silent connection counts as a lost one (`tick` rows come every second, so silence is a stall).
+// growing, jittered waits; a silent connection counts as lost (`tick` rows come every second, so silence is a stall).
 
 const SHORTEST_MS = 500;
 const LONGEST_MS = 20_000;
@@ -75,11 +75,16 @@ export class Stream {
     let silence;
     const heard = () => {
       clearTimeout(silence);
-      if (Number.isFinite(this.silentMs)) silence = setTimeout(() => abort.abort(new Error("nothing was heard for a while")), this.silentMs);
+      if (Number.isFinite(this.silentMs))
+        silence = setTimeout(() => abort.abort(new Error("nothing was heard for a while")), this.silentMs);
     };
     try {
       heard();
-      const response = await fetch("/v1/watch", { headers: { Accept: "text/event-stream", ...this.headers() }, signal: abort.signal, cache: "no-store" });
+      const response = await fetch("/v1/watch", {
+        headers: { Accept: "text/event-stream", ...this.headers() },
+        signal: abort.signal,
+        cache: "no-store",
+      });
       if (response.status === 401 || response.status === 403) {
         const said = await response.json().catch(() => ({}));
         this.running = false;

@@ -27,7 +27,8 @@ const paths = /** @type {Map<string, Path2D>} */ (new Map());
 
 /** The name of a kind's shape: by what the word means, else always the same one for the same word. */
 export function shapeOf(kind) {
-  for (const [meaning, shape] of MEANINGS) if (/** @type {RegExp} */ (meaning).test(kind)) return /** @type {string} */ (shape);
+  for (const [meaning, shape] of MEANINGS)
+    if (/** @type {RegExp} */ (meaning).test(kind)) return /** @type {string} */ (shape);
   let sum = 0;
   for (const letter of kind) sum = (sum * 31 + letter.charCodeAt(0)) % 9973;
   return OTHERS[sum % OTHERS.length];
@@ -43,4 +44,8 @@ export function pathOf(shape) {
 }
 
 export const HOUSE = "M0,-9L9,-1H6.500V8H2V2.500H-2V8H-6.500V-1H-9Z";
-export const housePath = () => { const known = paths.get("house") ?? new Path2D(HOUSE); paths.set("house", known); return known; };
+export const housePath = () => {
+  const known = paths.get("house") ?? new Path2D(HOUSE);
+  paths.set("house", known);
+  return known;
+};

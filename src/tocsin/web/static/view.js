@@ -1,5 +1,5 @@
-// What part of the world the map shows: degrees to pixels and back. Equirectangular around the middle of the city, which
-// is exact enough for anything a city's size. No canvas here.
+// What part of the world the map shows: degrees to pixels and back. Equirectangular around the middle of the city,
+// which is exact enough for anything a city's size. No canvas here.
 
 const LEAST_DEGREES = 0.002;
 
@@ -15,10 +15,18 @@ export class View {
     this.moved = false; // a person has moved it: do not fit it again
   }
 
-  sx(lon) { return (lon * this.shrink - this.x) * this.scale + this.width / 2; }
-  sy(lat) { return (-lat - this.y) * this.scale + this.height / 2; }
-  lon(sx) { return ((sx - this.width / 2) / this.scale + this.x) / this.shrink; }
-  lat(sy) { return -((sy - this.height / 2) / this.scale + this.y); }
+  sx(lon) {
+    return (lon * this.shrink - this.x) * this.scale + this.width / 2;
+  }
+  sy(lat) {
+    return (-lat - this.y) * this.scale + this.height / 2;
+  }
+  lon(sx) {
+    return ((sx - this.width / 2) / this.scale + this.x) / this.shrink;
+  }
+  lat(sy) {
+    return -((sy - this.height / 2) / this.scale + this.y);
+  }
 
   /** @param {{south: number, north: number, west: number, east: number}} bounds */
   fit(bounds) {

@@ -1,12 +1,21 @@
-// Areas of brokers: the part of a rectangle that is nearer to one point than to any other. Half-plane clipping, n² steps
-// for n brokers, which is nothing for the dozens of brokers a map can show.
+// Areas of brokers: the part of a rectangle that is nearer to one point than to any other. Half-plane clipping: n²
+// steps for n brokers, which is nothing for the dozens of brokers a map can show.
 
 /** @typedef {[number, number]} Point */
 
-/** @param {Point[]} sites @param {[number, number, number, number]} box x0 y0 x1 y1 @returns {Point[][]} one cell a site */
+/**
+ * @param {Point[]} sites
+ * @param {[number, number, number, number]} box x0 y0 x1 y1
+ * @returns {Point[][]} one cell a site
+ */
 export function cells(sites, [x0, y0, x1, y1]) {
   return sites.map((site, index) => {
-    let cell = /** @type {Point[]} */ ([[x0, y0], [x1, y0], [x1, y1], [x0, y1]]);
+    let cell = /** @type {Point[]} */ ([
+      [x0, y0],
+      [x1, y0],
+      [x1, y1],
+      [x0, y1],
+    ]);
     for (let other = 0; other < sites.length && cell.length; other += 1) {
       const [ox, oy] = sites[other];
       if (other === index) continue;

@@ -32,7 +32,7 @@ PICTURES: dict[str, dict[str, Any]] = {
     "dashboard-phone": {**PHONE, "color_scheme": "light"},
 }
 LEAD = 0.2
-"""Share of the trace that is played, fast, before a picture is taken: curves need a past, the feed something to tell."""
+"""Share of the trace that is played, fast, before a picture is taken: curves need a past, the feed things to tell."""
 LEAD_S = 24.0
 
 

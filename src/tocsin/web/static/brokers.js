@@ -28,15 +28,7 @@ export class BrokerList {
     for (const { loads } of brokers)
       for (let i = loads.from(span.from_s); i < loads.values.length; i += 1) most = Math.max(most, loads.values[i]);
     for (const broker of brokers) this.fill(broker, mean, span, ceiling(most) * 1.08);
-    const { on, scheme, shuffle } = state.balance;
-    setText(
-      byId("brokers-note"),
-      on === undefined
-        ? ""
-        : on
-          ? `balancing by ${String(scheme).toUpperCase()} and ${String(shuffle).toUpperCase()}`
-          : "balancing is off",
-    );
+    setText(byId("brokers-note"), balancing(state.balance));
     if (nowMs - this.toldMs > TELL_MS) {
       this.toldMs = nowMs;
       setText(byId("map-text"), summary(state, brokers));
@@ -88,6 +80,13 @@ export class BrokerList {
     setText(row.sent, rate(broker.sample.notifications_per_s));
     setText(row.p95, duration(broker.sample.delivery_s_p95 ?? undefined));
   }
+}
+
+/** How balancing is set; a recording may not say. */
+function balancing({ on, scheme, shuffle }) {
+  if (on === undefined || (on && !scheme)) return "";
+  const used = [scheme, shuffle].filter((one) => one && one !== "none").map((one) => one.toUpperCase());
+  return on && used.length ? `balancing by ${used.join(" and ")}` : "balancing is off";
 }
 
 /** What is unusual about a broker; "" if nothing is. */

@@ -34,7 +34,6 @@ export class ChannelList {
         failed && h("span", { class: "bad" }, " failed"),
       ),
       h("td", { class: "num" }, count(channel.subscriptions)),
-      h("td", { class: "optional" }, cadence(channel)),
       h("td", { class: "num" }, channel.last_started_s ? time(channel.last_started_s) : "–"),
       h("td", { class: "num" }, duration(channel.last_duration_s ?? undefined)),
       h("td", { class: "num" }, count(channel.last_results ?? undefined)),

@@ -3,7 +3,7 @@
 import { byId, h, s } from "./dom.js";
 import { HOUSE, outlineOf, shapeOf } from "./symbols.js";
 
-const MOST = 6;
+const MOST = 8;
 
 export class Legend {
   constructor() {

@@ -6,7 +6,9 @@ import { listed } from "./state.js";
 import { throughput } from "./format.js";
 
 export const EVENT_MS = 25_000;
-const APPEAR_MS = 900;
+const APPEAR_MS = 1_200;
+/** Symbols at a time; more would hide the city. */
+const SYMBOLS = 40;
 const ARC_MS = 1_600;
 const FONT = '600 12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif';
 const SMALL = FONT.replace("600 12px", "500 11px");
@@ -26,41 +28,55 @@ export function drawMarks(context, state, view, palette, ratio, nowMs, still, mo
 }
 
 export function radiusOf(severity) {
-  return 5.5 + 1.7 * Math.min(5, Math.max(1, Number(severity) || 2));
+  return 5 + 1.4 * Math.min(5, Math.max(1, Number(severity) || 2));
 }
 
+/**
+ * Emergencies, newest on top. Where several happened close together the newest has the symbol and the others are dots:
+ * a city that reports fifty a second stays readable.
+ */
 function drawEvents(context, state, view, palette, nowMs, still) {
+  const symbols = [];
   let alive = false;
-  for (const event of state.events) {
+  for (let i = state.events.length - 1; i >= 0; i -= 1) {
+    const event = state.events[i];
     const age = nowMs - event.bornMs;
     if (age > EVENT_MS) continue;
     alive = true;
-    const x = view.sx(event.lon);
-    const y = view.sy(event.lat);
-    const size = radiusOf(event.detail?.severity);
-    const alpha = still ? 0.9 : Math.min(1, 1.25 * (1 - age / EVENT_MS) + 0.1);
-    if (!still && age < APPEAR_MS * 2)
-      ring(
-        context,
-        x,
-        y,
-        size + 16 * (age / APPEAR_MS),
-        faded(palette.alarm, Math.max(0, 0.8 * (1 - age / (APPEAR_MS * 2)))),
-      );
-    context.save();
-    context.globalAlpha = alpha;
-    context.translate(x, y);
-    context.scale(size / 10, size / 10);
-    const path = pathOf(shapeOf(event.note ?? ""));
-    context.lineJoin = "round";
-    context.lineWidth = 40 / size;
-    context.strokeStyle = palette.surface;
-    context.stroke(path);
-    context.fillStyle = palette.alarm;
-    context.fill(path);
-    context.restore();
+    const one = { event, age, x: view.sx(event.lon), y: view.sy(event.lat), size: radiusOf(event.detail?.severity) };
+    const hidden = (other) => Math.hypot(one.x - other.x, one.y - other.y) < (one.size + other.size) * 0.9;
+    if (symbols.length >= SYMBOLS || symbols.some(hidden)) trace(context, one, palette);
+    else symbols.push(one);
+  }
+  for (const one of symbols.reverse()) {
+    if (!still && one.age < APPEAR_MS) {
+      const grown = one.age / APPEAR_MS;
+      ring(context, one.x, one.y, one.size + 14 * grown, faded(palette.alarm, 0.8 * (1 - grown)));
+    }
+    symbol(context, one, palette, still);
   }
   return alive;
+}
+
+/** What is left of an emergency under a newer one. */
+function trace(context, { x, y, age }, palette) {
+  context.fillStyle = faded(palette.alarm, 0.55 * (1 - age / EVENT_MS));
+  context.fillRect(x - 1.5, y - 1.5, 3, 3);
+}
+
+function symbol(context, { event, age, x, y, size }, palette, still) {
+  const path = pathOf(shapeOf(event.note ?? ""));
+  context.save();
+  context.globalAlpha = still ? 0.9 : Math.min(1, 1.25 * (1 - age / EVENT_MS) + 0.1);
+  context.translate(x, y);
+  context.scale(size / 10, size / 10);
+  context.lineJoin = "round";
+  context.lineWidth = 40 / size;
+  context.strokeStyle = palette.surface;
+  context.stroke(path);
+  context.fillStyle = palette.alarm;
+  context.fill(path);
+  context.restore();
 }
 
 function ring(context, x, y, radius, colour) {

@@ -70,11 +70,11 @@ export class Measurements {
 
   notifications() {
     return new Chart({
-      title: "Notifications/s",
+      title: "Notifications",
       hint: "Sent to subscribers by all brokers together.",
       format: rate,
       least: 1,
-      value: () => rate(this.curves?.notifications.last),
+      value: () => `${rate(this.curves?.notifications.last)}/s`,
       curves: () =>
         !this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.notifications, area: true }],
     });

@@ -9,6 +9,9 @@ const SHAPES = /** @type {Record<string, string>} */ ({
   bolt: "M3,-10L-7,2H-1L-3,10L7,-3H1Z",
   hexagon: "M-5,-9H5L10,0L5,9H-5L-10,0Z",
   square: "M-8,-8H8V8H-8Z",
+  bars: "M-9,-8.500H9V-4H-9ZM-9,-2.200H5V2.300H-9ZM-9,4.100H1V8.600H-9Z",
+  burst:
+    "M0,-10L2.200,-4.600L7.100,-7.100L4.600,-2.200L10,0L4.600,2.200L7.100,7.100L2.200,4.600L0,10L-2.200,4.600L-7.100,7.100L-4.600,2.200L-10,0L-4.600,-2.200L-7.100,-7.100L-2.200,-4.600Z",
   star: "M0,-10L2.900,-3.100L10,-3.100L4.200,1.500L6.200,9L0,4.600L-6.200,9L-4.200,1.500L-10,-3.100L-2.900,-3.100Z",
 });
 
@@ -18,8 +21,10 @@ const MEANINGS = [
   [/medic|injur|health|ambul/i, "cross"],
   [/crash|traffic|accident|collision|road/i, "diamond"],
   [/quake|earth|collapse|slide/i, "triangle"],
-  [/power|storm|tornado|wind|lightning|electric/i, "bolt"],
-  [/chem|gas|hazard|toxic|spill|explos/i, "hexagon"],
+  [/power|outage|lightning|electric/i, "bolt"],
+  [/storm|tornado|wind|hurricane/i, "bars"],
+  [/chem|gas|hazard|toxic|spill/i, "hexagon"],
+  [/explos|blast|bomb/i, "burst"],
   [/crime|shoot|police|robber|riot|attack/i, "star"],
 ];
 const OTHERS = ["square", "hexagon", "diamond", "triangle", "star", "bolt"];

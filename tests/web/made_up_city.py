@@ -18,9 +18,9 @@ _ALPHA, _GAMMA = 0.15, 0.5
 
 
 class MadeUpCity:
-    def __init__(self, people: int = 1_500, brokers: int = 4, seed: int = 7, start_s: float = 1_763_000_000.0) -> None:
+    def __init__(self, people: int = 1_500, brokers: int = 4, seed: int = 7) -> None:
         self.random = random.Random(seed)
-        self.now_s = start_s
+        self.now_s = 0.0
         self.brokers = [f"broker-{number + 1}" for number in range(brokers)]
         self.sites = [
             (_LAT + 0.022 * math.sin(2.4 * n + 0.4), _LON + 0.05 * math.cos(2.4 * n + 0.4)) for n in range(brokers)

@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from tests.web.city_server import STATIC
 from tocsin.policies.multistage import MIGRATIONS, NONE, SHUFFLES
 from tocsin.policies.placement import Placement
+from tocsin.web import PAGES
 
 Colour = tuple[float, float, float]
 _PAIR = re.compile(r"--([a-z0-9-]+): light-dark\(#([0-9a-f]{6}), #([0-9a-f]{6})\);")
@@ -52,7 +52,7 @@ _TO_LAB = np.array(
 
 def theme(name: str) -> dict[str, np.ndarray]:
     """The style sheet's colours as linear RGB."""
-    found = _PAIR.findall((STATIC / "theme.css").read_text(encoding="utf-8"))
+    found = _PAIR.findall((PAGES / "theme.css").read_text(encoding="utf-8"))
     return {variable: _linear((light, dark)[THEMES.index(name)]) for variable, light, dark in found}
 
 
@@ -99,14 +99,14 @@ def test_any_two_brokers_are_told_apart_by_everybody(name: str, eyes: str) -> No
 
 
 def test_every_colour_that_is_used_is_declared() -> None:
-    texts = "".join(path.read_text(encoding="utf-8") for path in STATIC.iterdir() if path.suffix in (".css", ".js"))
+    texts = "".join(path.read_text(encoding="utf-8") for path in PAGES.iterdir() if path.suffix in (".css", ".js"))
     used = set(re.findall(r"var\(--([a-z0-9-]+)\)", texts))
     declared = set(re.findall(r"--([a-z0-9-]+):", texts))
     assert used <= declared
 
 
 def test_no_file_makes_markup_of_data_or_names_another_host() -> None:
-    for path in STATIC.iterdir():
+    for path in PAGES.iterdir():
         text = path.read_text(encoding="utf-8")
         code = re.sub(r"//.*", "", text) if path.suffix == ".js" else text
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", code), path.name
@@ -117,7 +117,7 @@ def test_no_file_makes_markup_of_data_or_names_another_host() -> None:
 
 
 def test_the_page_offers_the_policies_that_there_are() -> None:
-    text = (STATIC / "controls_view.js").read_text(encoding="utf-8")
+    text = (PAGES / "controls_view.js").read_text(encoding="utf-8")
     offered = {
         name: re.findall(r'"([a-z-]+)"', values) for name, values in re.findall(r"const ([A-Z]+) = \[([^\]]*)\]", text)
     }

@@ -116,7 +116,7 @@ def test_nothing_overflows_on_a_phone_and_the_map_comes_first(browser: Browser, 
         assert phone.complaints == []
 
 
-def test_it_paints_within_a_second_and_nothing_jumps(browser: Browser, city: CityServer) -> None:
+def test_little_is_loaded_and_nothing_jumps_while_it_is(browser: Browser, city: CityServer) -> None:
     with tab(browser) as opened:
         opened.page.add_init_script("""globalThis.jumps = 0; new PerformanceObserver((list) => {
             for (const entry of list.getEntries()) globalThis.jumps += entry.value;

@@ -66,6 +66,15 @@ def test_seeking_shows_that_moment_and_its_dead_broker(replay: Tab, table: pa.Ta
     assert page.locator("#broker-table").get_by_text("dead").count() == 1
 
 
+def test_a_token_of_an_earlier_coordinator_does_not_hide_that_this_is_a_recording(replay: Tab) -> None:
+    page = replay.page
+    page.evaluate("() => sessionStorage.setItem('tocsin.token', 'of-another-time')")
+    page.reload()
+    page.get_by_label("Time in the recording").wait_for()
+    replay.until("state.brokers.size === 3")
+    assert not page.get_by_role("button", name="Controls").is_visible()
+
+
 def test_a_broker_of_a_recording_is_looked_at_but_not_drained(replay: Tab) -> None:
     page = replay.page
     page.locator("#broker-table button").first.click()

@@ -13,8 +13,8 @@ export class Legend {
   }
 
   show(state) {
-    for (const event of state.events) this.kinds.add(event.note ?? "event");
-    const kinds = [...this.kinds].slice(0, MOST);
+    for (const event of state.events) if (this.kinds.size < MOST) this.kinds.add(event.note ?? "event");
+    const kinds = [...this.kinds];
     const parts = [state.people.placed > 0, state.places.length > 0, ...kinds];
     if (parts.join() === this.drawn) return;
     this.drawn = parts.join();

@@ -112,6 +112,7 @@ const stream = new Stream(() => api.headers(), {
     byId("sign-out").hidden = isReplay || !api.token;
   },
   picture(rows) {
+    if (seen === null) recognise(rows);
     state = seen = fromPicture(seen, rows, now());
     show();
   },
@@ -173,12 +174,24 @@ byId("open-controls").addEventListener("click", () => controlsView.open());
 /** A token means a coordinator; without one this may be a recording, which needs none. */
 async function begin() {
   setStatus("", "Connecting");
-  if (!api.token) {
-    isReplay = await replay.find();
-    if (!isReplay) return signIn();
-    stream.silentMs = Infinity;
-  }
+  if (!api.token && !(await findReplay())) return signIn();
   stream.start();
+}
+
+/** This tab may have a token from a coordinator that ran here before: a picture of another time is a recording's. */
+function recognise(rows) {
+  const latest_s = rows.reduce((latest, row) => Math.max(latest, row.time_s), 0);
+  if (!isReplay && Math.abs(Date.now() / 1000 - latest_s) > 60) findReplay();
+}
+
+async function findReplay() {
+  isReplay = await replay.find();
+  if (isReplay) {
+    stream.silentMs = Infinity; // a recording that is paused says nothing
+    setStatus("replay", "Replay");
+    byId("sign-out").hidden = true;
+  }
+  return isReplay;
 }
 
 startTheme(byId("theme"), () => map.recolour());

@@ -15,7 +15,7 @@ const SHAPES = /** @type {Record<string, string>} */ ({
   star: "M0,-10L2.900,-3.100L10,-3.100L4.200,1.500L6.200,9L0,4.600L-6.200,9L-4.200,1.500L-10,-3.100L-2.900,-3.100Z",
 });
 
-const MEANINGS = [
+const MEANINGS = /** @type {[RegExp, string][]} */ ([
   [/fire|smoke|burn/i, "flame"],
   [/flood|water|rain|tsunami/i, "drop"],
   [/medic|injur|health|ambul/i, "cross"],
@@ -26,14 +26,25 @@ const MEANINGS = [
   [/chem|gas|hazard|toxic|spill/i, "hexagon"],
   [/explos|blast|bomb/i, "burst"],
   [/crime|shoot|police|robber|riot|attack/i, "star"],
-];
+]);
 const OTHERS = ["square", "hexagon", "diamond", "triangle", "star", "bolt"];
 const paths = /** @type {Map<string, Path2D>} */ (new Map());
 
+const KNOWN = 500;
+const shapes = /** @type {Map<string, string>} */ (new Map());
+
 /** The name of a kind's shape: by what the word means, else always the same one for the same word. */
 export function shapeOf(kind) {
-  for (const [meaning, shape] of MEANINGS)
-    if (/** @type {RegExp} */ (meaning).test(kind)) return /** @type {string} */ (shape);
+  let shape = shapes.get(kind);
+  if (shape === undefined) {
+    if (shapes.size > KNOWN) shapes.clear(); // a note may be any text
+    shapes.set(kind, (shape = found(kind)));
+  }
+  return shape;
+}
+
+function found(kind) {
+  for (const [meaning, shape] of MEANINGS) if (meaning.test(kind)) return shape;
   let sum = 0;
   for (const letter of kind) sum = (sum * 31 + letter.charCodeAt(0)) % 9973;
   return OTHERS[sum % OTHERS.length];

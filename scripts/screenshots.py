@@ -31,7 +31,7 @@ PICTURES: dict[str, dict[str, Any]] = {
     "dashboard-dark": {**DESK, "color_scheme": "dark"},
     "dashboard-phone": {**PHONE, "color_scheme": "light"},
 }
-LEAD = 0.2
+LEAD = 0.15
 """Share of the trace that is played, fast, before a picture is taken: curves need a past, the feed things to tell."""
 LEAD_S = 24.0
 
@@ -39,7 +39,7 @@ LEAD_S = 24.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", type=Path, default=ROOT / "out" / "demo" / "trace.parquet")
-    parser.add_argument("--at", type=float, default=0.6, help="where in the trace, from 0 to 1 (default: 0.6)")
+    parser.add_argument("--at", type=float, default=0.7, help="where in the trace, from 0 to 1 (default: 0.7)")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     wanted = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

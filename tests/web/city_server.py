@@ -1,6 +1,7 @@
 """Serves the real page with a made-up city behind it: GET /v1/watch and a broker's lists.
 
-For tests of the page alone: many people, broken streams, wrong tokens. The page comes as a coordinator serves it; the main browser tests run against a real network.
+For tests of the page alone: many people, broken streams, wrong tokens. The page comes as a coordinator serves it; the
+main browser tests run against a real network.
 """
 
 from __future__ import annotations

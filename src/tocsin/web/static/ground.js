@@ -23,7 +23,7 @@ function drawScale(context, view, palette) {
   const perPixel_m = METRES_PER_DEGREE / view.scale;
   const length_m =
     [5e4, 2e4, 1e4, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10].find((one) => one / perPixel_m <= 110) ?? 10;
-  const [x, y] = [view.width - 14, view.height - 12];
+  const [x, y] = [14 + length_m / perPixel_m, 24];
   context.strokeStyle = palette.muted;
   context.lineWidth = 1.5;
   context.beginPath();

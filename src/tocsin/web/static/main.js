@@ -113,6 +113,7 @@ const stream = new Stream(() => api.headers(), {
   },
   picture(rows) {
     if (seen === null) recognise(rows);
+    if (isReplay) replay.refresh();
     state = seen = fromPicture(seen, rows, now());
     show();
   },

@@ -7,8 +7,8 @@ import { throughput } from "./format.js";
 
 export const EVENT_MS = 25_000;
 const APPEAR_MS = 1_200;
-/** Symbols at a time; more would hide the city. */
-const SYMBOLS = 40;
+/** One symbol for so much map; more would hide the city. */
+const SYMBOL_PX2 = 17_000;
 const ARC_MS = 1_600;
 const FONT = '600 12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif';
 const SMALL = FONT.replace("600 12px", "500 11px");
@@ -28,7 +28,7 @@ export function drawMarks(context, state, view, palette, ratio, nowMs, still, mo
 }
 
 export function radiusOf(severity) {
-  return 5 + 1.4 * Math.min(5, Math.max(1, Number(severity) || 2));
+  return 4.5 + 1.3 * Math.min(5, Math.max(1, Number(severity) || 2));
 }
 
 /**
@@ -37,6 +37,7 @@ export function radiusOf(severity) {
  */
 function drawEvents(context, state, view, palette, nowMs, still) {
   const symbols = [];
+  const most = Math.max(8, (view.width * view.height) / SYMBOL_PX2);
   let alive = false;
   for (let i = state.events.length - 1; i >= 0; i -= 1) {
     const event = state.events[i];
@@ -45,7 +46,7 @@ function drawEvents(context, state, view, palette, nowMs, still) {
     alive = true;
     const one = { event, age, x: view.sx(event.lon), y: view.sy(event.lat), size: radiusOf(event.detail?.severity) };
     const hidden = (other) => Math.hypot(one.x - other.x, one.y - other.y) < (one.size + other.size) * 0.9;
-    if (symbols.length >= SYMBOLS || symbols.some(hidden)) trace(context, one, palette);
+    if (symbols.length >= most || symbols.some(hidden)) trace(context, one, palette);
     else symbols.push(one);
   }
   for (const one of symbols.reverse()) {

@@ -1,7 +1,7 @@
 // The timeline of a recording: play, pause, seek, speed. Only a replay server answers GET /v1/replay.
 
 import { byId, h, setText } from "./dom.js";
-import { time } from "./format.js";
+import { number, time } from "./format.js";
 
 const SPEEDS = [0.5, 1, 2, 5, 10, 30, 60, 300];
 
@@ -22,6 +22,12 @@ export class Replay {
     }
     this.build();
     return true;
+  }
+
+  /** Somebody else may have changed it. */
+  async refresh() {
+    this.told = await this.api.get("/v1/replay").catch(() => this.told);
+    this.show(this.told.at_s);
   }
 
   build() {
@@ -46,7 +52,7 @@ export class Replay {
     this.speed = h(
       "select",
       { id: "speed", "aria-label": "Speed", onchange: () => this.change({ speed: Number(this.speed.value) }) },
-      ...speeds.map((one) => h("option", { value: one }, `${one}×`)),
+      ...speeds.map((one) => h("option", { value: one }, `${number(one)}×`)),
     );
     this.range.addEventListener("input", () => {
       this.seeking = true;

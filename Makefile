@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -12,18 +13,22 @@ help: ## show this list
 
 setup: $(READY) ## prepare .venv, the pinned dependencies and Java
 
-$(READY): pyproject.toml constraints.txt scripts/setup.sh
+$(RUNS): pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
+	@touch $(RUNS)
+
+$(READY): $(RUNS)
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh dev
 	@touch $(READY)
 
 system: ## install the optional system parts some tests use (Debian, Ubuntu)
 	@sh scripts/system.sh
 
-demo: $(READY) ## the main job: an emergency application end to end
+demo: $(RUNS) ## the main job: an emergency application end to end
 	@$(BIN)/tocsin demo
 
 test: $(READY) ## all tests; says what it skipped and why
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(READY) ## ruff, mypy --strict and the architecture test
 	@$(BIN)/ruff check .

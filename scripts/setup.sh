@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes .venv with the pinned dependencies and sees to it that a Java runtime is there.
-# Run by `make setup`; safe to run again. PYTHON and VENV come from the Makefile.
+# Run by make; safe to run again. PYTHON and VENV come from the Makefile. `sh scripts/setup.sh` makes what running Tocsin
+# needs, `sh scripts/setup.sh dev` adds what its tests and checks need.
 set -eu
 PYTHON="${PYTHON:-python3}"
 VENV="${VENV:-.venv}"
@@ -25,6 +26,10 @@ sh "$here/java.sh"
 
 # A half-made environment is worse than none: build it anew when its pip does not answer.
 "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$VENV"; say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
-say "installing the pinned dependencies (about a minute the first time)"
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+case "${1:-}" in
+  dev) what=".[dev]"; say "installing what tests and checks need" ;;
+  *) what="."; say "installing the pinned dependencies (about a minute the first time)" ;;
+esac
+# Not compiled here: what is never imported need not be, the rest is compiled when it first is.
+"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable "$what"
 say "ready"

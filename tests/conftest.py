@@ -26,6 +26,28 @@ hypothesis.settings.register_profile("explore", derandomize=False)
 hypothesis.settings.load_profile("repeatable")
 
 
+_LONGEST = (
+    "cluster/test_crash.py", "network", "cluster/test_standalone.py", "cluster/test_channel_property.py",
+    "cli/test_up.py", "cluster/test_near_on_spark.py",
+)  # fmt: skip
+"""Begun first, so that two workers end at about the same time."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A file is run by one worker, in its order; all of `network` too, which shares one running network."""
+    here = Path(__file__).parent
+
+    def group(item: pytest.Item) -> str:
+        path = item.path.relative_to(here).as_posix()
+        return "network" if path.startswith("network/") else path
+
+    ranks = {name: rank for rank, name in enumerate(_LONGEST)}
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: ranks.get(group(item), len(ranks)))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """One local session, shared: starting Spark takes longer than most tests."""

@@ -67,6 +67,29 @@ def test_a_batch_is_sent_again_with_the_same_key_until_it_is_answered() -> None:
     assert 0.2 <= run.pauses[0] <= 0.3 and 7 <= run.pauses[1] <= 10.5, "Retry-After is obeyed, with some jitter"
 
 
+def test_an_alert_is_one_request_that_is_sent_until_it_is_answered() -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if len(seen) == 1:
+            raise httpx.ReadError("gone", request=request)
+        return httpx.Response(200, json=ACCEPTED | {"notices": ["refers to what nobody has seen"]})
+
+    async def sleep(pause_s: float) -> None:
+        assert pause_s > 0
+
+    async def main() -> Published:
+        async with Publisher("http://test", transport=httpx.MockTransport(handler), sleep=sleep) as publisher:
+            return await publisher.publish_cap("D", "<alert/>")
+
+    published = asyncio.run(main())
+    assert (published.accepted, published.retries, published.notices) == (2, 1, ["refers to what nobody has seen"])
+    assert [request.content for request in seen] == [b"<alert/>"] * 2
+    assert {request.headers["Content-Type"] for request in seen} == {"application/cap+xml"}
+    assert len({request.headers["Idempotency-Key"] for request in seen}) == 1
+
+
 def test_each_batch_has_its_own_key_and_indexes_count_through() -> None:
     seen: dict[str, int] = {}
 

@@ -62,7 +62,8 @@ def test_bad_simulation_computes_its_claims_from_the_runs(town: str, tmp_path: P
     table = runner.run_here(experiment, experiment.settings(1))
     claims, files = held(experiment, table, tmp_path / "out")
     failed = {claim for claim, holds in claims.items() if not holds}
-    assert failed <= {"skew-most", "skew-fewest", "ldm-halves-maximum", "gsh-halves-maximum"}  # of a larger world
+    of_a_larger_world = {"skew-most", "skew-fewest", "ldm-halves-maximum", "gsh-halves-maximum"}
+    assert failed <= of_a_larger_world | {"live-core-same-migrations", "live-core-same-cov"}
     assert {"bad-figure-13.png", "bad-figure-14.svg", "bad-simulation.parquet", "bad-simulation.md"} <= files
     turned, _ = held(experiment, swapped(table, "scheme", "LDM α=0.05", "LDM α=0.30"), tmp_path / "turned")
     assert not turned["smaller-alpha-lower-cov"] and not turned["smaller-alpha-more-migrations"]

@@ -74,7 +74,7 @@ def test_one_cloudevent_is_one_record(publisher: httpx.Client) -> None:
 
 
 def test_a_form_nobody_reads_is_refused_with_those_that_are(publisher: httpx.Client) -> None:
-    answer = publisher.post(RECORDS, content="<a/>", headers={"Content-Type": "text/xml"})
+    answer = publisher.post(RECORDS, content="a,b", headers={"Content-Type": "text/csv"})
     assert answer.status_code == 400 and "application/x-ndjson" in answer.json()["error"]["message"]
     answer = publisher.post(RECORDS, content=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
     assert answer.status_code == 400

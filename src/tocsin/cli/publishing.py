@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tocsin.cli.output import note
 from tocsin.client.publisher import Batching
 from tocsin.client.sync import Publisher
+from tocsin.wire.errors import Code, TocsinError
 
 _LISTED = 20
 """Refused records named on stderr; more are counted."""
@@ -53,8 +54,32 @@ def numbered_batches(source: Iterable[bytes], records: int) -> Iterator[Numbered
         yield list(zip(numbers, batching.rest(), strict=True))
 
 
-def send(publisher: Publisher, dataset: str, lines: NumberedLines, sent: Sent) -> None:
-    """One batch, until it is answered."""
+_ABOUT_THE_ALERT = (Code.BAD_RECORDS, Code.IDEMPOTENCY_CONFLICT, Code.TOO_LARGE)
+"""What is wrong with one alert; the next may be good."""
+
+
+def send_alert(publisher: Publisher, dataset: str, name: str, alert: bytes, sent: Sent) -> None:
+    """One CAP alert, until it is answered; what is to be said about it goes to stderr under its name."""
+    try:
+        published = publisher.publish_cap(dataset, alert)
+    except TocsinError as error:
+        if error.code not in _ABOUT_THE_ALERT:
+            raise
+        sent.refused += 1
+        note(f"{name}: {error.message}")
+        return
+    sent.accepted += published.accepted
+    sent.duplicates += published.duplicates
+    sent.retries += published.retries
+    sent.refused += published.refused_total
+    for refusal in published.refused:
+        note(f"{name}: {refusal.field or 'record'}: {refusal.reason}")
+    for notice in published.notices:
+        note(f"{name}: {notice}")
+
+
+def send(publisher: Publisher, dataset: str, lines: NumberedLines, sent: Sent, named: str = "") -> None:
+    """One batch, until it is answered. `named` comes before the line number of what is refused."""
     published = publisher.publish_lines(dataset, [line for _, line in lines])
     sent.lines += len(lines)
     sent.accepted += published.accepted
@@ -64,5 +89,5 @@ def send(publisher: Publisher, dataset: str, lines: NumberedLines, sent: Sent) -
         sent.refused += 1
         if sent.refused <= _LISTED:
             field = f" {refusal.field}:" if refusal.field else ""
-            note(f"line {lines[refusal.index][0]}:{field} {refusal.reason}")
+            note(f"{named}line {lines[refusal.index][0]}:{field} {refusal.reason}")
     sent.refused += published.refused_total - len(published.refused)

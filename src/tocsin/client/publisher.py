@@ -55,6 +55,8 @@ class Published(msgspec.Struct):
     replayed: bool = False
     """This batch had been stored before: the answer is the one of then."""
     retries: int = 0
+    notices: list[str] = []
+    """What the server says about records that it took: of alerts, what they refer to and nobody has seen."""
 
     def add(self, other: Published, first_index: int) -> None:
         self.accepted += other.accepted
@@ -63,6 +65,7 @@ class Published(msgspec.Struct):
         self.refused_total += other.refused_total
         self.replayed = self.replayed or other.replayed
         self.retries += other.retries
+        self.notices += other.notices
 
 
 class Publisher:
@@ -115,9 +118,16 @@ class Publisher:
 
     async def publish_lines(self, dataset: str, lines: list[bytes], key: str | None = None) -> Published:
         """One batch of JSON lines as one request. `key` makes it the same batch as an earlier one with that key."""
-        headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": key or uuid.uuid4().hex}
+        return await self._until_answered(dataset, b"\n".join(lines), "application/x-ndjson", key)
+
+    async def publish_cap(self, dataset: str, alert: bytes | str, key: str | None = None) -> Published:
+        """One alert of the Common Alerting Protocol 1.2, as XML. Sending it again stores nothing twice."""
+        body = alert.encode() if isinstance(alert, str) else alert
+        return await self._until_answered(dataset, body, "application/cap+xml", key)
+
+    async def _until_answered(self, dataset: str, body: bytes, content_type: str, key: str | None) -> Published:
+        headers = {"Content-Type": content_type, "Idempotency-Key": key or uuid.uuid4().hex}
         path = f"/v1/datasets/{quote(dataset, safe='')}/records"
-        body = b"\n".join(lines)
         deadline_s = self._clock_s() + self._give_up_s
         pause_s, retries = _SHORTEST_S, 0
         while True:

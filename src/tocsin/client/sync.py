@@ -75,6 +75,9 @@ class Publisher:
     def publish_lines(self, dataset: str, lines: list[bytes], key: str | None = None) -> Published:
         return self._loop.run(self._publisher.publish_lines(dataset, lines, key))
 
+    def publish_cap(self, dataset: str, alert: bytes | str, key: str | None = None) -> Published:
+        return self._loop.run(self._publisher.publish_cap(dataset, alert, key))
+
     def close(self) -> None:
         self._loop.run(self._publisher.close())
         self._loop.stop()

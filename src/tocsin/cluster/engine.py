@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from tocsin.cluster.announcements import Announcements, remember_forgotten
 from tocsin.cluster.book import SubscriptionBook
@@ -120,6 +121,7 @@ class DataCluster:
             with live.starting:  # one that is just being started is seen here and stopped
                 if live.query is not None:
                     live.query.stop()
+            live.writer.close()
             if live.gateway is not None:
                 live.gateway.close()
         self.catalog.close()
@@ -151,8 +153,8 @@ class DataCluster:
         live = self.dataset(name)
         with live.starting:
             if live.gateway is not None and live.query is None and not self._closed:
-                checkpoint = self.storage.uri(f"checkpoints/gateway-{live.dataset.name}-{live.generation}")
-                live.query = start_gateway(self.spark, live.writer, live.gateway.log_directory, checkpoint)
+                scratch = self._state / "scratch" / f"gateway-{live.dataset.name}-{live.generation}"
+                live.query = start_gateway(self.spark, live.writer, live.gateway.log_directory, scratch)
 
     def restart_ingestion(self, name: str) -> None:
         """Start a query anew that stopped by itself; it goes on where the catalog says the dataset stands."""
@@ -206,6 +208,7 @@ class DataCluster:
             del self._datasets[name.lower()]
         if live.query is not None:
             live.query.stop()
+        live.writer.close()
         if live.gateway is not None:
             live.gateway.close()
             shutil.rmtree(self._feed_folder(live.dataset, live.generation), ignore_errors=True)
@@ -217,6 +220,11 @@ class DataCluster:
                 gateway.ingested(upto)
             for live in self.channels():
                 if dataset.name in live.positions:
+                    self._arrived(live.prepared.channel.name)
+
+        def arriving() -> None:
+            for live in self.channels():
+                if dataset.name in live.positions and live.matches_ahead:
                     self._arrived(live.prepared.channel.name)
 
         gateway = None
@@ -233,6 +241,7 @@ class DataCluster:
             now_s=self.now_s,
             backlog_bytes=lambda: gateway.backlog_bytes if gateway is not None else 0,
             committed=committed,
+            arriving=arriving,
         )
         self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)
 
@@ -391,9 +400,7 @@ class DataCluster:
                 return None  # dropped or replaced while this execution waited its turn
             started_s = self.now_s()
             with self.guard:
-                intervals = {
-                    dataset: (after, self.dataset(dataset).writer.version) for dataset, after in live.positions.items()
-                }
+                intervals = {name: (after, self._upto(live, name, after)) for name, after in live.positions.items()}
                 if live.subscribers.count == 0:
                     live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
                     return None
@@ -402,17 +409,19 @@ class DataCluster:
             channel = live.prepared.channel.name
             folder = f"results/{channel}-{live.epoch}"
             files = self._files(live.prepared.query, intervals)
-            size = ExecutionSize(
-                live.subscribers.count,
-                sum(file.rows for read in files.values() for file in read),
-                live.last_results,
-            )
-            frames = self._frames(files, intervals)
+            recent = self._recent(live.prepared.query, intervals)
+            records = sum(table.num_rows for table in recent.values())
+            records += sum(file.rows for key, read in files.items() if key not in recent for file in read)
+            size = ExecutionSize(live.subscribers.count, records, live.last_results)
+            frames = self._frames(files, intervals, recent)
             written = execute(live.prepared, live.subscribers, frames, self.storage, folder, live.execution + 1, size)
             finished_s = self.now_s()
             live.executions += 1
             live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
             live.last_results = sum(file.rows for file in written.files)
+            for dataset, (_, upto) in intervals.items():
+                if not self.dataset(dataset).writer.wait_stored(upto):
+                    raise TocsinError(Code.NOT_READY, f"{channel}: new records of {dataset} could not be stored yet")
             if live.subscribers.dropped_paths:
                 self.catalog.discard_paths(live.subscribers.dropped_paths, finished_s)
                 live.subscribers.dropped_paths.clear()
@@ -459,14 +468,35 @@ class DataCluster:
                 read[name, is_new] = self.catalog.files(dataset_owner(dataset.name), *between)
         return read
 
-    def _frames(self, files: Mapping[tuple[str, bool], list[StoredFile]], intervals: Intervals) -> DatasetFrames:
+    def _upto(self, live: LiveChannel, name: DatasetName, after: int) -> int:
+        """How far an execution that starts now goes: to what is committed, or to what it may match ahead of that."""
+        writer = self.dataset(name).writer
+        ahead = writer.visible
+        may = live.matches_ahead and live.subscribers.count > 0 and writer.dataset.kind is DatasetKind.STREAM
+        return ahead if may and writer.recent(after, ahead) is not None else writer.version
+
+    def _recent(self, query: ChannelQuery, intervals: Intervals) -> dict[tuple[str, bool], pa.Table]:
+        """What of NEW is still in memory, by dataset: it need not be read from files."""
+        found = {}
+        for name in query.new_datasets:
+            live = self.dataset(name)
+            if live.dataset.kind is DatasetKind.STREAM:
+                table = live.writer.recent(*intervals[live.dataset.name])
+                if table is not None:
+                    found[name, True] = table
+        return found
+
+    def _frames(
+        self,
+        files: Mapping[tuple[str, bool], list[StoredFile]],
+        intervals: Intervals,
+        recent: Mapping[tuple[str, bool], pa.Table],
+    ) -> DatasetFrames:
         def frame(session: Session, name: str, is_new: bool) -> Frame:
+            if (name, is_new) in recent:
+                return session.createDataFrame(recent[name, is_new])
             dataset = self.dataset(name).dataset
             after, upto = intervals[dataset.name] if is_new else (None, None)
-            if after is not None and upto is not None and dataset.kind is DatasetKind.STREAM:
-                recent = self.dataset(name).writer.recent(after, upto)
-                if recent is not None:
-                    return session.createDataFrame(recent)
             return dataset_frame(session, self.storage, dataset, files[name, is_new], after=after, upto=upto)
 
         return frame

@@ -42,6 +42,8 @@ class Accepted:
     """Everything this answer speaks of lies before this position of the feed log."""
     replayed: bool = False
     """The answer to an earlier request with the same Idempotency-Key, given again."""
+    notices: list[str] = field(default_factory=list)
+    """What the publisher should know although its records were taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ from typing import Any
 import msgspec
 
 from tocsin.cluster.answertable import AnswerTable, StoredAnswer
+from tocsin.cluster.cap.alert import Alert
+from tocsin.cluster.cap.desk import AlertDesk, AlertRecords, digest_of
 from tocsin.cluster.feedlog import FeedLog, FeedLogCorrupt, FeedLogWriteFailed, Frame
 from tocsin.cluster.feedoutcomes import (
     Accepted,
@@ -60,6 +62,7 @@ _MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
 _RECOVERY_STEP_BYTES = 16 << 20
 _MAX_UNSTORED_ANSWERS = 10_000
 _RETRY_AFTER_S = (1, 60)
+_ALERTS_UNAVAILABLE = Unavailable("the disk refused to remember the alert; try again")
 
 
 @dataclass(slots=True)
@@ -95,6 +98,7 @@ class FeedGateway:
         self._index = KeyIndex(directory / "keys", dataset.retain_s, limits.memory_keys)
         seed = self._index.seed if self._removes_repeats else None
         self._codec = RecordCodec(dataset.schema, dataset.key, limits.records, digest_seed=seed)
+        self._alerts = AlertDesk(dataset, directory)
         self._answers = AnswerTable(directory / "answers.db")
         self._ingested_file = _PositionFile(directory / "ingested")
         try:
@@ -121,13 +125,18 @@ class FeedGateway:
             return TooLarge("body bytes", self.limits.body_bytes)
         if idempotency_key is not None and not 0 < len(idempotency_key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
             return Malformed(f"an Idempotency-Key has 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters")
+        alert = self._alerts.read(body) if form is RecordForm.CAP else None
+        if isinstance(alert, Malformed):
+            return alert
         with self._state_lock:
             if self._lost or self._is_behind_with_upkeep():
                 return Unavailable("the disk refused to write; try again")
             now_us = int(self._now_s() * 1e6)
             question = None if idempotency_key is None else _question(idempotency_key, body)
+            if alert is not None and not self._removes_repeats:
+                question = _alert_question(alert)
             replayed = self._replay(*question, now_us) if question else None
-            outcome = replayed or self._accept_new(body, form, question, now_us)
+            outcome = replayed or self._accept_new(body, form, question, now_us, alert)
             if isinstance(outcome, Accepted):
                 self._fresh.requests += 1
             return outcome
@@ -176,6 +185,8 @@ class FeedGateway:
                     self._index.flush(self._committed, now_us)
                 self._index.merge(now_us)
             self._answers.forget(self._answers_horizon_us(now_us))
+            if self.dataset.retain_s is not None:
+                self._alerts.forget(now_us - int(self.dataset.retain_s * 1e6))
             self._trim()
 
     def ingested(self, position: int) -> None:
@@ -199,15 +210,21 @@ class FeedGateway:
     def close(self) -> None:
         """What was accepted and not synced is not stored."""
         self._log.close()
+        self._alerts.close()
         self._answers.close()
         self._ingested_file.close()
 
     def _accept_new(
-        self, body: bytes, form: RecordForm, question: tuple[bytes, bytes] | None, now_us: int
+        self, body: bytes, form: RecordForm, question: tuple[bytes, bytes] | None, now_us: int, alert: Alert | None
     ) -> Accepted | Refused:
         backlog_bytes = self.backlog_bytes
         if backlog_bytes and backlog_bytes + len(body) > self.limits.backlog_bytes:
             return Backlogged(self._retry_after_s(backlog_bytes + len(body) - self.limits.backlog_bytes))
+        records = None if alert is None else self._alert_records(alert)
+        if isinstance(records, AlertRecords):
+            body, form = records.body, RecordForm.JSON
+        elif records is not None:
+            return records
         decoded = self._codec.decode(body, form)
         if isinstance(decoded, Malformed):
             return decoded
@@ -221,9 +238,15 @@ class FeedGateway:
             duplicates=decoded.count - count,
             refused=decoded.refusals[: self.limits.refusals_listed],
             refused_total=len(decoded.refusals),
+            notices=[] if records is None else records.notices,
         )
         if not count and question is None:
             return replace(answer, position=self._log.tail)
+        if records is not None:
+            try:
+                self._alerts.remember(records, now_us)
+            except sqlite3.Error:
+                return _ALERTS_UNAVAILABLE
         meta: dict[str, Any] = {"accepted_at_us": now_us}
         if question is not None:
             key, body_digest = question
@@ -236,6 +259,12 @@ class FeedGateway:
         if question is not None:
             self._fresh.answers[question[0]] = StoredAnswer(*question, answer, now_us)
         return answer
+
+    def _alert_records(self, alert: Alert) -> AlertRecords | Refused:
+        try:
+            return self._alerts.records(alert)
+        except sqlite3.Error:
+            return _ALERTS_UNAVAILABLE
 
     def _without_repeats(self, decoded: Decoded, now_us: int) -> tuple[bytes, int, dict[bytes, int]]:
         """(payload, count, keys) of the records whose key is new."""
@@ -332,6 +361,12 @@ class FeedGateway:
 def _question(idempotency_key: str, body: bytes) -> tuple[bytes, bytes]:
     key = idempotency_key.encode("utf-8", "surrogatepass")
     return blake2b(key, digest_size=16).digest(), blake2b(body, digest_size=32).digest()
+
+
+def _alert_question(alert: Alert) -> tuple[bytes, bytes]:
+    """An alert is its own Idempotency-Key where the dataset does not know repeats by their KEY."""
+    digest = digest_of(alert)
+    return digest[:16], digest
 
 
 def _stored_answer(frame: Frame) -> StoredAnswer:

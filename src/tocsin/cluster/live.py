@@ -50,3 +50,12 @@ class LiveChannel:
     last_started_s: float | None = None
     last_duration_s: float | None = None
     last_results: int = 0
+
+    @property
+    def matches_ahead(self) -> bool:
+        """Whether it may match records while they are being stored. Its execution is committed after them all the same.
+        Not if it also reads the same dataset as a whole: that has only what is stored."""
+        query = self.prepared.query
+        whole = {name.lower() for name in query.datasets}
+        is_continuous = self.prepared.channel.period_s is None
+        return is_continuous and not any(name.lower() in whole for name in query.new_datasets)

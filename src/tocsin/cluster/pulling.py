@@ -1,6 +1,6 @@
-"""A broker's pull: some backend subscriptions of one channel, each from its cursor on, as Arrow or as JSON lines.
+"""A broker's pull: some backend subscriptions of one channel, each from its cursor on, as Arrow, JSON lines or values.
 
-`open_pull` decides what to read and what is a gap; the two generators read it, a row group at a time, in whatever
+`open_pull` decides what to read and what is a gap; the generators read it, a row group at a time, in whatever
 thread iterates over them. A gap is never hidden: a cursor of another life of the channel, or one that points at results
 that have passed their retention, is named before the first result.
 """
@@ -8,7 +8,8 @@ that have passed their retention, is named before the first result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -55,9 +56,19 @@ class Pull:
         return SubscriptionId(self.ids[int(missing[0])].as_py()) if len(missing) else None
 
 
+class Pulled(NamedTuple):
+    """One result and where it stands."""
+
+    subscription: SubscriptionId
+    cursor: str
+    """The position after it."""
+    bytes: int
+    result: dict[str, Any]
+
+
 def open_pull(cluster: DataCluster, channel: str, wanted: Mapping[SubscriptionId, str | None]) -> Pull:
     """Raises on unknown channels and subscriptions and on what is no cursor."""
-    cursors = {subscription: _parsed(text) for subscription, text in wanted.items()}
+    cursors = {one: None if text is None else parsed_cursor(text) for one, text in wanted.items()}
     live = cluster.channel(channel)
     name = live.prepared.channel.name
     with cluster.guard:
@@ -94,9 +105,7 @@ def _is_gap(cursor: Cursor, upto: Cursor, kept_from: int) -> bool:
     return cursor.epoch != upto.epoch or execution_of(cursor.offset) < kept_from or cursor.offset > upto.offset
 
 
-def _parsed(text: str | None) -> Cursor | None:
-    if text is None:
-        return None
+def parsed_cursor(text: str) -> Cursor:
     cursor = Cursor.parse(text) if len(text) <= 40 else None
     if cursor is None or cursor.offset > _LAST_OFFSET:
         raise TocsinError(Code.BAD_CURSOR, f"{text[:40]!r} is no cursor: expected epoch-offset, such as 3-1048576")
@@ -123,16 +132,28 @@ def json_lines(store: ResultStore, pull: Pull) -> Iterator[bytes]:
             _encode({"subscription": subscription, "cursor": str(cursor), "gap": True}) + b"\n"
             for subscription, cursor in pull.gaps.items()
         )
+    for some in pulled(store, pull):
+        yield b"".join(
+            _encode({"subscription": one.subscription, "cursor": one.cursor, "bytes": one.bytes, "result": one.result})
+            + b"\n"
+            for one in some
+        )
+
+
+def pulled(store: ResultStore, pull: Pull) -> Iterator[list[Pulled]]:
+    """The results as values, some at a time."""
     names = pull.columns.names
     for table in _rows(store, pull):
         for start in range(0, table.num_rows, _LINES_AT_ONCE):
             rows = table.slice(start, _LINES_AT_ONCE)
             own = [column.to_pylist() for column in _own(pull, rows)]
             results = rows.select(names).to_pylist()
-            yield b"".join(
-                _encode({"subscription": subscription, "cursor": cursor, "bytes": size, "result": result}) + b"\n"
-                for subscription, cursor, size, result in zip(*own, results, strict=True)
-            )
+            yield [Pulled(*each) for each in zip(*own, results, strict=True)]
+
+
+def only(pull: Pull, cursor: Cursor) -> Pull:
+    """The part of a pull that ends where the result with this cursor does."""
+    return replace(pull, upto=cursor)
 
 
 def _rows(store: ResultStore, pull: Pull) -> Iterator[pa.Table]:

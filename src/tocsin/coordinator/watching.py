@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
 
-from msgspec.structs import replace
-
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.entities import Broker, Health
 from tocsin.coordinator.views import cov_of
@@ -29,21 +27,31 @@ class BrokerChanges:
 
     def __init__(self) -> None:
         self._generation = -1
-        self._told: dict[BrokerId, TraceRow] = {}
+        self._told: dict[BrokerId, tuple[object, ...]] = {}
 
     def since(self, core: Coordinator, now_s: float) -> list[TraceRow]:
         """A row for each broker that is not as it was at the last call."""
         if core.registry.generation == self._generation:
             return []
         self._generation = core.registry.generation
-        present = {broker.id: broker_row(core, broker, 0.0) for broker in core.registry.brokers.values()}
+        # Assignments change the generation too, thousands of times a second: looking must be cheap, rows are rare.
+        brokers = core.registry.brokers
+        present = {name: _looks(core, broker) for name, broker in brokers.items()}
         gone = [
             TraceRow(now_s, Kind.BROKER, broker=name, detail={"state": "gone", "accepting": False})
             for name in self._told.keys() - present.keys()
         ]
-        changed = [replace(row, time_s=now_s) for name, row in present.items() if self._told.get(name) != row]
+        changed = [
+            broker_row(core, brokers[name], now_s) for name, looks in present.items() if self._told.get(name) != looks
+        ]
         self._told = present
         return gone + changed
+
+
+def _looks(core: Coordinator, broker: Broker) -> tuple[object, ...]:
+    """All that a broker's row is made of."""
+    accepting = core.registry.accepting(broker)
+    return broker.health, broker.draining, accepting, broker.address, broker.capacity, broker.place
 
 
 def broker_row(core: Coordinator, broker: Broker, now_s: float) -> TraceRow:

@@ -20,6 +20,7 @@ from tocsin.policies.multistage import BalanceSettings
 from tocsin.policies.placement import Placement
 from tocsin.sim import balance_scenario
 from tocsin.sim.balance_control import PolicyCoordinator
+from tocsin.sim.balance_core import CoreRun, rules_for
 from tocsin.sim.balance_run import BalanceLog, BalanceRun
 from tocsin.sim.balance_world import draw
 from tocsin.sim.kernel import Kernel, seed_from
@@ -36,13 +37,18 @@ def paper_settings(**changes: Any) -> BalanceSettings:
     return BalanceSettings(**(plain | changes))
 
 
-def simulate(scenario: str, seed: int, placement: str, settings: BalanceSettings) -> BalanceLog:
+def simulate(
+    scenario: str, seed: int, placement: str, settings: BalanceSettings, *, live_core: bool = False
+) -> BalanceLog:
     """The world depends on scenario and seed alone, so schemes are compared on the same one.
 
-    The scenario's name, not its path: where a file lies changes nothing.
+    The scenario's name, not its path: where a file lies changes nothing. `live_core`: decided by the live coordinator's
+    logic, message by message, with its limits on migrations at a time; some ten times slower.
     """
     kernel = Kernel(seed_from("balance", Path(scenario).stem, seed))
     world = draw(balance_scenario.load(scenario), kernel.stream)
+    if live_core:
+        return CoreRun(kernel, world, rules_for(world.scenario, Placement(placement), settings)).run()
     return BalanceRun(kernel, world, PolicyCoordinator(Placement(placement), settings)).run()
 
 

@@ -32,6 +32,7 @@ POLL_S = 2.0
 DATASETS_S = 5.0
 LINGER_S = 10.0
 """How long taps stay open after the last watcher left: a page that is loaded again finds them."""
+_LOOK_S = 0.2
 _TOKEN_S = 300.0
 _SILENCE_S = 60.0
 _AWAY = (httpx.HTTPError, OSError, ValueError, KeyError, TypeError)
@@ -55,27 +56,30 @@ class ClusterTaps:
         if self._settings.cluster is None:
             return
         while True:
-            await self._until(True, 0.1)
-            async with self._client(self._settings.cluster) as client:
-                loops = [asyncio.create_task(self._poll(client)), asyncio.create_task(self._look(client))]
-                try:
-                    await self._until(False, LINGER_S)
-                finally:
-                    tasks = [*loops, *(task for _, task in self._taps.values())]
-                    self._taps.clear()
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
+            while not self._watch.is_wanted:
+                await asyncio.sleep(_LOOK_S)
+            try:
+                async with self._client(self._settings.cluster) as client:
+                    await self._show(client)
+            except (*_AWAY, httpx.InvalidURL) as error:
+                self._tell_away(f"the data cluster cannot be reached at all: {str(error)[:200]}")
+                await asyncio.sleep(POLL_S)
 
-    async def _until(self, wanted: bool, for_s: float) -> None:
-        """Until somebody watches, or nobody has for this long."""
-        since_s = time.monotonic()
-        while True:
-            if self._watch.is_wanted is not wanted:
-                since_s = time.monotonic()
-            elif wanted or time.monotonic() - since_s >= for_s:
-                return
-            await asyncio.sleep(0.1)
+    async def _show(self, client: httpx.AsyncClient) -> None:
+        """Until nobody has watched for a while."""
+        loops = [asyncio.create_task(self._poll(client)), asyncio.create_task(self._look(client))]
+        try:
+            watched_s = time.monotonic()
+            while time.monotonic() - watched_s < LINGER_S:
+                await asyncio.sleep(_LOOK_S)
+                if self._watch.is_wanted:
+                    watched_s = time.monotonic()
+        finally:
+            tasks = [*loops, *(task for _, task in self._taps.values())]
+            self._taps.clear()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     @asynccontextmanager
     async def _client(self, cluster: str) -> AsyncIterator[httpx.AsyncClient]:

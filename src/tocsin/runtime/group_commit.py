@@ -25,7 +25,8 @@ class GroupCommit:
     async def accept(self, body: bytes, form: RecordForm, idempotency_key: str | None) -> Accepted | Refused:
         """Check and append; the outcome may be told to the publisher after `durable`."""
         async with self._accepting:
-            if len(body) <= INLINE_BYTES:
+            # An alert's lineage is fsynced on the way: never on the event loop.
+            if len(body) <= INLINE_BYTES and form is not RecordForm.CAP:
                 return self.gateway.accept(body, form, idempotency_key)
             return await asyncio.to_thread(self.gateway.accept, body, form, idempotency_key)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+from tocsin.cluster.cap.reading import is_identity
 from tocsin.cluster.gateway import FeedLimits
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.wire.errors import Code, TocsinError
@@ -109,6 +110,8 @@ class ClusterProcessSettings(ListenerSettings):
     """Whose signed tokens are good here: a JWK-set file, or the address of the coordinator's `/v1/keys`."""
     keys_ca: str | None = None
     """PEM file to check the certificate of that address with, when the system's authorities do not know it."""
+    cap_sender: str = "tocsin@example.org"
+    """Who sends the alerts that results become in CAP; an address that is yours, without blanks and commas."""
 
     def cluster(self) -> ClusterSettings:
         limits = FeedLimits(
@@ -121,6 +124,8 @@ class ClusterProcessSettings(ListenerSettings):
         check_listener(self)
         if self.executions < 1:
             raise refused("executions: expected at least 1")
+        if not is_identity(self.cap_sender):
+            raise refused(f"cap_sender {self.cap_sender!r}: expected no blanks, commas, < or &")
 
 
 def is_loopback(host: str) -> bool:

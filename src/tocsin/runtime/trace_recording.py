@@ -91,11 +91,16 @@ def part_of(path: Path) -> Path:
 
 
 def free_name(path: Path) -> Path:
-    """`path`, or with the first number that makes it new: a restart does not write over what was recorded before."""
+    """`path`, or with the first number that makes it new: a restart does not write over what was recorded before.
+
+    What a crash left is finished on the way.
+    """
     number, found = 1, path
+    finish(found)
     while found.exists():
         number += 1
         found = path.with_stem(f"{path.stem}-{number}")
+        finish(found)
     return found
 
 

@@ -15,7 +15,7 @@ from tocsin.runtime.coordinator_taps import ClusterTaps
 from tocsin.runtime.coordinator_watch import CoordinatorWatch
 from tocsin.runtime.credentials import Signer
 from tocsin.runtime.logs import logger
-from tocsin.runtime.trace_recording import Recording, finish, free_name
+from tocsin.runtime.trace_recording import Recording, free_name
 from tocsin.wire.errors import Code, TocsinError
 
 
@@ -68,7 +68,6 @@ def streets(path: Path, time_s: float) -> list[TraceRow]:
 
 def _begin(path: Path) -> Recording:
     try:
-        finish(path)  # what a crash left
         return Recording(free_name(path))
     except OSError as error:
         raise TocsinError(Code.BAD_REQUEST, f"trace: {path} cannot be written: {error.strerror or error}") from None

@@ -1,15 +1,14 @@
 """The coordinator's role in the simulation: where newcomers go, and a plan for what brokers reported.
 
-`Coordinator` is the seam: a simulation hands it what a coordinator is told and does what it answers, so the live
-coordinator's core can take this place. `PolicyCoordinator` is the least that can: the same placement and the same
-`multistage.plan` as live, and the plan's memory carried to the next snapshot. No arbiter, no failure detection, no
-migration state machine: `balance_run` stands in for those.
+`PolicyCoordinator` is the least that can play it: the same placement and the same `multistage.plan` as live, and the
+plan's memory carried to the next snapshot. No arbiter, no failure detection, no migration state machine: `balance_run`
+stands in for those, and `balance_core` has the real ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,12 +43,18 @@ class Coordinator(Protocol):
 
     def plan(self, snapshot: Snapshot) -> Plan: ...
 
+    def described(self) -> dict[str, Any]:
+        """How it is set, for whoever looks at a trace."""
+
 
 class PolicyCoordinator:
     def __init__(self, placement: Placement, settings: BalanceSettings) -> None:
         self._placement, self._settings = placement, settings
         self._turn = 0
         self._memory: dict[str, float] = {}
+
+    def described(self) -> dict[str, Any]:
+        return {"placement": str(self._placement), **asdict(self._settings)}
 
     def plan(self, snapshot: Snapshot) -> Plan:
         found = plan(replace(snapshot, memory=self._memory), self._settings)

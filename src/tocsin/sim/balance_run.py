@@ -6,13 +6,15 @@ never the true rate. What joins and subscriptions do within one second is handed
 subscribers would otherwise be ten million events that touch nothing in common.
 
 A move is made before it breaks: until the handover is done the old broker serves. Whoever's broker dies is placed anew
-after `detect_s`. Failure detection, arbiter and migration state machine of the live coordinator are stood in for here.
+after `detect_s`. Failure detection, arbiter and migration state machine of the live coordinator are stood in for here;
+`balance_core` runs the same world under the live coordinator's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -71,9 +73,18 @@ class BalanceLog:
 
 
 class BalanceRun:
-    def __init__(self, kernel: Kernel, world: World, coordinator: Coordinator, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        world: World,
+        coordinator: Coordinator | None = None,
+        trace: Trace | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Without a `coordinator` nobody places or plans: `balance_core` has its own, and says how it is set."""
         self.kernel, self.world = kernel, world
-        self._telling = Telling(world, trace)
+        described = coordinator.described() if coordinator is not None else dict(settings or {})
+        self._telling = Telling(world, trace, described)
         self.log = BalanceLog()
         self._coordinator = coordinator
         n, m, q = len(world.subscribers), len(world.brokers), len(world.rate)
@@ -142,6 +153,7 @@ class BalanceRun:
         served = max(1, int(np.count_nonzero(self.brokers.served_by >= 0)))
         seen = BrokersSeen(choices, float(load.sum()) / served)
         draws = self.kernel.stream("placement").random(len(who))
+        assert self._coordinator is not None
         return self._coordinator.place(Arrivals(world.places_deg[who], draws), seen)
 
     def _churn(self, now_s: float) -> None:
@@ -210,6 +222,10 @@ class BalanceRun:
         )  # fmt: skip
 
     def _report(self) -> None:
+        assert self._coordinator is not None
+        self._carry_out(self._coordinator.plan(self._sample()))
+
+    def _sample(self) -> Snapshot:
         snapshot = self.snapshot()
         accepting, per_capacity = capacities(snapshot)
         rate = known_rates(self.rate_seen)
@@ -222,7 +238,7 @@ class BalanceRun:
         )
         under_way = int(np.count_nonzero(self._moving))
         self._telling.measured(snapshot.at_s, self.brokers, rate, seen, self.log.migrations, under_way)
-        self._carry_out(self._coordinator.plan(snapshot))
+        return snapshot
 
     def _carry_out(self, plan: Plan) -> None:
         if plan.generation != self._generation:

@@ -14,12 +14,16 @@ from tocsin.sim.balance_brokers import AggregatedBrokers
 from tocsin.sim.balance_trace import Trace
 from tocsin.sim.balance_world import World
 
+_SHOWN = ("scheme", "shuffle", "alpha", "beta_bytes_per_s", "gamma", "theta_bytes_per_s", "placement")
+
 
 class Telling:
     """Without a trace it does nothing."""
 
-    def __init__(self, world: World, trace: Trace | None) -> None:
+    def __init__(self, world: World, trace: Trace | None, settings: dict[str, Any]) -> None:
+        """`settings` is how balancing is set, to be shown with the balance."""
         self._world = world
+        self._settings = {name: settings[name] for name in _SHOWN if name in settings}
         self._trace = trace
         self._located = np.zeros(len(world.subscribers), dtype=np.bool_)
         """Whose place has been told: nobody moves about in this model, so once is enough."""
@@ -112,7 +116,10 @@ class Telling:
         self._add(
             now_s, Kind.BALANCE, 1, cov=balance.cov, load_bytes_per_s=float(loads.mean()), moves=migrations,
             subscribers=int(people.sum()),
-            detail={"max_bytes_per_s": float(loads.max()), "on": True, "waiting": 0, "under_way": under_way},
+            detail={
+                "max_bytes_per_s": float(loads.max()), "on": True, **self._settings, "waiting": 0,
+                "under_way": under_way,
+            },
         )  # fmt: skip
 
     def _people(self, who: Longs) -> list[str]:

@@ -41,6 +41,7 @@ def cluster(
     ] = None,
     keys: Annotated[str | None, _flag("JWK-set file or URL: whose signed tokens are good here.")] = None,
     keys_ca: Annotated[str | None, _flag("PEM file to check that URL's certificate with.")] = None,
+    cap_sender: Annotated[str | None, _flag("Who sends the alerts that results become in CAP.")] = None,
     log_level: Annotated[str | None, _flag("debug, info, warning or error.")] = None,
     log_form: Annotated[str | None, _flag("auto, json or console.")] = None,
     settings: Annotated[str | None, typer.Option(help="TOML file with a [cluster] table.")] = None,

@@ -342,6 +342,15 @@ class Catalog:
         with self._database.read() as connection:
             return [_stored_execution(row) for row in connection.execute(query)]
 
+    def execution_times(self, channel: ChannelName, epoch: int, first: int = 0) -> list[tuple[int, float]]:
+        """(execution, when it finished) of those that are kept, from the last one not after `first` on, in order."""
+        ours = (executions.c.channel == channel) & (executions.c.epoch == epoch)
+        before = sa.select(sa.func.max(executions.c.execution)).where(ours & (executions.c.execution <= first))
+        query = sa.select(executions.c.execution, executions.c.finished_s).order_by(executions.c.execution)
+        query = query.where(ours & (executions.c.execution >= sa.func.coalesce(before.scalar_subquery(), 0)))
+        with self._database.read() as connection:
+            return [(row.execution, row.finished_s) for row in connection.execute(query)]
+
     def last_sequence(self) -> int:
         with self._database.read() as connection:
             return connection.scalar(sa.select(sa.func.max(executions.c.sequence))) or 0

@@ -2,13 +2,19 @@
 
 A micro-batch is written by executors and then committed to the catalog together with the place it was read from. Spark
 may run a micro-batch again after a crash; what the catalog says it already has is left out, so nothing enters twice.
+
+A small batch of the gateway's log is stored beside Spark, not under it: while its file is written and committed, Spark
+goes on to the next batch and continuous channels already match its records (`visible`). So Spark's checkpoint may be a
+batch ahead of the catalog, and is scratch: the query always begins where the catalog says that the dataset stands.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,7 +58,9 @@ class DatasetWriter:
         now_s: Callable[[], float],
         backlog_bytes: Callable[[], int],
         committed: Callable[[int, int | None], None],
+        arriving: Callable[[], None],
     ) -> None:
+        """`committed` is told of each new version, `arriving` that one can be seen which is not committed yet."""
         self.dataset = dataset
         self._catalog = catalog
         self._storage = storage
@@ -60,10 +68,15 @@ class DatasetWriter:
         self._now_s = now_s
         self._backlog_bytes = backlog_bytes
         self._committed = committed
+        self._arriving = arriving
+        self._beside = ThreadPoolExecutor(1, f"store-{dataset.name}")
+        self._storing: Future[None] | None = None
+        """The last small batch. Once it has failed nothing may follow it: the query ends and begins anew."""
         self._folder = f"datasets/{dataset.name}"
         self._lines = LineReader(dataset.schema)
         self._recent: OrderedDict[int, pa.Table] = OrderedDict()
-        self._remembering = threading.Lock()  # an execution must not wait for a micro-batch under way
+        self._remembering = threading.Condition()  # an execution must not wait for a micro-batch under way
+        self._visible = version
         self.version = version
         self.position = position
         self.has_feeds = False
@@ -71,11 +84,16 @@ class DatasetWriter:
 
     def add_frames(self, batch: DataFrame) -> None:
         """A micro-batch of the feed log: rows of position, next and JSON lines."""
+        if not self.has_feeds and self._backlog_bytes() <= SMALL_BATCH_BYTES:
+            frames = batch.collect()
+            self.settle()
+            # Repeats are left out here, not in the plan: planning a filter takes longer than collecting the rows.
+            fresh_here = [frame for frame in frames if frame.position >= self.position]
+            if fresh_here:
+                self._storing = self._beside.submit(self._add_small, fresh_here)
+            return
+        self.settle()
         with self._lock:
-            if not self.has_feeds and self._backlog_bytes() <= SMALL_BATCH_BYTES:
-                # Repeats are left out here, not in the plan: planning a filter takes longer than collecting the rows.
-                self._add_small([frame for frame in batch.collect() if frame.position >= self.position])
-                return
             fresh = batch.where(F.col("position") >= self.position)
             if self.has_feeds:
                 # Duplicates are dropped here, so what was written does not say how far the batch went.
@@ -88,21 +106,69 @@ class DatasetWriter:
             if written.files:
                 self._commit(written.files, position=written.position)
 
+    def begin(self) -> None:
+        """A query starts, from `position` on: what became of the one before is no longer of interest."""
+        storing, self._storing = self._storing, None
+        if storing is not None:
+            storing.exception()
+
+    def settle(self) -> None:
+        """Return when what was handed over is in the dataset; raise what kept it out."""
+        storing = self._storing
+        if storing is not None:
+            storing.result()
+
+    def trouble(self) -> Exception | None:
+        """What kept the last batch out of the dataset. Nothing follows it before `begin`."""
+        storing = self._storing
+        error = storing.exception() if storing is not None and storing.done() else None
+        return error if isinstance(error, Exception) else None
+
+    def close(self) -> None:
+        self._beside.shutdown()
+
     def _add_small(self, frames: list[Row]) -> None:
         """A job on executors would cost more than the work: write the file here, and keep the rows for executions."""
-        if not frames:
-            return
-        records = self._lines.read("\n".join(frame.lines for frame in frames).encode())
-        sequences = [frame.position + line for frame in frames for line in range(frame.lines.count("\n") + 1)]
-        versions = pa.repeat(pa.scalar(self.version + 1, pa.int64()), len(sequences))
-        stored = records.append_column(VERSION, versions).append_column(SEQUENCE, pa.array(sequences, pa.int64()))
-        files = write_records_here(stored, self._storage, self._folder)
-        version = self.version + 1
+        with self._lock:
+            records = self._lines.read("\n".join(frame.lines for frame in frames).encode())
+            version = self.version + 1
+            self._remember(version, records)
+            try:
+                sequences = [frame.position + line for frame in frames for line in range(frame.lines.count("\n") + 1)]
+                versions = pa.repeat(pa.scalar(version, pa.int64()), len(sequences))
+                stored = records.append_column(VERSION, versions)
+                stored = stored.append_column(SEQUENCE, pa.array(sequences, pa.int64()))
+                files = write_records_here(stored, self._storage, self._folder)
+                self._commit(files, position=max(frame.next for frame in frames))
+            except BaseException:
+                self._forget(version)
+                raise
+
+    def _remember(self, version: int, records: pa.Table) -> None:
         with self._remembering:
             self._recent[version] = records
+            self._visible = version
             while sum(table.nbytes for table in self._recent.values()) > RECENT_BYTES:
                 self._recent.popitem(last=False)
-        self._commit(files, position=max(frame.next for frame in frames))
+        self._arriving()
+
+    def _forget(self, version: int) -> None:
+        """It could not be stored: whoever has seen it throws away what came of it."""
+        with self._remembering:
+            self._recent.pop(version, None)
+            self._visible = self.version
+            self._remembering.notify_all()
+
+    @property
+    def visible(self) -> int:
+        """The last version whose records are known, committed or about to be."""
+        return max(self.version, self._visible)
+
+    def wait_stored(self, version: int, timeout_s: float = 120.0) -> bool:
+        """Whether a version that was visible is in the dataset now."""
+        with self._remembering:
+            self._remembering.wait_for(lambda: self.version >= version or self._visible < version, timeout_s)
+            return self.version >= version
 
     def recent(self, after: int, upto: int) -> pa.Table | None:
         """The records of versions (after, upto], if all of them came in small batches and are still in memory."""
@@ -160,8 +226,10 @@ class DatasetWriter:
         self._catalog.commit_records(
             self.dataset.name, version, files, self._now_s(), position=position, feed=feed, batch=batch
         )
-        self.version = version
-        self.position = self.position if position is None else position
+        with self._remembering:
+            self.version = version
+            self.position = self.position if position is None else position
+            self._remembering.notify_all()
         self._committed(version, position)
 
     def _unseen(self, records: DataFrame) -> DataFrame:
@@ -193,31 +261,43 @@ class DatasetWriter:
 class Ingestion:
     """A streaming query that fills a dataset."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, beside: DatasetWriter | None = None) -> None:
+        """`beside` stores what the query hands over, while the query goes on."""
         self._query = query
+        self._beside = beside
 
     def catch_up(self) -> None:
         """Return when everything that was there at the call has entered the dataset."""
         self._query.processAllAvailable()
+        if self._beside is not None:
+            self._beside.settle()
 
     def failure(self) -> str | None:
         """Why it stopped by itself, if it did."""
-        error = self._query.exception()
+        error: Exception | None = self._query.exception()
+        if error is None and self._beside is not None:
+            error = self._beside.trouble()
         return None if error is None else str(error).partition("\n")[0]
 
     def stop(self) -> None:
         self._query.stop()
 
 
-def start_gateway(session: SparkSession, writer: DatasetWriter, log: Path, checkpoint: str) -> Ingestion:
+def start_gateway(session: SparkSession, writer: DatasetWriter, log: Path, scratch: Path) -> Ingestion:
+    """From the writer's position on; `scratch` is a folder on this machine for what Spark notes along the way."""
+    writer.begin()
+    shutil.rmtree(scratch, ignore_errors=True)
     session.dataSource.register(FeedLogSource)
-    frames = session.readStream.format(FeedLogSource.name()).option("directory", str(log)).load()
-    return Ingestion(
-        frames.writeStream.queryName(f"gateway-{writer.dataset.name}")
-        .option("checkpointLocation", checkpoint)
+    source = session.readStream.format(FeedLogSource.name()).option("directory", str(log))
+    query = (
+        source.option("start", str(writer.position))
+        .load()
+        .writeStream.queryName(f"gateway-{writer.dataset.name}")
+        .option("checkpointLocation", scratch.absolute().as_uri())
         .foreachBatch(lambda batch, _: writer.add_frames(batch))
         .start()
     )
+    return Ingestion(query, writer)
 
 
 def open_feed(session: SparkSession, dataset: Dataset, feed: Feed) -> DataFrame:

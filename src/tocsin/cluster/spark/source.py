@@ -31,18 +31,19 @@ class FeedLogSource(DataSource):
         return "position BIGINT, next BIGINT, lines STRING"
 
     def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
-        return FeedLogStream(Path(self.options["directory"]))
+        return FeedLogStream(Path(self.options["directory"]), int(self.options.get("start", "0")))
 
 
 class FeedLogStream(SimpleDataSourceStreamReader):
     """Runs beside the driver, in a Python process that Spark keeps for the life of the query."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, start: int = 0) -> None:
         self._directory = directory
+        self._start = start
         self._reader: FeedLogReader | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        return {"position": 0}
+        return {"position": self._start}
 
     def read(self, start: dict[str, int]) -> tuple[Iterator[Row], dict[str, int]]:
         rows, end = self._rows(start["position"], None)

@@ -36,12 +36,13 @@ _CODES: dict[type[Refused], Code] = {
 _RECORDS: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "Records: a JSON array or one object, JSON lines, a CloudEvent or a batch of them.",
+        "description": "Records: a JSON array or object, JSON lines, a CloudEvent or a batch of them; a CAP 1.2 alert.",
         "content": {
             "application/json": {"schema": {"type": "array", "items": {"type": "object"}}},
             "application/x-ndjson": {"schema": {"type": "string"}},
             "application/cloudevents+json": {"schema": {"type": "object"}},
             "application/cloudevents-batch+json": {"schema": {"type": "array", "items": {"type": "object"}}},
+            "application/cap+xml": {"schema": {"type": "string"}},
         },
     }
 }
@@ -90,6 +91,8 @@ def _accepted(api: Api, dataset: str, outcome: Accepted) -> tuple[int, dict[str,
         "refused_total": outcome.refused_total,
         "replayed": outcome.replayed,
     }
+    if outcome.notices:
+        said["notices"] = outcome.notices
     if not outcome.replayed:
         api.metrics.accepted.labels(dataset).inc(outcome.accepted)
         api.metrics.duplicates.labels(dataset).inc(outcome.duplicates)

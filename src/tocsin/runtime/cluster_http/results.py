@@ -1,4 +1,4 @@
-"""Results of backend subscriptions from their cursors on, streamed as Arrow or JSON lines.
+"""Results of backend subscriptions from their cursors on, streamed as Arrow, JSON lines, GeoJSON or CAP; or one alone.
 
 Never more than a row group in memory. `Tocsin-Cursor` says up to where the answer goes: whoever has read all of it may
 continue there, for every subscription it asked for. What a cursor points at and is no longer there is told as a gap, in
@@ -13,10 +13,12 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tocsin.cluster.pulling import Pull, arrow_stream, json_lines, open_pull
+from tocsin.cluster.pulling import Pull, only, open_pull, parsed_cursor, pulled
+from tocsin.model.cursor import Cursor
 from tocsin.runtime.cluster_http.api import Api, caller_of, require_broker_or_read
+from tocsin.runtime.cluster_http.result_forms import LISTED, SINGLE, accepted_form, listing, single
 from tocsin.runtime.cluster_http.subscriptions import MAX_AT_ONCE, known_id, unknown
-from tocsin.runtime.http_answers import ARROW, NDJSON, described, read_json
+from tocsin.runtime.http_answers import described, read_json
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["results"])
@@ -43,19 +45,43 @@ async def post_results(request: Request) -> Response:
     return await _results(request, wanted.channel, wanted.subscriptions)
 
 
+@router.get("/v1/results/{subscription}/{cursor}", response_class=Response)
+async def get_result(request: Request, subscription: str, cursor: str) -> Response:
+    """The one result that came with this cursor: as JSON, as a GeoJSON Feature or as a CAP alert."""
+    api = require_broker_or_read(request)
+    form = accepted_form(request.headers.get("accept", ""), SINGLE)
+    body = await asyncio.to_thread(_one, request, api, subscription, cursor, form)
+    return Response(body, headers={"Cache-Control": "no-store"}, media_type=form)
+
+
 async def _results(request: Request, channel: str, wanted: dict[str, str | None]) -> Response:
     api = require_broker_or_read(request)
     if len(wanted) > MAX_AT_ONCE:
         raise TocsinError(Code.TOO_LARGE, f"at most {MAX_AT_ONCE:,} subscriptions at a time")
-    as_arrow = _wants_arrow(request.headers.get("accept", ""))
+    form = accepted_form(request.headers.get("accept", ""), LISTED)
     pull = await asyncio.to_thread(_open, request, api, channel, wanted)
     headers = {"Tocsin-Cursor": str(pull.upto), "Cache-Control": "no-store"}
     if pull.gaps:
         headers["Tocsin-Gap"] = str(len(pull.gaps))
-    store = api.cluster.results
-    if as_arrow:
-        return StreamingResponse(arrow_stream(store, pull), headers=headers, media_type=ARROW)
-    return StreamingResponse(json_lines(store, pull), headers=headers, media_type=NDJSON)
+    pieces = await asyncio.to_thread(listing, api, pull, form)
+    return StreamingResponse(pieces, headers=headers, media_type=form)
+
+
+def _one(request: Request, api: Api, identity: str, text: str, form: str) -> bytes:
+    subscription = known_id(identity)
+    held = api.cluster.catalog.subscriptions.find(subscription)
+    if not held:
+        raise unknown(identity)
+    after = parsed_cursor(text)
+    if after.offset:
+        # A result's cursor is the position behind it.
+        pull = _open(request, api, held[0][0], {subscription: str(Cursor(after.epoch, after.offset - 1))})
+        if not pull.gaps and after <= pull.upto:
+            for some in pulled(api.cluster.results, only(pull, after)):
+                return single(api, pull, some[0], form)
+    raise TocsinError(
+        Code.NOT_FOUND, f"{identity} has no result with the cursor {after}, or it has passed its retention"
+    )
 
 
 def _open(request: Request, api: Api, channel: str, wanted: dict[str, str | None]) -> Pull:
@@ -69,14 +95,3 @@ def _open(request: Request, api: Api, channel: str, wanted: dict[str, str | None
         if hidden is not None:
             raise unknown(hidden)
     return pull
-
-
-def _wants_arrow(accept: str) -> bool:
-    """Arrow if asked for; JSON lines if asked for or if anything will do."""
-    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
-    for kind in kinds:
-        if kind == ARROW:
-            return True
-        if kind in ("", "*/*", "application/*", NDJSON, "application/json", "application/jsonl"):
-            return False
-    raise TocsinError(Code.BAD_REQUEST, f"Accept: results come as {ARROW} or {NDJSON}")

@@ -1,0 +1,73 @@
+"""A channel's results as GeoJSON (RFC 7946): a FeatureCollection, or one Feature.
+
+A result's geometry is its `polygon` column if that holds Well-Known Text, else the point of its columns `lat` and
+`lon`, else null: no result is left out because it has no place. Coordinates are longitude first, whatever order the
+columns have. Polygons across the 180th meridian are not cut. Pure; the data cluster's results route drives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tocsin.cluster.cap.columns import spelled
+from tocsin.cluster.cap.places import counter_clockwise, rings_of
+from tocsin.cluster.geo import is_place
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A subscription whose cursor pointed at what is gone, and where reading starts instead."""
+
+    subscription: str
+    cursor: str
+
+
+def feature(subscription: str, cursor: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """`properties` are the result's columns; where it stands is told beside them, as §6.1 allows."""
+    return {
+        "type": "Feature",
+        "id": f"{subscription}/{cursor}",
+        "geometry": geometry_of(result),
+        "properties": dict(result),
+        "subscription": subscription,
+        "cursor": cursor,
+    }
+
+
+def geometry_of(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    values = {spelled(name): value for name, value in result.items()}
+    if rings := rings_of(values.get("polygon")):
+        shapes = [[[[lon, lat] for lat, lon in counter_clockwise(ring)]] for ring in rings]
+        if len(shapes) == 1:
+            return {"type": "Polygon", "coordinates": shapes[0]}
+        return {"type": "MultiPolygon", "coordinates": shapes}
+    lat = _first(values, "lat", "latitude")
+    lon = _first(values, "lon", "lng", "longitude")
+    if lat is None or lon is None or not is_place(lat, lon):
+        return None
+    return {"type": "Point", "coordinates": [lon, lat]}
+
+
+def _first(values: Mapping[str, Any], *names: str) -> float | None:
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    return None
+
+
+def collection(gaps: Iterable[Gap], features: Iterable[list[dict[str, Any]]]) -> Iterator[bytes]:
+    """A FeatureCollection, a piece at a time; `gaps` stands before the features, as in every other form of results."""
+    told = [{"subscription": gap.subscription, "cursor": gap.cursor} for gap in gaps]
+    yield b'{"type":"FeatureCollection",' + (b'"gaps":' + _encode(told) + b"," if told else b"") + b'"features":['
+    separator = b"\n"
+    for some in features:
+        yield separator + b",\n".join(map(_encode, some))
+        separator = b",\n"
+    yield b"\n]}\n"

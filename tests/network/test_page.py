@@ -112,12 +112,15 @@ def test_a_channel_shows_its_query_and_who_holds_it(live: Tab) -> None:
 
 
 def test_settings_are_changed_and_a_plan_is_shown_before_it_is_carried_out(live: Tab, network: Network) -> None:
-    page = live.page
+    page, alpha = live.page, network.coordinator.get("/v1/balance").json()["alpha"]
     page.get_by_role("button", name="Controls").click()
-    page.get_by_label("α: move above this cov").fill("0.22")
-    page.get_by_role("button", name="Save").click()
-    page.get_by_text("Saved.").wait_for()
-    assert network.coordinator.get("/v1/balance").json()["alpha"] == 0.22
+    try:
+        page.get_by_label("α: move above this cov").fill("0.22")
+        page.get_by_role("button", name="Save").click()
+        page.get_by_text("Saved.").wait_for()
+        assert network.coordinator.get("/v1/balance").json()["alpha"] == 0.22
+    finally:
+        network.coordinator.put("/v1/balance", json={"alpha": alpha}).raise_for_status()
     page.get_by_role("button", name="Show the plan").click()
     page.locator("#drawer").get_by_text("Nothing to do.").or_(page.locator("#plan-do")).first.wait_for(timeout=60_000)
     page.keyboard.press("Escape")

@@ -1,0 +1,193 @@
+// What an administrator can change: placement, balancing and its thresholds; balancing once, with the plan shown first.
+
+import { field, h, replace, setText } from "./dom.js";
+import { count, plural, ratio, throughput } from "./format.js";
+
+/** The names of tocsin.policies: a test compares them. */
+export const PLACEMENTS = ["nearest", "round-robin", "random", "least-loaded"];
+export const SCHEMES = ["ldm", "sdm", "affinity", "none"];
+export const SHUFFLES = ["gsh", "affinity", "none"];
+const THRESHOLDS = /** @type {[string, string, number][]} */ ([
+  ["alpha", "α: move above this cov", 0.01],
+  ["beta_bytes_per_s", "β: and above this mean load, bytes/s", 100],
+  ["gamma", "γ: shuffle above this cov", 0.01],
+  ["theta_bytes_per_s", "θ: and above this mean load, bytes/s", 100],
+]);
+const ONCE = "multistage-once";
+const SHOWN = 60;
+
+export class ControlsView {
+  /** @param {import("./api.js").Api} api @param {import("./drawer.js").Drawer} drawer */
+  constructor(api, drawer) {
+    this.api = api;
+    this.drawer = drawer;
+  }
+
+  async open() {
+    this.said = h("p", { class: "said", role: "status" });
+    this.plan = h("div");
+    const waiting = h("p", { class: "quiet" }, "Asking the coordinator");
+    this.drawer.open("controls", "Controls", [waiting]);
+    try {
+      const [balance, settings] = await Promise.all([this.api.get("/v1/balance"), this.api.get("/v1/settings")]);
+      if (this.drawer.shows("controls")) replace(this.drawer.body, ...this.form(balance, settings));
+    } catch (error) {
+      replace(waiting, error.message);
+    }
+  }
+
+  form(balance, settings) {
+    const fields = {
+      placement: select("placement", PLACEMENTS, settings.placement),
+      replacement: select("replacement", PLACEMENTS, settings.replacement),
+      scheme: select("scheme", SCHEMES, balance.scheme),
+      shuffle: select("shuffle", SHUFFLES, balance.shuffle),
+      on: h("input", { type: "checkbox", name: "on", id: "balance-on", checked: balance.on }),
+      ...Object.fromEntries(
+        THRESHOLDS.map(([name, , step]) => [
+          name,
+          h("input", {
+            type: "number",
+            name,
+            id: `balance-${name}`,
+            min: 0,
+            step,
+            required: true,
+            value: balance[name],
+          }),
+        ]),
+      ),
+    };
+    const shut = !this.api.isAdmin;
+    const form = h(
+      "form",
+      {
+        class: "form",
+        id: "controls-form",
+        onsubmit: (event) => {
+          event.preventDefault();
+          this.save(fields);
+        },
+      },
+      h("label", { class: "full check" }, fields.on, "Balance by itself"),
+      field("Migration", fields.scheme),
+      field("Shuffle", fields.shuffle),
+      ...THRESHOLDS.map(([name, words]) => field(words, fields[name])),
+      field("Placement of newcomers", fields.placement),
+      field("Of those who lost their broker", fields.replacement),
+      h("div", { class: "full row" }, h("button", { type: "submit", class: "primary" }, "Save")),
+    );
+    const once = h("button", { type: "button", id: "plan-once", onclick: () => this.dryRun() }, "Show the plan");
+    for (const control of [...form.elements, once]) control.disabled = shut;
+    return [
+      shut && h("p", { class: "note" }, "You may look, not change: these controls need a token with the scope admin."),
+      h("h3", {}, "Balancing and placement"),
+      form,
+      this.said,
+      h("h3", {}, "Balance once"),
+      h("p", { class: "quiet" }, "First shows which moves would be made and why. Nothing happens until you say so."),
+      h("div", { class: "row" }, once),
+      this.plan,
+    ].filter(Boolean);
+  }
+
+  async save(fields) {
+    const thresholds = Object.fromEntries(THRESHOLDS.map(([name]) => [name, Number(fields[name].value)]));
+    try {
+      await this.api.put("/v1/balance", {
+        on: fields.on.checked,
+        scheme: fields.scheme.value,
+        shuffle: fields.shuffle.value,
+        ...thresholds,
+      });
+      await this.api.put("/v1/settings", { placement: fields.placement.value, replacement: fields.replacement.value });
+      setText(this.said, "Saved. It holds from the next round on.");
+    } catch (error) {
+      setText(this.said, error.message);
+    }
+  }
+
+  async dryRun() {
+    replace(this.plan, h("p", { class: "quiet", role: "status" }, "Planning"));
+    try {
+      this.showPlan(await this.api.post("/v1/plans?dry_run=true", { policy: ONCE }), false);
+    } catch (error) {
+      replace(this.plan, h("p", { class: "bad", role: "status" }, error.message));
+    }
+  }
+
+  /** Exactly the moves that were shown; the coordinator judges each of them anew, and the answer says which it made. */
+  async carryOut(plan) {
+    const moves = plan.moves.filter((move) => move.taken).map(({ subscriber, target }) => ({ subscriber, target }));
+    try {
+      this.showPlan(await this.api.post("/v1/plans?dry_run=false", { moves }), true);
+    } catch (error) {
+      this.plan.prepend(h("p", { class: "bad", role: "status" }, `${error.message} Show the plan again.`));
+    }
+  }
+
+  showPlan(plan, done) {
+    const taken = plan.moves.filter((move) => move.taken);
+    const words = done
+      ? `Carried out: ${plural(taken.length, "move", "moves")} begun.`
+      : taken.length
+        ? `${plural(taken.length, "move", "moves")}, cov ${ratio(plan.before.cov)} → ${ratio(plan.after.cov)}.`
+        : "Nothing to do.";
+    replace(
+      this.plan,
+      h("p", { class: "said", role: "status" }, words),
+      plan.note && h("p", { class: "quiet" }, plan.note),
+      plan.moves.length > 0 && moveTable(plan.moves),
+      plan.moves.length > SHOWN && h("p", { class: "quiet" }, `and ${count(plan.moves.length - SHOWN)} more`),
+      !done &&
+        taken.length > 0 &&
+        h(
+          "div",
+          { class: "row" },
+          h(
+            "button",
+            { type: "button", id: "plan-do", class: "primary", onclick: () => this.carryOut(plan) },
+            `Make ${plural(taken.length, "this move", "these moves")}`,
+          ),
+        ),
+    );
+  }
+}
+
+function moveTable(moves) {
+  return h(
+    "table",
+    { class: "grid" },
+    h("thead", {}, h("tr", {}, ...["Who", "From → to", "Load", "Why"].map((text) => h("th", { scope: "col" }, text)))),
+    h(
+      "tbody",
+      {},
+      ...moves
+        .slice(0, SHOWN)
+        .map((move) =>
+          h(
+            "tr",
+            {},
+            h("td", { class: "hold" }, move.subscriber),
+            h("td", { class: "hold" }, `${move.source} → ${move.target}`),
+            h("td", { class: "num" }, throughput(move.load_bytes_per_s)),
+            h(
+              "td",
+              { class: move.taken ? "hold" : "hold warn" },
+              move.taken ? move.reason : `not made: ${move.reason}`,
+            ),
+          ),
+        ),
+    ),
+  );
+}
+
+function select(name, options, chosen) {
+  return h(
+    "select",
+    { name, id: `balance-${name}` },
+    ...options.map((option) =>
+      h("option", { value: option, selected: option === chosen }, option.length <= 3 ? option.toUpperCase() : option),
+    ),
+  );
+}

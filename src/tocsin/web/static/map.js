@@ -1,0 +1,222 @@
+// The city map: three canvases over each other and what a person does to them. Draws only while something changes.
+
+import { Crowd } from "./crowd.js";
+import { drawGround } from "./ground.js";
+import { drawMarks } from "./marks.js";
+import { readPalette } from "./palette.js";
+import { View, boundsOf } from "./view.js";
+import { byId, setText } from "./dom.js";
+import { brokerAt, wordsAt } from "./tips.js";
+
+const reduced = matchMedia("(prefers-reduced-motion: reduce)");
+const KEY_STEP = 60;
+
+export class CityMap {
+  /** @param {{chooseBroker: (id: string) => void}} actions */
+  constructor(actions) {
+    this.actions = actions;
+    this.root = byId("map");
+    this.canvas = byId("map-canvas");
+    const layers = [...this.root.querySelectorAll("canvas")];
+    this.layers = layers;
+    this.groundContext = layers[0].getContext("2d");
+    this.crowdContext = layers[1].getContext("2d", { willReadFrequently: true }); // it is written pixel by pixel
+    this.marksContext = layers[2].getContext("2d");
+    this.crowd = new Crowd(this.crowdContext);
+    this.view = new View();
+    this.palette = readPalette();
+    this.state = /** @type {any} */ (null);
+    this.chosen = "";
+    /** @type {{lat: number, lon: number}[]} */ this.pins = [];
+    /** @type {((place: {lat: number, lon: number}|null) => void)|null} */ this.picked = null;
+    this.fittedTo = "";
+    this.drawn = -1; // the ground's change counter when it was drawn
+    this.ratio = 1;
+    this.frames = 0;
+    this.asked = false;
+    new ResizeObserver(() => this.resize()).observe(this.root);
+    this.listen();
+    this.resize();
+  }
+
+  resize() {
+    this.ratio = Math.min(2, devicePixelRatio || 1);
+    const { clientWidth: width, clientHeight: height } = this.root;
+    if (!width || !height) return;
+    for (const layer of this.layers) {
+      layer.width = Math.round(width * this.ratio);
+      layer.height = Math.round(height * this.ratio);
+    }
+    Object.assign(this.view, { width, height });
+    this.drawn = -1;
+    if (!this.view.moved) this.fit();
+    this.ask();
+  }
+
+  recolour() {
+    this.palette = readPalette();
+    this.drawn = -1;
+    this.ask();
+  }
+
+  show(state) {
+    this.state = state;
+    // Without streets the people are the city: it is fitted anew when there are twice as many.
+    const doublings = state.streets.length ? 0 : Math.ceil(Math.log2(state.people.placed + 1));
+    const extent = `${state.changes.ground} ${doublings}`;
+    if (this.fittedTo !== extent && !this.view.moved) {
+      this.fittedTo = extent;
+      this.fit();
+    }
+    this.ask();
+  }
+
+  fit() {
+    const bounds = this.state && boundsOf(this.state);
+    if (!bounds) return;
+    this.view.fit(bounds);
+    this.drawn = -1;
+    this.ask();
+  }
+
+  /** Ask for a frame; one is enough. */
+  ask() {
+    if (this.asked) return;
+    this.asked = true;
+    requestAnimationFrame((nowMs) => {
+      this.asked = false;
+      this.draw(nowMs);
+    });
+  }
+
+  draw(nowMs) {
+    const { state, view, palette, ratio } = this;
+    if (!state) return;
+    this.frames += 1;
+    if (this.drawn !== state.changes.ground) {
+      drawGround(this.groundContext, state, view, palette, ratio);
+      this.drawn = state.changes.ground;
+    }
+    const gliding = this.crowd.draw(state.people, view, palette, ratio, nowMs, reduced.matches);
+    const more = { pins: this.pins, chosen: this.chosen, picking: this.picked !== null };
+    const moving = drawMarks(this.marksContext, state, view, palette, ratio, nowMs, reduced.matches, more);
+    if ((gliding || moving) && !reduced.matches) this.ask();
+  }
+
+  moved() {
+    this.drawn = -1;
+    this.ask();
+  }
+
+  // -- hands and keys --
+
+  listen() {
+    const { canvas, view } = this;
+    /** @type {Map<number, {x: number, y: number}>} */
+    const fingers = new Map();
+    let travelled = 0;
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      fingers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+      if (fingers.size === 1) travelled = 0;
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const before = fingers.get(event.pointerId);
+      if (!before) return this.hover(event.offsetX, event.offsetY);
+      const now = { x: event.offsetX, y: event.offsetY };
+      const [other] = [...fingers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
+      if (other)
+        view.zoom(
+          Math.hypot(now.x - other.x, now.y - other.y) /
+            Math.max(1, Math.hypot(before.x - other.x, before.y - other.y)),
+          other.x,
+          other.y,
+        );
+      else if (travelled > 4 || Math.hypot(now.x - before.x, now.y - before.y) > 2)
+        view.pan(now.x - before.x, now.y - before.y);
+      travelled += Math.hypot(now.x - before.x, now.y - before.y);
+      fingers.set(event.pointerId, now);
+      this.moved();
+    });
+    const lift = (event) => {
+      if (fingers.delete(event.pointerId) && event.type === "pointerup" && travelled <= 4)
+        this.click(event.offsetX, event.offsetY);
+    };
+    canvas.addEventListener("pointerup", lift);
+    canvas.addEventListener("pointercancel", lift);
+    canvas.addEventListener("pointerleave", () => {
+      byId("map-tip").hidden = true;
+    });
+    canvas.addEventListener(
+      "wheel",
+      (event) => {
+        event.preventDefault();
+        view.zoom(Math.exp(-event.deltaY * 0.0015), event.offsetX, event.offsetY);
+        this.moved();
+      },
+      { passive: false },
+    );
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    this.root.querySelector(".map-tools").addEventListener("click", (event) => {
+      const wanted = event.target.dataset.zoom;
+      if (wanted === "fit") this.fit();
+      else if (wanted) view.zoom(wanted === "in" ? 1.5 : 1 / 1.5);
+      this.moved();
+    });
+    byId("pick-cancel").addEventListener("click", () => this.endPick(null));
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+    if (steps) this.view.pan(steps[0] * KEY_STEP, steps[1] * KEY_STEP);
+    else if (event.key === "+" || event.key === "=") this.view.zoom(1.4);
+    else if (event.key === "-") this.view.zoom(1 / 1.4);
+    else if (event.key === "0") this.fit();
+    else if (event.key === "Enter" && this.picked) this.click(this.view.width / 2, this.view.height / 2);
+    else if (event.key === "Escape" && this.picked) this.endPick(null);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.moved();
+  }
+
+  click(x, y) {
+    if (this.picked) return this.endPick({ lat: this.view.lat(y), lon: this.view.lon(x) });
+    const broker = this.state && brokerAt(this.state, this.view, x, y);
+    if (broker) this.actions.chooseBroker(broker.id);
+  }
+
+  /** Let a person choose a place; resolves with null if they would rather not. */
+  pick() {
+    this.endPick(null);
+    this.root.classList.add("picking");
+    byId("pick-hint").hidden = false;
+    this.canvas.focus();
+    return new Promise((resolve) => {
+      this.picked = resolve;
+      this.ask();
+    });
+  }
+
+  endPick(place) {
+    const { picked } = this;
+    this.picked = null;
+    this.root.classList.remove("picking");
+    byId("pick-hint").hidden = true;
+    this.ask();
+    picked?.(place);
+  }
+
+  // -- what is where --
+
+  hover(x, y) {
+    const tip = byId("map-tip");
+    const words = this.state && wordsAt(this.state, this.view, x, y, performance.now());
+    this.canvas.style.cursor = words?.broker ? "pointer" : "";
+    tip.hidden = !words;
+    if (!words) return;
+    setText(tip, words.text);
+    tip.style.left = `${Math.min(x + 14, this.view.width - 180)}px`;
+    tip.style.top = `${Math.min(y + 14, this.view.height - 60)}px`;
+  }
+}

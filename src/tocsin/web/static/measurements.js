@@ -1,0 +1,107 @@
+// The four charts below the map: load per broker, balance, notifications, delivery.
+
+import { Chart } from "./charts.js";
+import { byId } from "./dom.js";
+import { duration, ratio, rate, throughput } from "./format.js";
+import { brokerVariable } from "./palette.js";
+import { serving, shownSpan } from "./state.js";
+
+export class Measurements {
+  constructor() {
+    this.state = /** @type {any} */ (null);
+    this.charts = [this.loads(), this.balance(), this.notifications(), this.delivery()];
+    byId("charts").append(...this.charts.map((chart) => chart.element));
+  }
+
+  show(state) {
+    this.state = state;
+    const span = shownSpan(state);
+    for (const chart of this.charts) chart.update(span);
+  }
+
+  get curves() {
+    return this.state?.curves;
+  }
+
+  loads() {
+    return new Chart({
+      title: "Load per broker",
+      hint:
+        "Bytes in and out per second, as the load model counts them. Dashed: the mean, and the least mean load " +
+        "at which people are moved (β) or shuffled (θ).",
+      legend: "dashed: mean",
+      format: throughput,
+      value: () => throughput(this.curves?.mean.last),
+      curves: () =>
+        !this.state
+          ? []
+          : [
+              ...serving(this.state).map((broker) => ({
+                label: broker.id,
+                short: broker.id.replace(/^broker-/, ""),
+                colour: brokerVariable(broker.index),
+                series: broker.loads,
+              })),
+              { label: "mean", colour: "var(--ink)", series: this.curves.mean, dashed: true },
+            ],
+      limits: () =>
+        limitsOf([
+          ["β", this.state?.balance.beta_bytes_per_s],
+          ["θ", this.state?.balance.theta_bytes_per_s],
+        ]),
+    });
+  }
+
+  balance() {
+    return new Chart({
+      title: "Imbalance (cov)",
+      hint: "Standard deviation of the loads, divided by their mean. Above α people are moved, above γ shuffled.",
+      format: ratio,
+      least: 0.2,
+      value: () => ratio(this.curves?.cov.last),
+      curves: () => (!this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.cov, area: true }]),
+      limits: () =>
+        limitsOf([
+          ["α moves", this.state?.balance.alpha],
+          ["γ shuffles", this.state?.balance.gamma],
+        ]),
+    });
+  }
+
+  notifications() {
+    return new Chart({
+      title: "Notifications",
+      hint: "Sent to subscribers by all brokers together.",
+      format: rate,
+      least: 1,
+      value: () => `${rate(this.curves?.notifications.last)}/s`,
+      curves: () =>
+        !this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.notifications, area: true }],
+    });
+  }
+
+  delivery() {
+    return new Chart({
+      title: "Delivery",
+      hint: "From a result being there to it being sent. p50: half of them, of all brokers; p95: of the slowest broker.",
+      format: duration,
+      least: 0.01,
+      value: () => duration(this.curves?.p95.last),
+      curves: () =>
+        !this.state
+          ? []
+          : [
+              { label: "p50", colour: "var(--accent)", series: this.curves.p50, named: true },
+              { label: "p95", colour: "var(--warn)", series: this.curves.p95, dashed: true, named: true },
+            ],
+    });
+  }
+}
+
+/** Limits of 0 are no limits; two of the same value are one line. */
+function limitsOf(pairs) {
+  const limits = /** @type {Map<number, string>} */ (new Map());
+  for (const [label, value] of pairs)
+    if (value > 0) limits.set(value, limits.has(value) ? `${limits.get(value)}, ${label}` : label);
+  return [...limits].map(([value, label]) => ({ label, value }));
+}

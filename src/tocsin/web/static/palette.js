@@ -1,0 +1,72 @@
+// The page's colours for canvases, which know no CSS variables: read from theme.css in whichever theme is on.
+
+const NAMES = [
+  "map",
+  "surface",
+  "ink",
+  "muted",
+  "line",
+  "edge",
+  "street",
+  "accent",
+  "alarm",
+  "warn",
+  "shelter",
+  "nobody",
+];
+export const BROKER_COLOURS = 8;
+
+/** @typedef {{brokers: string[], bytes: Uint8Array[]} & Record<string, string>} Palette */
+
+/** The CSS colour of a broker; with more brokers than colours they are used again, and names tell the rest. */
+export const brokerVariable = (index) => (index < 0 ? "var(--nobody)" : `var(--b${index % BROKER_COLOURS})`);
+
+/** @returns {any} */
+export function readPalette() {
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  document.body.append(probe);
+  const read = (name) => {
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const palette = Object.fromEntries(NAMES.map((name) => [name, read(name)]));
+  const brokers = Array.from({ length: BROKER_COLOURS }, (_, index) => read(`b${index}`));
+  probe.remove();
+  return { ...palette, brokers, words: [...brokers, palette.nobody].map(word) };
+}
+
+/** A colour as one 32-bit pixel of an ImageData (little-endian: every machine that runs a browser). */
+function word(colour) {
+  const [r, g, b] = (colour.match(/[\d.]+/g) ?? ["0", "0", "0"]).map(Number);
+  return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+}
+
+/** The same colour, partly transparent. */
+export function faded(colour, alpha) {
+  const [r, g, b] = (colour.match(/[\d.]+/g) ?? ["0", "0", "0"]).map(Number);
+  return `rgba(${r}, ${g}, ${b}, ${alpha})`;
+}
+
+const KEY = "tocsin.theme";
+
+/** Light, dark, or whatever the system says until somebody chooses. */
+export function startTheme(button, changed) {
+  const root = document.documentElement;
+  const chosen = localStorage.getItem(KEY);
+  if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const tell = () => {
+    button.setAttribute("aria-pressed", String(isDark()));
+    changed();
+  };
+  button.setAttribute("aria-label", "Dark colours");
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    localStorage.setItem(KEY, root.dataset.theme);
+    tell();
+  });
+  system.addEventListener("change", tell);
+  tell();
+}

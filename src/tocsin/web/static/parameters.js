@@ -1,0 +1,72 @@
+// A form for a channel's declared parameters: a field for each by its type, places from the map, and back to values.
+
+import { field, h } from "./dom.js";
+
+const WHOLE = new Set(["TINYINT", "SMALLINT", "INT", "BIGINT"]);
+const REAL = new Set(["FLOAT", "DOUBLE"]);
+const PLACE_DECIMALS = 5;
+/** What a person most likely wants where nothing says otherwise. */
+const GUESSES = /** @type {Record<string, string>} */ ({ radius_m: "1000", kind: "fire", event: "fire", type: "fire" });
+
+/**
+ * @param {{name: string, type: string}[]} parameters
+ * @param {{user: () => string, pick: () => Promise<{lat: number, lon: number}|null>}} from
+ */
+export function fieldsFor(parameters, from) {
+  const fields = parameters.map((parameter) => input(parameter, from));
+  const inputs = Object.fromEntries(fields.map((one) => [one.name, one]));
+  const places = parameters.map((one) => one.name).filter((name) => /(^|_)lat$/.test(name) && inputs[lonOf(name)]);
+  const buttons = places.map((name) =>
+    h(
+      "div",
+      { class: "field" },
+      h(
+        "button",
+        {
+          type: "button",
+          class: "pick-place",
+          onclick: async () => {
+            const place = await from.pick();
+            if (!place) return;
+            inputs[name].value = place.lat.toFixed(PLACE_DECIMALS);
+            inputs[lonOf(name)].value = place.lon.toFixed(PLACE_DECIMALS);
+            inputs[name].focus();
+          },
+        },
+        "Pick on the map",
+      ),
+    ),
+  );
+  if (!parameters.length) return [h("p", { class: "quiet full" }, "This channel has no parameters.")];
+  return [...fields.map((one) => field(one.name.replaceAll("_", " "), one)), ...buttons];
+}
+
+const lonOf = (name) => name.replace(/lat$/, "lon");
+
+function input({ name, type }, from) {
+  const props = { name, id: `parameter-${name}`, required: true, autocomplete: "off" };
+  let made;
+  if (type === "BOOLEAN")
+    made = h("select", props, h("option", { value: "true" }, "yes"), h("option", { value: "false" }, "no"));
+  else if (WHOLE.has(type)) made = h("input", { ...props, type: "number", step: 1 });
+  else if (REAL.has(type)) made = h("input", { ...props, type: "number", step: "any" });
+  else if (type === "DATE") made = h("input", { ...props, type: "date" });
+  else if (type === "TIMESTAMP") made = h("input", { ...props, type: "datetime-local", step: 1 });
+  else made = h("input", { ...props, type: "text", spellcheck: false });
+  if (type === "STRING" && /^(user|me|user_id|subscriber)$/.test(name)) made.value = from.user();
+  else if (GUESSES[name] !== undefined) made.value = GUESSES[name];
+  return made;
+}
+
+/** The values as JSON: numbers as numbers, times with their zone. */
+export function valuesOf(form, parameters) {
+  return Object.fromEntries(
+    parameters.map(({ name, type }) => {
+      const text = form.querySelector(`[name="${CSS.escape(name)}"]`).value;
+      if (type === "BOOLEAN") return [name, text === "true"];
+      if (WHOLE.has(type) || REAL.has(type)) return [name, Number(text)];
+      if (type === "TIMESTAMP") return [name, new Date(text).toISOString()];
+      return [name, text];
+    }),
+  );
+}

@@ -1,0 +1,55 @@
+// A measurement over time: the last points of it, in order of time.
+
+const LENGTH = 900;
+
+export class Series {
+  constructor() {
+    /** @type {number[]} */ this.times = [];
+    /** @type {number[]} */ this.values = [];
+  }
+
+  /** A later value of the same moment replaces the earlier one. */
+  add(time_s, value) {
+    if (!Number.isFinite(value)) return;
+    const last = this.times.length - 1;
+    if (last >= 0 && time_s <= this.times[last]) {
+      if (time_s === this.times[last]) this.values[last] = value;
+      return;
+    }
+    this.times.push(time_s);
+    this.values.push(value);
+    if (this.times.length > LENGTH) {
+      this.times.splice(0, LENGTH / 4);
+      this.values.splice(0, LENGTH / 4);
+    }
+  }
+
+  get last() {
+    return this.values.length ? this.values[this.values.length - 1] : undefined;
+  }
+
+  /** Seconds between two points, on average over what is kept. */
+  get step_s() {
+    const n = this.times.length;
+    return n > 1 ? (this.times[n - 1] - this.times[0]) / (n - 1) : 0;
+  }
+
+  /** The index of the point nearest to a time; -1 if there is none. */
+  near(time_s) {
+    let best = -1;
+    let least = Infinity;
+    for (let i = this.times.length - 1; i >= 0; i -= 1) {
+      const away = Math.abs(this.times[i] - time_s);
+      if (away > least) break;
+      least = away;
+      best = i;
+    }
+    return best;
+  }
+
+  /** The first index at or after a time. */
+  from(time_s) {
+    const index = this.times.findIndex((one) => one >= time_s);
+    return index < 0 ? this.times.length : index;
+  }
+}

@@ -74,6 +74,8 @@ class SessionDriver:
         self._tickets: dict[int, asyncio.Future[Any]] = {}
         self._last_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        """When it fires, on the loop's clock. Not asked of the handle: uvloop's for "at once" does not know."""
         self._room = asyncio.Event()
         self._room.set()
 
@@ -140,7 +142,7 @@ class SessionDriver:
             case Received(message=wire.Result() | wire.Progress()):
                 return True
             case Handled():
-                return self._timer.when() <= self._loop.time() + self.session.patience.ack_s
+                return self._timer_s <= self._loop.time() + self.session.patience.ack_s
             case _:
                 return False
 
@@ -150,7 +152,9 @@ class SessionDriver:
             self._timer = None
         due_s = self.session.due_s()
         if not self.session.ended and due_s < float("inf"):
-            self._timer = self._loop.call_later(max(0.0, due_s - time.monotonic()), self.happen, Ticked())
+            delay_s = max(0.0, due_s - time.monotonic())
+            self._timer_s = self._loop.time() + delay_s
+            self._timer = self._loop.call_later(delay_s, self.happen, Ticked())
 
     # -- effects -------------------------------------------------------------------------------------------------------
 

@@ -85,8 +85,8 @@ class People:
                     if taking.done() and not taking.cancelled():
                         taking.result()  # it only ends by an error: say which
                     taking.cancel()
-        except ClientError as error:
-            said = f"{type(error).__name__} {error.code}: {error.message}"
+        except Exception as error:  # whatever ends a subscriber is a finding, also a fault of the client itself
+            said = f"{type(error).__name__}: {error.message if isinstance(error, ClientError) else error!r}"
             if said not in self.errors:
                 self._tell(f"{person.name} gave up: {said}")
             self.errors.add(said)

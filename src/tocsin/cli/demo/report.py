@@ -35,7 +35,7 @@ def numbers(outcome: Outcome) -> dict[str, Any]:
         "backend_subscriptions": account.backend(),
         "cov_before": samples.cov_at(from_s),
         "cov_after": samples.cov_between(last_s, end_s),
-        "maximum_before_bytes_per_s": samples.maximum_between(from_s - 1.5, from_s),
+        "maximum_before_bytes_per_s": samples.maximum_at(from_s),
         "maximum_after_bytes_per_s": samples.maximum_between(last_s, end_s),
         "migrations": outcome.hand_overs,
         "rounds": [

@@ -221,15 +221,19 @@ class DemoRun:
     async def _balance(self) -> None:
         settings = self._settings
         await self._at(settings.balancing_from_s)
-        wishes = sum(len(person.wishes) for person in self._crowd.people)
-        while self._account.frontend() < wishes and self._now_s() < _PATIENT_SHARE * settings.minutes * 60.0:
-            await asyncio.sleep(0.5)  # a busy machine is behind the city's time
+        await self._all_subscribed(self._began_s + _PATIENT_SHARE * settings.minutes * 60.0)
         self._balanced_s = self._now_s()
         if settings.scheme() == {"scheme": "none", "shuffle": "none"}:
             return
         cov = self._samples.cov_at(self._now_s())
         await self._put_balance({"on": True})
         self._tell(f"balancing ({settings.balance}) begins at cov {cov or 0.0:.2f}")
+
+    async def _all_subscribed(self, deadline_s: float) -> None:
+        """Everybody has what it wants by then, unless a busy machine is behind the city's time."""
+        wishes = sum(len(person.wishes) for person in self._crowd.people)
+        while self._account.frontend() < wishes and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.25)
 
     async def _put_balance(self, wanted: dict[str, Any]) -> None:
         (await self._coordinator.put("/v1/balance", json=wanted)).raise_for_status()
@@ -256,6 +260,7 @@ class DemoRun:
     async def _accounts(self) -> tuple[Audit, Recomputed]:
         """Every channel runs once more; then whatever is stored must arrive."""
         self._tell("the day is over: running every channel once more, waiting for what is on its way")
+        await self._all_subscribed(time.monotonic() + _LAST_S)
         await self._cluster.settled("EmergencyReports", self._records + self._warm_ups, _LAST_S)
         holdings = self._account.by_channel()
         await self._cluster.execute(holdings)

@@ -64,6 +64,11 @@ class Samples:
         found = [one.cov for one in self.samples if one.at_s <= at_s]
         return found[-1] if found else None
 
+    def maximum_at(self, at_s: float) -> float | None:
+        """Of the last sample before that moment."""
+        found = [max(one.loads_bytes_per_s.values()) for one in self.samples if one.at_s <= at_s]
+        return found[-1] if found else None
+
     def cov_between(self, from_s: float, to_s: float) -> float | None:
         found = [one.cov for one in self.samples if from_s <= one.at_s <= to_s]
         return float(np.mean(found)) if found else None

@@ -65,7 +65,10 @@ function show() {
   showHeader();
   if (isReplay) replay.show(state.time_s);
   byId("map-empty").hidden = Boolean(
-    state.streets.length || state.people.placed || listed(state).some((broker) => Number.isFinite(broker.lat)),
+    state.streets.length ||
+    state.people.placed ||
+    state.places.size ||
+    listed(state).some((broker) => Number.isFinite(broker.lat)),
   );
   setText(
     byId("map-empty"),

@@ -26,7 +26,7 @@ export function empty() {
     rows: 0,
     changes: { ground: 0, feed: 0, channels: 0 }, // counters: who draws compares them with what it drew last
     streets: /** @type {number[][][]} */ ([]),
-    places: /** @type {Row[]} */ ([]),
+    places: /** @type {Map<string, Row>} */ (new Map()),
     brokers: /** @type {Map<string, Broker>} */ (new Map()),
     people: new People(),
     events: /** @type {Row[]} */ ([]),
@@ -98,7 +98,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.changes.ground += 1;
   },
   place(state, row) {
-    state.places.push(row);
+    state.places.set(`${row.detail?.dataset} ${row.note} ${row.lat} ${row.lon}`, row); // told anew when it is loaded anew
     state.changes.ground += 1;
   },
   broker(state, row) {

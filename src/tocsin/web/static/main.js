@@ -194,6 +194,7 @@ async function findReplay() {
     stream.silentMs = Infinity; // a recording that is paused says nothing
     setStatus("replay", "Replay");
     byId("sign-out").hidden = true;
+    setText(byId("channels-empty"), "This recording tells nothing of channels.");
   }
   return isReplay;
 }

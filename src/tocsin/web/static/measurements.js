@@ -74,7 +74,7 @@ export class Measurements {
       hint: "Sent to subscribers by all brokers together.",
       format: rate,
       least: 1,
-      value: () => `${rate(this.curves?.notifications.last)}/s`,
+      value: () => perSecond(this.curves?.notifications.last),
       curves: () =>
         !this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.notifications, area: true }],
     });
@@ -97,6 +97,8 @@ export class Measurements {
     });
   }
 }
+
+const perSecond = (value) => (value === undefined ? rate(value) : `${rate(value)}/s`);
 
 /** Limits of 0 are no limits; two of the same value are one line. */
 function limitsOf(pairs) {

@@ -210,10 +210,11 @@ function summarise(state) {
   let slowest;
   let any = false;
   for (const broker of serving(state)) {
-    const { notifications_per_s: rate = 0, delivery_s_p50: p50, delivery_s_p95: p95 } = broker.sample;
+    const { notifications_per_s: rate, delivery_s_p50: p50, delivery_s_p95: p95 } = broker.sample;
+    if (!Number.isFinite(rate)) continue; // a simulation may not count them
     any = true;
-    sent += rate ?? 0;
-    if (Number.isFinite(p50) && p50 !== null) weighted += (rate ?? 0) * p50;
+    sent += rate;
+    if (Number.isFinite(p50) && p50 !== null) weighted += rate * p50;
     if (Number.isFinite(p95) && p95 !== null && rate > 0) slowest = Math.max(slowest ?? 0, p95);
   }
   if (any) state.curves.notifications.add(state.time_s, sent);

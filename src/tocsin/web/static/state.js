@@ -11,8 +11,9 @@ import { Series } from "./series.js";
 
 const EVENTS = 400;
 const ARCS = 80;
-/** A picture that follows the last row by less than this continues the curves; one further off begins anew. */
-const CONTINUES_S = 300;
+/** A picture that follows the last row by less than this, or by few samples, continues the curves; else they begin anew. */
+const CONTINUES_S = 30;
+const CONTINUES_SAMPLES = 20;
 
 /**
  * @typedef {Record<string, any>} Row
@@ -53,7 +54,9 @@ export function empty() {
 export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} */ rows, /** @type {number} */ nowMs) {
   const state = empty();
   const start_s = rows.reduce((latest, row) => Math.max(latest, row.time_s ?? 0), 0);
-  const continues = before !== null && start_s >= before.time_s && start_s - before.time_s <= CONTINUES_S;
+  const away_s = before === null ? Infinity : start_s - before.time_s;
+  const continues =
+    before !== null && away_s >= 0 && away_s <= Math.max(CONTINUES_S, CONTINUES_SAMPLES * before.curves.cov.pace_s);
   if (before !== null) {
     state.changes = {
       ground: before.changes.ground + 1,

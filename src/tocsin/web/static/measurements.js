@@ -83,7 +83,7 @@ export class Measurements {
   delivery() {
     return new Chart({
       title: "Delivery",
-      hint: "From a result being there to it being sent. p50: half of them, of all brokers; p95: of the slowest broker.",
+      hint: "From a result being there to it being sent. p50: half of them, all brokers; p95: of the slowest broker.",
       format: duration,
       least: 0.01,
       value: () => duration(this.curves?.p95.last),

@@ -11,7 +11,7 @@ import { Series } from "./series.js";
 
 const EVENTS = 400;
 const ARCS = 80;
-/** A picture that follows the last row by less than this, or by few samples, continues the curves; else they begin anew. */
+/** A picture that follows the last row by less than this, or by few samples, continues the curves. */
 const CONTINUES_S = 30;
 const CONTINUES_SAMPLES = 20;
 
@@ -101,7 +101,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.changes.ground += 1;
   },
   place(state, row) {
-    state.places.set(`${row.detail?.dataset} ${row.note} ${row.lat} ${row.lon}`, row); // told anew when it is loaded anew
+    state.places.set(`${row.detail?.dataset} ${row.note} ${row.lat} ${row.lon}`, row); // told again when loaded again
     state.changes.ground += 1;
   },
   broker(state, row) {

@@ -31,9 +31,9 @@ PICTURES: dict[str, dict[str, Any]] = {
     "dashboard-dark": {**DESK, "color_scheme": "dark"},
     "dashboard-phone": {**PHONE, "color_scheme": "light"},
 }
-LEAD = 0.15
+LEAD = 0.22
 """Share of the trace that is played, fast, before a picture is taken: curves need a past, the feed things to tell."""
-LEAD_S = 24.0
+LEAD_S = 16.0
 
 
 def main() -> None:

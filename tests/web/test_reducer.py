@@ -22,7 +22,8 @@ FOLD = """async ([picture, ...frames]) => {
     brokers: listed(state).map((one) => [one.id, one.index, one.state, one.load]), feed: state.feed,
     homes: Object.fromEntries([...people.slots].map(([name, slot]) => [name, people.broker[slot]])),
     placed: people.placed, time_s: state.time_s, events: state.events.length, cov: state.curves.cov.values,
-    channels: [...state.channels.keys()], sent: state.curves.notifications.values, p95: state.curves.p95.values,
+    channels: [...state.channels.keys()], places: state.places.size,
+    sent: state.curves.notifications.values, p95: state.curves.p95.values,
   };
 }"""
 
@@ -106,6 +107,13 @@ def test_a_new_picture_soon_after_continues_the_curves_and_forgets_who_is_gone(s
 def test_a_picture_of_another_time_begins_anew(scratch: Tab) -> None:
     balance = row("balance", 500, cov=0.4, load_bytes_per_s=1.0, subscribers=2, moves=0, detail={})
     assert fold(scratch, [balance], {"picture": PICTURE})["cov"] == []
+
+
+def test_places_that_are_told_again_are_the_same_places(scratch: Tab) -> None:
+    hall, school = (
+        row("place", 2, note=name, lat=1.0, lon=2.0, detail={"dataset": "S"}) for name in ("Hall", "School")
+    )
+    assert fold(scratch, [hall, school], [hall])["places"] == 2
 
 
 def test_rows_of_kinds_that_are_not_known_are_passed_over(scratch: Tab) -> None:

@@ -77,13 +77,14 @@ function drawStreets(context, state, view, palette) {
 
 function drawShelters(context, state, view, palette) {
   const path = housePath();
-  for (const place of state.places) {
+  const size = state.places.size > 60 ? 0.46 : 0.62; // many small ones leave the people visible
+  for (const place of state.places.values()) {
     const x = view.sx(place.lon);
     const y = view.sy(place.lat);
     if (x < -20 || y < -20 || x > view.width + 20 || y > view.height + 20) continue;
     context.save();
     context.translate(x, y);
-    context.scale(0.62, 0.62);
+    context.scale(size, size);
     context.lineWidth = 3;
     context.strokeStyle = palette.map;
     context.stroke(path);

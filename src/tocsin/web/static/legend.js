@@ -15,13 +15,13 @@ export class Legend {
   show(state) {
     for (const event of state.events) if (this.kinds.size < MOST) this.kinds.add(event.note ?? "event");
     const kinds = [...this.kinds];
-    const parts = [state.people.placed > 0, state.places.length > 0, ...kinds];
+    const parts = [state.people.placed > 0, state.places.size > 0, ...kinds];
     if (parts.join() === this.drawn) return;
     this.drawn = parts.join();
     this.list.replaceChildren(
       ...[
         state.people.placed > 0 && h("li", {}, dot(), "person"),
-        state.places.length > 0 && h("li", {}, icon(HOUSE, "var(--shelter)"), "shelter"),
+        state.places.size > 0 && h("li", {}, icon(HOUSE, "var(--shelter)"), "shelter"),
         ...kinds.map((kind) => h("li", {}, icon(outlineOf(shapeOf(kind)), "var(--alarm)"), kind)),
       ].filter(Boolean),
     );

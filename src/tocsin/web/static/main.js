@@ -65,7 +65,10 @@ function show() {
   showHeader();
   if (isReplay) replay.show(state.time_s);
   byId("map-empty").hidden = Boolean(
-    state.streets.length || state.people.placed || listed(state).some((broker) => Number.isFinite(broker.lat)),
+    state.streets.length ||
+    state.people.placed ||
+    state.places.size ||
+    listed(state).some((broker) => Number.isFinite(broker.lat)),
   );
   setText(
     byId("map-empty"),
@@ -191,6 +194,7 @@ async function findReplay() {
     stream.silentMs = Infinity; // a recording that is paused says nothing
     setStatus("replay", "Replay");
     byId("sign-out").hidden = true;
+    setText(byId("channels-empty"), "This recording tells nothing of channels.");
   }
   return isReplay;
 }

@@ -74,7 +74,7 @@ export class Measurements {
       hint: "Sent to subscribers by all brokers together.",
       format: rate,
       least: 1,
-      value: () => `${rate(this.curves?.notifications.last)}/s`,
+      value: () => perSecond(this.curves?.notifications.last),
       curves: () =>
         !this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.notifications, area: true }],
     });
@@ -83,7 +83,7 @@ export class Measurements {
   delivery() {
     return new Chart({
       title: "Delivery",
-      hint: "From a result being there to it being sent. p50: half of them, of all brokers; p95: of the slowest broker.",
+      hint: "From a result being there to it being sent. p50: half of them, all brokers; p95: of the slowest broker.",
       format: duration,
       least: 0.01,
       value: () => duration(this.curves?.p95.last),
@@ -97,6 +97,8 @@ export class Measurements {
     });
   }
 }
+
+const perSecond = (value) => (value === undefined ? rate(value) : `${rate(value)}/s`);
 
 /** Limits of 0 are no limits; two of the same value are one line. */
 function limitsOf(pairs) {

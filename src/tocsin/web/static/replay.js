@@ -86,6 +86,9 @@ export class Replay {
 
   show(at_s) {
     setText(this.button, this.told.playing ? "Pause" : "Play");
+    if (![...this.speed.options].some((one) => Number(one.value) === this.told.speed)) {
+      this.speed.append(h("option", { value: this.told.speed }, `${number(this.told.speed)}×`));
+    }
     this.speed.value = String(this.told.speed);
     if (this.seeking) return;
     this.range.value = String(at_s);

@@ -34,6 +34,13 @@ export class Series {
     return n > 1 ? (this.times[n - 1] - this.times[0]) / (n - 1) : 0;
   }
 
+  /** Seconds between the latest points; 0 while there are too few to say. */
+  get pace_s() {
+    const n = this.times.length;
+    const first = Math.max(0, n - 10);
+    return n - first > 1 ? (this.times[n - 1] - this.times[first]) / (n - 1 - first) : 0;
+  }
+
   /** The index of the point nearest to a time; -1 if there is none. */
   near(time_s) {
     let best = -1;

@@ -1,6 +1,6 @@
 // A subscriber's session with a broker over its WebSocket (docs/clients.md, docs/brokers.md): login with cursors,
-// results once and in order, and moves from broker to broker make-before-break: the old connection goes on until the new
-// broker holds everything. The same protocol as tocsin.client; results are shown as they come, so what was received is
+// results once and in order, and moves from broker to broker make-before-break: the old connection goes on until the
+// new broker holds everything. The same protocol as tocsin.client; results are shown as they come, so what was received is
 // handled.
 
 import { Standings, writeCursor } from "./standings.js";

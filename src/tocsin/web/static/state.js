@@ -11,8 +11,9 @@ import { Series } from "./series.js";
 
 const EVENTS = 400;
 const ARCS = 80;
-/** A picture that follows the last row by less than this continues the curves; one further off begins anew. */
-const CONTINUES_S = 300;
+/** A picture that follows the last row by less than this, or by few samples, continues the curves. */
+const CONTINUES_S = 30;
+const CONTINUES_SAMPLES = 20;
 
 /**
  * @typedef {Record<string, any>} Row
@@ -26,7 +27,7 @@ export function empty() {
     rows: 0,
     changes: { ground: 0, feed: 0, channels: 0 }, // counters: who draws compares them with what it drew last
     streets: /** @type {number[][][]} */ ([]),
-    places: /** @type {Row[]} */ ([]),
+    places: /** @type {Map<string, Row>} */ (new Map()),
     brokers: /** @type {Map<string, Broker>} */ (new Map()),
     people: new People(),
     events: /** @type {Row[]} */ ([]),
@@ -53,7 +54,9 @@ export function empty() {
 export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} */ rows, /** @type {number} */ nowMs) {
   const state = empty();
   const start_s = rows.reduce((latest, row) => Math.max(latest, row.time_s ?? 0), 0);
-  const continues = before !== null && start_s >= before.time_s && start_s - before.time_s <= CONTINUES_S;
+  const away_s = before === null ? Infinity : start_s - before.time_s;
+  const continues =
+    before !== null && away_s >= 0 && away_s <= Math.max(CONTINUES_S, CONTINUES_SAMPLES * before.curves.cov.pace_s);
   if (before !== null) {
     state.changes = {
       ground: before.changes.ground + 1,
@@ -98,7 +101,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.changes.ground += 1;
   },
   place(state, row) {
-    state.places.push(row);
+    state.places.set(`${row.detail?.dataset} ${row.note} ${row.lat} ${row.lon}`, row); // told again when loaded again
     state.changes.ground += 1;
   },
   broker(state, row) {
@@ -210,10 +213,11 @@ function summarise(state) {
   let slowest;
   let any = false;
   for (const broker of serving(state)) {
-    const { notifications_per_s: rate = 0, delivery_s_p50: p50, delivery_s_p95: p95 } = broker.sample;
+    const { notifications_per_s: rate, delivery_s_p50: p50, delivery_s_p95: p95 } = broker.sample;
+    if (!Number.isFinite(rate)) continue; // a simulation may not count them
     any = true;
-    sent += rate ?? 0;
-    if (Number.isFinite(p50) && p50 !== null) weighted += (rate ?? 0) * p50;
+    sent += rate;
+    if (Number.isFinite(p50) && p50 !== null) weighted += rate * p50;
     if (Number.isFinite(p95) && p95 !== null && rate > 0) slowest = Math.max(slowest ?? 0, p95);
   }
   if (any) state.curves.notifications.add(state.time_s, sent);

@@ -23,7 +23,7 @@ export function wordsAt(state, view, x, y, nowMs) {
     const { message, severity } = event.detail ?? {};
     return { text: lines(event.note, message, severity && `severity ${value(severity)}`, time(event.time_s)) };
   }
-  const place = state.places.find((one) => away(one.lat, one.lon) < PLACE_PX);
+  const place = [...state.places.values()].find((one) => away(one.lat, one.lon) < PLACE_PX);
   if (place) return { text: lines(place.note, place.detail?.capacity && `room for ${value(place.detail.capacity)}`) };
   const slot = state.people.nearest(away, PERSON_PX);
   if (slot < 0) return null;

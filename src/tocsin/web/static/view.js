@@ -57,7 +57,7 @@ export class View {
   }
 }
 
-/** The bounds of everything that has a place; null if nothing has. */
+/** The bounds of the city: its streets and brokers, and without streets whatever has a place; null if nothing has. */
 export function boundsOf(state) {
   const bounds = { south: Infinity, north: -Infinity, west: Infinity, east: -Infinity };
   const add = (lat, lon) => {
@@ -69,8 +69,8 @@ export function boundsOf(state) {
   };
   for (const line of state.streets) for (const [lat, lon] of line) add(lat, lon);
   for (const broker of state.brokers.values()) if (broker.state !== "gone") add(broker.lat, broker.lon);
-  for (const place of state.places) add(place.lat, place.lon);
   if (!state.streets.length) {
+    for (const place of state.places.values()) add(place.lat, place.lon);
     const { people } = state;
     for (let slot = 0; slot < people.size; slot += 1) if (people.shown[slot]) add(people.lat[slot], people.lon[slot]);
   }

@@ -33,6 +33,7 @@ _LONGEST = (
 """Begun first, so that two workers end at about the same time."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A file is run by one worker, in its order; all of `network` too, which shares one running network."""
     here = Path(__file__).parent

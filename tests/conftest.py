@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.gateway import Accepted, RecordForm
@@ -33,20 +34,23 @@ _LONGEST = (
 """Begun first, so that two workers end at about the same time."""
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in its own
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _group(path: str) -> str:
     """A file is run by one worker, in its order; all of `network` too, which shares one running network."""
-    here = Path(__file__).parent
+    path = path.removeprefix("tests/")
+    return "network" if path.startswith("network/") else path
 
-    def group(item: pytest.Item) -> str:
-        path = item.path.relative_to(here).as_posix()
-        return "network" if path.startswith("network/") else path
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {name: rank for rank, name in enumerate(_LONGEST)}
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: ranks.get(group(item), len(ranks)))
+    items.sort(key=lambda item: ranks.get(_group(item.nodeid.partition("::")[0]), len(ranks)))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    class ByGroup(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid.partition("::")[0])
+
+    return ByGroup(config, log)
 
 
 @pytest.fixture(scope="session")

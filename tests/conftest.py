@@ -10,7 +10,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.gateway import Accepted, RecordForm
@@ -25,32 +24,6 @@ ClusterAt = Callable[..., DataCluster]
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.register_profile("explore", derandomize=False)
 hypothesis.settings.load_profile("repeatable")
-
-
-_LONGEST = (
-    "cluster/test_crash.py", "network", "cluster/test_standalone.py", "cluster/test_channel_property.py",
-    "cli/test_up.py", "cluster/test_near_on_spark.py",
-)  # fmt: skip
-"""Begun first, so that two workers end at about the same time."""
-
-
-def _group(path: str) -> str:
-    """A file is run by one worker, in its order; all of `network` too, which shares one running network."""
-    path = path.removeprefix("tests/")
-    return "network" if path.startswith("network/") else path
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ranks = {name: rank for rank, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: ranks.get(_group(item.nodeid.partition("::")[0]), len(ranks)))
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    class ByGroup(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-        def _split_scope(self, nodeid: str) -> str:
-            return _group(nodeid.partition("::")[0])
-
-    return ByGroup(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -13,15 +13,22 @@ from tocsin.cli.demo.run import DemoRun
 from tocsin.cli.demo.settings import DemoSettings
 from tocsin.cli.demo.testbed import rows_of
 from tocsin.cluster.spark.session import require_java
+from tocsin.sim.wishes import CHANNELS
 from tocsin.wire.errors import TocsinError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+KEPT = ("EmergenciesOfType", "EmergenciesAtLocation", "SevereNearMe")
+"""Each channel takes Spark seconds before it has run for the first time; three are enough for a short day."""
 APPLICATION = Path(__file__).parents[2] / "examples" / "emergency" / "emergency.sql"
 
 
 @pytest.mark.timeout(600)
-def test_a_short_day_in_the_city_loses_nothing_and_leaves_a_report(tmp_path: Path) -> None:
+def test_a_short_day_in_the_city_loses_nothing_and_leaves_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for channel in CHANNELS.keys() - set(KEPT):
+        monkeypatch.delitem(CHANNELS, channel)
     try:
         require_java()
     except TocsinError as error:
@@ -39,7 +46,7 @@ def test_a_short_day_in_the_city_loses_nothing_and_leaves_a_report(tmp_path: Pat
         said = report.numbers(outcome)
         assert not report.failed(said), (said, told)
         assert said["delivered"] == said["expected"] > 0 and said["recomputed"]["expected"] > 0
-        assert said["frontend_subscriptions"] > said["backend_subscriptions"] * 0.5 > 5
+        assert said["frontend_subscriptions"] >= said["backend_subscriptions"] > 5
         assert said["published"] > 400 and len(said["channels"]) == 8
         assert "lost 0" in report.markdown(said, outcome.periods, figures.draw(outcome, out))
         assert {row["kind"] for row in rows_of(outcome, {})} == {"run", "sample", "broker"}

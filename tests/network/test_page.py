@@ -107,7 +107,8 @@ def test_a_channel_shows_its_query_and_who_holds_it(live: Tab) -> None:
     page.locator("#channel-table").get_by_role("button", name="OfKind").click()
     drawer = page.locator("#drawer")
     drawer.get_by_text("FROM NEW Reports r").wait_for()
-    drawer.get_by_text("Latest results").wait_for()
+    drawer.get_by_role("heading", name="Latest results").wait_for()
+    drawer.get_by_role("columnheader", name="Held by").wait_for()
     page.keyboard.press("Escape")
 
 

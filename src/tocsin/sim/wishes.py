@@ -70,7 +70,8 @@ def wishes_of(person: str, dice: np.random.Generator, places: Sequence[Place]) -
     """Channels without repetition by their popularity, then values without repetition as far as there are any."""
     names = list(CHANNELS)
     popularity = np.array([weight for _, weight in CHANNELS.values()])
-    chosen = dice.choice(len(names), int(dice.integers(1, 6)), replace=False, p=popularity / popularity.sum())
+    count = min(len(names), int(dice.integers(1, 6)))
+    chosen = dice.choice(len(names), count, replace=False, p=popularity / popularity.sum())
     return [wish for index in chosen.tolist() for wish in _of_channel(person, names[index], dice, places)]
 
 

@@ -45,6 +45,7 @@ export class ChannelView {
       this.held,
       live && h("h3", {}, "Latest executions with results"),
       this.executions,
+      live && h("h3", {}, "Latest results"),
       this.results,
     ].filter(Boolean);
     const timer = setInterval(() => this.refresh(), REFRESH_MS);
@@ -98,7 +99,7 @@ export class ChannelView {
       replace(this.executions, executionTable(ran.executions));
       await this.latest(held.subscriptions, ran.executions);
     } catch (error) {
-      replace(this.held, h("p", { class: "quiet" }, error.message));
+      replace(this.results, h("p", { class: "quiet" }, error.message));
     }
   }
 
@@ -118,7 +119,6 @@ export class ChannelView {
       .filter((line) => line.result);
     replace(
       this.results,
-      h("h3", {}, "Latest results"),
       ...(lines.length
         ? lines.slice(0, 8).map((line) =>
             h(

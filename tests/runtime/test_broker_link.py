@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tocsin.cli.bench_data_cluster import EmulatedCluster
 from tocsin.runtime import broker_cluster
-from tocsin.runtime.listening import Server, listen
+from tocsin.runtime.listening import Server
 from tocsin.wire import link
 
 from .broker_world import SIGNER, row, running_broker, token, until
@@ -30,7 +31,10 @@ class ScriptedCoordinator:
     """Speaks the link's messages as a test tells it; keeps everything it was told."""
 
     def __init__(self, port: int = 0) -> None:
-        self.listening = listen("127.0.0.1", port)
+        # Bound, so that nobody else takes the port; until it runs, whoever connects is refused.
+        self.listening = socket.socket()
+        self.listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listening.bind(("127.0.0.1", port))
         self.port = self.listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.told: list[link.FromBroker] = []

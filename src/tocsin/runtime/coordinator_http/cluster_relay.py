@@ -1,6 +1,6 @@
 """What the data cluster answers, for pages that may only talk to the coordinator: some of its GET paths, passed on.
 
-With the caller's own token, so that the data cluster decides who may see what. Answers come back as they are, errors
+With the caller's own token (scope read): the data cluster decides what it may see. Answers come back as they are, errors
 too, up to a size.
 """
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import httpx
 from fastapi import APIRouter, Request, Response
 
-from tocsin.runtime.coordinator_http.api import Api, api_of
+from tocsin.runtime.coordinator_http.api import Api, require_read
 from tocsin.runtime.http_door import token_of
 from tocsin.wire.errors import Code, TocsinError
 
@@ -55,7 +55,7 @@ async def datasets(request: Request) -> Response:
 
 
 async def _relayed(request: Request, path: str) -> Response:
-    api = api_of(request)
+    api = require_read(request)
     cluster = api.settings.cluster
     if cluster is None:
         raise TocsinError(Code.NOT_FOUND, "this coordinator knows no data cluster: start it with --cluster ADDRESS")

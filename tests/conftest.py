@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.gateway import Accepted, RecordForm
+from tocsin.cluster.feed.gateway import Accepted, RecordForm
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.session import Session, make_session, require_java
 from tocsin.wire.errors import TocsinError

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.cli.demo.account import Account, Audit, Recomputed, great_circle_m
 from tocsin.cli.demo.settings import DemoSettings, compressed
-from tocsin.cluster.geo import distance_m
+from tocsin.cluster.sql.geo import distance_m
 
 
 def account() -> Account:

@@ -19,7 +19,7 @@ from tests.cluster.test_engine import declare
 from tests.conftest import results_of
 from tocsin.cluster.catalog import Catalog, dataset_owner
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.gateway import RecordForm
+from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.frames import dataset_frame
 from tocsin.cluster.spark.session import make_session

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.cluster.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql
-from tocsin.cluster.problems import Problem
+from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql
+from tocsin.cluster.sql.problems import Problem
 from tocsin.model.schema import Schema
 
 PARAMETERS = Schema.of(kind="STRING", radius_m="DOUBLE")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.cluster.declarations import parse_application
-from tocsin.cluster.statements import (
+from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.statements import (
     CreateChannel,
     CreateDataset,
     CreateFeed,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.declarations import parse_application
-from tocsin.cluster.problems import Position
-from tocsin.cluster.statements import Application, CreateChannel
-from tocsin.cluster.tokens import Token, TokenKind, scan
+from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.problems import Position
+from tocsin.cluster.sql.statements import Application, CreateChannel
+from tocsin.cluster.sql.tokens import Token, TokenKind, scan
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "emergency" / "emergency.sql").read_text(encoding="utf-8")
 TOKENS = scan(EXAMPLE).tokens

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Clock, ClusterAt, publish, results_of
-from tocsin.cluster.declarations import parse_application
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.gateway import RecordForm
-from tocsin.cluster.statements import CreateChannel, CreateDataset, CreateFeed
+from tocsin.cluster.feed.gateway import RecordForm
+from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 from tocsin.cluster.upkeep import maintain, merge_channel, merge_dataset, sweep_orphans
 from tocsin.model.ids import BrokerId, DatasetName
 from tocsin.wire.errors import Code, TocsinError

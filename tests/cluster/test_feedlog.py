@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.feedlog import (
+from tocsin.cluster.feed.feedlog import (
     FeedLog,
     FeedLogCorrupt,
     FeedLogInUse,
@@ -321,7 +321,7 @@ def test_frames_appended_while_a_sync_runs_are_left_for_the_next(
 
 def test_the_reader_needs_nothing_but_the_standard_library() -> None:
     listing = (
-        "import sys; import tocsin.cluster.feedlog; "
+        "import sys; import tocsin.cluster.feed.feedlog; "
         "print([name for name in ('numpy', 'msgspec', 'pyarrow', 'sqlalchemy', 'pyspark') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tocsin.cluster.feedlog import FeedLogReader, FeedLogWriteFailed
-from tocsin.cluster.gateway import (
+from tocsin.cluster.feed.feedlog import FeedLogReader, FeedLogWriteFailed
+from tocsin.cluster.feed.gateway import (
     Accepted,
     Backlogged,
     FeedGateway,
@@ -349,7 +349,7 @@ def test_records_accepted_while_a_sync_runs_wait_for_the_next_and_repeats_are_st
 
 def test_a_key_index_that_cannot_be_written_does_not_fail_a_sync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = bench.open(memory_keys=5, records=10)
-    monkeypatch.setattr("tocsin.cluster.keyindex.write_run", full_disk)
+    monkeypatch.setattr("tocsin.cluster.feed.keyindex.write_run", full_disk)
     outcome: Accepted | Refused = Malformed("")
     for number in range(50):
         outcome = send(gateway, body(f"r{number}"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.geo import (
+from tocsin.cluster.sql.geo import (
     ALL_LEVELS,
     EARTH_RADIUS_M,
     MAX_LEVEL,

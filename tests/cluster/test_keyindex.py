@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tocsin.cluster import keyruns
-from tocsin.cluster.keyindex import KeyIndex
+from tocsin.cluster.feed import keyruns
+from tocsin.cluster.feed.keyindex import KeyIndex
 
 SECOND_US = 1_000_000
 

@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.test_engine import declare, ids
 from tests.conftest import ClusterAt, results_of
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.gateway import RecordForm
+from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.spark import ingestion
 from tocsin.cluster.spark.writing import write_records_here
 from tocsin.model.ids import BrokerId

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tocsin.cluster.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql, to_single_sql
-from tocsin.cluster.declarations import parse_application
-from tocsin.cluster.geo import cell_of, cover_of, distance_m, levels_of
-from tocsin.cluster.geo_sql import cell_sql, cover_sql, distance_sql
-from tocsin.cluster.statements import CreateChannel
+from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql, to_single_sql
+from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.geo import cell_of, cover_of, distance_m, levels_of
+from tocsin.cluster.sql.geo_sql import cell_sql, cover_sql, distance_sql
+from tocsin.cluster.sql.statements import CreateChannel
 from tocsin.model.schema import Schema
 
 pytestmark = pytest.mark.spark

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.cluster.declarations import parse_application
-from tocsin.cluster.planning import World, plan
-from tocsin.cluster.statements import CreateChannel, CreateDataset, CreateFeed
+from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.planning import World, plan
+from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 
 BASE = """
 CREATE STREAM DATASET D (a INT, b STRING) KEY (a) RETAIN 1 DAY;

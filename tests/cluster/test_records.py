@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.records import Decoded, Malformed, RecordCodec, RecordForm, Refusal, TooMany
+from tocsin.cluster.feed.records import Decoded, Malformed, RecordCodec, RecordForm, Refusal, TooMany
 from tocsin.model.schema import Schema
 
 REPORTS = Schema.of(

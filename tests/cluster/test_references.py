@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.cluster.declarations import parse_application
-from tocsin.cluster.references import check_references
+from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.references import check_references
 from tocsin.model.entities import DatasetKind
 
 DATASETS = {"Reports": DatasetKind.STREAM, "Shelters": DatasetKind.STATIC}

@@ -6,8 +6,8 @@ import asyncio
 import threading
 from pathlib import Path
 
-from tocsin.cluster.feedlog import FeedLogWriteFailed
-from tocsin.cluster.gateway import Accepted, FeedGateway, FeedLimits, RecordForm, Unavailable
+from tocsin.cluster.feed.feedlog import FeedLogWriteFailed
+from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, RecordForm, Unavailable
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
 from tocsin.model.schema import Schema

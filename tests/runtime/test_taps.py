@@ -16,7 +16,7 @@ import pytest
 from tests.runtime.conftest import RunningServer, StartServer
 from tests.runtime.coordinator_harness import coordinator
 from tests.runtime.test_watching import watching
-from tocsin.cluster.tap import RecordRing, TapReader
+from tocsin.cluster.feed.tap import RecordRing, TapReader
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
 from tocsin.model.schema import Schema

@@ -56,7 +56,7 @@ def publish(cluster: Any, dataset: str, records: Sequence[Mapping[str, Any]]) ->
     """Through the gateway and into the dataset before this returns."""
     import msgspec
 
-    from tocsin.cluster.gateway import Accepted, RecordForm
+    from tocsin.cluster.feed.gateway import Accepted, RecordForm
 
     gateway = cluster.gateway(dataset)
     outcome = gateway.accept(msgspec.json.encode(list(records)), RecordForm.JSON)

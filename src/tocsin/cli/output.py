@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 if TYPE_CHECKING:
-    from tocsin.cluster.problems import Problem
+    from tocsin.cluster.sql.problems import Problem
 
 
 def tell(as_json: bool, content: Mapping[str, Any], human: Callable[[], None]) -> None:

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tocsin.cluster.book import SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredExecution
-from tocsin.cluster.filewriting import SUMMARY
-from tocsin.cluster.results import ResultStore
+from tocsin.cluster.store.filewriting import SUMMARY
+from tocsin.cluster.store.results import ResultStore
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
 RECENT_ROWS = 2_000_000

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tocsin.cluster.catalog import dataset_owner
-from tocsin.cluster.declarations import parse_application
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.planning import Action, Step, World, plan
-from tocsin.cluster.problems import Position, Problem
 from tocsin.cluster.spark.execution import PreparedChannel
-from tocsin.cluster.statements import (
+from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.planning import Action, Step, World, plan
+from tocsin.cluster.sql.problems import Position, Problem
+from tocsin.cluster.sql.statements import (
     CreateChannel,
     CreateDataset,
     CreateFeed,

@@ -22,11 +22,9 @@ import pyarrow as pa
 from tocsin.cluster.announcements import Announcements, remember_forgotten
 from tocsin.cluster.book import SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredExecution, StoredFile, dataset_owner
-from tocsin.cluster.channel_query import ChannelQuery, parse_channel_query
-from tocsin.cluster.gateway import FeedGateway
+from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.rates import Rates
-from tocsin.cluster.results import ResultStore
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.execution import DatasetFrames, ExecutionSize, PreparedChannel, execute, prepare
 from tocsin.cluster.spark.frames import EMPTY_FOLDER, Frame, dataset_frame
@@ -40,7 +38,9 @@ from tocsin.cluster.spark.ingestion import (
 )
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
+from tocsin.cluster.store.results import ResultStore
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.entities import Channel, Dataset, DatasetKind, Feed
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from tocsin.cluster.gateway import FeedGateway
+from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.spark.execution import PreparedChannel
 from tocsin.cluster.spark.ingestion import DatasetWriter, Ingestion
 from tocsin.cluster.spark.subscribers import SubscriptionFrames

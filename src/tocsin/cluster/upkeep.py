@@ -9,11 +9,11 @@ import math
 
 from tocsin.cluster.announcements import remember_forgotten
 from tocsin.cluster.catalog import dataset_owner, results_owner
-from tocsin.cluster.compaction import FAN_IN, files_to_merge
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
-from tocsin.cluster.mergehere import is_small, merge_records_here, merge_results_here
 from tocsin.cluster.spark.compaction import merge_records, merge_results
+from tocsin.cluster.store.compaction import FAN_IN, files_to_merge
+from tocsin.cluster.store.mergehere import is_small, merge_records_here, merge_results_here
 from tocsin.model.entities import DatasetKind
 
 SPAN_SHARE = 1 / 16

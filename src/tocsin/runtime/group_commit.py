@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tocsin.cluster.gateway import Accepted, FeedGateway, RecordForm, Refused, Unavailable
+from tocsin.cluster.feed.gateway import Accepted, FeedGateway, RecordForm, Refused, Unavailable
 
 INLINE_BYTES = 256 << 10
 """A body this small is checked in a few milliseconds: involving another thread would take longer under load."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cap.alerts import SQUARE, alert, area, at, info, reference
-from tocsin.cluster.gateway import Accepted, FeedGateway, FeedLimits, KeyConflict, Malformed, RecordForm, TooLarge
+from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, KeyConflict, Malformed, RecordForm, TooLarge
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
 from tocsin.model.schema import Schema

@@ -177,8 +177,8 @@ def _stored(cluster: Any, execution: int) -> set[tuple[int, str]]:
 def _one_by_one_s(cluster: Any, parameters: dict[str, Any]) -> float:
     """What one subscription costs when its query runs alone, on the records of the last execution."""
     from tocsin.cluster.catalog import dataset_owner
-    from tocsin.cluster.query_sql import to_single_sql
     from tocsin.cluster.spark.frames import dataset_frame
+    from tocsin.cluster.sql.query_sql import to_single_sql
 
     live = cluster.dataset("Reports")
     files = cluster.catalog.files(dataset_owner("Reports"), live.writer.version - 1)

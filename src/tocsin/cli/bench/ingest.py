@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 
 async def measure(records: int, batch: int, connections: int, rounds: int) -> dict[str, Any]:
     from tocsin.cli.bench_harness import announce, declare
-    from tocsin.cluster.feedlog import FeedLog
+    from tocsin.cluster.feed.feedlog import FeedLog
     from tocsin.runtime.cluster_server import ClusterServer
     from tocsin.runtime.settings import ClusterProcessSettings
 

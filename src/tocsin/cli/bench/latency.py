@@ -136,7 +136,7 @@ async def _listen(cluster: Any, broker: Any, done: dict[str, float]) -> None:
 async def _run(
     commit: Any, done: dict[str, float], rate_per_s: float, seconds: float, warm_up_s: float
 ) -> dict[str, Any]:
-    from tocsin.cluster.gateway import RecordForm
+    from tocsin.cluster.feed.gateway import RecordForm
 
     sent: dict[str, float] = {}
     publishing: set[asyncio.Task[None]] = set()

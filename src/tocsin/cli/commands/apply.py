@@ -26,7 +26,7 @@ def apply(
     import msgspec
 
     from tocsin.cli.connection import Answered, ask, connect
-    from tocsin.cluster.problems import Problem
+    from tocsin.cluster.sql.problems import Problem
     from tocsin.wire.errors import TocsinError
 
     text = file.read_text(encoding="utf-8")

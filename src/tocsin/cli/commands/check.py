@@ -11,7 +11,7 @@ from tocsin.cli.options import AsJson
 from tocsin.cli.output import fail, fail_with_problems, note, tell
 
 if TYPE_CHECKING:
-    from tocsin.cluster.problems import Problem
+    from tocsin.cluster.sql.problems import Problem
 
 
 def register(app: typer.Typer) -> None:
@@ -37,8 +37,8 @@ def check(
 
 
 def _quickly(text: str, file: str) -> list[Problem]:
-    from tocsin.cluster.declarations import parse_application
-    from tocsin.cluster.planning import World, plan
+    from tocsin.cluster.sql.declarations import parse_application
+    from tocsin.cluster.sql.planning import World, plan
 
     return plan(parse_application(text, file), World({}, {}, {}, {}), file)[1]
 

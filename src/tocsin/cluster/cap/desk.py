@@ -22,8 +22,8 @@ from tocsin.cluster.cap.columns import AlertColumns, Facts, Row, columns_of
 from tocsin.cluster.cap.lineage import AlertLineage, KnownAlert, Root
 from tocsin.cluster.cap.places import place_of
 from tocsin.cluster.cap.reading import CapProblem, read_alert
-from tocsin.cluster.feedoutcomes import KeyConflict
-from tocsin.cluster.recordforms import Malformed
+from tocsin.cluster.feed.outcomes import KeyConflict
+from tocsin.cluster.feed.recordforms import Malformed
 from tocsin.model.entities import Dataset, DatasetKind
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tocsin.cluster.cap.alert import Area, Point, Ring
-from tocsin.cluster.geo import METRES_PER_DEGREE, distance_m, is_place
+from tocsin.cluster.sql.geo import METRES_PER_DEGREE, distance_m, is_place
 
 
 @dataclass(frozen=True, slots=True)

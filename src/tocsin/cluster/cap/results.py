@@ -37,7 +37,7 @@ from tocsin.cluster.cap.columns import CERTAINTY_RANK, SEVERITY_RANK, URGENCY_RA
 from tocsin.cluster.cap.places import rings_of
 from tocsin.cluster.cap.reading import is_identity
 from tocsin.cluster.cap.writing import DECIMALS
-from tocsin.cluster.geo import is_place
+from tocsin.cluster.sql.geo import is_place
 
 HEADLINE_CHARACTERS = 160
 """What the standard suggests for a headline that every device can show [CAP §3.2.2]."""

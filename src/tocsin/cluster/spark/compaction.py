@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 
 from tocsin.cluster.catalog import NewFile, StoredFile
-from tocsin.cluster.columns import BYTES, OFFSET, SEQUENCE, SUBSCRIPTION, VERSION
-from tocsin.cluster.compaction import TARGET_BYTES
 from tocsin.cluster.spark.frames import latest_per_key, read_parquet, stored_frame
 from tocsin.cluster.spark.writing import rewrite
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.store.columns import BYTES, OFFSET, SEQUENCE, SUBSCRIPTION, VERSION
+from tocsin.cluster.store.compaction import TARGET_BYTES
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.schema import Schema
 

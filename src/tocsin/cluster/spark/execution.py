@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tocsin.cluster.columns import SUBSCRIPTION
-from tocsin.cluster.query_parse import ChannelQuery
-from tocsin.cluster.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_few_results, write_results
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.sql.query_parse import ChannelQuery
+from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
+from tocsin.cluster.store.columns import SUBSCRIPTION
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Channel, Dataset
 from tocsin.model.schema import Column, Schema
 from tocsin.wire.errors import Code, TocsinError

@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tocsin.cluster.catalog import StoredFile
-from tocsin.cluster.columns import SEQUENCE, VERSION
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.store.columns import SEQUENCE, VERSION
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
 Frame = DataFrame

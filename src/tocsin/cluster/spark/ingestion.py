@@ -23,14 +23,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tocsin.cluster.arrowlines import LineReader
 from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
-from tocsin.cluster.columns import NEXT, SEQUENCE, VERSION
+from tocsin.cluster.feed.arrowlines import LineReader
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.source import FeedLogSource
 from tocsin.cluster.spark.writing import Written, write_records, write_records_here
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.store.columns import NEXT, SEQUENCE, VERSION
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind, Feed
 from tocsin.model.ids import FeedName
 from tocsin.model.schema import Column, Schema, canonical_type, is_name

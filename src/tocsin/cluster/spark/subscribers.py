@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from tocsin.cluster.columns import SUBSCRIPTION
-from tocsin.cluster.geo import level_of
 from tocsin.cluster.spark.frames import read_parquet
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.sql.geo import level_of
+from tocsin.cluster.store.columns import SUBSCRIPTION
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Channel
 
 REBASE_SHARE = 0.1

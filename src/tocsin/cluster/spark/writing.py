@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tocsin.cluster.catalog import NewFile
-from tocsin.cluster.columns import SUBSCRIPTION
-from tocsin.cluster.filewriting import SUMMARY, copy_writer, from_ipc, records_writer, results_writer
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.store.columns import SUBSCRIPTION
+from tocsin.cluster.store.filewriting import SUMMARY, copy_writer, from_ipc, records_writer, results_writer
+from tocsin.cluster.store.storage import Storage
 
 _REPORT = (
     "path STRING, rows BIGINT, bytes BIGINT, first BIGINT, last BIGINT, position BIGINT, summary BINARY, body BINARY"

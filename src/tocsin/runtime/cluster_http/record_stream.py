@@ -14,7 +14,7 @@ import msgspec
 from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
-from tocsin.cluster.gateway import RecordForm
+from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.runtime.cluster_http.api import Api, require_publish
 from tocsin.runtime.cluster_http.records import store
 from tocsin.runtime.http_answers import encode, error_body

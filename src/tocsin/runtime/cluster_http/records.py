@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from tocsin.cluster.gateway import (
+from tocsin.cluster.feed.gateway import (
     Accepted,
     Backlogged,
     KeyConflict,

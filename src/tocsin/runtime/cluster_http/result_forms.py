@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from tocsin.cluster.cap.alert import Alert
 from tocsin.cluster.cap.results import Origin, alert_of
 from tocsin.cluster.cap.writing import Feed, alert_document, atom_feed
-from tocsin.cluster.geojson import Gap, collection, feature
-from tocsin.cluster.pulling import Pull, Pulled, arrow_stream, json_lines, pulled
+from tocsin.cluster.store.geojson import Gap, collection, feature
+from tocsin.cluster.store.pulling import Pull, Pulled, arrow_stream, json_lines, pulled
 from tocsin.model.cursor import Cursor, execution_of
 from tocsin.runtime.cluster_http.api import Api
 from tocsin.runtime.http_answers import ARROW, ATOM, CAP, GEOJSON, JSON, NDJSON, encode

@@ -13,7 +13,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tocsin.cluster.pulling import Pull, only, open_pull, parsed_cursor, pulled
+from tocsin.cluster.store.pulling import Pull, only, open_pull, parsed_cursor, pulled
 from tocsin.model.cursor import Cursor
 from tocsin.runtime.cluster_http.api import Api, caller_of, require_broker_or_read
 from tocsin.runtime.cluster_http.result_forms import LISTED, SINGLE, accepted_form, listing, single

@@ -13,8 +13,8 @@ from contextlib import suppress
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
+from tocsin.cluster.feed.tap import TapReader, static_records
 from tocsin.cluster.live import LiveDataset
-from tocsin.cluster.tap import TapReader, static_records
 from tocsin.runtime.cluster_http.api import Api, require_read
 from tocsin.runtime.http_answers import EVENT_STREAM, STREAM_HEADERS, encode
 from tocsin.wire.errors import Code, TocsinError

@@ -1,7 +1,7 @@
 """What the data cluster answers, for pages that may only talk to the coordinator: some of its GET paths, passed on.
 
-With the caller's own token, which needs the scope read here: the data cluster decides what it may see. Answers come back
-as they are, errors too, up to a size.
+With the caller's own token, which needs the scope read here: the data cluster decides what it may see. Answers come
+back as they are, errors too, up to a size.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import msgspec
 
 from tocsin.cluster.cap.columns import spelled
 from tocsin.cluster.cap.places import counter_clockwise, rings_of
-from tocsin.cluster.geo import is_place
+from tocsin.cluster.sql.geo import is_place
 
 _encode = msgspec.json.Encoder().encode
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.cluster.tokens import Token, TokenKind
+from tocsin.cluster.sql.tokens import Token, TokenKind
 
 SIGNATURES = {
     "NEAR": ("lat1", "lon1", "lat2", "lon2", "radius_m"),

@@ -13,13 +13,13 @@ from sqlglot import Token as SqlglotToken
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, ParseError
 
-from tocsin.cluster.flatten import flat_places
-from tocsin.cluster.geo_calls import SIGNATURES, GeoCall, find_geo_calls
-from tocsin.cluster.grid_join import Grid, find_grids
-from tocsin.cluster.problems import Problem, did_you_mean
-from tocsin.cluster.query_scan import Marker, QueryScan, scan_query
-from tocsin.cluster.query_tables import TableReference, find_tables
-from tocsin.cluster.tokens import SPARK, Token, spark_tokens
+from tocsin.cluster.sql.flatten import flat_places
+from tocsin.cluster.sql.geo_calls import SIGNATURES, GeoCall, find_geo_calls
+from tocsin.cluster.sql.grid_join import Grid, find_grids
+from tocsin.cluster.sql.problems import Problem, did_you_mean
+from tocsin.cluster.sql.query_scan import Marker, QueryScan, scan_query
+from tocsin.cluster.sql.query_tables import TableReference, find_tables
+from tocsin.cluster.sql.tokens import SPARK, Token, spark_tokens
 from tocsin.model.schema import Schema
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.cluster.keyruns import Bools, Run, first_halves, halves, merge, open_run, sorted_part, write_run
+from tocsin.cluster.feed.keyruns import Bools, Run, first_halves, halves, merge, open_run, sorted_part, write_run
 
 DEFAULT_MEMORY_KEYS = 200_000
 """About 25 MB of Python objects; a flush of as many takes some 50 ms."""

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.cluster.columns import BYTES, OFFSET, SUBSCRIPTION
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.results import ResultStore
+from tocsin.cluster.store.columns import BYTES, OFFSET, SUBSCRIPTION
+from tocsin.cluster.store.results import ResultStore
 from tocsin.model.cursor import Cursor, execution_of, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 from tocsin.wire.errors import Code, TocsinError

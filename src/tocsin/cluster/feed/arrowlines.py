@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tocsin.cluster.columntypes import json_type
+from tocsin.cluster.feed.columntypes import json_type
 from tocsin.model.schema import Schema
 
 _TYPES = {

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from tocsin.cluster.geo_calls import SIGNATURES, Span
-from tocsin.cluster.query_scan import Marker
-from tocsin.cluster.tokens import Token
+from tocsin.cluster.sql.geo_calls import SIGNATURES, Span
+from tocsin.cluster.sql.query_scan import Marker
+from tocsin.cluster.sql.tokens import Token
 
 _PLAIN_CLAUSES = {"expressions", "from_", "joins", "where", "with_", "hint"}
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tocsin.cluster.problems import Position, Problem, did_you_mean
-from tocsin.cluster.statements import (
+from tocsin.cluster.sql.problems import Position, Problem, did_you_mean
+from tocsin.cluster.sql.statements import (
     Application,
     CreateChannel,
     CreateDataset,

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tocsin.cluster.columns import BYTES, NEXT, OFFSET, SUBSCRIPTION, VERSION
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.store.columns import BYTES, NEXT, OFFSET, SUBSCRIPTION, VERSION
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import execution_of, offset_of
 
 ROW_GROUP_ROWS = 16_384

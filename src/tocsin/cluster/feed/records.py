@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_128_digest
 
-from tocsin.cluster.columntypes import (
+from tocsin.cluster.feed.columntypes import (
     HINTS,
     Canonicaliser,
     NotStorable,
@@ -30,7 +30,7 @@ from tocsin.cluster.columntypes import (
     positive_zero,
     set_timestamps,
 )
-from tocsin.cluster.recordforms import (
+from tocsin.cluster.feed.recordforms import (
     JSON_ERRORS,
     Malformed,
     RawRecords,

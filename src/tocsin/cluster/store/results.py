@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tocsin.cluster.catalog import Catalog, StoredFile, results_owner
-from tocsin.cluster.columns import BYTES, OFFSET, SUBSCRIPTION
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.store.columns import BYTES, OFFSET, SUBSCRIPTION
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import ROW_BITS, execution_of
 from tocsin.model.ids import ChannelName
 

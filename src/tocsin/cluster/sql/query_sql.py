@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 
 from sqlglot import exp
 
-from tocsin.cluster.columns import SUBSCRIPTION
-from tocsin.cluster.geo import ALL_LEVELS, level_of
-from tocsin.cluster.geo_calls import GeoCall, Span
-from tocsin.cluster.geo_sql import cell_sql, cover_sql, distance_sql, near_sql
-from tocsin.cluster.grid_join import Grid
-from tocsin.cluster.query_parse import ChannelQuery
-from tocsin.cluster.text_edits import Edit, apply_edits
+from tocsin.cluster.sql.geo import ALL_LEVELS, level_of
+from tocsin.cluster.sql.geo_calls import GeoCall, Span
+from tocsin.cluster.sql.geo_sql import cell_sql, cover_sql, distance_sql, near_sql
+from tocsin.cluster.sql.grid_join import Grid
+from tocsin.cluster.sql.query_parse import ChannelQuery
+from tocsin.cluster.sql.text_edits import Edit, apply_edits
+from tocsin.cluster.store.columns import SUBSCRIPTION
 
 SUBSCRIPTIONS_VIEW = "_tocsin_subscriptions"
 """The relation `to_lateral_sql` reads: SUBSCRIPTION and one column per parameter, named as the parameter."""

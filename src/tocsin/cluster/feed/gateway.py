@@ -26,11 +26,12 @@ from typing import Any
 
 import msgspec
 
-from tocsin.cluster.answertable import AnswerTable, StoredAnswer
 from tocsin.cluster.cap.alert import Alert
 from tocsin.cluster.cap.desk import AlertDesk, AlertRecords, digest_of
-from tocsin.cluster.feedlog import FeedLog, FeedLogCorrupt, FeedLogWriteFailed, Frame
-from tocsin.cluster.feedoutcomes import (
+from tocsin.cluster.feed.answertable import AnswerTable, StoredAnswer
+from tocsin.cluster.feed.feedlog import FeedLog, FeedLogCorrupt, FeedLogWriteFailed, Frame
+from tocsin.cluster.feed.keyindex import KeyIndex
+from tocsin.cluster.feed.outcomes import (
     Accepted,
     Backlogged,
     FeedLimits,
@@ -39,9 +40,8 @@ from tocsin.cluster.feedoutcomes import (
     TooLarge,
     Unavailable,
 )
-from tocsin.cluster.keyindex import KeyIndex
-from tocsin.cluster.records import Decoded, Malformed, RecordCodec, RecordForm, Refusal, TooMany
-from tocsin.cluster.tap import RecordRing
+from tocsin.cluster.feed.records import Decoded, Malformed, RecordCodec, RecordForm, Refusal, TooMany
+from tocsin.cluster.feed.tap import RecordRing
 from tocsin.model.entities import Dataset, DatasetKind
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tocsin.cluster.channel_query import ChannelQuery
-from tocsin.cluster.problems import Position, Problem
+from tocsin.cluster.sql.channel_query import ChannelQuery
+from tocsin.cluster.sql.problems import Position, Problem
 from tocsin.model.entities import Channel, Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
 

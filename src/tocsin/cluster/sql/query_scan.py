@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.cluster.problems import Position, Problem, one_line
-from tocsin.cluster.refused_functions import REFUSED_FUNCTIONS
-from tocsin.cluster.tokens import Token, TokenKind, scan
+from tocsin.cluster.sql.problems import Position, Problem, one_line
+from tocsin.cluster.sql.refused_functions import REFUSED_FUNCTIONS
+from tocsin.cluster.sql.tokens import Token, TokenKind, scan
 from tocsin.model.schema import is_name
 
 RESERVED_PREFIX = "_TOCSIN"

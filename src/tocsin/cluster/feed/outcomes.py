@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from tocsin.cluster.recordforms import Malformed, Refusal
+from tocsin.cluster.feed.recordforms import Malformed, Refusal
 
 
 @dataclass(frozen=True, slots=True)

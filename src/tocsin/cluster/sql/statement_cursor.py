@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NoReturn
 
-from tocsin.cluster.problems import Position, Problem, any_of, did_you_mean, one_line, shortened
-from tocsin.cluster.tokens import Token, TokenKind, scan
+from tocsin.cluster.sql.problems import Position, Problem, any_of, did_you_mean, one_line, shortened
+from tocsin.cluster.sql.tokens import Token, TokenKind, scan
 
 _STARTS = {
     "CREATE": {"OR", "STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED"},

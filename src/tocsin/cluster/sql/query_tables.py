@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tocsin.cluster.query_scan import QueryScan
+from tocsin.cluster.sql.query_scan import QueryScan
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tocsin.cluster.geo_calls import GeoCall, Span
-from tocsin.cluster.query_tables import TableReference
-from tocsin.cluster.tokens import Token
+from tocsin.cluster.sql.geo_calls import GeoCall, Span
+from tocsin.cluster.sql.query_tables import TableReference
+from tocsin.cluster.sql.tokens import Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tocsin.cluster.catalog import NewFile, StoredFile
-from tocsin.cluster.columns import OFFSET, SEQUENCE, SUBSCRIPTION, VERSION
-from tocsin.cluster.filewriting import copy_writer
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.store.columns import OFFSET, SEQUENCE, SUBSCRIPTION, VERSION
+from tocsin.cluster.store.filewriting import copy_writer
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
 SMALL_MERGE_BYTES = 8 << 20

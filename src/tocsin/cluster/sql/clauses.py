@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from tocsin.cluster.problems import any_of, did_you_mean
-from tocsin.cluster.statement_cursor import Cursor
-from tocsin.cluster.tokens import Token, TokenKind
+from tocsin.cluster.sql.problems import any_of, did_you_mean
+from tocsin.cluster.sql.statement_cursor import Cursor
+from tocsin.cluster.sql.tokens import Token, TokenKind
 from tocsin.model.duration import parse_duration_s
 from tocsin.model.schema import SCALARS, Column, Schema, canonical_type, is_name
 

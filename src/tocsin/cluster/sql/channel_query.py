@@ -3,8 +3,8 @@
 The door for `declarations` and for the Spark side; the work is done in `query_parse` and `query_sql`.
 """
 
-from tocsin.cluster.query_parse import ChannelQuery, parse_channel_query
-from tocsin.cluster.query_sql import SUBSCRIPTIONS_VIEW, ViewOf, to_lateral_sql, to_single_sql
+from tocsin.cluster.sql.query_parse import ChannelQuery, parse_channel_query
+from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, ViewOf, to_lateral_sql, to_single_sql
 
 __all__ = [
     "SUBSCRIPTIONS_VIEW",

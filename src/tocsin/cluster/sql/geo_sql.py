@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tocsin.cluster.geo import (
+from tocsin.cluster.sql.geo import (
     BAND_FACTOR,
     EARTH_RADIUS_M,
     LEVEL_FACTOR,

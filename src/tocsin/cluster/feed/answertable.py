@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tocsin.cluster.feedoutcomes import Accepted
+from tocsin.cluster.feed.outcomes import Accepted
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tocsin.cluster.problems import Position, Problem
-from tocsin.cluster.references import check_references
-from tocsin.cluster.statements import (
+from tocsin.cluster.sql.problems import Position, Problem
+from tocsin.cluster.sql.references import check_references
+from tocsin.cluster.sql.statements import (
     Application,
     CreateChannel,
     CreateDataset,
@@ -22,7 +22,7 @@ from tocsin.cluster.statements import (
     DropFeed,
     Statement,
 )
-from tocsin.cluster.tokens import TokenKind, scan
+from tocsin.cluster.sql.tokens import TokenKind, scan
 from tocsin.model.entities import Channel, Dataset, DatasetKind, Feed
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from tocsin.cluster.channel_query import parse_channel_query
-from tocsin.cluster.clauses import (
+from tocsin.cluster.sql.channel_query import parse_channel_query
+from tocsin.cluster.sql.clauses import (
     check_name,
     column_in,
     columns,
@@ -20,9 +20,9 @@ from tocsin.cluster.clauses import (
     options,
     static_format,
 )
-from tocsin.cluster.problems import Position, Problem
-from tocsin.cluster.statement_cursor import Cursor, Refused
-from tocsin.cluster.statements import (
+from tocsin.cluster.sql.problems import Position, Problem
+from tocsin.cluster.sql.statement_cursor import Cursor, Refused
+from tocsin.cluster.sql.statements import (
     Application,
     CreateChannel,
     CreateDataset,
@@ -32,7 +32,7 @@ from tocsin.cluster.statements import (
     DropFeed,
     Statement,
 )
-from tocsin.cluster.tokens import Token, TokenKind
+from tocsin.cluster.sql.tokens import Token, TokenKind
 from tocsin.model.entities import DEFAULT_RESULT_RETENTION_S, Channel, ChannelKind, Dataset, DatasetKind, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
 from tocsin.model.schema import Schema

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from tocsin.cluster.catalog import Catalog, dataset_owner
-from tocsin.cluster.storage import Storage
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
 RING_BYTES: Final = 4 << 20

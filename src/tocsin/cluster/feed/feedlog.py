@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tocsin.cluster.frames import (
+from tocsin.cluster.feed.frames import (
     HEADER,
     FeedLogCorrupt,
     FeedLogError,

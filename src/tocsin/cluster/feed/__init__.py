@@ -1,0 +1,1 @@
+"""From a publisher's request to records on disk: forms, checks, keys, the feed log."""

@@ -21,8 +21,8 @@ ClusterAt = Callable[..., DataCluster]
 
 # A run that says no must say no again: examples are drawn from the test's own text. New ones are looked for with
 # `make test PYTEST_ARGS="--hypothesis-profile=explore tests/policies"`.
-hypothesis.settings.register_profile("repeatable", derandomize=True)
-hypothesis.settings.register_profile("explore", derandomize=False)
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", derandomize=False, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 

@@ -157,6 +157,4 @@ class Interleavings(RuleBasedStateMachine):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(
-    max_examples=120, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestInterleavings.settings = settings(max_examples=120, stateful_step_count=60, suppress_health_check=list(HealthCheck))

@@ -49,7 +49,7 @@ def drain(world: World) -> None:
         world.message_arrives(1)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 59)), min_size=20, max_size=100))
 def test_each_result_is_seen_once_and_in_order_or_a_gap_is(
     story: list[tuple[Callable[[World, int], None], int]],
@@ -63,7 +63,7 @@ def test_each_result_is_seen_once_and_in_order_or_a_gap_is(
     world.check_once_and_in_order(began)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 59)), min_size=20, max_size=80))
 def test_the_next_run_of_a_program_begins_where_the_application_was(
     story: list[tuple[Callable[[World, int], None], int]],

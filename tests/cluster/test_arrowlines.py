@@ -40,7 +40,7 @@ records = st.fixed_dictionaries(
 
 
 @pytest.mark.spark
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=8, suppress_health_check=list(HealthCheck), database=None)
 @given(st.lists(records, min_size=1, max_size=30))
 def test_lines_read_here_equal_lines_read_by_spark(spark: Session, given_records: list[dict[str, Any]]) -> None:
     from pyspark.sql import functions as F

@@ -82,7 +82,7 @@ def test_an_execution_equals_one_query_per_subscription(cluster: DataCluster) ->
     state: dict[int, tuple[int, str, int, int]] = {}
     published = 0
 
-    @settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=6, database=None, suppress_health_check=list(HealthCheck))
     @given(reports, teams, wanted)
     def check(reports: list[Any], teams: list[Any], wanted: list[tuple[str, int]]) -> None:
         nonlocal published

@@ -35,20 +35,19 @@ def check_places(text: str, application: Application) -> None:
         assert problem.with_source(text).count("\n") == 2
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_gets_an_answer(text: str) -> None:
     check_places(text, parse_application(text))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(fragments, st.sampled_from([" ", "", "\n"]))
 def test_any_heap_of_sql_gets_an_answer(parts: list[str], between: str) -> None:
     text = between.join(parts)
     check_places(text, parse_application(text))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, len(EXAMPLE)), st.integers(0, 30), st.text(max_size=3))
 def test_any_change_of_the_example_gets_an_answer(start: int, length: int, inserted: str) -> None:
     text = EXAMPLE[:start] + inserted + EXAMPLE[start + length :]
@@ -88,7 +87,7 @@ def keywords_of_our_own() -> list[Token]:
     ]  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(keywords_of_our_own()))
 def test_a_misspelt_keyword_is_reported_where_it_stands_and_nowhere_else(token: Token) -> None:
     text = EXAMPLE[: token.start] + "zzz" + EXAMPLE[token.end :]
@@ -97,7 +96,7 @@ def test_a_misspelt_keyword_is_reported_where_it_stands_and_nowhere_else(token: 
     assert token.upper in (problem.expected or "")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, len(TOKENS) - 1), st.sampled_from(["\n", "\n\n  ", " /* ; */ ", " -- ;\n", "\t"]))
 def test_space_and_comments_between_tokens_change_nothing_but_places(index: int, space: str) -> None:
     before, token = TOKENS[index - 1], TOKENS[index]

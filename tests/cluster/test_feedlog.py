@@ -101,7 +101,7 @@ def test_one_sync_may_fill_several_segments(tmp_path: Path) -> None:
     assert payloads(FeedLogReader(tmp_path).read(0, EVERYTHING)[0]) == lines
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lines=st.lists(st.binary(min_size=0, max_size=120), min_size=1, max_size=25),
     limit_bytes=st.integers(1, 500),

@@ -205,5 +205,5 @@ class IndexAgainstDict(RuleBasedStateMachine):
 def test_any_history_answers_as_a_plain_dict_would(tmp_path_factory: pytest.TempPathFactory) -> None:
     IndexAgainstDict.fresh = tmp_path_factory
     machine: Any = IndexAgainstDict.TestCase
-    machine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+    machine.settings = settings(max_examples=40, stateful_step_count=25)
     machine().runTest()

@@ -253,7 +253,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     body=st.binary(max_size=200)
     | st.lists(JSON_VALUES, max_size=6).map(lambda value: json.dumps(value).encode())
@@ -281,7 +281,7 @@ def test_no_bytes_whatever_crash_the_codec_and_what_it_accepts_is_canonical(body
         assert indexes == sorted(set(indexes))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     records=st.lists(
         st.fixed_dictionaries(
@@ -325,7 +325,7 @@ def test_msgspec_writes_what_the_codec_relies_on() -> None:
     assert [msgspec.json.decode(line)["reported_at"] for line in lines.split(b"\n")] == times
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(["05Z", "05.000000Z", "05.25Z", "05", "05.5", "05+00:00", "05.000001+02:00", None])))
 def test_times_in_any_mixture_of_spellings_come_out_as_each_would_alone(endings: list[str | None]) -> None:
     records = [

@@ -72,7 +72,7 @@ def test_somebody_always_holds_every_subscriber_on_long_walks(seed: int) -> None
     walk(rng.randrange, 150)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(0, 1 << 12), max_size=160))
 def test_somebody_always_holds_every_subscriber_on_short_walks(choices: Sequence[int]) -> None:
     left = list(choices)

@@ -24,7 +24,7 @@ TOPICS = ("t1", "t2")
 WEIGHTS = {
     "connect": 4, "cut": 4, "crash": 1, "publisher": 3, "subscriber": 4, "lose_edge": 1, "publish": 10, "deliver": 14,
 }  # fmt: skip
-many = settings(max_examples=120, deadline=None)
+many = settings(max_examples=120)
 seeds, lengths = st.integers(0, 2**32), st.integers(0, 150)
 
 
@@ -125,7 +125,7 @@ def test_state_shrinks_to_nothing_when_all_clients_have_left(seed: int, steps: i
     assert overlay.size() == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seeds)
 def test_without_changes_nothing_is_lost_however_slow_the_links_are(seed: int) -> None:
     """Ten messages published at once, delivered in any interleaving: all arrive, in order."""

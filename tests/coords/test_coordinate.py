@@ -85,7 +85,7 @@ def test_what_is_not_finite_of_another_shape_or_absurd_is_not_sane(broken: dict[
 
 
 @given(st.lists(coordinates, min_size=1, max_size=6), st.lists(coordinates, min_size=1, max_size=6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_matrix_of_distances_agrees_with_distances_one_by_one(
     left: list[Coordinate], right: list[Coordinate]
 ) -> None:
@@ -95,7 +95,7 @@ def test_the_matrix_of_distances_agrees_with_distances_one_by_one(
 
 
 @given(coordinates, coordinates, coordinates)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_distances_are_symmetric_and_keep_the_triangle_inequality(a: Coordinate, b: Coordinate, c: Coordinate) -> None:
     assert distance_s(a, b) == pytest.approx(distance_s(b, a))
     assert distance_s(a, c) <= distance_s(a, b) + distance_s(b, c) + 1e-9

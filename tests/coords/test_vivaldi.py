@@ -144,7 +144,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True)
         max_size=12,
     )
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_whatever_a_peer_says_the_coordinate_stays_sane_and_every_sample_is_counted(
     said: list[tuple[Coordinate, float]],
 ) -> None:

@@ -218,7 +218,7 @@ def _something_happens(city: City, chance: random.Random) -> None:
 
 feeds = st.lists(st.sampled_from([4, 5, 6, 7]), min_size=6, max_size=6)
 seeds = st.integers(0, 2**32 - 1)
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 FEW = settings(SLOW, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 """A walk is one number: shrinking it would only find another walk."""
 

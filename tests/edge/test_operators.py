@@ -150,7 +150,7 @@ def through(
     return [*in_seconds(out), (operator.late_rows,)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     reading_batches, st.sets(st.integers(0, 6)), st.booleans(),
     st.sampled_from([TUMBLING, SLIDING, SortSpec(("ts", "meter", "kwh", "zone"))]),
@@ -161,7 +161,7 @@ def test_a_snapshot_at_any_point_changes_no_result(
     assert through(spec, batches, moves, rising) == through(spec, batches, set(), rising)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(reading_batches, st.sampled_from([TUMBLING, SLIDING]))
 def test_how_readings_are_cut_into_batches_changes_no_result(
     batches: list[pa.RecordBatch], spec: WindowAggregateSpec

@@ -67,7 +67,7 @@ def test_every_interleaving_keeps_each_operator_at_one_node(case: str) -> None:
     assert moves > 50, "operators hardly ever moved"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(worlds(most_nodes=6, most_operators=10), st.data())
 def test_random_walks_through_larger_worlds_keep_each_operator_at_one_node(world: World, data: st.DataObject) -> None:
     operators = list(world.graph.downstream)

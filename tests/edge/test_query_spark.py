@@ -104,9 +104,7 @@ def in_spark(
 
 
 @pytest.mark.parametrize("name", QUERIES)
-@settings(
-    max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate]
-)
+@settings(max_examples=5, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
 @given(batches=reading_batches, others=alarm_batches, seed=st.integers(0, 2**32 - 1))
 def test_spark_and_the_edge_give_the_same_rows(
     spark: SparkSession, name: str, batches: list[pa.RecordBatch], others: list[pa.RecordBatch], seed: int

@@ -77,7 +77,7 @@ def test_an_operator_where_its_readings_enter_cannot_go_down_and_at_the_root_not
     assert found(selection, "top", "A") == {("middle", "A")}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(worlds())
 def test_selection_finds_exactly_the_smallest_feasible_sets_of_brute_force(world: World) -> None:
     assert is_feasible(world, world.placement)
@@ -102,7 +102,7 @@ def test_selection_finds_exactly_the_smallest_feasible_sets_of_brute_force(world
         assert actual == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(worlds())
 def test_transfers_that_share_no_operator_are_feasible_together(world: World) -> None:
     """One round may give some operators up and others down: listing 5 relies on it."""

@@ -184,7 +184,7 @@ def sent(snapshot: CongestionSnapshot, decided: CongestionPlan) -> dict[BrokerId
     return totals
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(snapshots())
 def test_no_broker_sends_more_than_it_may_and_each_topic_has_one_fate(snapshot: CongestionSnapshot) -> None:
     decided = plan(snapshot)
@@ -197,7 +197,7 @@ def test_no_broker_sends_more_than_it_may_and_each_topic_has_one_fate(snapshot: 
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(snapshots())
 def test_within_a_topic_nobody_is_stopped_for_someone_less_useful_and_larger(snapshot: CongestionSnapshot) -> None:
     decided = plan(snapshot)
@@ -213,7 +213,7 @@ def test_within_a_topic_nobody_is_stopped_for_someone_less_useful_and_larger(sna
                 assert stopped.utility <= other.utility or rates[stopped.publisher] > rates[other.publisher]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(snapshots())
 def test_on_unchanged_feedback_limits_settle(snapshot: CongestionSnapshot) -> None:
     """What is published counts as a little more important, so a second look may differ; a later one does not."""

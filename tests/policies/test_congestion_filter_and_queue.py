@@ -55,7 +55,7 @@ def test_changing_the_limit_grants_no_burst() -> None:
     assert limit.limited_to(math.inf, 0.0).admit(0.0)[0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.floats(0.0, 50.0),
     st.lists(st.floats(0.0, 3.0), max_size=200),
@@ -93,7 +93,7 @@ def test_among_equals_the_oldest_is_dropped_and_what_never_fits_at_once() -> Non
         UsefulQueue(0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.one_of(st.none(), st.tuples(st.floats(0, 1), st.integers(1, 40))), max_size=120))
 def test_a_queue_is_bounded_ordered_and_never_drops_the_more_useful_first(
     what: list[tuple[float, int] | None],

@@ -24,7 +24,7 @@ def test_a_load_by_hand() -> None:
 
 
 @given(world=snapshots(), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_moves_keep_exact_agreement_with_the_equations(world: Snapshot, data: st.DataObject) -> None:
     model = LoadModel(world)
     n, m = len(world.subscribers), len(world.brokers)
@@ -56,7 +56,7 @@ def _check_holders(model: LoadModel, world: Snapshot) -> None:
 
 
 @given(world=snapshots())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_look_and_the_model_see_the_same_balance(world: Snapshot) -> None:
     assert standing_balance(world) == LoadModel(world).balance()
 

@@ -168,7 +168,7 @@ def test_worlds_with_nothing_to_do_give_an_empty_plan(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(EVERY))
 @given(world=snapshots())
-@hypothesis_settings(max_examples=80, deadline=None)
+@hypothesis_settings(max_examples=80)
 def test_every_plan_keeps_the_rules(name: str, world: Snapshot) -> None:
     found = plan(world, EVERY[name])
     assert found.generation == world.generation
@@ -193,7 +193,7 @@ def test_every_plan_keeps_the_rules(name: str, world: Snapshot) -> None:
 
 @pytest.mark.parametrize("name", sorted(EVERY))
 @given(world=snapshots())
-@hypothesis_settings(max_examples=40, deadline=None)
+@hypothesis_settings(max_examples=40)
 def test_planning_again_and_again_on_an_unchanged_world_comes_to_rest(name: str, world: Snapshot) -> None:
     settings = replace(EVERY[name], rest_s=0.0, shuffle_rest_s=0.0)
     world = replace(world, moved_at_s=np.full(len(world.subscribers), -np.inf))

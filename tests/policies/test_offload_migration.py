@@ -113,7 +113,7 @@ events: st.SearchStrategy[Event] = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(events, st.integers(0, 12)), max_size=40))
 def test_busy_is_always_left_and_every_client_is_accounted_for(what: list[tuple[Event, int]]) -> None:
     migrations = Migrations(timeout_s=30.0)

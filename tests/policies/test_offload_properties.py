@@ -14,7 +14,7 @@ from tocsin.policies.offload_detection import overloaded_metrics
 from tocsin.policies.offload_types import LoadState, OffloadParams, OffloadSnapshot, total, utilisation
 
 PARAMS = OffloadParams()
-many = settings(max_examples=50, deadline=None)
+many = settings(max_examples=50)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -86,7 +86,7 @@ def test_drd_lb_passes_over_a_more_tolerant_bundle_only_if_it_had_fitted_nowhere
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(snapshot=sites(most_topics=20), seed=st.integers(0, 1_000))
 def test_on_an_unchanged_world_planning_comes_to_rest(name: str, snapshot: OffloadSnapshot, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def snapshots(draw: st.DrawFn) -> PartitionSnapshot:
 
 @BOTH
 @given(snapshot=snapshots())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_prefix_of_a_plan_overloads_a_broker_that_was_not(
     policy: PartitionPolicy, snapshot: PartitionSnapshot
 ) -> None:
@@ -74,7 +74,7 @@ def test_no_prefix_of_a_plan_overloads_a_broker_that_was_not(
 
 @BOTH
 @given(snapshot=snapshots())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_feasible_topic_is_left_violated_while_a_feasible_broker_has_room(
     policy: PartitionPolicy, snapshot: PartitionSnapshot
 ) -> None:
@@ -94,7 +94,7 @@ def test_no_feasible_topic_is_left_violated_while_a_feasible_broker_has_room(
 
 @BOTH
 @given(snapshot=snapshots())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_move_gains_and_moves_a_topic_once(policy: PartitionPolicy, snapshot: PartitionSnapshot) -> None:
     answer, hot = policy(snapshot, PARAMS), overloaded(snapshot)
     topics = {one.report.topic: one for one in snapshot.topics}
@@ -112,7 +112,7 @@ def test_every_move_gains_and_moves_a_topic_once(policy: PartitionPolicy, snapsh
 
 @BOTH
 @given(snapshot=snapshots())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_planning_an_unchanged_world_again_and_again_comes_to_rest_without_going_back(
     policy: PartitionPolicy, snapshot: PartitionSnapshot
 ) -> None:
@@ -130,7 +130,7 @@ def test_planning_an_unchanged_world_again_and_again_comes_to_rest_without_going
 
 @BOTH
 @given(snapshot=snapshots())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_planning_comes_to_rest_even_when_all_memory_has_expired(
     policy: PartitionPolicy, snapshot: PartitionSnapshot
 ) -> None:
@@ -144,7 +144,7 @@ def test_planning_comes_to_rest_even_when_all_memory_has_expired(
 
 
 @given(snapshot=snapshots())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_expected_latency_from_centroids_is_never_below_the_exact_one(snapshot: PartitionSnapshot) -> None:
     """W(t, b) ≥ E(t) at b: what is feasible by centroids is feasible."""
     pairs = [one for one in snapshot.topics if one.report.producers and one.report.consumers]
@@ -156,7 +156,7 @@ def test_expected_latency_from_centroids_is_never_below_the_exact_one(snapshot: 
 
 @BOTH
 @given(snapshot=snapshots())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_topic_still_above_its_bound_is_reported_with_a_latency_above_it_or_the_reason(
     policy: PartitionPolicy, snapshot: PartitionSnapshot
 ) -> None:

@@ -34,7 +34,7 @@ def try_all(
             continue
 
         @settings(
-            max_examples=5, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+            max_examples=5, derandomize=True, database=None, phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )  # fmt: skip
         @given(case=cases)

@@ -134,7 +134,7 @@ def test_malformed_and_oversize_messages_are_refused_or_end_the_connection(tmp_p
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 64))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_frame_reader_takes_any_bytes(pieces: list[bytes], limit_bytes: int) -> None:
     reader = FrameReader(limit_bytes)
     for piece in pieces:
@@ -146,7 +146,7 @@ def test_a_frame_reader_takes_any_bytes(pieces: list[bytes], limit_bytes: int) -
 
 
 @given(st.lists(st.binary(max_size=300), max_size=6), st.integers(1, 50), st.binary(min_size=4, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_messages_survive_masks_fragments_and_any_cut(messages: list[bytes], cut: int, mask: bytes) -> None:
     def masked(fin: bool, opcode: int, data: bytes) -> bytes:
         size = len(data)
@@ -263,7 +263,7 @@ def test_no_request_described_by_the_openapi_document_makes_the_server_fail(tmp_
 
             @given(case=operation.as_strategy())
             @settings(
-                max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+                max_examples=6, phases=[Phase.generate], suppress_health_check=list(HealthCheck),
                 database=None,
             )  # fmt: skip
             def call(case: Any) -> None:

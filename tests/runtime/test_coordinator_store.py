@@ -147,7 +147,7 @@ changes = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(changes, max_size=8), max_size=4))
 def test_any_history_comes_back_as_memory_would_have_it(url: str, batches: list[list[Stored]]) -> None:
     store = CoordinatorStore(url, "e")

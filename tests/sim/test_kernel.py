@@ -15,7 +15,7 @@ from tocsin.sim.pool import Pool
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 2.5]), st.sampled_from([EARLY, NORMAL, LATE])), max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_events_happen_by_time_then_priority_then_order_of_scheduling(wanted: list[tuple[float, int]]) -> None:
     kernel = Kernel(1)
     seen: list[Any] = []

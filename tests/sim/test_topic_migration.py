@@ -101,7 +101,7 @@ def test_a_topic_without_clients_moves_too_and_can_move_again(coordinated: bool)
 
 
 @given(st.integers(0, 10_000), st.booleans(), st.lists(st.floats(0.0, 3.0), min_size=1, max_size=4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_message_reaches_every_consumer_once_and_in_order_whenever_the_topic_moves(
     seed: int, coordinated: bool, moves_s: list[float]
 ) -> None:

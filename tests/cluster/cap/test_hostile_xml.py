@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cluster.cap.alerts import alert, info
@@ -99,7 +99,6 @@ def test_alerts_in_other_encodings_are_read() -> None:
         assert isinstance(found, Alert) and found.infos[0].headline == "Brand in Zürich"
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 600))
 def test_damage_anywhere_is_a_problem_or_an_alert_and_never_an_exception(damage: bytes, at: int) -> None:
     body = alert(info(more="<headline>x</headline>"))

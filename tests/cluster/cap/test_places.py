@@ -56,7 +56,7 @@ def test_a_polygon_without_an_inside_has_a_centre_and_geocodes_alone_have_none()
 points = st.tuples(st.floats(-85, 85), st.floats(-180, 180))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(points, min_size=3, max_size=6).map(lambda some: (*some, some[0])), min_size=1, max_size=3))
 def test_the_circle_holds_every_corner_and_the_text_is_read_back(rings: list[tuple[Point, ...]]) -> None:
     place = place_of(Area("x", tuple(rings)))

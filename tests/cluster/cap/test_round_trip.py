@@ -81,7 +81,7 @@ alerts = st.builds(
 
 
 # An alert has a hundred fields: looking for the smallest that fails would take minutes.
-@settings(max_examples=20, phases=[Phase.generate], deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(alerts)
 def test_an_alert_is_read_as_it_was_written(alert: Alert) -> None:
     assert read_alert(alert_document(alert)) == alert
@@ -112,7 +112,7 @@ columns = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.dictionaries(columns, values))
 def test_whatever_a_channel_selects_becomes_an_alert_that_is_read_back(result: dict[str, Any]) -> None:
     made = alert_of(result, ORIGIN)

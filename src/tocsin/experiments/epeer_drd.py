@@ -17,9 +17,10 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
-from tocsin.experiments import figures
+from tocsin.experiments import figures, variants
 from tocsin.experiments.report import Claim, Report, at_least, at_most, below, shows, table
 from tocsin.experiments.runner import Row
+from tocsin.experiments.variants import BASE
 from tocsin.policies.offload import DRD_LB, Balancer
 from tocsin.policies.offload_baselines import PEER_DRD, PEER_LB
 from tocsin.policies.offload_migration import TIMEOUT_S
@@ -28,7 +29,6 @@ from tocsin.sim.kernel import Kernel, seed_from
 from tocsin.sim.site import DISTRIBUTED_S, SiteLog, SiteSimulation, SiteTiming
 from tocsin.sim.site_workload import SiteSettings, SiteWorld, draw_bursts, make_site
 
-BASE = "base"
 LOAD = 0.80
 """Undisclosed. The heaviest at which the mean broker is still not above TH_low after both bursts of 12.5 topics on
 average (0.80 · 1.125 = 0.90): there is surplus, and bursts can overload someone."""
@@ -105,17 +105,7 @@ class Drd:
     default_runs: int = 100
 
     def settings(self, runs: int, **options: str) -> Sequence[dict[str, Any]]:
-        """`--set variants=base,each` runs only those."""
-        unknown = set(options) - {"variants"}
-        chosen = options["variants"].split(",") if "variants" in options else list(VARIANTS)
-        if unknown or set(chosen) - set(VARIANTS):
-            raise ValueError(f"epeer-drd has the option variants, a list of {', '.join(VARIANTS)}")
-        few = max(1, runs // 10)
-        return [
-            {"variant": variant, "run": run, "seed": seed_from("epeer-drd", run)}
-            for variant in chosen
-            for run in range(runs if variant == BASE else few)
-        ]
+        return variants.settings(self.name, VARIANTS, runs, options)
 
     def run(self, setting: Mapping[str, Any]) -> list[Row]:
         variant, run = str(setting["variant"]), int(setting["run"])

@@ -17,16 +17,16 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
-from tocsin.experiments import figures
+from tocsin.experiments import figures, variants
 from tocsin.experiments.report import Claim, Report, at_least, at_most, below, table
 from tocsin.experiments.runner import Row
+from tocsin.experiments.variants import BASE
 from tocsin.policies.congestion import CongestionParams
 from tocsin.sim.kernel import Kernel, seed_from
 from tocsin.sim.site_audience import AudienceSettings, draw_audience
 from tocsin.sim.site_congestion import DamagedSite, DamageLog, Second
 from tocsin.sim.site_workload import Quality, SiteSettings, SiteWorld, make_site
 
-BASE = "base"
 LOAD = 0.40
 """Undisclosed: output bandwidth in use before the damage. The lightest at which every factor of 0.1–0.4 overloads a
 broker, as in the thesis' example all are."""
@@ -115,17 +115,7 @@ class Fdcc:
     default_runs: int = 100
 
     def settings(self, runs: int, **options: str) -> Sequence[dict[str, Any]]:
-        """`--set variants=base,classes` runs only those."""
-        unknown = set(options) - {"variants"}
-        chosen = options["variants"].split(",") if "variants" in options else list(VARIANTS)
-        if unknown or set(chosen) - set(VARIANTS):
-            raise ValueError(f"epeer-fdcc has the option variants, a list of {', '.join(VARIANTS)}")
-        few = max(1, runs // 10)
-        return [
-            {"variant": variant, "run": run, "seed": seed_from("epeer-fdcc", run)}
-            for variant in chosen
-            for run in range(runs if variant == BASE else few)
-        ]
+        return variants.settings(self.name, VARIANTS, runs, options)
 
     def run(self, setting: Mapping[str, Any]) -> list[Row]:
         variant, run = str(setting["variant"]), int(setting["run"])

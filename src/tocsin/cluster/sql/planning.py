@@ -6,7 +6,7 @@ statements are taken in order, each on top of those before it. `cluster.applying
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -129,34 +129,39 @@ class _Planning:
     def _create_channel(self, statement: CreateChannel) -> Action | None:
         channel, key = statement.channel, statement.channel.name.lower()
         existing = self.world.channels.get(key)
-        action = Action.CREATED
-        if existing is not None:
-            differs = _channel_differences(existing, channel)
-            if not differs or statement.if_not_exists:
-                return Action.UNCHANGED
-            if not statement.replace:
-                self._exists("channel", existing.name, differs, statement.position, or_replace=True)
-                return None
-            action = Action.REPLACED
-        self.world.channels[key] = channel
-        names = statement.query.datasets | statement.query.new_datasets
-        self.world.reads[key] = frozenset(name.lower() for name in names)
+        differs = [] if existing is None else _channel_differences(existing, channel)
+        action = self._created("channel", existing, differs, statement)
+        if action in (Action.CREATED, Action.REPLACED):
+            self.world.channels[key] = channel
+            names = statement.query.datasets | statement.query.new_datasets
+            self.world.reads[key] = frozenset(name.lower() for name in names)
         return action
 
     def _create_feed(self, statement: CreateFeed) -> Action | None:
         feed, key = statement.feed, statement.feed.name.lower()
         existing = self.world.feeds.get(key)
-        action = Action.CREATED
-        if existing is not None:
-            differs = _feed_differences(existing, feed)
-            if not differs or statement.if_not_exists:
-                return Action.UNCHANGED
-            if not statement.replace:
-                self._exists("feed", existing.name, differs, statement.position, or_replace=True)
-                return None
-            action = Action.REPLACED
-        self.world.feeds[key] = feed
+        differs = [] if existing is None else _feed_differences(existing, feed)
+        action = self._created("feed", existing, differs, statement)
+        if action in (Action.CREATED, Action.REPLACED):
+            self.world.feeds[key] = feed
         return action
+
+    def _created(
+        self,
+        what: str,
+        existing: Channel | Feed | None,
+        differs: Sequence[str],
+        statement: CreateChannel | CreateFeed,
+    ) -> Action | None:
+        """What becomes of a CREATE that may be repeated or replaced; None after noting that it may not."""
+        if existing is None:
+            return Action.CREATED
+        if not differs or statement.if_not_exists:
+            return Action.UNCHANGED
+        if not statement.replace:
+            self._exists(what, existing.name, differs, statement.position, or_replace=True)
+            return None
+        return Action.REPLACED
 
     def _dropped(self, existing: object) -> Action:
         return Action.UNCHANGED if existing is None else Action.DROPPED

@@ -316,9 +316,9 @@ class SimulatedNetwork:
             del self.fetches[place]  # before the broker hears of it: it may ask again at once
         self.handle(place[0], event)
 
-    def fail_fetch(self, place: tuple[BrokerId, int]) -> None:
+    def fail_fetch(self, place: tuple[BrokerId, int], code: str = "not_ready") -> None:
         del self.fetches[place]
-        self.handle(place[0], seen.FetchFailed(place[1], "not_ready"))
+        self.handle(place[0], seen.FetchFailed(place[1], code))
 
     def tick(self, passed_s: float = 1.0) -> None:
         self.now_s += passed_s

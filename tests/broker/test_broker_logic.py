@@ -17,6 +17,7 @@ from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.wire import link
 from tocsin.wire import session as wire
+from tocsin.wire.errors import Code
 
 from .simulated import CHANNEL, SimulatedNetwork, subscription
 
@@ -144,6 +145,26 @@ def test_a_burst_of_executions_costs_one_more_fetch() -> None:
     assert len(made.fetches) == 1  # all twenty, though the first answer had them already
     made.settle()
     assert made.clients[SubscriberId("ann")].numbers[FIRE] == list(range(21))
+
+
+def test_a_fetch_refused_for_what_was_given_back_meanwhile_is_made_again_without_it() -> None:
+    made = subscribed("ann")
+    made.login("bob", "a")
+    made.subscribe("bob", "flood")
+    made.settle()
+    made.cluster.execute({"fire": 1, "flood": 1})
+    while made.cluster.streams[A]:
+        made.announce(A)
+    [running] = made.fetches
+    made.unsubscribe("bob", "flood")
+    while made.orders[A]:
+        made.place_order(A)
+    made.fail_fetch(running, Code.UNKNOWN_SUBSCRIPTION)
+    [(_, again)] = made.fetches.items()
+    assert isinstance(again, wanted.Fetch) and set(again.positions) == {FIRE}, "at once, and only for what is held"
+    assert not made.orders[A], "what the data cluster still knows is not asked for anew"
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0]
 
 
 def test_a_session_that_has_seen_more_than_this_broker_gets_nothing_twice() -> None:

@@ -186,14 +186,17 @@ class Fetching:
         if name is None:
             return
         channel = self._channels[name]
-        for identity in channel.wanted:
-            backend = self._backend(event.fetch, identity)
-            if backend is not None:
-                backend.fetch = None
-                channel.dirty[identity] = None
-                if event.code in (Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_CHANNEL):
-                    self._lost(backend)
+        held = [backend for one in channel.wanted if (backend := self._backend(event.fetch, one)) is not None]
+        unknown = event.code in (Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_CHANNEL)
+        let_go = event.code == Code.UNKNOWN_SUBSCRIPTION and len(held) < len(channel.wanted)
         channel.fetch, channel.wanted = None, ()
+        for backend in held:
+            backend.fetch = None
+            channel.dirty[backend.id] = None
+            if unknown and not let_go:
+                self._lost(backend)
+        if let_go:
+            return  # the one it does not know is one we gave back while the fetch was under way: ask for the others
         channel.failures += 1
         wait_s = min(LONGEST_WAIT_S, SHORTEST_WAIT_S * 2.0 ** min(channel.failures, 16))
         channel.retry_at_s = self._world.now_s + wait_s * (0.5 + self._world.jitter() / 2)

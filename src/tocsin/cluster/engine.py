@@ -17,16 +17,16 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from tocsin.cluster.announcements import Announcements, remember_forgotten
 from tocsin.cluster.book import SubscriptionBook
-from tocsin.cluster.catalog import Catalog, StoredExecution, StoredFile, dataset_owner
+from tocsin.cluster.catalog import Catalog, StoredExecution
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.rates import Rates
+from tocsin.cluster.reading import read, upto
 from tocsin.cluster.settings import ClusterSettings
-from tocsin.cluster.spark.execution import DatasetFrames, ExecutionSize, PreparedChannel, execute, prepare
+from tocsin.cluster.spark.execution import ExecutionSize, PreparedChannel, execute, prepare
 from tocsin.cluster.spark.frames import EMPTY_FOLDER, Frame, dataset_frame
 from tocsin.cluster.spark.ingestion import (
     DatasetWriter,
@@ -40,6 +40,7 @@ from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.store.results import ResultStore
+from tocsin.cluster.store.smalltables import SmallTables
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.entities import Channel, Dataset, DatasetKind, Feed
@@ -47,9 +48,6 @@ from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
 from tocsin.model.schema import Schema
 from tocsin.model.subscription import BadParameter, canonical_values, subscription_id
 from tocsin.wire.errors import Code, TocsinError
-
-Intervals = Mapping[DatasetName, tuple[int, int]]
-"""Versions (after, upto] of each dataset that a channel reads as NEW."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +84,7 @@ class DataCluster:
         """Around the book, the rates, the maps below, and the order of commits."""
         self.book = SubscriptionBook()
         self.rates = Rates(settings.rate_window_s)
+        self._small_tables = SmallTables(self.storage)
         self.results = ResultStore(self.catalog, self.storage)
         self.announcements = Announcements(self.catalog, self.results, self.book, self.guard)
         self._datasets: dict[str, LiveDataset] = {}
@@ -400,27 +399,28 @@ class DataCluster:
                 return None  # dropped or replaced while this execution waited its turn
             started_s = self.now_s()
             with self.guard:
-                intervals = {name: (after, self._upto(live, name, after)) for name, after in live.positions.items()}
+                intervals = {
+                    name: (after, upto(live, self.dataset(name), after)) for name, after in live.positions.items()
+                }
                 if live.subscribers.count == 0:
-                    live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
+                    live.positions = {dataset: last for dataset, (_, last) in intervals.items()}
                     return None
             if intervals and all(after == upto for after, upto in intervals.values()):
                 return None
             channel = live.prepared.channel.name
             folder = f"results/{channel}-{live.epoch}"
-            files = self._files(live.prepared.query, intervals)
-            recent = self._recent(live.prepared.query, intervals)
-            records = sum(table.num_rows for table in recent.values())
-            records += sum(file.rows for key, read in files.items() if key not in recent for file in read)
-            size = ExecutionSize(live.subscribers.count, records, live.last_results)
-            frames = self._frames(files, intervals, recent)
-            written = execute(live.prepared, live.subscribers, frames, self.storage, folder, live.execution + 1, size)
+            query = live.prepared.query
+            reading = read(query, intervals, self.dataset, self.catalog, self.storage, self._small_tables)
+            size = ExecutionSize(live.subscribers.count, reading.rows, live.last_results)
+            written = execute(
+                live.prepared, live.subscribers, reading.content, self.storage, folder, live.execution + 1, size
+            )
             finished_s = self.now_s()
             live.executions += 1
             live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
             live.last_results = sum(file.rows for file in written.files)
-            for dataset, (_, upto) in intervals.items():
-                if not self.dataset(dataset).writer.wait_stored(upto):
+            for dataset, (_, newest) in intervals.items():
+                if not self.dataset(dataset).writer.wait_stored(newest):
                     raise TocsinError(Code.NOT_READY, f"{channel}: new records of {dataset} could not be stored yet")
             if live.subscribers.dropped_paths:
                 self.catalog.discard_paths(live.subscribers.dropped_paths, finished_s)
@@ -439,7 +439,7 @@ class DataCluster:
                     started_s=started_s,
                     finished_s=finished_s,
                 )
-                live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
+                live.positions = {dataset: last for dataset, (_, last) in intervals.items()}
                 if sequence is None:
                     live.empty += 1
                     return None
@@ -455,51 +455,6 @@ class DataCluster:
                 )
                 self.announcements.publish(execution, written.summary)
                 return execution
-
-    def _files(self, query: ChannelQuery, intervals: Intervals) -> dict[tuple[str, bool], list[StoredFile]]:
-        """What an execution reads, by dataset and whether as NEW."""
-        read: dict[tuple[str, bool], list[StoredFile]] = {}
-        for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
-            for name in names:
-                dataset = self.dataset(name).dataset
-                # NEW of a KEYED dataset needs all files: a later record of the same key may hide an earlier one.
-                narrow = is_new and dataset.kind is DatasetKind.STREAM
-                between = intervals[dataset.name] if narrow else (None, None)
-                read[name, is_new] = self.catalog.files(dataset_owner(dataset.name), *between)
-        return read
-
-    def _upto(self, live: LiveChannel, name: DatasetName, after: int) -> int:
-        """How far an execution that starts now goes: to what is committed, or to what it may match ahead of that."""
-        writer = self.dataset(name).writer
-        ahead = writer.visible
-        may = live.matches_ahead and live.subscribers.count > 0 and writer.dataset.kind is DatasetKind.STREAM
-        return ahead if may and writer.recent(after, ahead) is not None else writer.version
-
-    def _recent(self, query: ChannelQuery, intervals: Intervals) -> dict[tuple[str, bool], pa.Table]:
-        """What of NEW is still in memory, by dataset: it need not be read from files."""
-        found = {}
-        for name in query.new_datasets:
-            live = self.dataset(name)
-            if live.dataset.kind is DatasetKind.STREAM:
-                table = live.writer.recent(*intervals[live.dataset.name])
-                if table is not None:
-                    found[name, True] = table
-        return found
-
-    def _frames(
-        self,
-        files: Mapping[tuple[str, bool], list[StoredFile]],
-        intervals: Intervals,
-        recent: Mapping[tuple[str, bool], pa.Table],
-    ) -> DatasetFrames:
-        def frame(session: Session, name: str, is_new: bool) -> Frame:
-            if (name, is_new) in recent:
-                return session.createDataFrame(recent[name, is_new])
-            dataset = self.dataset(name).dataset
-            after, upto = intervals[dataset.name] if is_new else (None, None)
-            return dataset_frame(session, self.storage, dataset, files[name, is_new], after=after, upto=upto)
-
-        return frame
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
@@ -528,7 +483,7 @@ class DataCluster:
     def _settle_positions(self, live: LiveChannel) -> None:
         """The first subscriber comes: what nobody waited for until now is not new to it."""
         stored = next(row for row in self.catalog.channels() if row.channel.name == live.prepared.channel.name)
-        passed = {name: (stored.positions[name], upto) for name, upto in live.positions.items()}
+        passed = {name: (stored.positions[name], now) for name, now in live.positions.items()}
         self.catalog.advance(live.prepared.channel.name, passed)
 
     def unsubscribe(self, name: str, unwanted: Sequence[SubscriptionId], broker: BrokerId) -> int:

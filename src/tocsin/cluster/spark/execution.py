@@ -7,7 +7,7 @@ interval of records and leaves the results in files that the caller commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -25,9 +25,11 @@ from tocsin.model.entities import Channel, Dataset
 from tocsin.model.schema import Column, Schema
 from tocsin.wire.errors import Code, TocsinError
 
-DatasetFrames = Callable[[SparkSession, str, bool], DataFrame]
+DatasetContents = Callable[[SparkSession, str, bool], DataFrame | pa.Table]
 """(session, dataset name as the query writes it, NEW?) → its records."""
 
+Viewed = dict[str, pa.Table]
+"""The tables in memory that a session's views show: Spark need not be given again what has not changed."""
 
 LARGE_ROWS = 5_000_000
 SMALL_PAIRS = 1_000_000
@@ -72,19 +74,24 @@ class PreparedChannel:
     arrow: pa.Schema
     """The same as Arrow types: an answer has its columns even when it has no rows."""
     warnings: tuple[str, ...]
+    viewed: Viewed = field(default_factory=dict)
 
 
 def prepare(
-    spark: SparkSession, channel: Channel, query: ChannelQuery, datasets: Mapping[str, Dataset], frames: DatasetFrames
+    spark: SparkSession,
+    channel: Channel,
+    query: ChannelQuery,
+    datasets: Mapping[str, Dataset],
+    contents: DatasetContents,
 ) -> PreparedChannel:
-    """Compile a channel, or raise with the reason. `datasets` by lower-case name; `frames` may give empty ones."""
+    """Compile a channel, or raise with the reason. `datasets` by lower-case name; `contents` may be empty."""
     _check_datasets(query, datasets)
     session = spark.newSession()
     empty = session.createDataFrame([], f"{SUBSCRIPTION} BIGINT, {channel.parameters.ddl()}".rstrip(", "))
     try:
         # Read through a file scan, an empty table does not let the optimiser skip what it could not do otherwise.
         empty.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
-        frame = _frame(session, query, frames, {})
+        frame = _frame(session, query, contents, {}, {})
         plan = frame._jdf.queryExecution()
         deterministic = plan.analyzed().deterministic()
         physical = plan.executedPlan().toString()
@@ -104,7 +111,7 @@ def prepare(
 def execute(
     prepared: PreparedChannel,
     subscribers: SubscriptionFrames,
-    frames: DatasetFrames,
+    contents: DatasetContents,
     storage: Storage,
     folder: str,
     execution: int,
@@ -117,7 +124,7 @@ def execute(
     if table is not subscribers.viewed:
         table.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
         subscribers.viewed = table
-    results = _frame(prepared.session, prepared.query, frames, subscribers.radius_levels)
+    results = _frame(prepared.session, prepared.query, contents, prepared.viewed, subscribers.radius_levels)
     if size.is_small:
         return write_few_results(results, storage, folder, execution)
     return write_results(results, storage, folder, execution, size.result_tasks(cores))
@@ -134,11 +141,20 @@ def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:
             session.conf.set(name, value)
 
 
-def _frame(session: SparkSession, query: ChannelQuery, frames: DatasetFrames, levels: RadiusLevels) -> DataFrame:
+def _frame(
+    session: SparkSession, query: ChannelQuery, contents: DatasetContents, viewed: Viewed, levels: RadiusLevels
+) -> DataFrame:
     """The results of all subscriptions in the view of that name."""
     for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
         for name in names:
-            frames(session, name, is_new).createOrReplaceTempView(_view(name, is_new))
+            content = contents(session, name, is_new)
+            view = _view(name, is_new)
+            if isinstance(content, DataFrame):
+                viewed.pop(view, None)
+                content.createOrReplaceTempView(view)
+            elif viewed.get(view) is not content:
+                session.createDataFrame(content).createOrReplaceTempView(view)
+                viewed[view] = content
     return session.sql(to_lateral_sql(query, _view, radius_levels=levels))
 
 
@@ -157,18 +173,18 @@ def _check_datasets(query: ChannelQuery, datasets: Mapping[str, Dataset]) -> Non
 def _result_columns(channel: Channel, frame: DataFrame) -> Schema:
     fields = frame.schema.fields[1:]
     seen: set[str] = set()
-    for field in fields:
-        if field.name.lower() in seen:
+    for column in fields:
+        if column.name.lower() in seen:
             raise TocsinError(
-                Code.BAD_SQL, f"channel {channel.name}: two result columns are named {field.name}; give one an alias"
+                Code.BAD_SQL, f"channel {channel.name}: two result columns are named {column.name}; give one an alias"
             )
-        if field.name.lower().startswith("_tocsin"):
-            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {field.name} is a name Tocsin keeps for itself")
-        if field.dataType.typeName() == "void":
+        if column.name.lower().startswith("_tocsin"):
+            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {column.name} is a name Tocsin keeps for itself")
+        if column.dataType.typeName() == "void":
             raise TocsinError(
-                Code.BAD_SQL, f"channel {channel.name}: result column {field.name} is always NULL; CAST it to a type"
+                Code.BAD_SQL, f"channel {channel.name}: result column {column.name} is always NULL; CAST it to a type"
             )
-        seen.add(field.name.lower())
+        seen.add(column.name.lower())
     return Schema(tuple(Column(field.name, field.dataType.simpleString().upper()) for field in fields))
 
 

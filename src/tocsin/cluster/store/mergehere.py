@@ -28,7 +28,7 @@ def is_small(files: Sequence[StoredFile]) -> bool:
 
 
 def merge_records_here(storage: Storage, dataset: Dataset, files: Sequence[StoredFile]) -> list[NewFile]:
-    rows = _read(storage, files)
+    rows = read_files(storage, files)
     if dataset.kind is DatasetKind.KEYED:
         rows = latest_per_key(rows, dataset)
     ordered = rows.sort_by([(VERSION, "ascending"), (SEQUENCE, "ascending")])
@@ -36,7 +36,7 @@ def merge_records_here(storage: Storage, dataset: Dataset, files: Sequence[Store
 
 
 def merge_results_here(storage: Storage, folder: str, files: Sequence[StoredFile]) -> list[NewFile]:
-    ordered = _read(storage, files).sort_by([(SUBSCRIPTION, "ascending"), (OFFSET, "ascending")])
+    ordered = read_files(storage, files).sort_by([(SUBSCRIPTION, "ascending"), (OFFSET, "ascending")])
     return _write(storage, folder, ordered, OFFSET)
 
 
@@ -56,7 +56,8 @@ def latest_per_key(rows: pa.Table, dataset: Dataset) -> pa.Table:
     return rows.take(pa.array(ranks[np.sort(last)]))
 
 
-def _read(storage: Storage, files: Sequence[StoredFile]) -> pa.Table:
+def read_files(storage: Storage, files: Sequence[StoredFile]) -> pa.Table:
+    """All rows of at least one file, with Tocsin's own columns."""
     tables = []
     for file in files:
         with storage.open(file.path) as stream:

@@ -104,7 +104,7 @@ def test_a_broker_is_drained_and_used_again_from_its_drawer(live: Tab, network: 
 
 def test_a_channel_shows_its_query_and_who_holds_it(live: Tab) -> None:
     page = live.page
-    page.locator("#channel-table").get_by_role("button", name="OfKind").click()
+    page.locator("#channel-table").get_by_role("button", name="OfKind", exact=True).click()
     drawer = page.locator("#drawer")
     drawer.get_by_text("FROM NEW Reports r").wait_for()
     drawer.get_by_role("heading", name="Latest results").wait_for()

@@ -182,7 +182,8 @@ def test_the_command_prints_what_a_tap_shows(city: RunningServer) -> None:
     common = ["--url", city.url, "--token", city.token]
     shown = CliRunner().invoke(make_app(), ["datasets", "tap", "Reports", "--count", "1", *common])
     assert shown.exit_code == 0, shown.output
-    [record] = [line for line in shown.stdout.splitlines() if '"event"' not in line]  # the server logs beside it
+    lines = shown.stdout.splitlines()  # the server logs beside it
+    [record] = [line for line in lines if line.startswith("{") and '"event"' not in line]
     assert set(json.loads(record)) >= {"id", "kind", "lat", "lon"}
     listed = CliRunner().invoke(make_app(), ["datasets", *common, "--json"])
     assert {one["name"] for one in json.loads(listed.stdout.splitlines()[-1])["datasets"]} == {

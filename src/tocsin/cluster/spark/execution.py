@@ -7,7 +7,7 @@ interval of records and leaves the results in files that the caller commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -27,9 +27,6 @@ from tocsin.wire.errors import Code, TocsinError
 
 DatasetContents = Callable[[SparkSession, str, bool], DataFrame | pa.Table]
 """(session, dataset name as the query writes it, NEW?) → its records."""
-
-Viewed = dict[str, pa.Table]
-"""The tables in memory that a session's views show: Spark need not be given again what has not changed."""
 
 LARGE_ROWS = 5_000_000
 SMALL_PAIRS = 1_000_000
@@ -62,6 +59,20 @@ class ExecutionSize:
         return max(1, min(4 * cores, self.results // ROWS_PER_RESULT_TASK + 1))
 
 
+class Views:
+    """What the names in a channel's SQL stand for in its session. What has not changed is not given to Spark again."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        self._shown: dict[str, DataFrame | pa.Table] = {}
+
+    def show(self, view: str, content: DataFrame | pa.Table) -> None:
+        if self._shown.get(view) is not content:
+            frame = content if isinstance(content, DataFrame) else self.session.createDataFrame(content)
+            frame.createOrReplaceTempView(view)
+            self._shown[view] = content
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedChannel:
     """A channel that Spark has agreed to run, with a session of its own for its views."""
@@ -74,7 +85,7 @@ class PreparedChannel:
     arrow: pa.Schema
     """The same as Arrow types: an answer has its columns even when it has no rows."""
     warnings: tuple[str, ...]
-    viewed: Viewed = field(default_factory=dict)
+    views: Views
 
 
 def prepare(
@@ -87,11 +98,12 @@ def prepare(
     """Compile a channel, or raise with the reason. `datasets` by lower-case name; `contents` may be empty."""
     _check_datasets(query, datasets)
     session = spark.newSession()
+    views = Views(session)
     empty = session.createDataFrame([], f"{SUBSCRIPTION} BIGINT, {channel.parameters.ddl()}".rstrip(", "))
     try:
         # Read through a file scan, an empty table does not let the optimiser skip what it could not do otherwise.
-        empty.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
-        frame = _frame(session, query, contents, {}, {})
+        views.show(SUBSCRIPTIONS_VIEW, empty)
+        frame = _frame(views, query, contents, {})
         plan = frame._jdf.queryExecution()
         deterministic = plan.analyzed().deterministic()
         physical = plan.executedPlan().toString()
@@ -105,7 +117,7 @@ def prepare(
         )
     columns = _result_columns(channel, frame)
     arrow = to_arrow_schema(StructType(frame.schema.fields[1:]), timezone="UTC")
-    return PreparedChannel(channel, query, session, columns, arrow, _warnings(physical))
+    return PreparedChannel(channel, query, session, columns, arrow, _warnings(physical), views)
 
 
 def execute(
@@ -120,11 +132,8 @@ def execute(
     """Run the channel once and leave its results in files that nobody reads before the caller commits them."""
     cores = prepared.session.sparkContext.defaultParallelism
     _plan_for(prepared.session, size, cores)
-    table = subscribers.frame(prepared.session)
-    if table is not subscribers.viewed:
-        table.createOrReplaceTempView(SUBSCRIPTIONS_VIEW)
-        subscribers.viewed = table
-    results = _frame(prepared.session, prepared.query, contents, prepared.viewed, subscribers.radius_levels)
+    prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
+    results = _frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
     if size.is_small:
         return write_few_results(results, storage, folder, execution)
     return write_results(results, storage, folder, execution, size.result_tasks(cores))
@@ -141,21 +150,12 @@ def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:
             session.conf.set(name, value)
 
 
-def _frame(
-    session: SparkSession, query: ChannelQuery, contents: DatasetContents, viewed: Viewed, levels: RadiusLevels
-) -> DataFrame:
+def _frame(views: Views, query: ChannelQuery, contents: DatasetContents, levels: RadiusLevels) -> DataFrame:
     """The results of all subscriptions in the view of that name."""
     for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
         for name in names:
-            content = contents(session, name, is_new)
-            view = _view(name, is_new)
-            if isinstance(content, DataFrame):
-                viewed.pop(view, None)
-                content.createOrReplaceTempView(view)
-            elif viewed.get(view) is not content:
-                session.createDataFrame(content).createOrReplaceTempView(view)
-                viewed[view] = content
-    return session.sql(to_lateral_sql(query, _view, radius_levels=levels))
+            views.show(_view(name, is_new), contents(views.session, name, is_new))
+    return views.session.sql(to_lateral_sql(query, _view, radius_levels=levels))
 
 
 def _view(dataset: str, is_new: bool) -> str:

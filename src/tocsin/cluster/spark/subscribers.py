@@ -44,8 +44,6 @@ class SubscriptionFrames:
         self._added: dict[int, str] = {}
         self._removed: set[int] = set()
         self._frame: DataFrame | None = None
-        self.viewed: DataFrame | None = None
-        """The table that the channel's session has as a view: it changes more seldom than executions come."""
         self._lock = threading.Lock()
         self._changes: list[tuple[int, str | None]] = []
         self.count = 0

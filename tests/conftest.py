@@ -18,6 +18,8 @@ from tocsin.cluster.spark.session import Session, make_session, require_java
 from tocsin.wire.errors import TocsinError
 
 ClusterAt = Callable[..., DataCluster]
+SHORT_LIVED_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""What runs for a minute is done before the optimising compiler has paid off."""
 
 # A run that says no must say no again: examples are drawn from the test's own text. New ones are looked for with
 # `make test PYTEST_ARGS="--hypothesis-profile=explore tests/policies"`.
@@ -34,9 +36,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     except TocsinError as error:
         pytest.skip(error.message)
     warehouse = tmp_path_factory.mktemp("warehouse")
-    session = make_session(
-        "local[2]", {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": str(warehouse), "spark.app.name": "tests"}
-    )
+    own = {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": str(warehouse), "spark.app.name": "tests"}
+    session = make_session("local[2]", own | SHORT_LIVED_JVM)
     yield session
     session.stop()
 

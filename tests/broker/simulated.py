@@ -7,7 +7,7 @@ orders for subscriptions, the pieces of one fetch. Everything else may overtake 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -342,14 +342,20 @@ class SimulatedNetwork:
             return
         source = client.broker
         target = BrokerId("b" if source == "a" else "a")
-        held = self.brokers[source].world.subscribers[client.name]
-        states = [
-            link.Frontend(identity, CHANNEL, frontend.parameters, str(frontend.acked))
-            for identity, frontend in held.frontends.items()
-        ]
         identity = f"m{len(self.moves)}-{self.now_s}-{name}"
         self.moves[identity] = (client.name, source, target)
-        self.say(target, link.Prepare(identity, link.SubscriberState(client.name, states), 60.0))
+        self.say(target, link.Prepare(identity, self._state(client.name, source), 60.0))
+
+    def _state(
+        self, name: SubscriberId, source: BrokerId, but: Collection[SubscriptionId] = ()
+    ) -> link.SubscriberState:
+        held = self.brokers[source].world.subscribers.get(name)
+        states = [
+            link.Frontend(identity, CHANNEL, frontend.parameters, str(frontend.acked))
+            for identity, frontend in ({} if held is None else held.frontends).items()
+            if identity not in but
+        ]
+        return link.SubscriberState(name, states)
 
     def hear(self) -> None:
         """The coordinator reads one message."""
@@ -357,8 +363,11 @@ class SimulatedNetwork:
             return
         broker, message = self.told.popleft()
         match message:
-            case link.Changed(number):
+            case link.Changed(number, name, _, removed):
                 self.say(broker, link.Stored(number))
+                for moving, source, target in self.moves.values():
+                    if removed and (moving, source) == (name, broker):
+                        self.say(target, link.Adopt([self._state(name, source, set(removed))]))
             case link.Wanted(name):
                 self.say(broker, link.Adopt([link.SubscriberState(name, [])]))
             case link.Prepared(identity) if identity in self.moves:

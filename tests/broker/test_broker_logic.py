@@ -224,6 +224,49 @@ def test_a_preparation_is_undone_at_its_deadline() -> None:
     assert made.cluster.held[A] == set() and made.brokers[A].idle
 
 
+def prepared_state(*kinds: str) -> link.SubscriberState:
+    held = [link.Frontend(subscription(kind), CHANNEL, {"kind": kind}, "1-0") for kind in kinds]
+    return link.SubscriberState(SubscriberId("ann"), held)
+
+
+def test_what_is_given_up_while_a_move_is_prepared_is_not_held_by_the_target() -> None:
+    made = network()
+    made.link_up()
+    made.say(A, link.Prepare("m1", prepared_state("fire", "flood"), 30.0))
+    made.settle()
+    assert made.cluster.held[A] == {FIRE, subscription("flood")}
+    made.say(A, link.Prepare("m1", prepared_state("fire"), 30.0))
+    made.settle()
+    assert made.cluster.held[A] == {FIRE}
+    made.say(A, link.Adopt([prepared_state()]))
+    made.settle()
+    assert made.cluster.held[A] == set() and made.brokers[A].idle
+
+
+def test_a_preparation_told_again_before_it_was_ready_is_reported_once_and_undone_whole() -> None:
+    made = network()
+    made.link_up()
+    made.say(A, link.Prepare("m1", prepared_state("fire"), 30.0))
+    made.say(A, link.Prepare("m1", prepared_state("fire", "flood"), 30.0))
+    while made.orders[A] or made.granted[A] is not None:
+        made.place_order(A)
+    while made.fetches:
+        made.answer_fetch(next(iter(made.fetches)))
+    assert [message for _, message in made.told if isinstance(message, link.Prepared)] == [link.Prepared("m1")]
+    made.say(A, link.Prepare("m1", prepared_state("fire", "flood"), 30.0))
+    made.tick(31.0)
+    made.settle()
+    assert made.cluster.held[A] == set() and made.brokers[A].idle
+
+
+def test_what_was_asked_for_here_is_not_dropped_by_a_coordinator_that_has_not_heard_of_it() -> None:
+    made = subscribed("ann")
+    made.say(A, link.Adopt([prepared_state()]))
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0]
+
+
 def test_what_was_prepared_stays_once_its_subscriber_is_ours_to_serve() -> None:
     made = network()
     made.link_up()

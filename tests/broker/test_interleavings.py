@@ -61,7 +61,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(name=names, kind=kinds)
     def unsubscribe(self, name: str, kind: str) -> None:
-        if self._online(name) and not self.network.moves:
+        if self._online(name):
             self.network.unsubscribe(name, kind)
 
     @rule(counts=st.dictionaries(kinds, st.integers(1, 4)))

@@ -456,6 +456,16 @@ def test_a_subscription_made_during_the_preparation_is_prepared_too() -> None:
     assert {one.subscription for one in prepare.state.subscriptions} == {"ada", "new"}
 
 
+def test_a_target_hears_that_the_last_subscription_was_given_up_during_the_hand_over() -> None:
+    bench = crowded()
+    propose(bench, ("ada", B2), dry_run=False)
+    [prepare] = [one for one in bench.sent(B2) if isinstance(one, wire.Prepare)]
+    bench.say(B2, wire.Prepared(prepare.migration))
+    bench.say(B1, wire.Changed(2, SubscriberId("ada"), removed=[SubscriptionId("ada")]))
+    [adopt] = [one for one in bench.sent(B2) if isinstance(one, wire.Adopt)]
+    assert [(one.subscriber, one.subscriptions) for one in adopt.subscribers] == [("ada", [])]
+
+
 def test_acknowledgements_only_advance_and_nonsense_is_passed_over() -> None:
     bench = crowded()
     for number, cursor in enumerate(("1-7", "1-3", "nonsense", "1-9", "0-99")):

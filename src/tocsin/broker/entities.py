@@ -59,6 +59,8 @@ class Frontend:
     live: bool = False
     tells_recovery: bool = False
     gap: bool = False
+    own: bool = False
+    """Asked for at this broker, not brought here by the coordinator: it may not know of it yet."""
 
 
 @dataclass(slots=True, eq=False)

@@ -136,6 +136,7 @@ class Migration:
             subscriber = self._world.subscriber(state.subscriber)
             subscriber.webhook = subscriber.webhook or state.webhook
             self._keep_prepared(state.subscriber)
+            self._drop_given_up(subscriber, state)
             if wanted:
                 self._adopting[state.subscriber] = self._adopting.get(state.subscriber, 0) + len(wanted)
             for one in wanted:
@@ -149,6 +150,13 @@ class Migration:
         """It is ours to serve: what was prepared for it must not be undone at the preparation's deadline."""
         for identity in [one for one, preparation in self._preparations.items() if preparation.subscriber == name]:
             del self._preparations[identity]
+
+    def _drop_given_up(self, subscriber: Subscriber, state: link.SubscriberState) -> None:
+        """What the coordinator brought here and does not name any more was unsubscribed where it was held before."""
+        named = {one.subscription for one in state.subscriptions}
+        for frontend in list(subscriber.frontends.values()):
+            if not frontend.own and frontend.backend.id not in named:
+                self._sessions.let_go(subscriber, frontend)
 
     def _adopted(self, name: SubscriberId) -> None:
         if name in self._adopting:
@@ -208,12 +216,20 @@ class Migration:
     # -- as the target ---------------------------------------------------------------------------------------------
 
     def prepare(self, message: link.Prepare) -> None:
+        """Also once more, when something changed at the source before we were ready."""
         name = message.state.subscriber
-        until_s = self._world.now_s + message.deadline_s
+        earlier = self._preparations.pop(message.migration, None)
+        self._backends.withdraw(name, message.migration)
         known = self._world.subscribers.get(name)
-        held = set() if known is None else set(known.frontends)
+        if known is not None:
+            self._drop_given_up(known, message.state)
+        held = {} if known is None else known.frontends
+        kept = [] if earlier is None else [one for one in earlier.made if held.get(one.backend.id) is one]
         wanted = [one for one in message.state.subscriptions if one.subscription not in held]
-        self._preparations[message.migration] = _Preparation(name, until_s, message.state.webhook, len(wanted))
+        self._preparations[message.migration] = _Preparation(
+            name, self._world.now_s + message.deadline_s, message.state.webhook, len(wanted), kept,
+            backends=[frontend.backend for frontend in kept],
+        )  # fmt: skip
         for one in wanted:
             cursor = parsed_cursor(one.cursor)
             want = Want(name, one.parameters, cursor, self._world.now_s, migration=message.migration)

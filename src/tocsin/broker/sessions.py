@@ -220,6 +220,7 @@ class Sessions:
     def held(self, want: Want, frontend: Frontend) -> None:
         """The data cluster has it. Its subscriber is told, and gets results, once the coordinator has it too."""
         backend = frontend.backend
+        frontend.own = True
         state = FrontendState(backend.id, backend.channel, frontend.parameters, str(frontend.acked))
         self._outbox.added(want.subscriber, state)
         if not self._outbox.connected:

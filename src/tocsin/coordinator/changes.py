@@ -82,4 +82,4 @@ def _tell_others(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
         if not subscriber.uncertain:
             subscriber.uncertain = True
             turn.store_subscriber(subscriber)
-        turn.adopt(other, [subscriber])
+        turn.adopt(other, [subscriber], asked=True)  # also that it holds nothing any more

@@ -78,7 +78,7 @@ class Turn:
         return True
 
     def adopt(self, broker: BrokerId, subscribers: Sequence[Subscriber], *, asked: bool = False) -> None:
-        """Of somebody who holds nothing there is nothing to serve before it logs in, unless the broker asked."""
+        """Of somebody who holds nothing there is nothing to serve before it logs in, unless the broker has to know."""
         states: list[SubscriberState] = [
             one.state() for one in subscribers if asked or one.subscriptions or one.webhook
         ]

@@ -95,7 +95,8 @@ class LiveTestbed(BadTestbed):
             self.how,
             "Times are the city's own. Loads and cov are what brokers reported; migrations are the clients' changes of "
             "broker. One run of each: differences of a few percent are chance.",
-            "Claims about placements and schemes that were not run are left out.",
+            "Claims about placements and schemes that were not run are left out, and those about a scheme that moved "
+            "nobody: it is the placement alone.",
         )
 
 
@@ -109,6 +110,8 @@ def _claims(means: Any) -> list[Claim]:
             if not {(placement, "none"), (placement, scheme)} <= there:
                 continue
             none, mine = means.loc[(placement, "none")], means.loc[(placement, scheme)]
+            if not mine.migrations and not none.migrations:
+                continue  # placement alone stayed below α: the two are the same, and differ by chance
             source = f"[BAD §6.1.3, {figure_of[placement]}]"
             claims += [
                 below(f"{placement.lower()}-{scheme.lower()}-{column}", source, f"{scheme} reduces {what}",

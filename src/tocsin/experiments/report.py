@@ -102,7 +102,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
-def render(title: str, name: str, runs: int, report: Report, figures: Sequence[Path]) -> str:
+def render(title: str, command: str, report: Report, figures: Sequence[Path]) -> str:
     """The whole Markdown page of one run of an experiment."""
     claims = table(
         ("claim", "where", "the seed document", "ours", "holds"),
@@ -117,7 +117,7 @@ def render(title: str, name: str, runs: int, report: Report, figures: Sequence[P
             for claim in report.claims
         ],
     )
-    parts = [f"# {title}", f"`tocsin experiment {name} --runs {runs}`", "## Beside the seed document", claims]
+    parts = [f"# {title}", f"`{command}`", "## Beside the seed document", claims]
     if report.notes:
         parts += ["## Before comparing", "\n".join(f"- {note}" for note in report.notes)]
     parts += [f"![{path.stem}]({path.name})" for path in figures if path.suffix == ".png"]

@@ -187,14 +187,15 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
     return pa.table({name: [plain(row.get(name)) for row in rows] for name in columns})
 
 
-def finish(experiment: Experiment, runs: int, table: pa.Table, out: Path) -> dict[str, Any]:
-    """Write the table, the figures and the report; returns what `--json` prints."""
+def finish(experiment: Experiment, runs: int, table: pa.Table, out: Path, command: str | None = None) -> dict[str, Any]:
+    """Write the table, the figures and the report; returns what `--json` prints. `command` is what made it."""
+    command = command or f"tocsin experiment {experiment.name} --runs {runs}"
     out.mkdir(parents=True, exist_ok=True)
     table_path = out / f"{experiment.name}.parquet"
     pq.write_table(table, table_path)
     report = experiment.report(table, out)
     page = out / f"{experiment.name}.md"
-    page.write_text(render(experiment.title, experiment.name, runs, report, report.files), encoding="utf-8")
+    page.write_text(render(experiment.title, command, report, report.files), encoding="utf-8")
     answer = {
         "experiment": experiment.name,
         "runs": runs,

@@ -55,7 +55,8 @@ def run_live(
         f"Live: {subscribers} subscribers over WebSockets, {minutes:g} min of real time a run: the paper's half hour "
         f"is {speed:g} times compressed; rounds, rests and averages too (docs/demo.md)."
     )
-    return runner.finish(LiveTestbed(how=how), 1, runner.table_of(rows), out)
+    command = f"tocsin experiment bad-testbed --live --minutes {minutes:g}"
+    return runner.finish(LiveTestbed(how=how), 1, runner.table_of(rows), out, command)
 
 
 async def _one(settings: DemoSettings, tell: Callable[[str], None]) -> Outcome:

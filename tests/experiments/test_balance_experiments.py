@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tocsin.experiments import affinity, bad_simulation, bad_testbed, runner
-from tocsin.experiments.runner import Experiment
+from tocsin.experiments.runner import Experiment, Reporting
 
 TOWN = """
 name = "town"
@@ -45,7 +45,7 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def held(experiment: Experiment, table: pa.Table, out: Path) -> tuple[dict[str, bool], set[str]]:
+def held(experiment: Reporting, table: pa.Table, out: Path) -> tuple[dict[str, bool], set[str]]:
     answer = runner.finish(experiment, 1, table, out)
     return {claim["id"]: claim["holds"] for claim in answer["claims"]}, {Path(one).name for one in answer["files"]}
 

@@ -63,41 +63,34 @@ class BadTestbed:
         return rows_of(log, setting, brokers=setting["seed"] < SHOWN_SEEDS)
 
     def report(self, table_: pa.Table, out: Path) -> Report:
-        rows = table_.to_pandas()
-        means = choice(rows, kind="run").groupby(["placement", "scheme"])[
-            ["cov", "maximum", "migrations", "migrations_later", "shuffles"]
-        ].mean()  # fmt: skip
-        metrics = {
-            f"{placement}.{scheme}.{column}": float(means.loc[(placement, scheme), column])
-            for placement, scheme in means.index
-            for column in ("cov", "maximum", "migrations", "migrations_later")
-        }
-        return Report(metrics, _claims(means), _figures(out, rows), _body(means), self._notes())
-
-    def _notes(self) -> tuple[str, ...]:
-        return _NOTES
+        return _report(table_, out, _NOTES)
 
 
 @dataclass(frozen=True)
-class LiveTestbed(BadTestbed):
-    """The same table, claims and figures of runs on real processes. It starts none: rows are handed to `report`."""
+class LiveTestbed:
+    """The same table, claims and figures of runs on real processes, which an experiment may not start: it is handed
+    their rows."""
 
-    title: str = "Placements and migration on the live system, 5 brokers and 400 subscribers [BAD figures 5–12]"
-    default_runs: int = 1
-    how: str = ""
+    how: str
     """What the reader must know of the runs."""
+    name: str = "bad-testbed"
+    title: str = "Placements and migration on the live system, 5 brokers and 400 subscribers [BAD figures 5–12]"
 
-    def run(self, setting: Mapping[str, Any]) -> list[Row]:
-        raise NotImplementedError("an experiment starts no processes: rows of live runs come from the command line")
+    def report(self, table_: pa.Table, out: Path) -> Report:
+        return _report(table_, out, (self.how, *_LIVE_NOTES))
 
-    def _notes(self) -> tuple[str, ...]:
-        return (
-            self.how,
-            "Times are the city's own. Loads and cov are what brokers reported; migrations are the clients' changes of "
-            "broker. One run of each: differences of a few percent are chance.",
-            "Claims about placements and schemes that were not run are left out, and those about a scheme that moved "
-            "nobody: it is the placement alone.",
-        )
+
+def _report(table_: pa.Table, out: Path, notes: tuple[str, ...]) -> Report:
+    rows = table_.to_pandas()
+    means = choice(rows, kind="run").groupby(["placement", "scheme"])[
+        ["cov", "maximum", "migrations", "migrations_later", "shuffles"]
+    ].mean()  # fmt: skip
+    metrics = {
+        f"{placement}.{scheme}.{column}": float(means.loc[(placement, scheme), column])
+        for placement, scheme in means.index
+        for column in ("cov", "maximum", "migrations", "migrations_later")
+    }
+    return Report(metrics, _claims(means), _figures(out, rows), _body(means), notes)
 
 
 def _claims(means: Any) -> list[Claim]:
@@ -232,6 +225,12 @@ def _body(means: Any) -> str:
     return "## Means over seeds, from minute 10 on\n\n" + table(columns, rows)
 
 
+_LIVE_NOTES = (
+    "Times are the city's own. Loads and cov are what brokers reported; migrations are the clients' changes of "
+    "broker. One run of each: differences of a few percent are chance.",
+    "Claims about placements and schemes that were not run are left out, and those about a scheme that moved "
+    "nobody: it is the placement alone.",
+)
 _NOTES = (
     f"Simulated. Loads per broker are of one seed, of the first {SHOWN_SEEDS} that in which LDM moved most; everything "
     "else is the mean over all seeds.",

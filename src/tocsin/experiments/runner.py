@@ -38,8 +38,8 @@ TASKS_AT_MOST = 256
 _POLL_S = 0.2
 
 
-class Experiment(Protocol):
-    """What a module's `EXPERIMENT` offers. It must be picklable: a frozen dataclass without state is the usual form."""
+class Reporting(Protocol):
+    """What makes a report of a table of runs, wherever they were made."""
 
     @property
     def name(self) -> str:
@@ -47,6 +47,13 @@ class Experiment(Protocol):
 
     @property
     def title(self) -> str: ...
+
+    def report(self, table: pa.Table, out: Path) -> Report:
+        """Compute metrics and claims from the table alone; write figures into `out`."""
+
+
+class Experiment(Reporting, Protocol):
+    """What a module's `EXPERIMENT` offers. It must be picklable: a frozen dataclass without state is the usual form."""
 
     @property
     def default_runs(self) -> int: ...
@@ -56,9 +63,6 @@ class Experiment(Protocol):
 
     def run(self, setting: Setting) -> list[Row]:
         """Pure: rows depend on the setting alone. Executed inside a Spark task."""
-
-    def report(self, table: pa.Table, out: Path) -> Report:
-        """Compute metrics and claims from the table alone; write figures into `out`."""
 
 
 class UnknownExperiment(LookupError):
@@ -187,7 +191,7 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
     return pa.table({name: [plain(row.get(name)) for row in rows] for name in columns})
 
 
-def finish(experiment: Experiment, runs: int, table: pa.Table, out: Path, command: str | None = None) -> dict[str, Any]:
+def finish(experiment: Reporting, runs: int, table: pa.Table, out: Path, command: str | None = None) -> dict[str, Any]:
     """Write the table, the figures and the report; returns what `--json` prints. `command` is what made it."""
     command = command or f"tocsin experiment {experiment.name} --runs {runs}"
     out.mkdir(parents=True, exist_ok=True)

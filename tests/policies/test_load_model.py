@@ -72,6 +72,31 @@ def test_rounding_does_not_pile_up_over_many_moves() -> None:
     assert np.allclose(model.loads, again, rtol=1e-12)
 
 
+def test_a_row_that_outgrows_its_room_loses_nobody() -> None:
+    """Everybody wants the same and is with one broker: rows for one holder each. Then everybody has its own."""
+    world = snapshot(60, [(0, [0, 1 + i % 3]) for i in range(60)], [1.0, 2.0, 4.0, 8.0])
+    model = LoadModel(world)
+    for i in range(60):
+        model.move(i, i)
+    _check_holders(model, world)
+    assert np.array_equal(model.loads, loads_by_definition(world, list(range(60))))
+    for i in range(60):
+        model.move(i, 7)
+    _check_holders(model, world)
+    assert model.arrays.end[0] <= len(model.arrays.holder)
+
+
+def test_rows_have_room_for_the_worst_order_of_arrivals() -> None:
+    """Nobody is placed at first, so every row begins with room for one and doubles until all brokers hold it."""
+    for m in range(1, 40):
+        world = snapshot(m, [(-1, [0])] * m, [1.0])
+        model = LoadModel(world)
+        for i in range(m):
+            model.move(i, i)
+        assert model.arrays.end[0] <= len(model.arrays.holder)
+        _check_holders(model, world)
+
+
 def test_an_emptied_broker_has_no_load_at_all() -> None:
     model = LoadModel(snapshot(2, [(0, [0, 1, 2]), (0, [1, 2])], [0.1, 0.2, 0.3]))
     model.move(0, 1)

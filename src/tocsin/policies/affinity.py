@@ -9,8 +9,10 @@ fetches against what the target has to fetch in addition (exact, [BAD eq. 5]).
 2. Single subscribers do the rest, heavy ones first: fewer moves for the same load.
 3. For a shuffle, pairs between the most and the least loaded broker are exchanged until the maximum is at the mean.
 
-Every step makes the most loaded broker lighter and leaves the target below what that one had, and nobody moves twice in
-a plan: it ends, and repeated planning comes to rest. Pure and compiled; registered in `multistage`.
+The most loaded broker gives half of what it has above the mean before the next has its turn: the maximum falls fast
+wherever a plan is cut off, and what a broker's subscribers want is still in the cache. Every step makes a broker above
+the mean lighter and leaves the target below what that one had, and nobody moves twice in a plan: it ends, and repeated
+planning comes to rest. Pure and compiled; registered in `multistage`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final
 import numba
 import numpy as np
 
-from tocsin.model.snapshot import Flags, Ints
+from tocsin.model.snapshot import Flags, Floats, Ints
 from tocsin.policies.affinity_choice import LEVEL, Field, best_group, best_single, halving, mean_and_cov, transfer
 from tocsin.policies.affinity_choice import field_of as _field
 from tocsin.policies.affinity_exchange import exchange_pairs
@@ -46,6 +48,8 @@ def rebalance(
         return np.zeros(0, dtype=np.int64), none, none
     order, first = by_broker(model.broker_of, movable, model.weight, model.brokers)
     members, parts, parts_of = _parts(order, model.broker_of, groups_of(model.arrays), model.brokers)
+    # What delivering to each part takes; it stays as it is while the parts' members move.
+    delivered = np.add.reduceat(model.weight[members], parts[:-1]) if members.size else np.zeros(0)
     field = _field(model.arrays, model.per_capacity, model.accepting)
     following = np.arange(order.size + 1)
     moved, sources = np.zeros(order.size, dtype=np.int64), np.zeros(order.size, dtype=np.int32)
@@ -53,8 +57,8 @@ def rebalance(
     place_of = np.zeros(len(movable), dtype=np.int64)
     place_of[order] = np.arange(order.size)
     done = _level(
-        model.arrays, field, order, first, following, place_of, members, parts, parts_of, goal_cov, max_moves,
-        moved, sources, kinds,
+        model.arrays, field, order, first, following, place_of, members, parts, delivered, parts_of, goal_cov,
+        max_moves, moved, sources, kinds,
     )  # fmt: skip
     if exchange:
         field = _field(model.arrays, model.per_capacity, model.accepting)
@@ -85,6 +89,7 @@ def _level(
     place_of: Longs,
     members: Longs,
     parts: Longs,
+    delivered: Floats,
     parts_of: Longs,
     goal_cov: float,
     max_moves: int,
@@ -92,20 +97,22 @@ def _level(
     sources: Ints,
     kinds: Ints,
 ) -> int:
-    done = 0
+    done, b, enough = 0, -1, 0.0
     whole = parts_of[:-1] == parts_of[1:]  # brokers whose groups need no further look
     gone = np.zeros(max(1, parts.size - 1), dtype=np.bool_)
     tally, seen = np.zeros(a.rate.size, dtype=np.int32), np.zeros(a.rate.size, dtype=np.int32)
     while done < max_moves:
         mean, cov = mean_and_cov(f)
-        b = int(f.most[1])
+        if b < 0 or not f.giving[b] > enough:
+            b = int(f.most[1])
+            enough = (f.giving[b] + mean) / 2.0
         if cov <= goal_cov or not f.giving[b] > mean * (1.0 + LEVEL):
             break
         excess = (f.giving[b] - mean) / f.per_capacity[b]
         i, target, score = best_single(a, f, order, first[b], first[b + 1], following, excess, mean)
         if not whole[b]:
-            part, to, worth = best_group(a, f, members, parts, parts_of[b], parts_of[b + 1], gone, excess, mean,
-                                         tally, seen, max_moves - done)  # fmt: skip
+            part, to, worth = best_group(a, f, members, parts, delivered, parts_of[b], parts_of[b + 1], gone, excess,
+                                         mean, tally, seen, max_moves - done)  # fmt: skip
             if part < 0 or worth < score:
                 whole[b] = True
             else:

@@ -159,6 +159,7 @@ def best_group(
     f: Field,
     members: Longs,
     parts: Longs,
+    delivered: Floats,
     low: int,
     high: int,
     gone: Flags,
@@ -174,12 +175,7 @@ def best_group(
         if tries == _TRIES:
             break
         size = parts[part + 1] - parts[part]
-        if gone[part] or size < GROUP_AT_LEAST or size > most:
-            continue
-        delivered = 0.0
-        for p in range(parts[part], parts[part + 1]):
-            delivered += a.weight[members[p]]
-        if delivered > excess:
+        if gone[part] or size < GROUP_AT_LEAST or size > most or delivered[part] > excess:
             continue
         saved = fetched = 0.0
         kinds = reached = 0
@@ -204,8 +200,8 @@ def best_group(
             if count_of(a, b, k) == tally[k]:
                 saved += a.rate[k]
             tally[k] = 0
-        j, cost = _choose(f, reached, delivered, fetched, mean)
-        relief = delivered + saved
+        j, cost = _choose(f, reached, delivered[part], fetched, mean)
+        relief = delivered[part] + saved
         if j >= 0 and relief <= excess:
             tries += 1
             worth = (relief - GROWTH_PRICE * max(0.0, cost - relief)) / size

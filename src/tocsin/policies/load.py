@@ -5,9 +5,9 @@ subscribers want BE subscription k and z_jk whether any does. A move changes two
 subscriber wants: it costs time in proportion to that, never a walk over everybody. Not a policy: it decides nothing.
 Driven by the policies of this folder and by the simulator; the loops are compiled (numba).
 
-The counts n_jk are rows per BE subscription: the brokers that hold it, and for how many. A row is never longer than the
-number of subscribers that want it, so there are at most as many entries as wants; a table of brokers × BE subscriptions
-would be a hundred times that for a million subscribers, and every look into it a cache miss.
+The counts n_jk are rows per BE subscription: the brokers that hold it, and for how many. A row takes little more room
+than it needs and is written anew at the end when it has none left: what a million subscribers want fits into a cache
+so, where a table of brokers × BE subscriptions would be a cache miss at every look.
 
 A compiled function is cached with the source file it is in. After changing a kernel here, delete `__pycache__` of this
 folder: kernels elsewhere that have it built in do not notice.
@@ -40,12 +40,16 @@ class LoadArrays(NamedTuple):
     outgoing: Floats
     members: Longs
     row: Longs
-    """Where row k of `holder` begins; it may take as many as there are subscribers that want k, or brokers."""
+    """Where row k of `holder` begins."""
     held: Ints
     """How many brokers hold k."""
+    room: Ints
+    """How many row k can take where it is."""
     holder: Ints
     counts: Ints
     """n_jk, beside `holder`: always above 0."""
+    end: Longs
+    """One number: behind the last row."""
 
 
 @numba.njit(cache=True)
@@ -84,15 +88,28 @@ def fetches_saved(a: LoadArrays, i: int) -> float:
 
 
 @numba.njit(cache=True)
+def _append(a: LoadArrays, j: int, k: int) -> int:
+    """Broker j, which did not hold k, does now, for nobody yet."""
+    if a.held[k] == a.room[k]:
+        old, new = a.row[k], a.end[0]
+        for at in range(a.held[k]):
+            a.holder[new + at], a.counts[new + at] = a.holder[old + at], a.counts[old + at]
+        a.row[k], a.room[k] = new, 2 * a.room[k] + 2
+        a.end[0] += a.room[k]
+    at = int(a.row[k] + a.held[k])
+    a.held[k] += 1
+    a.holder[at], a.counts[at] = j, 0
+    return at
+
+
+@numba.njit(cache=True)
 def enter(a: LoadArrays, i: int, j: int) -> None:
     """Subscriber i, which has no broker, gets broker j."""
     for p in range(a.start[i], a.start[i + 1]):
         k = a.wants[p]
         at = entry_of(a, j, k)
         if at < 0:
-            at = a.row[k] + a.held[k]
-            a.held[k] += 1
-            a.holder[at], a.counts[at] = j, 0
+            at = _append(a, j, k)
             a.incoming[j] += a.rate[k]
         a.counts[at] += 1
     a.outgoing[j] += a.weight[i]
@@ -122,26 +139,40 @@ def leave(a: LoadArrays, i: int) -> None:
 
 
 @numba.njit(cache=True)
-def _enter_all(a: LoadArrays, order: Longs, broker_of: Ints) -> None:
+def _count_all(a: LoadArrays, order: Longs, broker_of: Ints) -> None:
+    """The counts, with subscribers by broker: the entry that is counted up is then the last of its row."""
     for i in order:
-        enter(a, i, broker_of[i])
+        j = broker_of[i]
+        for p in range(a.start[i], a.start[i + 1]):
+            k = a.wants[p]
+            at = a.row[k] + a.held[k] - 1
+            if a.held[k] == 0 or a.holder[at] != j:
+                at = _append(a, j, k)
+            a.counts[at] += 1
+        a.members[j] += 1
+        a.broker_of[i] = j
 
 
 @numba.njit(cache=True)
 def _standing(
     start: Longs, wants: Ints, rate: Floats, weight: Floats, order: Longs, broker_of: Ints, brokers: int
-) -> tuple[Floats, Floats]:
-    """I_j and O_j [BAD eq. 1, 4] without counts: with subscribers by broker, a mark per BE subscription will do."""
+) -> tuple[Floats, Floats, Ints]:
+    """I_j and O_j [BAD eq. 1, 4], and how many brokers hold each BE subscription.
+
+    Without counts: with subscribers by broker, a mark per BE subscription will do.
+    """
     incoming, outgoing = np.zeros(brokers), np.zeros(brokers)
-    held_by = np.full(rate.size, -1, dtype=np.int32)
+    held, held_by = np.zeros(rate.size, dtype=np.int32), np.full(rate.size, -1, dtype=np.int32)
     for i in order:
         j = broker_of[i]
         outgoing[j] += weight[i]
         for p in range(start[i], start[i + 1]):
-            if held_by[wants[p]] != j:
-                held_by[wants[p]] = j
-                incoming[j] += rate[wants[p]]
-    return incoming, outgoing
+            k = wants[p]
+            if held_by[k] != j:
+                held_by[k] = j
+                held[k] += 1
+                incoming[j] += rate[k]
+    return incoming, outgoing, held
 
 
 @numba.njit(cache=True)
@@ -169,17 +200,22 @@ class LoadModel:
         self.brokers, q = len(snapshot.brokers), len(snapshot.rate)
         start = snapshot.wants_start.astype(np.int64)
         wants, rate = snapshot.wants, known_rates(snapshot.rate)
-        placed = snapshot.broker_of if broker_of is None else broker_of
-        room = np.minimum(np.bincount(wants, minlength=q), self.brokers)
-        entries = int(room.sum())
+        placed = (snapshot.broker_of if broker_of is None else broker_of).astype(np.int32, copy=False)
+        weight, order = weights_of(start, wants, rate), _by_broker(placed)
+        incoming, outgoing, held = _standing(start, wants, rate, weight, order, placed, self.brokers)
+        most = np.minimum(np.bincount(wants, minlength=q), self.brokers)
+        room = np.minimum(held + held // 4 + 1, most)
+        row = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
+        # Rows that double, the last to no more than twice what it needs, take at most four times that. Memory that is
+        # never written to is never taken.
+        entries = 4 * int(most.sum())
         self.arrays = LoadArrays(
-            start, wants, rate, weights_of(start, wants, rate), np.full(len(placed), UNPLACED, dtype=np.int32),
-            np.zeros(self.brokers), np.zeros(self.brokers), np.zeros(self.brokers, dtype=np.int64),
-            np.concatenate([[0], np.cumsum(room)]).astype(np.int64), np.zeros(q, dtype=np.int32),
-            np.zeros(entries, dtype=np.int32), np.zeros(entries, dtype=np.int32),
+            start, wants, rate, weight, np.full(len(placed), UNPLACED, dtype=np.int32), incoming, outgoing,
+            np.zeros(self.brokers, dtype=np.int64), row[:-1].copy(), np.zeros(q, dtype=np.int32),
+            room.astype(np.int32), np.empty(entries, dtype=np.int32), np.empty(entries, dtype=np.int32),
+            row[-1:].copy(),
         )  # fmt: skip
-        # Broker by broker: the entry that is counted up is then the last of its row.
-        _enter_all(self.arrays, _by_broker(placed), placed.astype(np.int32, copy=False))
+        _count_all(self.arrays, order, placed)
         self.accepting, self.per_capacity = capacities(snapshot)
 
     @property
@@ -213,7 +249,7 @@ class LoadModel:
 def standing_balance(snapshot: Snapshot) -> Balance:
     """The balance of a snapshot as it is; for one look this takes less time and memory than a model."""
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
-    incoming, outgoing = _standing(
+    incoming, outgoing, _ = _standing(
         start, snapshot.wants, rate, weights_of(start, snapshot.wants, rate), _by_broker(snapshot.broker_of),
         snapshot.broker_of, len(snapshot.brokers),
     )  # fmt: skip
@@ -223,9 +259,14 @@ def standing_balance(snapshot: Snapshot) -> Balance:
 
 def _by_broker(broker_of: Ints) -> Longs:
     """Those that have a broker, broker by broker."""
-    narrow = broker_of.astype(np.int16) if broker_of.size and broker_of.max() < 1 << 15 else broker_of
-    order = np.argsort(narrow, kind="stable")  # of 16 bits: a radix sort, in linear time
+    order = stable_order(broker_of)
     return order[np.searchsorted(broker_of[order], 0) :]
+
+
+def stable_order(broker_of: Ints) -> Longs:
+    """Subscribers broker by broker, those without one first; as they came within a broker."""
+    narrow = broker_of.astype(np.int16) if broker_of.size and broker_of.max() < 1 << 15 else broker_of
+    return np.argsort(narrow, kind="stable")  # of 16 bits: a radix sort, in linear time
 
 
 def balance_of(utilisations: Floats, accepting: Flags) -> Balance:

@@ -11,14 +11,14 @@ in `Snapshot.memory` and `Snapshot.moved_at_s`: the same snapshot and settings a
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Final
 
 import numpy as np
 
+from tocsin.model.ids import BrokerId
 from tocsin.model.plan import Balance, Move, Plan, Urgency
 from tocsin.model.snapshot import Flags, Ints, Snapshot
 from tocsin.policies.affinity import rebalance
@@ -33,6 +33,7 @@ from tocsin.policies.load import (
     weights_of,
 )
 from tocsin.policies.migration import migrate
+from tocsin.policies.numbering import Arranged, arranged
 from tocsin.policies.shuffle import greedy_shuffle
 
 NONE: Final = "none"
@@ -103,55 +104,65 @@ class Outcome:
     """One per move, or one for all."""
 
 
-Policy = Callable[[Snapshot, Flags, BalanceSettings], Outcome]
+Policy = Callable[[Arranged, Flags, BalanceSettings], Outcome]
 
 
-def _ldm(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outcome:
-    return _migrated(snapshot, movable, settings, similar=False)
+def _ldm(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+    return _migrated(near, movable, settings, similar=False)
 
 
-def _sdm(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outcome:
-    return _migrated(snapshot, movable, settings, similar=True)
+def _sdm(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+    return _migrated(near, movable, settings, similar=True)
 
 
-def _migrated(snapshot: Snapshot, movable: Flags, settings: BalanceSettings, *, similar: bool) -> Outcome:
-    model = LoadModel(snapshot)
+def _migrated(near: Arranged, movable: Flags, settings: BalanceSettings, *, similar: bool) -> Outcome:
+    model = LoadModel(near.world)
     moved, sources = migrate(
         model, movable, similar=similar, alpha=settings.alpha * settings.settle, beta=settings.beta_bytes_per_s,
-        max_moves=settings.max_moves or len(snapshot.subscribers),
+        max_moves=settings.max_moves or len(near.order),
     )  # fmt: skip
     why = "shares most with it among those below the mean" if similar else "was least loaded"
-    names = snapshot.brokers
+    names = near.world.brokers
     pairs = zip(sources.tolist(), model.broker_of[moved].tolist(), strict=True)
     reasons = [f"{names[b]} was most loaded, heaviest that fitted; {names[t]} {why}" for b, t in pairs]
     return Outcome(model.broker_of, model.balance(), moved, reasons)
 
 
-def _gsh(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outcome:
-    broker_of, loads, moved = greedy_shuffle(snapshot, movable)
-    accepting, per_capacity = capacities(snapshot)
+def _gsh(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+    broker_of, loads, moved = greedy_shuffle(near, movable)
+    accepting, per_capacity = capacities(near.world)
     after = balance_of(loads * per_capacity, accepting)
     return Outcome(broker_of, after, moved, "greedy shuffle: heaviest first, each to the then least loaded broker")
 
 
-def _affinity(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outcome:
-    limit = settings.max_moves or len(snapshot.subscribers)
-    return _rebalanced(snapshot, movable, settings.alpha * settings.settle, limit, exchange=False)
+def _affinity(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+    limit = settings.max_moves or len(near.order)
+    return _rebalanced(near, movable, settings.alpha * settings.settle, limit, exchange=False)
 
 
-def _affinity_shuffle(snapshot: Snapshot, movable: Flags, settings: BalanceSettings) -> Outcome:
-    return _rebalanced(snapshot, movable, 0.0, len(snapshot.subscribers), exchange=True)
+def _affinity_shuffle(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+    return _rebalanced(near, movable, 0.0, len(near.order), exchange=True)
 
 
-def _rebalanced(snapshot: Snapshot, movable: Flags, goal_cov: float, limit: int, *, exchange: bool) -> Outcome:
-    model = LoadModel(snapshot)
+def _rebalanced(near: Arranged, movable: Flags, goal_cov: float, limit: int, *, exchange: bool) -> Outcome:
+    model = LoadModel(near.world)
     moved, sources, kinds = rebalance(model, movable, goal_cov=goal_cov, max_moves=limit, exchange=exchange)
-    names = snapshot.brokers
-    reasons = [
-        f"{names[b]} was most loaded; {_AFFINITY[min(kind, 1)].format(kind)}, {names[t]} has to fetch least more"
-        for b, t, kind in zip(sources.tolist(), model.broker_of[moved].tolist(), kinds.tolist(), strict=True)
+    return Outcome(
+        model.broker_of, model.balance(), moved, _told(near.world.brokers, model.broker_of[moved], sources, kinds)
+    )
+
+
+def _told(names: tuple[BrokerId, ...], targets: Ints, sources: Ints, kinds: Ints) -> list[str]:
+    """A reason per move, written once for all of a group, which move one after the other."""
+    group = np.stack([sources, targets, kinds])
+    begins = np.flatnonzero(np.concatenate([[True], (np.diff(group) != 0).any(axis=0)])[: len(kinds)])
+    why = {kind: _AFFINITY[min(kind, 1)].format(kind) for kind in np.unique(kinds).tolist()}
+    texts = [
+        f"{names[b]} was above the mean; {why[kind]}, {names[t]} has to fetch least more"
+        for b, t, kind in zip(*group[:, begins].tolist(), strict=True)
     ]
-    return Outcome(model.broker_of, model.balance(), moved, reasons)
+    lengths = np.diff(begins, append=len(kinds)).tolist()
+    return list(chain.from_iterable(map(repeat, texts, lengths)))
 
 
 _AFFINITY: Final = {
@@ -170,24 +181,25 @@ def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:
     Never raises on a snapshot of the right shape: no brokers, nobody placed and nobody accepting are worlds with
     nothing to do.
     """
-    before = standing_balance(snapshot)
+    near = arranged(snapshot)
+    before = standing_balance(near.world)
     extreme = settings.shuffle != NONE and before.cov > settings.gamma and before.mean > settings.theta_bytes_per_s
     uneven = settings.scheme != NONE and before.cov > settings.alpha and before.mean > settings.beta_bytes_per_s
     memory = dict(snapshot.memory)
     memory[SHUFFLE_HITS] = memory.get(SHUFFLE_HITS, 0.0) + 1.0 if extreme else 0.0
     memory[MIGRATION_HITS] = memory.get(MIGRATION_HITS, 0.0) + 1.0 if uneven else 0.0
-    movable = movable_now(snapshot, settings.rest_s)
+    movable = movable_now(near.world, settings.rest_s)
     declined = ""
     if extreme and memory[SHUFFLE_HITS] >= settings.hits:
-        found = _shuffle(snapshot, movable, settings, before, memory)
+        found = _shuffle(near, movable, settings, before, memory)
         if isinstance(found, Plan):
             return found
         declined = found
     if uneven and memory[MIGRATION_HITS] >= settings.hits:
         memory[MIGRATION_HITS] = 0.0
-        outcome = MIGRATIONS[settings.scheme](snapshot, movable, settings)
+        outcome = MIGRATIONS[settings.scheme](near, movable, settings)
         note = declined if len(outcome.moved) else f"{declined}uneven, and no valid migration is left"
-        return _plan(snapshot, settings.scheme, outcome, before, note, memory)
+        return _plan(near, settings.scheme, outcome, before, note, memory)
     if declined or not (extreme or uneven):
         note = declined or _at_rest(before, settings)
     else:
@@ -197,48 +209,46 @@ def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:
 
 
 def _shuffle(
-    snapshot: Snapshot, movable: Flags, settings: BalanceSettings, before: Balance, memory: dict[str, float]
+    near: Arranged, movable: Flags, settings: BalanceSettings, before: Balance, memory: dict[str, float]
 ) -> Plan | str:
     """The plan, or why a shuffle that is due is not made."""
-    since_s = snapshot.at_s - memory.get(SHUFFLED_AT_S, -np.inf)
+    since_s = near.world.at_s - memory.get(SHUFFLED_AT_S, -np.inf)
     if since_s < settings.shuffle_rest_s:
         return f"no shuffle: the last was {since_s:.0f} s ago; "
-    outcome = SHUFFLES[settings.shuffle](snapshot, movable, settings)
+    outcome = SHUFFLES[settings.shuffle](near, movable, settings)
     after, moves = outcome.after, len(outcome.moved)
     if not moves or after.cov > before.cov * (1.0 - settings.shuffle_gain):
         return f"no shuffle: it would leave cov at {after.cov:.3f}; "
     if settings.max_shuffle_moves and moves > settings.max_shuffle_moves:
         return f"no shuffle: {moves:,} moves are more than {settings.max_shuffle_moves:,}; "
-    memory.update({SHUFFLE_HITS: 0.0, MIGRATION_HITS: 0.0, SHUFFLED_AT_S: snapshot.at_s})
+    memory.update({SHUFFLE_HITS: 0.0, MIGRATION_HITS: 0.0, SHUFFLED_AT_S: near.world.at_s})
     name = f"{settings.shuffle}-shuffle" if settings.shuffle in MIGRATIONS else settings.shuffle
-    return _plan(snapshot, name, outcome, before, "", memory)
+    return _plan(near, name, outcome, before, "", memory)
 
 
 def _plan(
-    snapshot: Snapshot, policy: str, outcome: Outcome, before: Balance, note: str, memory: Mapping[str, float]
+    near: Arranged, policy: str, outcome: Outcome, before: Balance, note: str, memory: Mapping[str, float]
 ) -> Plan:
     after = outcome.after
-    moves = _moves(snapshot, outcome)
+    moves = _moves(near, outcome)
     told = f"{note}cov {before.cov:.3f} → {after.cov:.3f}, maximum {before.maximum:,.0f} → {after.maximum:,.0f} bytes/s"
-    return Plan(snapshot.generation, policy, Urgency.IMBALANCE, moves, before, after, told, memory)
+    return Plan(near.world.generation, policy, Urgency.IMBALANCE, moves, before, after, told, memory)
 
 
-def _moves(snapshot: Snapshot, outcome: Outcome) -> tuple[Move, ...]:
-    """One `Move` per mover. A shuffle has a million of them: filled column by column, which takes a quarter of the time
-    that as many calls of a frozen class's constructor take."""
-    moved, names = outcome.moved, snapshot.brokers
-    start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
-    columns: dict[str, Iterable[object]] = {
-        "subscriber": map(snapshot.subscribers.__getitem__, moved.tolist()),
-        "source": map(names.__getitem__, snapshot.broker_of[moved].tolist()),
-        "target": map(names.__getitem__, outcome.broker_of[moved].tolist()),
-        "reason": repeat(outcome.reasons, len(moved)) if isinstance(outcome.reasons, str) else outcome.reasons,
-        "load_bytes_per_s": weights_of(start, snapshot.wants, rate)[moved].tolist(),
-    }
-    moves = [object.__new__(Move) for _ in range(len(moved))]
-    for name, values in columns.items():
-        deque(map(Move.__dict__[name].__set__, moves, values), maxlen=0)
-    return tuple(moves)
+def _moves(near: Arranged, outcome: Outcome) -> tuple[Move, ...]:
+    """One `Move` per mover, column by column: a shuffle has a million of them."""
+    world, moved = near.world, outcome.moved
+    start, broker = world.wants_start.astype(np.int64), world.brokers.__getitem__
+    return tuple(
+        map(
+            Move,
+            near.named(moved),
+            map(broker, world.broker_of[moved].tolist()),
+            map(broker, outcome.broker_of[moved].tolist()),
+            repeat(outcome.reasons, len(moved)) if isinstance(outcome.reasons, str) else outcome.reasons,
+            weights_of(start, world.wants, known_rates(world.rate))[moved].tolist(),
+        )
+    )
 
 
 def _at_rest(before: Balance, settings: BalanceSettings) -> str:

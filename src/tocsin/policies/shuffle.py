@@ -11,19 +11,23 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.model.snapshot import Flags, Floats, Ints, Snapshot
+from tocsin.model.snapshot import Flags, Floats, Ints
 from tocsin.policies.load import Longs, capacities, known_rates, weights_of
+from tocsin.policies.numbering import Arranged
 from tocsin.policies.ranking import replay, tournament
 
 
-def greedy_shuffle(snapshot: Snapshot, movable: Flags) -> tuple[Ints, Floats, Longs]:
+def greedy_shuffle(near: Arranged, movable: Flags) -> tuple[Ints, Floats, Longs]:
     """Everybody's broker after the shuffle, the loads then, and whose broker changes."""
+    snapshot = near.world
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
     weight = weights_of(start, snapshot.wants, rate)
     accepting, per_capacity = capacities(snapshot)
     # Who has subscribed to nothing yet stays: all of them would land on the one broker that is least loaded at the end,
     # and overload it as soon as they subscribe (the paper's own warning about least-loaded placement, §5.1).
-    candidates = np.flatnonzero(movable & (weight > 0.0) & accepting.any())
+    candidate = movable & (weight > 0.0) & accepting.any()
+    # Among equals by their number in the snapshot: if it were by broker, a shuffle would undo the one before.
+    candidates = near.number[candidate[near.number]]
     order = candidates[np.argsort(-weight[candidates], kind="stable")]
     staying = np.ones(len(movable), dtype=np.bool_)
     staying[order] = False

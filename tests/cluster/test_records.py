@@ -202,6 +202,13 @@ def test_a_field_that_is_there_twice_is_refused_even_beside_a_record_that_lacks_
     assert [(refusal.index, refusal.reason) for refusal in found.refusals] == [(1, "the field is there twice")]
 
 
+@pytest.mark.parametrize("after", [b"", b',{"report_id":"b"}'])
+@pytest.mark.parametrize("same", [b'"kind":"a","kind":"a"', b'"kind":"a","kind":"b"', b'"severity":1,"severity":1'])
+def test_twice_is_refused_also_where_all_else_is_spelled_as_it_is_stored(same: bytes, after: bytes) -> None:
+    found = decode(CODEC, b'[{"report_id":"a"},{"report_id":"x",' + same + b"}" + after + b"]")
+    assert [(refusal.index, refusal.reason) for refusal in found.refusals] == [(1, "the field is there twice")]
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"  ", b"[", b"[1,", b'[{"report_id":"a"}] x', b'[{"report_id":"a"} {"report_id":"b"}]', b"[]]"]
 )

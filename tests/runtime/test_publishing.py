@@ -184,3 +184,13 @@ def test_a_stream_is_refused_before_it_begins(server: RunningServer, path: str, 
         pass
     assert refused.value.response.status_code == status
     assert b'"error"' in (refused.value.response.body or b"")
+
+
+def test_the_short_way_to_publishing_leads_nowhere_else(server: RunningServer, publisher: httpx.Client) -> None:
+    assert publisher.get(RECORDS).status_code == 405
+    assert publisher.post(RECORDS + "/").status_code == 404
+    assert publisher.post("/v1/datasets/a%2Fb/records").status_code == 404
+    assert publisher.post("/v1/datasets/Re%70orts/records", json=[{"report_id": "short"}]).status_code == 200
+    nowhere = server.client(server.token_for("publish:*")).post("/v1/datasets/Nowhere/records", json=[])
+    assert nowhere.status_code == 404 and "Nowhere" in nowhere.json()["error"]["message"]
+    assert publisher.get("/v1/openapi.json").json()["paths"]["/v1/datasets/{name}/records"]["post"]["requestBody"]

@@ -27,7 +27,7 @@ __all__ = ["Api", "make_app", "make_routes"]
 
 
 def make_app(api: Api) -> ASGIApp:
-    return make_door(make_routes(api), api)
+    return make_door(records.publishing_first(make_routes(api)), api)
 
 
 def make_routes(api: Api) -> FastAPI:

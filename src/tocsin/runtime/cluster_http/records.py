@@ -6,9 +6,11 @@ The hot path of the data cluster: the body goes to the gateway as it came, and n
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tocsin.cluster.feed.gateway import (
     Accepted,
@@ -25,6 +27,7 @@ from tocsin.runtime.http_answers import answer, error_body, read_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["records"])
+_PUBLISH = re.compile("/v1/datasets/([^/]+)/records")
 
 _CODES: dict[type[Refused], Code] = {
     Malformed: Code.BAD_RECORDS,
@@ -61,6 +64,24 @@ async def publish(request: Request, name: str) -> Response:
         status, said = await store(api, name, body, form, request.headers.get("idempotency-key"))
     headers = {"Retry-After": str(said["retry_after_s"])} if "retry_after_s" in said else None
     return answer(said, status, headers)
+
+
+def publishing_first(app: FastAPI) -> ASGIApp:
+    """`app`, but `publish` is called without the framework's way there, which takes as long as checking 100 records.
+
+    The route stays: it says in the API's description what this answers.
+    """
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        found = _PUBLISH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if found is None:
+            await app(scope, receive, send)
+            return
+        scope["app"] = app
+        response = await publish(Request(scope, receive, send), found[1])
+        await response(scope, receive, send)
+
+    return dispatch
 
 
 async def store(

@@ -28,7 +28,7 @@ demo: $(RUNS) ## the main job: an emergency city on a whole network, with a dash
 	@$(BIN)/tocsin demo
 
 test: $(READY) ## all tests; says what it skipped and why
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python scripts/test.py $(PYTEST_ARGS)
 
 check: $(READY) ## ruff, mypy --strict and the architecture test
 	@$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,8 +19,9 @@ from tocsin.cluster.spark.session import Session, make_session, require_java
 from tocsin.wire.errors import TocsinError
 
 ClusterAt = Callable[..., DataCluster]
-SHORT_LIVED_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""What runs for a minute is done before the optimising compiler has paid off."""
+# For every Java process a test starts, however deep: what runs for a minute is done before the optimising compiler and
+# the parallel collector have paid off.
+os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # A run that says no must say no again: examples are drawn from the test's own text. New ones are looked for with
 # `make test PYTEST_ARGS="--hypothesis-profile=explore tests/policies"`.
@@ -37,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         pytest.skip(error.message)
     warehouse = tmp_path_factory.mktemp("warehouse")
     own = {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": str(warehouse), "spark.app.name": "tests"}
-    session = make_session("local[2]", own | SHORT_LIVED_JVM)
+    session = make_session("local[2]", own)
     yield session
     session.stop()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.test_engine import declare
-from tests.conftest import SHORT_LIVED_JVM, results_of
+from tests.conftest import results_of
 from tocsin.cluster.catalog import Catalog, dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
@@ -30,7 +30,7 @@ APPLICATION = """
 CREATE STREAM DATASET Reports (id STRING, kind STRING) KEY (id);
 CREATE CONTINUOUS CHANNEL OfKind (kind STRING) AS SELECT r.* FROM NEW Reports r WHERE r.kind = :kind;
 """
-LOOPS = 3
+LOOPS = 2
 
 
 def die_at(where: str) -> None:
@@ -58,7 +58,7 @@ def say(what: str, value: object) -> None:
 
 
 def main(root: str, round_number: str, where: str) -> None:
-    spark = make_session("local[2]", {"spark.driver.memory": "1g"} | SHORT_LIVED_JVM)
+    spark = make_session("local[2]", {"spark.driver.memory": "1g"})
     cluster = DataCluster(spark, ClusterSettings(root=root), time.time)
     if not cluster.channels():
         declare(cluster, APPLICATION)

@@ -46,7 +46,7 @@ def test_moves_keep_exact_agreement_with_the_equations(world: Snapshot, data: st
 def _check_holders(model: LoadModel, world: Snapshot) -> None:
     a = model.arrays
     for k in range(len(world.rate)):
-        entries = slice(a.row[k], a.row[k] + a.held[k])
+        entries = slice(a.row[k, 0], a.row[k, 1])
         listed = dict(zip(a.holder[entries].tolist(), a.counts[entries].tolist(), strict=True))
         assert listed == Counter(
             int(model.broker_of[i])

@@ -99,7 +99,7 @@ def _cheapest(a: LoadArrays, f: Field, i: int, ceiling: float) -> tuple[int, flo
     reached = 0
     for p in range(a.start[i], a.start[i + 1]):
         k = a.wants[p]
-        for at in range(a.row[k], a.row[k] + a.held[k]):
+        for at in range(a.row[k, 0], a.row[k, 1]):
             j = a.holder[at]
             if f.taking[j] < ceiling:
                 if f.similarity[j] == 0.0:
@@ -190,7 +190,7 @@ def best_group(
         for at in range(kinds):
             k = seen[at]
             fetched += a.rate[k]
-            for h in range(a.row[k], a.row[k] + a.held[k]):
+            for h in range(a.row[k, 0], a.row[k, 1]):
                 j = a.holder[h]
                 if f.taking[j] < mean:
                     if f.similarity[j] == 0.0:

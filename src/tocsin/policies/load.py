@@ -40,12 +40,11 @@ class LoadArrays(NamedTuple):
     outgoing: Floats
     members: Longs
     row: Longs
-    """Where row k of `holder` begins."""
-    held: Ints
-    """How many brokers hold k."""
+    """Where row k of `holder` begins and ends, side by side: as many brokers hold k."""
     room: Ints
     """How many row k can take where it is."""
-    holder: Ints
+    holder: Ints | npt.NDArray[np.int16]
+    """Of 16 bits where the brokers' numbers fit: twice as much of it is in the cache."""
     counts: Ints
     """n_jk, beside `holder`: always above 0."""
     end: Longs
@@ -55,7 +54,7 @@ class LoadArrays(NamedTuple):
 @numba.njit(cache=True)
 def entry_of(a: LoadArrays, j: int, k: int) -> int:
     """Where n_jk is; -1 if broker j does not hold k. From the end: what came last is asked for most."""
-    for at in range(a.row[k] + a.held[k] - 1, a.row[k] - 1, -1):
+    for at in range(a.row[k, 1] - 1, a.row[k, 0] - 1, -1):
         if a.holder[at] == j:
             return at
     return -1
@@ -90,14 +89,15 @@ def fetches_saved(a: LoadArrays, i: int) -> float:
 @numba.njit(cache=True)
 def _append(a: LoadArrays, j: int, k: int) -> int:
     """Broker j, which did not hold k, does now, for nobody yet."""
-    if a.held[k] == a.room[k]:
-        old, new = a.row[k], a.end[0]
-        for at in range(a.held[k]):
+    held = a.row[k, 1] - a.row[k, 0]
+    if held == a.room[k]:
+        old, new = a.row[k, 0], a.end[0]
+        for at in range(held):
             a.holder[new + at], a.counts[new + at] = a.holder[old + at], a.counts[old + at]
-        a.row[k], a.room[k] = new, 2 * a.room[k] + 2
+        a.row[k, 0], a.row[k, 1], a.room[k] = new, new + held, 2 * a.room[k] + 2
         a.end[0] += a.room[k]
-    at = int(a.row[k] + a.held[k])
-    a.held[k] += 1
+    at = int(a.row[k, 1])
+    a.row[k, 1] += 1
     a.holder[at], a.counts[at] = j, 0
     return at
 
@@ -126,9 +126,9 @@ def leave(a: LoadArrays, i: int) -> None:
         at = entry_of(a, j, k)
         a.counts[at] -= 1
         if a.counts[at] == 0:
-            last = a.row[k] + a.held[k] - 1
+            last = a.row[k, 1] - 1
             a.holder[at], a.counts[at] = a.holder[last], a.counts[last]
-            a.held[k] -= 1
+            a.row[k, 1] = last
             a.incoming[j] -= a.rate[k]
     a.outgoing[j] -= a.weight[i]
     a.members[j] -= 1
@@ -145,8 +145,8 @@ def _count_all(a: LoadArrays, order: Longs, broker_of: Ints) -> None:
         j = broker_of[i]
         for p in range(a.start[i], a.start[i + 1]):
             k = a.wants[p]
-            at = a.row[k] + a.held[k] - 1
-            if a.held[k] == 0 or a.holder[at] != j:
+            at = a.row[k, 1] - 1
+            if at < a.row[k, 0] or a.holder[at] != j:
                 at = _append(a, j, k)
             a.counts[at] += 1
         a.members[j] += 1
@@ -205,15 +205,15 @@ class LoadModel:
         incoming, outgoing, held = _standing(start, wants, rate, weight, order, placed, self.brokers)
         most = np.minimum(np.bincount(wants, minlength=q), self.brokers)
         room = np.minimum(held + held // 4 + 1, most)
-        row = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
+        begins = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
         # Rows that double, the last to no more than twice what it needs, take at most four times that. Memory that is
         # never written to is never taken.
         entries = 4 * int(most.sum())
         self.arrays = LoadArrays(
             start, wants, rate, weight, np.full(len(placed), UNPLACED, dtype=np.int32), incoming, outgoing,
-            np.zeros(self.brokers, dtype=np.int64), row[:-1].copy(), np.zeros(q, dtype=np.int32),
-            room.astype(np.int32), np.empty(entries, dtype=np.int32), np.empty(entries, dtype=np.int32),
-            row[-1:].copy(),
+            np.zeros(self.brokers, dtype=np.int64), np.repeat(begins[:-1, None], 2, axis=1), room.astype(np.int32),
+            np.empty(entries, np.int16) if self.brokers < 1 << 15 else np.empty(entries, np.int32),
+            np.empty(entries, dtype=np.int32), begins[-1:].copy(),
         )  # fmt: skip
         _count_all(self.arrays, order, placed)
         self.accepting, self.per_capacity = capacities(snapshot)

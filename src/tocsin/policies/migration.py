@@ -167,7 +167,7 @@ def _most_similar(
     reached = 0
     for p in range(a.start[i], a.start[i + 1]):
         k = a.wants[p]
-        for at in range(a.row[k], a.row[k] + a.held[k]):
+        for at in range(a.row[k, 0], a.row[k, 1]):
             j = a.holder[at]
             if taking[j] < mean:
                 if similarity[j] == 0.0:

@@ -26,7 +26,8 @@ def groups_of(a: LoadArrays) -> Ints:
     n, q = a.start.size - 1, a.rate.size
     if not a.wants.size:
         return np.full(n, -1, dtype=np.int32)
-    people_start, people = _transposed(a.start, a.wants, q)
+    people = np.empty(a.wants.size, dtype=np.int32)
+    people_start = _transposed(a.start, a.wants, q, people)
     # What everybody wants tells nobody apart.
     degree = np.maximum(1, np.diff(people_start))
     telling = a.rate * np.log1p(n / degree)
@@ -39,20 +40,19 @@ def groups_of(a: LoadArrays) -> Ints:
 
 
 @numba.njit(cache=True)
-def _transposed(start: Longs, wants: Ints, q: int) -> tuple[Longs, Ints]:
-    """Who wants each BE subscription."""
+def _transposed(start: Longs, wants: Ints, q: int, people: Ints) -> Longs:
+    """Fills in who wants each BE subscription; where each begins."""
     first = np.zeros(q + 1, dtype=np.int64)
     for p in range(wants.size):
         first[wants[p] + 1] += 1
     for k in range(q):
         first[k + 1] += first[k]
     at = first[:-1].copy()
-    people = np.zeros(wants.size, dtype=np.int32)
     for i in range(start.size - 1):
         for p in range(start[i], start[i + 1]):
             people[at[wants[p]]] = i
             at[wants[p]] += 1
-    return first, people
+    return first
 
 
 @numba.njit(cache=True)

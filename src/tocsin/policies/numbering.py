@@ -42,7 +42,9 @@ class Arranged:
 def arranged(snapshot: Snapshot) -> Arranged:
     order = stable_order(snapshot.broker_of)
     start = snapshot.wants_start.astype(np.int64)
-    wants_start, wants, taken = _arrange(start, snapshot.wants, order, len(snapshot.rate))
+    # Made here and not in the kernel: numpy asks for large pages, which random looks into it are glad of.
+    wants_start, wants = np.zeros(len(order) + 1, dtype=np.int32), np.empty(len(snapshot.wants), dtype=np.int32)
+    taken = _arrange(start, snapshot.wants, order, len(snapshot.rate), wants_start, wants)
     world = replace(
         snapshot, subscribers=(), broker_of=snapshot.broker_of[order], wants_start=wants_start, wants=wants,
         rate=snapshot.rate[taken], movable=snapshot.movable[order], moved_at_s=snapshot.moved_at_s[order],
@@ -51,17 +53,16 @@ def arranged(snapshot: Snapshot) -> Arranged:
 
 
 @numba.njit(cache=True)
-def _arrange(start: Longs, wants: Ints, order: Longs, q: int) -> tuple[Ints, Ints, Longs]:
-    """The wants as rows in the new numbers, and which old number each new one has.
+def _arrange(start: Longs, wants: Ints, order: Longs, q: int, row: Ints, rows: Ints) -> Longs:
+    """Fills in the wants as rows in the new numbers; which old number each new one has.
 
     Read in the old order and written in the new: a processor waits for what it reads, not for what it writes.
     """
-    row, begin = np.zeros(order.size + 1, dtype=np.int32), np.zeros(order.size, dtype=np.int32)
+    begin = np.zeros(order.size, dtype=np.int32)
     for to in range(order.size):
         i = order[to]
         begin[i] = row[to]
         row[to + 1] = row[to] + start[i + 1] - start[i]
-    rows = np.empty(wants.size, dtype=np.int32)
     for i in range(order.size):
         shift = begin[i] - start[i]
         for p in range(start[i], start[i + 1]):
@@ -77,4 +78,4 @@ def _arrange(start: Longs, wants: Ints, order: Longs, q: int) -> tuple[Ints, Int
         if number[k] < 0:
             taken[known] = k
             known += 1
-    return row, rows, taken
+    return taken

@@ -1,7 +1,7 @@
 """`make test`: every test, in two processes at once, and what each said.
 
 Starting processes, waiting for Spark and waiting for clocks leave half of two cores idle; two halves side by side take
-little more than half the time. Each half has a Spark of its own. With arguments there is one process, and they are
+two thirds of the time. Each half has a Spark of its own. With arguments there is one process, and they are
 pytest's: `make test PYTEST_ARGS="tests/policies -x"`.
 """
 

@@ -27,7 +27,8 @@ def greedy_shuffle(near: Arranged, movable: Flags) -> tuple[Ints, Floats, Longs]
     # and overload it as soon as they subscribe (the paper's own warning about least-loaded placement, §5.1).
     candidate = movable & (weight > 0.0) & accepting.any()
     # Among equals by their number in the snapshot: if it were by broker, a shuffle would undo the one before.
-    candidates = near.number[candidate[near.number]]
+    entered = near.number
+    candidates = entered[candidate[entered]]
     order = candidates[np.argsort(-weight[candidates], kind="stable")]
     staying = np.ones(len(movable), dtype=np.bool_)
     staying[order] = False

@@ -16,6 +16,7 @@ from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import Accepted, RecordForm
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.session import Session, make_session, require_java
+from tocsin.model.ids import ChannelName
 from tocsin.wire.errors import TocsinError
 
 ClusterAt = Callable[..., DataCluster]
@@ -64,10 +65,12 @@ def cluster_at(spark: Session, clock: Clock, tmp_path: Path) -> Iterator[Cluster
     """`cluster_at(root)` opens a data cluster; opening the same root again closes the former first, as a restart."""
     opened: dict[Path, DataCluster] = {}
 
-    def open_cluster(root: Path = tmp_path / "data", **settings: Any) -> DataCluster:
+    def open_cluster(
+        root: Path = tmp_path / "data", arrived: Callable[[ChannelName], None] | None = None, **settings: Any
+    ) -> DataCluster:
         if root in opened:
             opened[root].close()
-        opened[root] = DataCluster(spark, ClusterSettings(root=str(root), **settings), clock)
+        opened[root] = DataCluster(spark, ClusterSettings(root=str(root), **settings), clock, arrived)
         return opened[root]
 
     yield open_cluster

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.test_engine import declare, ids
 from tests.conftest import ClusterAt, results_of
+from tocsin.cluster import engine
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.spark import ingestion
@@ -136,3 +137,32 @@ def test_a_restart_goes_on_where_the_catalog_stands_whatever_spark_had_noted(
     again.catch_up("Reports")
     again.execute("OfKind")
     assert matched(again) == ["a", "b", "c"]
+
+
+def test_spark_goes_on_when_continuous_channels_have_matched_or_after_a_moment(
+    cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MATCHING_S", 60.0)
+    told: list[str] = []
+    cluster = cluster_at(arrived=told.append)
+    declare(cluster, APPLICATION)
+    cluster.subscribe("OfKind", [{"kind": "fire"}], BrokerId("b"))
+    writer = cluster.dataset("Reports").writer
+    accept(cluster, "a")
+    until(lambda: writer.visible == 1, "the first batch never came")
+    accept(cluster, "b")
+    time.sleep(0.5)
+    assert writer.visible == 1 and "OfKind" in told, "it was read before the channel had matched the one before"
+
+    monkeypatch.setattr(engine, "MATCHING_S", 0.1)
+    cluster.execute("OfKind")
+    until(lambda: writer.visible == 2, "the execution did not let it go on")
+    accept(cluster, "c")
+    until(lambda: writer.visible == 3, "a channel that does not run held it up")
+    cluster.execute("OfKind")
+    assert matched(cluster) == ["a", "b", "c"]
+
+
+def test_a_feeds_checkpoint_is_written_the_way_spark_does_by_itself(cluster: DataCluster) -> None:
+    accept(cluster, "a")
+    assert cluster.spark.conf.get(ingestion.CHECKPOINT_FILES, None) is None, "only the scratch of gateways differs"

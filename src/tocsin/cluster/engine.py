@@ -49,6 +49,13 @@ from tocsin.model.schema import Schema
 from tocsin.model.subscription import BadParameter, canonical_values, subscription_id
 from tocsin.wire.errors import Code, TocsinError
 
+MATCHING_S = 0.25
+"""So long at most, Spark waits with the next micro-batch for continuous channels to match the one before.
+
+What it brought earlier nobody could take up earlier, and reading small batches back to back takes the processor away
+from those executions. A channel that is slower than this does not hold up what others get.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
@@ -67,13 +74,16 @@ class DataCluster:
         spark: Session,
         settings: ClusterSettings,
         now_s: Callable[[], float],
-        arrived: Callable[[ChannelName], None] = lambda channel: None,
+        arrived: Callable[[ChannelName], None] | None = None,
     ) -> None:
-        """`arrived` is told, from any thread, that a continuous or repetitive channel has NEW records waiting."""
+        """`arrived` is told, from any thread, that a continuous or repetitive channel has NEW records waiting, and
+        sees to it that a continuous one runs. Without it, channels run when somebody calls `execute`."""
         self.spark = spark
         self.settings = settings
         self.now_s = now_s
-        self._arrived = arrived
+        self._arrived = arrived or (lambda channel: None)
+        self._is_driven = arrived is not None
+        self._executed = threading.Condition()
         self._state = settings.state_folder()
         self._state.mkdir(parents=True, exist_ok=True)
         self._lock_file = _lock(self._state / "lock")
@@ -226,6 +236,17 @@ class DataCluster:
                 if dataset.name in live.positions and live.matches_ahead:
                     self._arrived(live.prepared.channel.name)
 
+        def behind(version: int) -> bool:
+            return any(
+                live.positions.get(dataset.name, version) < version and live.matches_ahead and live.subscribers.count
+                for live in self.channels()
+            )
+
+        def let_match(version: int) -> None:
+            if self._is_driven:
+                with self._executed:
+                    self._executed.wait_for(lambda: not behind(version), MATCHING_S)
+
         gateway = None
         if dataset.kind is not DatasetKind.STATIC:
             folder = self._feed_folder(dataset, generation)
@@ -241,6 +262,7 @@ class DataCluster:
             backlog_bytes=lambda: gateway.backlog_bytes if gateway is not None else 0,
             committed=committed,
             arriving=arriving,
+            let_match=let_match,
         )
         self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)
 
@@ -393,9 +415,16 @@ class DataCluster:
         If this process dies inside, the catalog still stands where it stood, and the next execution covers the same
         records and those that came since.
         """
-        live = self.channel(name)
+        try:
+            return self._execute(self.channel(name))
+        finally:
+            with self._executed:
+                self._executed.notify_all()
+
+    def _execute(self, live: LiveChannel) -> StoredExecution | None:
+        channel = live.prepared.channel.name
         with live.running:
-            if self._channels.get(name.lower()) is not live:
+            if self._channels.get(channel.lower()) is not live:
                 return None  # dropped or replaced while this execution waited its turn
             started_s = self.now_s()
             with self.guard:
@@ -407,7 +436,6 @@ class DataCluster:
                     return None
             if intervals and all(after == upto for after, upto in intervals.values()):
                 return None
-            channel = live.prepared.channel.name
             folder = f"results/{channel}-{live.epoch}"
             query = live.prepared.query
             reading = read(query, intervals, self.dataset, self.catalog, self.storage, self._small_tables)

@@ -1,6 +1,7 @@
 """`tocsin bench latency`: from a publisher's record to its result, through a continuous channel, at a steady rate.
 
-First a bare micro-batch: the same feed log, the same streaming source, and a foreachBatch that only collects its rows.
+First a bare micro-batch: the same feed log, the same streaming source, and a foreachBatch that only collects its rows,
+with a checkpoint as Spark writes it by itself.
 Then the whole way: gateway with fsync, streaming query, dataset file with fsync and commit, execution, result file with
 fsync and commit, announcement to a broker. Both are timed from just before the gateway is asked to accept a record.
 """

@@ -34,6 +34,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # A hash join of any size takes at least one page, by default up to 64 MiB: several of those a second keep the
+    # garbage collector busy on a core of its own.
+    "spark.buffer.pageSize": "256k",
     # Channels take turns instead of queueing behind the longest.
     "spark.scheduler.mode": "FAIR",
     # The manifest names every file: no listing job is worth starting.

@@ -47,7 +47,7 @@ def rebalance(
     if not model.accepting.any() or not movable.any():
         return np.zeros(0, dtype=np.int64), none, none
     order, first = by_broker(model.broker_of, movable, model.weight, model.brokers)
-    members, parts, parts_of = _parts(order, model.broker_of, groups_of(model.arrays), model.brokers)
+    members, parts, parts_of = _parts(order, model.broker_of, groups_of(model), model.brokers)
     # What delivering to each part takes; it stays as it is while the parts' members move.
     delivered = np.add.reduceat(model.weight[members], parts[:-1]) if members.size else np.zeros(0)
     field = _field(model.arrays, model.per_capacity, model.accepting)

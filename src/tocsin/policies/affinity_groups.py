@@ -15,44 +15,27 @@ import numba
 import numpy as np
 
 from tocsin.model.snapshot import Floats, Ints
-from tocsin.policies.load import LoadArrays, Longs
+from tocsin.policies.load import LoadModel, Longs
 
 ROUNDS: Final = 3
 """Neighbourhoods are found in two; a third settles those at their edges."""
 
 
-def groups_of(a: LoadArrays) -> Ints:
+def groups_of(model: LoadModel) -> Ints:
     """A label per subscriber; equal labels share interests. Who wants nothing has -1."""
+    a = model.arrays
     n, q = a.start.size - 1, a.rate.size
     if not a.wants.size:
         return np.full(n, -1, dtype=np.int32)
-    people = np.empty(a.wants.size, dtype=np.int32)
-    people_start = _transposed(a.start, a.wants, q, people)
     # What everybody wants tells nobody apart.
-    degree = np.maximum(1, np.diff(people_start))
+    degree = np.maximum(1, np.diff(model.people_start))
     telling = a.rate * np.log1p(n / degree)
     label = np.arange(q, dtype=np.int32)
     found = _labels_of_people(a.start, a.wants, telling, label)
     for _ in range(ROUNDS - 1):
-        _label_subscriptions(people_start, people, found, label)
+        _label_subscriptions(model.people_start, model.people, found, label)
         found = _labels_of_people(a.start, a.wants, telling, label)
     return found
-
-
-@numba.njit(cache=True)
-def _transposed(start: Longs, wants: Ints, q: int, people: Ints) -> Longs:
-    """Fills in who wants each BE subscription; where each begins."""
-    first = np.zeros(q + 1, dtype=np.int64)
-    for p in range(wants.size):
-        first[wants[p] + 1] += 1
-    for k in range(q):
-        first[k + 1] += first[k]
-    at = first[:-1].copy()
-    for i in range(start.size - 1):
-        for p in range(start[i], start[i + 1]):
-            people[at[wants[p]]] = i
-            at[wants[p]] += 1
-    return first
 
 
 @numba.njit(cache=True)

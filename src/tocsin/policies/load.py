@@ -139,18 +139,35 @@ def leave(a: LoadArrays, i: int) -> None:
 
 
 @numba.njit(cache=True)
-def _count_all(a: LoadArrays, order: Longs, broker_of: Ints) -> None:
-    """The counts, with subscribers by broker: the entry that is counted up is then the last of its row."""
+def _wanted_by(start: Longs, wants: Ints, order: Longs, q: int, people: Ints) -> Longs:
+    """Fills in who wants each BE subscription, in that order; where each begins."""
+    first = np.zeros(q + 1, dtype=np.int64)
+    for p in range(wants.size):
+        first[wants[p] + 1] += 1
+    for k in range(q):
+        first[k + 1] += first[k]
+    at = first[:-1].copy()
     for i in order:
-        j = broker_of[i]
-        for p in range(a.start[i], a.start[i + 1]):
-            k = a.wants[p]
-            at = a.row[k, 1] - 1
-            if at < a.row[k, 0] or a.holder[at] != j:
-                at = _append(a, j, k)
+        for p in range(start[i], start[i + 1]):
+            people[at[wants[p]]] = i
+            at[wants[p]] += 1
+    return first
+
+
+@numba.njit(cache=True)
+def _fill_rows(a: LoadArrays, first: Longs, people: Ints) -> None:
+    """The counts, row by row, of people in the order of their brokers: what is written is written once, in a row."""
+    for k in range(a.rate.size):
+        at, last = a.row[k, 0] - 1, UNPLACED
+        for p in range(first[k], first[k + 1]):
+            j = a.broker_of[people[p]]
+            if j == UNPLACED:
+                continue
+            if j != last:
+                at, last = at + 1, j
+                a.holder[at], a.counts[at] = j, 0
             a.counts[at] += 1
-        a.members[j] += 1
-        a.broker_of[i] = j
+        a.row[k, 1] = at + 1
 
 
 @numba.njit(cache=True)
@@ -201,21 +218,26 @@ class LoadModel:
         start = snapshot.wants_start.astype(np.int64)
         wants, rate = snapshot.wants, known_rates(snapshot.rate)
         placed = (snapshot.broker_of if broker_of is None else broker_of).astype(np.int32, copy=False)
-        weight, order = weights_of(start, wants, rate), _by_broker(placed)
+        weight, order = weights_of(start, wants, rate), stable_order(placed)
+        self.people = np.empty(len(wants), dtype=np.int32)
+        """Who wants each BE subscription: subscription k's are from `people_start[k]` to `people_start[k + 1]`."""
+        self.people_start = _wanted_by(start, wants, order, q, self.people)
+        order = order[np.searchsorted(placed[order], 0) :]
         incoming, outgoing, held = _standing(start, wants, rate, weight, order, placed, self.brokers)
-        most = np.minimum(np.bincount(wants, minlength=q), self.brokers)
+        most = np.minimum(np.diff(self.people_start), self.brokers)
         room = np.minimum(held + held // 4 + 1, most)
         begins = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
         # Rows that double, the last to no more than twice what it needs, take at most four times that. Memory that is
         # never written to is never taken.
         entries = 4 * int(most.sum())
         self.arrays = LoadArrays(
-            start, wants, rate, weight, np.full(len(placed), UNPLACED, dtype=np.int32), incoming, outgoing,
-            np.zeros(self.brokers, dtype=np.int64), np.repeat(begins[:-1, None], 2, axis=1), room.astype(np.int32),
+            start, wants, rate, weight, placed.copy(), incoming, outgoing,
+            np.bincount(placed[order], minlength=self.brokers), np.repeat(begins[:-1, None], 2, axis=1),
+            room.astype(np.int32),
             np.empty(entries, np.int16) if self.brokers < 1 << 15 else np.empty(entries, np.int32),
             np.empty(entries, dtype=np.int32), begins[-1:].copy(),
         )  # fmt: skip
-        _count_all(self.arrays, order, placed)
+        _fill_rows(self.arrays, self.people_start, self.people)
         self.accepting, self.per_capacity = capacities(snapshot)
 
     @property

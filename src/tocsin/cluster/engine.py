@@ -81,8 +81,7 @@ class DataCluster:
         self.spark = spark
         self.settings = settings
         self.now_s = now_s
-        self._arrived = arrived or (lambda channel: None)
-        self._is_driven = arrived is not None
+        self._arrived = arrived
         self._executed = threading.Condition()
         self._state = settings.state_folder()
         self._state.mkdir(parents=True, exist_ok=True)
@@ -224,17 +223,16 @@ class DataCluster:
         self.catalog.drop_dataset(live.dataset.name, self.now_s())
 
     def _add_dataset(self, dataset: Dataset, generation: int, version: int, position: int) -> None:
+        def tell(*, ahead: bool) -> None:
+            if self._arrived is not None:
+                for live in self.channels():
+                    if dataset.name in live.positions and (live.matches_ahead or not ahead):
+                        self._arrived(live.prepared.channel.name)
+
         def committed(_version: int, upto: int | None) -> None:
             if upto is not None and gateway is not None:
                 gateway.ingested(upto)
-            for live in self.channels():
-                if dataset.name in live.positions:
-                    self._arrived(live.prepared.channel.name)
-
-        def arriving() -> None:
-            for live in self.channels():
-                if dataset.name in live.positions and live.matches_ahead:
-                    self._arrived(live.prepared.channel.name)
+            tell(ahead=False)
 
         def behind(version: int) -> bool:
             return any(
@@ -243,7 +241,7 @@ class DataCluster:
             )
 
         def let_match(version: int) -> None:
-            if self._is_driven:
+            if self._arrived is not None:
                 with self._executed:
                     self._executed.wait_for(lambda: not behind(version), MATCHING_S)
 
@@ -261,7 +259,7 @@ class DataCluster:
             now_s=self.now_s,
             backlog_bytes=lambda: gateway.backlog_bytes if gateway is not None else 0,
             committed=committed,
-            arriving=arriving,
+            arriving=lambda: tell(ahead=True),
             let_match=let_match,
         )
         self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)

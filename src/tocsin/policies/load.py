@@ -222,7 +222,7 @@ class LoadModel:
         self.people = np.empty(len(wants), dtype=np.int32)
         """Who wants each BE subscription: subscription k's are from `people_start[k]` to `people_start[k + 1]`."""
         self.people_start = _wanted_by(start, wants, order, q, self.people)
-        order = order[np.searchsorted(placed[order], 0) :]
+        order = _placed(order, placed)
         incoming, outgoing, held = _standing(start, wants, rate, weight, order, placed, self.brokers)
         most = np.minimum(np.diff(self.people_start), self.brokers)
         room = np.minimum(held + held // 4 + 1, most)
@@ -272,16 +272,15 @@ def standing_balance(snapshot: Snapshot) -> Balance:
     """The balance of a snapshot as it is; for one look this takes less time and memory than a model."""
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
     incoming, outgoing, _ = _standing(
-        start, snapshot.wants, rate, weights_of(start, snapshot.wants, rate), _by_broker(snapshot.broker_of),
-        snapshot.broker_of, len(snapshot.brokers),
+        start, snapshot.wants, rate, weights_of(start, snapshot.wants, rate),
+        _placed(stable_order(snapshot.broker_of), snapshot.broker_of), snapshot.broker_of, len(snapshot.brokers),
     )  # fmt: skip
     accepting, per_capacity = capacities(snapshot)
     return balance_of((incoming + outgoing) * per_capacity, accepting)
 
 
-def _by_broker(broker_of: Ints) -> Longs:
-    """Those that have a broker, broker by broker."""
-    order = stable_order(broker_of)
+def _placed(order: Longs, broker_of: Ints) -> Longs:
+    """Of subscribers in `stable_order` those that have a broker."""
     return order[np.searchsorted(broker_of[order], 0) :]
 
 

@@ -250,6 +250,40 @@ def test_a_replay_is_answered_however_long_the_backlog(bench: Bench) -> None:
     assert isinstance(gateway.accept(body("a" * 80), RecordForm.JSON, "key-1"), Accepted)
 
 
+def test_requests_that_bring_no_record_are_no_backlog_and_never_keep_the_next_record_out(bench: Bench) -> None:
+    limits: dict[str, Any] = {"backlog_bytes": 3_000, "segment_bytes": 2_000}
+    gateway = bench.open(**limits)
+    first = send(gateway, body("a"))
+    assert isinstance(first, Accepted) and first.position is not None
+    for number in range(60):
+        send(gateway, body("a"), f"waiting-{number}")
+        gateway.maintain()
+    assert gateway.backlog_bytes > limits["backlog_bytes"] / 2, "a record waits before them"
+    gateway.ingested(first.position)
+    for number in range(60):
+        repeated = send(gateway, body("a"), f"passed-{number}")
+        gateway.maintain()
+        assert isinstance(repeated, Accepted) and counts(repeated) == (0, 1, 0)
+    assert gateway.backlog_bytes == 0
+    assert bench.open(**limits).backlog_bytes == 0
+
+
+def test_what_a_failed_sync_took_with_it_is_not_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = bench.open()
+    first = send(gateway, body("a"))
+    assert isinstance(first, Accepted) and first.position is not None
+    gateway.ingested(first.position)
+    gateway.accept(body("b" * 1_000), RecordForm.JSON)
+    monkeypatch.setattr(os, "fdatasync", full_disk)
+    with pytest.raises(FeedLogWriteFailed):
+        gateway.sync()
+    monkeypatch.undo()
+    send(gateway, body("a"), "key-1")
+    assert gateway.backlog_bytes > 0
+    gateway.maintain()
+    assert gateway.backlog_bytes == 0
+
+
 def test_a_position_nobody_wrote_cannot_have_been_ingested(bench: Bench) -> None:
     with pytest.raises(ValueError, match="beyond the durable end"):
         bench.open().ingested(1)

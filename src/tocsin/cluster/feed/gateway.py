@@ -104,7 +104,7 @@ class FeedGateway:
         try:
             self._ingested = min(max(self._ingested_file.read(), self._log.start), self._log.durable_end)
             self._ingested_at_s, self._drain_bytes_per_s = now_s(), 0.0
-            self._committed = self._log.durable_end
+            self._committed = self._records_end = self._log.durable_end
             self._rebuild()
         except BaseException:
             self.close()
@@ -162,6 +162,7 @@ class FeedGateway:
                     self._lost = self._fresh.requests > 0
                     self._fresh, self._syncing = _Unsynced(), _Unsynced()
                     self._log.drop_buffered()
+                    self._records_end = min(self._records_end, self._log.tail)
                 raise
             with self._state_lock:
                 self._index.add(self._syncing.keys)
@@ -178,6 +179,7 @@ class FeedGateway:
     def maintain(self) -> None:
         """Upkeep, to be called now and then after answers went out: flush and merge keys, forget what expired, trim."""
         with self._upkeep_lock:
+            self._pass_answers()
             now_us = int(self._now_s() * 1e6)
             if self._removes_repeats:
                 behind_bytes = self._ingested - self._index.covers
@@ -254,6 +256,7 @@ class FeedGateway:
             meta["idempotency"] = {"key": key.hex(), "body": body_digest.hex(), "answer": msgspec.to_builtins(answer)}
         answer = replace(answer, position=self._log.append(payload, count, meta))
         if count:
+            self._records_end = answer.position
             self.recent.add(payload)
         self._fresh.keys.update(keys)
         if question is not None:
@@ -307,6 +310,14 @@ class FeedGateway:
             for key, answer in unstored.items():
                 if self._unstored.get(key) is answer:
                     del self._unstored[key]
+
+    def _pass_answers(self) -> None:
+        """Requests of repeats alone leave frames with their answers and no records. Spark has no use for them and never
+        reports them: without this they would be backlog until the next record, and in the end keep that out."""
+        with self._state_lock:
+            if self._records_end <= self._ingested < self._committed:
+                self._ingested = self._committed
+                self._ingested_file.write(self._ingested)
 
     def _trim(self) -> None:
         needed_from = min(self._ingested, self._index.covers if self._removes_repeats else self._ingested)

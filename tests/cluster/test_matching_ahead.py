@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.test_engine import declare, ids
 from tests.conftest import ClusterAt, results_of
-from tocsin.cluster import engine
+from tocsin.cluster import arrivals
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.spark import ingestion
@@ -142,7 +142,7 @@ def test_a_restart_goes_on_where_the_catalog_stands_whatever_spark_had_noted(
 def test_spark_goes_on_when_continuous_channels_have_matched_or_after_a_moment(
     cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "MATCHING_S", 60.0)
+    monkeypatch.setattr(arrivals, "MATCHING_S", 60.0)
     told: list[str] = []
     cluster = cluster_at(arrived=told.append)
     declare(cluster, APPLICATION)
@@ -154,7 +154,7 @@ def test_spark_goes_on_when_continuous_channels_have_matched_or_after_a_moment(
     time.sleep(0.5)
     assert writer.visible == 1 and "OfKind" in told, "it was read before the channel had matched the one before"
 
-    monkeypatch.setattr(engine, "MATCHING_S", 0.1)
+    monkeypatch.setattr(arrivals, "MATCHING_S", 0.1)
     cluster.execute("OfKind")
     until(lambda: writer.visible == 2, "the execution did not let it go on")
     accept(cluster, "c")

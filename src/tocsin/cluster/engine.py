@@ -7,7 +7,6 @@ channels run, `cluster.upkeep` what is merged and forgotten, `cluster.applying` 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import threading
@@ -19,6 +18,7 @@ import msgspec
 import numpy as np
 
 from tocsin.cluster.announcements import Announcements, remember_forgotten
+from tocsin.cluster.arrivals import Arrivals
 from tocsin.cluster.book import SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredExecution
 from tocsin.cluster.feed.gateway import FeedGateway
@@ -39,6 +39,7 @@ from tocsin.cluster.spark.ingestion import (
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
+from tocsin.cluster.store.lock import lock
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.smalltables import SmallTables
 from tocsin.cluster.store.storage import Storage
@@ -48,13 +49,6 @@ from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
 from tocsin.model.schema import Schema
 from tocsin.model.subscription import BadParameter, canonical_values, subscription_id
 from tocsin.wire.errors import Code, TocsinError
-
-MATCHING_S = 0.25
-"""So long at most, Spark waits with the next micro-batch for continuous channels to match the one before.
-
-What it brought earlier nobody could take up earlier, and reading small batches back to back takes the processor away
-from those executions. A channel that is slower than this does not hold up what others get.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +75,10 @@ class DataCluster:
         self.spark = spark
         self.settings = settings
         self.now_s = now_s
-        self._arrived = arrived
-        self._executed = threading.Condition()
+        self._arrivals = Arrivals(self.channels, arrived)
         self._state = settings.state_folder()
         self._state.mkdir(parents=True, exist_ok=True)
-        self._lock_file = _lock(self._state / "lock")
+        self._lock_file = lock(self._state / "lock")
         self.storage = Storage(settings.root)
         self.storage.make_folder(EMPTY_FOLDER)
         self.catalog = Catalog(settings.catalog_url())
@@ -223,27 +216,10 @@ class DataCluster:
         self.catalog.drop_dataset(live.dataset.name, self.now_s())
 
     def _add_dataset(self, dataset: Dataset, generation: int, version: int, position: int) -> None:
-        def tell(*, ahead: bool) -> None:
-            if self._arrived is not None:
-                for live in self.channels():
-                    if dataset.name in live.positions and (live.matches_ahead or not ahead):
-                        self._arrived(live.prepared.channel.name)
-
         def committed(_version: int, upto: int | None) -> None:
             if upto is not None and gateway is not None:
                 gateway.ingested(upto)
-            tell(ahead=False)
-
-        def behind(version: int) -> bool:
-            return any(
-                live.positions.get(dataset.name, version) < version and live.matches_ahead and live.subscribers.count
-                for live in self.channels()
-            )
-
-        def let_match(version: int) -> None:
-            if self._arrived is not None:
-                with self._executed:
-                    self._executed.wait_for(lambda: not behind(version), MATCHING_S)
+            self._arrivals.tell(dataset.name, ahead=False)
 
         gateway = None
         if dataset.kind is not DatasetKind.STATIC:
@@ -259,8 +235,8 @@ class DataCluster:
             now_s=self.now_s,
             backlog_bytes=lambda: gateway.backlog_bytes if gateway is not None else 0,
             committed=committed,
-            arriving=lambda: tell(ahead=True),
-            let_match=let_match,
+            arriving=lambda: self._arrivals.tell(dataset.name, ahead=True),
+            let_match=lambda version: self._arrivals.let_match(dataset.name, version),
         )
         self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)
 
@@ -402,7 +378,7 @@ class DataCluster:
     def _add_channel(
         self, prepared: PreparedChannel, epoch: int, execution: int, positions: dict[DatasetName, int]
     ) -> LiveChannel:
-        subscribers = SubscriptionFrames(prepared.channel, self.storage, _radius_parameters(prepared))
+        subscribers = SubscriptionFrames(prepared.channel, self.storage, prepared.radius_parameters)
         live = LiveChannel(prepared, epoch, execution, positions, subscribers)
         self._channels[prepared.channel.name.lower()] = live
         return live
@@ -416,8 +392,7 @@ class DataCluster:
         try:
             return self._execute(self.channel(name))
         finally:
-            with self._executed:
-                self._executed.notify_all()
+            self._arrivals.executed()
 
     def _execute(self, live: LiveChannel) -> StoredExecution | None:
         channel = live.prepared.channel.name
@@ -525,24 +500,5 @@ class DataCluster:
             return len(released)
 
 
-def _radius_parameters(prepared: PreparedChannel) -> set[str]:
-    spelling = {name.upper(): name for name in prepared.channel.parameters.names}
-    markers = (grid.radius_marker for grid in prepared.query.grids)
-    return {spelling[marker.upper()] for marker in markers if marker is not None}
-
-
 def _reads(live: LiveChannel) -> set[str]:
     return {name.lower() for name in live.prepared.query.datasets | live.prepared.query.new_datasets}
-
-
-def _lock(path: Path) -> int:
-    """Two processes on one root would both believe they know where every channel stands."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise TocsinError(
-            Code.NOT_READY, f"another process has this data root open ({path}); stop it first or choose another root"
-        ) from None
-    return descriptor

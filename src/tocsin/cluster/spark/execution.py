@@ -87,6 +87,13 @@ class PreparedChannel:
     warnings: tuple[str, ...]
     views: Views
 
+    @property
+    def radius_parameters(self) -> set[str]:
+        """Those that say how far `near` reaches, as the channel spells them."""
+        spelling = {name.upper(): name for name in self.channel.parameters.names}
+        markers = (grid.radius_marker for grid in self.query.grids)
+        return {spelling[marker.upper()] for marker in markers if marker is not None}
+
 
 def prepare(
     spark: SparkSession,

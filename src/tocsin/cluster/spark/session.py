@@ -17,6 +17,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import tocsin
+from tocsin.cluster.spark.archive import java_options
+from tocsin.cluster.spark.python import interpreter
 from tocsin.wire.errors import Code, TocsinError
 
 Session = SparkSession
@@ -58,10 +60,11 @@ def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = 
     for repeats in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(repeats).setLevel(logging.CRITICAL)
     # Workers must be this interpreter: they import pyarrow and this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", interpreter())
+    os.environ.setdefault("PYSPARK_PYTHON", interpreter() if master.startswith("local") else sys.executable)
     builder = SparkSession.builder.master(master)
-    for name, value in {**SETTINGS, "spark.driver.memory": _driver_memory(), **(settings or {})}.items():
+    ours = {**SETTINGS, **java_options(), "spark.driver.memory": _driver_memory()}
+    for name, value in {**ours, **(settings or {})}.items():
         builder = builder.config(name, value)
     if not master.startswith("local"):
         builder = builder.config("spark.submit.pyFiles", str(_package_archive()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,12 @@ def part_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> list[tuple[int, str]]:
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     """Every absolute module name that `path` imports, with the line; relative imports are made absolute."""
     package = ("tocsin", *path.relative_to(SOURCE).parts[:-1])
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -2,7 +2,7 @@
 
     python crash_child.py ROOT ROUND WHERE
 
-WHERE names a commit of the catalog and whether to die before or after it, or is `never`: then it drains and reports.
+WHERE names a commit of the catalog and whether to die before or after it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.test_engine import declare
-from tests.conftest import results_of
-from tocsin.cluster.catalog import Catalog, dataset_owner
+from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.settings import ClusterSettings
-from tocsin.cluster.spark.frames import dataset_frame
 from tocsin.cluster.spark.session import make_session
-from tocsin.cluster.upkeep import maintain
 from tocsin.model.ids import BrokerId
 
 APPLICATION = """
 CREATE STREAM DATASET Reports (id STRING, kind STRING) KEY (id);
 CREATE CONTINUOUS CHANNEL OfKind (kind STRING) AS SELECT r.* FROM NEW Reports r WHERE r.kind = :kind;
 """
+KINDS = ("fire", "flood")
 LOOPS = 2
 
 
@@ -52,8 +50,8 @@ def die_at(where: str) -> None:
     setattr(Catalog, method, commit)
 
 
-def say(what: str, value: object) -> None:
-    sys.stdout.write(json.dumps([what, value]) + "\n")
+def say(acknowledged: list[str]) -> None:
+    sys.stdout.write(json.dumps(acknowledged) + "\n")
     sys.stdout.flush()
 
 
@@ -62,42 +60,18 @@ def main(root: str, round_number: str, where: str) -> None:
     cluster = DataCluster(spark, ClusterSettings(root=root), time.time)
     if not cluster.channels():
         declare(cluster, APPLICATION)
-        cluster.subscribe("OfKind", [{"kind": "fire"}, {"kind": "flood"}], BrokerId("north"))
-    if where != "never":
-        die_at(where)
-        for loop in range(20):
-            names = [f"{round_number}-{loop}-{index}" for index in range(40)]
-            gateway = cluster.gateway("Reports")
-            kinds = ("fire", "flood")
-            records = [{"id": name, "kind": kinds[index % 2]} for index, name in enumerate(names)]
-            gateway.accept(json.dumps(records).encode(), RecordForm.JSON)
-            gateway.sync()
-            say("acknowledged", names)
-            cluster.catch_up("Reports")
-            cluster.execute("OfKind")
-        raise AssertionError("this process should have died by now")
-    cluster.catch_up("Reports")
-    while cluster.execute("OfKind") is not None:
-        pass
-    maintain(cluster)
-    live = cluster.dataset("Reports")
-    files = cluster.catalog.files(dataset_owner("Reports"))
-    frame = dataset_frame(spark, cluster.storage, live.dataset, files)
-    say("stored", [row.id for row in frame.collect()])
-    say("results", [row["id"] for rows in results_of(cluster, "OfKind").values() for row in rows])
-    say("announced", sum(news.results for news in _news(cluster)))
-    cluster.close()
-    spark.stop()
-
-
-def _news(cluster: DataCluster) -> list[Any]:
-    heard, after = [], 0
-    while True:
-        news = cluster.announcements.since(BrokerId("north"), after)
-        heard += [subscription for execution in news.announcements for subscription in execution.subscriptions]
-        if news.sequence == after:
-            return heard
-        after = news.sequence
+        cluster.subscribe("OfKind", [{"kind": kind} for kind in KINDS], BrokerId("north"))
+    die_at(where)
+    gateway = cluster.gateway("Reports")
+    for loop in range(20):
+        names = [f"{round_number}-{loop}-{index}" for index in range(40)]
+        records = [{"id": name, "kind": KINDS[index % 2]} for index, name in enumerate(names)]
+        gateway.accept(json.dumps(records).encode(), RecordForm.JSON)
+        gateway.sync()
+        say(names)
+        cluster.catch_up("Reports")
+        cluster.execute("OfKind")
+    raise AssertionError("this process should have died by now")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from tocsin.cluster.spark.session import Session
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql, to_single_sql
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.geo import cell_of, cover_of, distance_m, levels_of
@@ -30,20 +30,7 @@ Place = tuple[float | None, float | None]
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-
-
-@pytest.fixture(scope="module")
-def places(spark: SparkSession) -> list[Place]:
+def places(spark: Session) -> list[Place]:
     """Views of places all over and in Helsinki, with those that are hard and those that are none."""
     rng = random.Random(7)
     world = [(rng.uniform(-90, 90), rng.uniform(-180, 180)) for _ in range(60)]
@@ -61,7 +48,7 @@ def places(spark: SparkSession) -> list[Place]:
     return all_places
 
 
-def _view(spark: SparkSession, rows: list[tuple[Any, ...]], schema: str, name: str) -> None:
+def _view(spark: Session, rows: list[tuple[Any, ...]], schema: str, name: str) -> None:
     spark.createDataFrame(rows, schema).createOrReplaceTempView(name)
 
 
@@ -88,7 +75,7 @@ def has_nested_loop(frame: DataFrame) -> bool:
     return "NestedLoop" in plan or "Cartesian" in plan
 
 
-def test_sql_and_python_compute_the_same_distances_cells_and_covers(spark: SparkSession, places: list[Place]) -> None:
+def test_sql_and_python_compute_the_same_distances_cells_and_covers(spark: Session, places: list[Place]) -> None:
     levels = (6, 10, 17, 22, 25)
     for level in levels:
         share = 2.0**level * 0.9
@@ -125,7 +112,7 @@ STAR = """SELECT * FROM NEW Reports JOIN Users u
     ],
 )
 def test_the_grid_finds_the_pairs_of_the_exact_condition_each_once(
-    spark: SparkSession, places: list[Place], text: str, radius: str
+    spark: Session, places: list[Place], text: str, radius: str
 ) -> None:
     query = parsed(text.format(radius))
     exact, grid = (spark.sql(to_single_sql(query, view_of, grid=grid)) for grid in (False, True))
@@ -157,13 +144,13 @@ def test_the_grid_finds_the_pairs_of_the_exact_condition_each_once(
     ],
 )  # fmt: skip
 def test_the_grid_serves_every_kind_of_join_that_keeps_its_left_rows(
-    spark: SparkSession, places: list[Place], text: str
+    spark: Session, places: list[Place], text: str
 ) -> None:
     query = parsed(text)
     exact, grid = (spark.sql(to_single_sql(query, view_of, grid=grid)) for grid in (False, True))
-    assert rows_of(grid) == rows_of(exact)
+    assert (found := rows_of(grid)) == rows_of(exact)
     assert grid.columns == exact.columns
-    assert len(rows_of(grid)) > 0
+    assert len(found) > 0
     assert not has_nested_loop(grid)
 
 
@@ -178,7 +165,7 @@ def test_the_grid_serves_every_kind_of_join_that_keeps_its_left_rows(
         "SELECT r.report_id FROM NEW Reports r JOIN Users u ON NOT near(r.lat, r.lon, u.lat, u.lon, 5000)",
     ],
 )  # fmt: skip
-def test_elsewhere_near_stays_the_exact_expression(spark: SparkSession, places: list[Place], text: str) -> None:
+def test_elsewhere_near_stays_the_exact_expression(spark: Session, places: list[Place], text: str) -> None:
     query = parsed(text)
     assert query.grids == ()
     sql = to_single_sql(query, view_of, grid=True)
@@ -193,7 +180,6 @@ SUBSCRIPTIONS: list[tuple[str, str, float | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("levels_are_given", [True, False])
 @pytest.mark.parametrize(
     ("text", "is_flat"),
     [
@@ -213,23 +199,24 @@ SUBSCRIPTIONS: list[tuple[str, str, float | None]] = [
     ],
 )  # fmt: skip
 def test_all_subscriptions_at_once_get_what_each_would_get_alone(
-    spark: SparkSession, places: list[Place], text: str, is_flat: bool, levels_are_given: bool
+    spark: Session, places: list[Place], text: str, is_flat: bool
 ) -> None:
     query = parsed(text, PARAMETERS)
     _view(spark, SUBSCRIPTIONS, "_tocsin_subscription STRING, user STRING, radius_m DOUBLE", "_tocsin_subscriptions")
-    levels = {"radius_m": levels_of(radius for _, _, radius in SUBSCRIPTIONS)} if levels_are_given else None
-    together = spark.sql(sql := to_lateral_sql(query, view_of, radius_levels=levels))
-    assert ("LATERAL (" not in sql) == is_flat
     alone_sql = to_single_sql(query, view_of)
-    alone = []
+    alone, columns = [], []
     for subscription, user, radius in SUBSCRIPTIONS:
         single = spark.sql(alone_sql, {"user": user, "radius_m": radius, "RADIUS_M": radius})
         alone += [repr((subscription, *row)) for row in single.collect()]
-        assert together.columns == ["_tocsin_subscription", *single.columns]
+        columns = ["_tocsin_subscription", *single.columns]
     assert len(alone) > 5
-    assert rows_of(together) == sorted(alone)
-    if is_flat:
-        assert not has_nested_loop(together)
+    for levels in ({"radius_m": levels_of(radius for _, _, radius in SUBSCRIPTIONS)}, None):
+        together = spark.sql(sql := to_lateral_sql(query, view_of, radius_levels=levels))
+        assert ("LATERAL (" not in sql) == is_flat
+        assert together.columns == columns
+        assert rows_of(together) == sorted(alone)
+        if is_flat:
+            assert not has_nested_loop(together)
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +227,7 @@ def channels() -> dict[str, ChannelQuery]:
 
 
 @pytest.fixture(scope="module")
-def city(spark: SparkSession) -> list[tuple[Any, ...]]:
+def city(spark: Session) -> list[tuple[Any, ...]]:
     """40 reports, 30 users and the example's shelters."""
     rng = random.Random(11)
     kinds = ["fire", "flood", "crash", "gas leak"]
@@ -277,7 +264,7 @@ VALUES: dict[str, list[Any]] = {
     "SevereNearMe",
 ])  # fmt: skip
 def test_the_emergency_city_s_channels_run_for_all_subscriptions_without_nested_loops(
-    spark: SparkSession, city: list[tuple[Any, ...]], channels: dict[str, ChannelQuery], name: str
+    spark: Session, city: list[tuple[Any, ...]], channels: dict[str, ChannelQuery], name: str
 ) -> None:
     query = channels[name]
     names = query.parameters.names
@@ -300,7 +287,7 @@ def test_the_emergency_city_s_channels_run_for_all_subscriptions_without_nested_
 
 
 def test_a_report_comes_with_its_three_nearest_shelters_and_an_empty_list_when_none_is_near(
-    spark: SparkSession, city: list[tuple[Any, ...]], channels: dict[str, ChannelQuery]
+    spark: Session, city: list[tuple[Any, ...]], channels: dict[str, ChannelQuery]
 ) -> None:
     query = channels["EmergenciesOfTypeAtLocationWithShelter"]
     rows = [("city", "fire", 60.175, 24.94, 6_000.0), ("woods", "fire", 61.0, 24.9, 500.0)]

@@ -15,6 +15,8 @@ from urllib.request import urlopen
 import pyspark
 import pytest
 
+from tests.cluster.standalone_child import LARGE
+from tocsin.cluster.spark.archive import OPTIONS, java_options
 from tocsin.cluster.spark.session import require_java
 from tocsin.wire.errors import TocsinError
 
@@ -65,6 +67,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         "PYSPARK_PYTHON": sys.executable,
     }
     environment["SPARK_DAEMON_MEMORY"] = "256m"
+    environment["SPARK_DAEMON_JAVA_OPTS"] = java_options().get(OPTIONS, "")
     port, page = free_port(), free_port()
     url = f"spark://127.0.0.1:{port}"
     daemon = [str(home / "bin" / "spark-class")]
@@ -105,7 +108,8 @@ def test_an_application_runs_on_a_standalone_cluster(master: str, tmp_path: Path
     assert child.returncode == 0, child.stderr[-3000:]
     said = json.loads(child.stdout.splitlines()[-1])
     assert said["executors"] == 3, "two executors and the driver"
-    near, far = [f"r{number}" for number in range(9)], [f"far{number}" for number in range(9)]
+    assert said["rows"] == 2 * 3 + LARGE
+    near, far = [f"r{number}" for number in range(3)], [f"far{number}" for number in range(3)]
     assert said["results"] == {
         "OfKind": {"('fire',)": near, "('flood',)": far},
         "NearMe": {"('ann', 500.0)": near},

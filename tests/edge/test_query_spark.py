@@ -5,12 +5,8 @@ Readings enter at four leaves, out of order within the lateness, and operators m
 
 from __future__ import annotations
 
-import os
 import random
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -19,12 +15,10 @@ from hypothesis import strategies as st
 
 from tests.edge.edge_city import City
 from tests.edge.edge_readings import ALARMS, READINGS, STREAMS, alarm_batches, in_seconds, reading_batches
+from tocsin.cluster.spark.session import Session
 from tocsin.edge.layout import lay_out, lowest_placement, prepare
 from tocsin.edge.query import EdgeQuery
 from tocsin.model.edge import EdgeNodeId, Tree
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -49,31 +43,6 @@ QUERIES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        yield running
-        return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("edge queries")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
-
-
 def at_the_edge(query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]], seed: int) -> list[tuple[object, ...]]:
     """Batches of all streams in a random order at random leaves; operators are moved about meanwhile."""
     chance = random.Random(seed)
@@ -94,9 +63,7 @@ def at_the_edge(query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]], seed
     return found
 
 
-def in_spark(
-    spark: SparkSession, query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]]
-) -> list[tuple[object, ...]]:
+def in_spark(spark: Session, query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]]) -> list[tuple[object, ...]]:
     for name, stream in (("Readings", READINGS), ("Alarms", ALARMS)):
         table = pa.Table.from_batches(batches[name], schema=stream.arrow())
         spark.createDataFrame(table).createOrReplaceTempView(name)
@@ -107,7 +74,7 @@ def in_spark(
 @settings(max_examples=5, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
 @given(batches=reading_batches, others=alarm_batches, seed=st.integers(0, 2**32 - 1))
 def test_spark_and_the_edge_give_the_same_rows(
-    spark: SparkSession, name: str, batches: list[pa.RecordBatch], others: list[pa.RecordBatch], seed: int
+    spark: Session, name: str, batches: list[pa.RecordBatch], others: list[pa.RecordBatch], seed: int
 ) -> None:
     query = prepare(f"CREATE EDGE QUERY q LATENESS 1 HOUR AS {QUERIES[name]}", STREAMS)
     assert isinstance(query, EdgeQuery), query

@@ -27,7 +27,7 @@ sh "$here/java.sh"
 # A half-made environment is worse than none: build it anew when its pip does not answer.
 "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$VENV"; say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
 case "${1:-}" in
-  dev) what=".[dev]"; say "installing what tests and checks need" ;;
+  dev) what=".[dev]"; say "installing the pinned dependencies, tests and checks included (about a minute the first time)" ;;
   *) what="."; say "installing the pinned dependencies (about a minute the first time)" ;;
 esac
 # Not compiled here: what is never imported need not be, the rest is compiled when it first is.

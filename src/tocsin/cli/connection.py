@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tocsin.runtime.coordinator_settings import CoordinatorSettings
 from tocsin.runtime.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
@@ -51,8 +50,7 @@ def cluster_token(url: str, token: str | None) -> str | None:
 def coordinator_token(url: str, token: str | None) -> str | None:
     """The same of the coordinator: where `tocsin up` puts it, or `tocsin coordinator` was told to."""
     state = os.environ.get("TOCSIN_COORDINATOR_STATE")
-    root = os.environ.get("TOCSIN_ROOT")
-    folder = state or (f"{root}/coordinator" if root else CoordinatorSettings().state)
+    folder = state or Path(os.environ.get("TOCSIN_ROOT", "tocsin-data"), "coordinator")
     return token or _local_token(url, Path(folder))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tocsin.cluster.feed.gateway import FeedLimits
+from tocsin.cluster.feed.outcomes import FeedLimits
 
 
 @dataclass(frozen=True, slots=True)

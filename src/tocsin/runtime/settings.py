@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from tocsin.cluster.cap.reading import is_identity
-from tocsin.cluster.feed.gateway import FeedLimits
+from tocsin.cluster.feed.outcomes import FeedLimits
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.wire.errors import Code, TocsinError
 

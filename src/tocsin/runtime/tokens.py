@@ -15,10 +15,13 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tocsin.cluster.catalog import Catalog
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.credentials import Claims
+
+if TYPE_CHECKING:  # brokers read this module too, and have no use for a database
+    from tocsin.cluster.catalog import Catalog
 
 PREFIX = "tocsin_"
 _TOKEN_BYTES = 32

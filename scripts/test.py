@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FIRST_HALF = ("tests/cluster", "tests/edge", "tests/experiments")
+FIRST_HALF = ("tests/cluster", "tests/coords", "tests/edge", "tests/experiments", "tests/sim")
 """The other half is whatever else there is: a new folder needs no entry here."""
 
 

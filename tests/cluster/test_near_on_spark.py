@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
@@ -48,8 +49,19 @@ def places(spark: Session) -> list[Place]:
     return all_places
 
 
+ARROW = {"STRING": pa.string(), "INT": pa.int32(), "DOUBLE": pa.float64()}
+
+
+def _frame(spark: Session, rows: list[tuple[Any, ...]], schema: str) -> DataFrame:
+    """By way of Arrow: Spark then knows how little it is, as it does of files, and plans for that."""
+    columns = [column.replace("`", "").split() for column in schema.split(", ")]
+    fields = pa.schema([(column, ARROW[kind]) for column, kind in columns])
+    table = pa.Table.from_pylist([dict(zip(fields.names, row, strict=True)) for row in rows], fields)
+    return spark.createDataFrame(table)
+
+
 def _view(spark: Session, rows: list[tuple[Any, ...]], schema: str, name: str) -> None:
-    spark.createDataFrame(rows, schema).createOrReplaceTempView(name)
+    _frame(spark, rows, schema).createOrReplaceTempView(name)
 
 
 def view_of(dataset: str, is_new: bool) -> str:
@@ -238,10 +250,10 @@ def city(spark: Session) -> list[tuple[Any, ...]]:
     users = [(f"u{i}", rng.uniform(60.15, 60.20), rng.uniform(24.88, 25.0)) for i in range(30)]
     users.append(("hermit", 61.001, 24.9))
     stamp = "timestamp'2026-11-15 18:00:00'"
-    spark.createDataFrame(
-        reports, "report_id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, message STRING"
+    _frame(
+        spark, reports, "report_id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, message STRING"
     ).selectExpr("*", f"{stamp} AS reported_at").createOrReplaceTempView("new_emergencyreports")
-    spark.createDataFrame(users, "user_id STRING, lat DOUBLE, lon DOUBLE").selectExpr(
+    _frame(spark, users, "user_id STRING, lat DOUBLE, lon DOUBLE").selectExpr(
         "*", f"{stamp} AS at"
     ).createOrReplaceTempView("all_userlocations")
     schema = "shelter_id STRING, name STRING, capacity INT, lat DOUBLE, lon DOUBLE"

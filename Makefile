@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 PREPARED := $(VENV)/.prepared
+# A network is many Python processes: with this set, as images for containers have it, each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup prepare system demo test check format bench clean

@@ -199,9 +199,7 @@ class DataCluster:
 
     def drop_dataset(self, name: str) -> None:
         live = self.dataset(name)
-        users: list[str] = [
-            channel.prepared.channel.name for channel in self.channels() if name.lower() in _reads(channel)
-        ]
+        users: list[str] = [each.prepared.channel.name for each in self.channels() if each.reads(name)]
         users += [feed.feed.name for feed in self._feeds.values() if feed.feed.dataset.lower() == name.lower()]
         if users:
             raise TocsinError(Code.IN_USE, f"{live.dataset.name} is used by {', '.join(users)}; drop those first")
@@ -498,7 +496,3 @@ class DataCluster:
                 self.rates.forget(np.array(gone, np.int64))
                 live.subscribers.remove(gone)
             return len(released)
-
-
-def _reads(live: LiveChannel) -> set[str]:
-    return {name.lower() for name in live.prepared.query.datasets | live.prepared.query.new_datasets}

@@ -51,6 +51,10 @@ class LiveChannel:
     last_duration_s: float | None = None
     last_results: int = 0
 
+    def reads(self, dataset: str) -> bool:
+        query = self.prepared.query
+        return dataset.lower() in {name.lower() for name in query.datasets | query.new_datasets}
+
     @property
     def matches_ahead(self) -> bool:
         """Whether it may match records while they are being stored. Its execution is committed after them all the same.

@@ -49,27 +49,20 @@ def _use(session: Session) -> None:
     import tempfile
     import time
 
-    import msgspec
-
-    from tocsin.cluster.applying import apply
+    from tocsin.cli.bench_harness import declare, publish
     from tocsin.cluster.engine import DataCluster
-    from tocsin.cluster.feed.gateway import RecordForm
     from tocsin.cluster.settings import ClusterSettings
     from tocsin.model.ids import BrokerId
 
     report = {"id": "r", "kind": "fire", "severity": 4, "lat": 60.17, "lon": 24.94, "at": "2026-01-01T00:00:00Z"}
-    place = {"user": "ann", "lat": 60.17, "lon": 24.94}
     with tempfile.TemporaryDirectory(prefix="tocsin-prepare-") as root:
         cluster = DataCluster(session, ClusterSettings(root=root), time.time)
         try:
-            apply(cluster, APPLICATION)
+            declare(cluster, APPLICATION)
             cluster.subscribe("OfKind", [{"kind": "fire"}], BrokerId("b"))
             cluster.subscribe("NearMe", [{"user": "ann", "radius_m": 500.0}], BrokerId("b"))
-            for dataset, record in (("Places", place), ("Reports", report)):
-                gateway = cluster.gateway(dataset)
-                gateway.accept(msgspec.json.encode([record]), RecordForm.JSON)
-                gateway.sync()
-                cluster.catch_up(dataset)
+            publish(cluster, "Places", [{"user": "ann", "lat": 60.17, "lon": 24.94}])
+            publish(cluster, "Reports", [report])
             for channel in ("OfKind", "NearMe"):
                 cluster.execute(channel)
         finally:

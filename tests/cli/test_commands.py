@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tocsin.cli.connection import connect
+from tocsin.cli.connection import connect, coordinator_token
 from tocsin.cli.main import make_app
 from tocsin.cluster.catalog import Catalog
+from tocsin.runtime.coordinator_settings import CoordinatorSettings
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -117,3 +118,16 @@ def test_help_does_not_load_spark() -> None:
     script = "import sys; from tocsin.cli.main import make_app; make_app(); print('pyspark' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "False"
+
+
+def test_the_coordinators_token_is_looked_for_where_a_coordinator_keeps_it_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("TOCSIN_COORDINATOR_STATE", "TOCSIN_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    kept = Path(CoordinatorSettings().state, "admin-token")
+    kept.parent.mkdir(parents=True)
+    kept.write_text("secret\n", encoding="utf-8")
+    assert coordinator_token("http://127.0.0.1:8570", None) == "secret"
+    assert coordinator_token("http://192.0.2.1:8570", None) is None, "a local secret stays on its machine"

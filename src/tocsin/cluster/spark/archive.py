@@ -16,6 +16,8 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tocsin.wire.errors import Code, TocsinError
+
 OPTIONS = "spark.driver.defaultJavaOptions"
 """Go before the ones a user may have set for the driver."""
 _QUIET = "-Xlog:disable -Xlog:all={level}:stderr"
@@ -49,6 +51,8 @@ def make_archive(session: Callable[[dict[str, str]], SparkSession], use: Callabl
             use(started)
         finally:
             _end(started)
+        if not part.exists():
+            raise TocsinError(Code.NOT_READY, "this Java left no archive of its classes; OpenJDK 17 and newer do")
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)

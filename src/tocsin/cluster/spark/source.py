@@ -63,7 +63,7 @@ class FeedLogStream(SimpleDataSourceStreamReader):
     def _rows(self, start: int, end: int | None) -> tuple[list[Row], int]:
         if self._reader is None:
             self._reader = FeedLogReader(self._directory)
-        # Only what is already in the dataset is ever trimmed, so what is missing here needs no second look.
+        # Only what is already in the dataset, or has no records, is ever trimmed: what is missing needs no second look.
         start = max(start, self._reader.start)
         frames, position = self._reader.read(start, BATCH_BYTES, end)
         # A frame without records only carries the answer to a request.

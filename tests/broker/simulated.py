@@ -22,6 +22,7 @@ from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import link
 from tocsin.wire import session as wire
+from tocsin.wire.errors import Code
 
 CHANNEL = ChannelName("Reports")
 
@@ -310,6 +311,9 @@ class SimulatedNetwork:
         """The next piece of a fetch; what it brings was decided when its first piece came."""
         found = self.fetches[place]
         if isinstance(found, wanted.Fetch):
+            if not found.positions.keys() <= self.cluster.held.get(place[0], set()):
+                self.fail_fetch(place, Code.UNKNOWN_SUBSCRIPTION)
+                return
             found = self.fetches[place] = self.cluster.answer(found, self.chunk)
         event = found.popleft()
         if not found:

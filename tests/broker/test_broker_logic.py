@@ -167,6 +167,21 @@ def test_a_fetch_refused_for_what_was_given_back_meanwhile_is_made_again_without
     assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0]
 
 
+def test_a_backfill_refused_for_what_the_data_cluster_does_not_see_us_hold_is_asked_for_anew() -> None:
+    made = subscribed("ann", cache_bytes=1)
+    made.lose("ann")
+    made.cluster.execute({"fire": 3})
+    made.settle()
+    made.cluster.held[A].discard(FIRE)  # no fault of ours
+    made.login("ann", "a")
+    made.settle()
+    assert made.cluster.held[A] == {FIRE}
+    made.cluster.execute({"fire": 1})
+    made.tick(5.0)
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0, 1, 2, 3]
+
+
 def test_a_session_that_has_seen_more_than_this_broker_gets_nothing_twice() -> None:
     made = subscribed("ann")
     ann = made.clients[SubscriberId("ann")]

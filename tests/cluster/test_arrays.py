@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -64,13 +67,44 @@ def test_the_book_knows_ids_and_holders() -> None:
         book.add(number, name)
     book.hold(north, [0, 1, 2])
     book.hold(south, [2, 3])
-    assert book.ids(numbers(3, 1)) == [ids[3], ids[1]]
-    assert book.brokers() == [north, south] and len(book) == 5
+    assert len(book) == 5
+    held, names = book.named(numbers(1, 3, 4), north)
+    assert held.tolist() == [True, False, False] and names == [ids[1]]
+    assert book.held(numbers(0, 2, 3, 4), lambda _: True).tolist() == [True, True, True, False]
+    assert book.held(numbers(0, 2, 3, 4), lambda broker: broker == south).tolist() == [False, True, True, False]
     book.release(north, [2])
     book.remove([3])
-    assert (book.held_by(north).array().tolist(), book.held_by(south).array().tolist()) == ([0, 1], [2])
+    assert (book.held_by(north).tolist(), book.held_by(south).tolist()) == ([0, 1], [2])
     assert book.known(numbers(2, 3, 99)).tolist() == [True, False, False]
-    assert book.held_by(BrokerId("nobody")).among(numbers(1)).tolist() == [False]
+    nobody = BrokerId("nobody")
+    assert book.held_by(nobody).tolist() == [] and book.named(numbers(1), nobody)[1] == []
+
+
+def test_looking_into_the_book_while_it_changes_loses_nothing() -> None:
+    """What was added and not yet settled is settled by whoever looks, from any thread."""
+    book, north, count = SubscriptionBook(), BrokerId("north"), 1_000
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            assert book.held(numbers(0), lambda _: True).size == 1
+            assert len(book) <= count
+
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            looking = [threads.submit(look) for _ in range(2)]
+            for number in range(count):
+                book.add(number, SubscriptionId(f"{number:032x}"))
+                book.hold(north, [number])
+            done.set()
+            for one in looking:
+                one.result()
+    finally:
+        done.set()
+        sys.setswitchinterval(switch_s)
+    assert (len(book), len(book.held_by(north))) == (count, count)
 
 
 def stored(first: int, size: int = 1000, at_s: float = 0.0) -> StoredFile:

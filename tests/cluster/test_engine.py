@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from tests.conftest import Clock, ClusterAt, publish, results_of
+from tocsin.cluster import engine
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
+from tocsin.cluster.spark.execution import execute
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 from tocsin.cluster.store import smalltables
 from tocsin.cluster.upkeep import maintain, merge_channel, merge_dataset, sweep_orphans
 from tocsin.model.ids import BrokerId, DatasetName
+from tocsin.model.subscription import canonical_values
 from tocsin.wire.errors import Code, TocsinError
 
 pytestmark = pytest.mark.spark
@@ -299,11 +302,51 @@ def test_rates_follow_the_bytes_of_results_and_fade(cluster: DataCluster, clock:
     publish(cluster, "Reports", [report("a"), report("b"), report("c", "flood")])
     execution = cluster.execute("OfKind")
     assert execution is not None
-    numbers = cluster.book.held_by(NORTH).array()
+    numbers = cluster.book.held_by(NORTH)
     fire, flood = cluster.rates.of(numbers, execution.finished_s)
     assert fire + flood == pytest.approx(execution.bytes / 60)
     assert 1.8 < fire / flood < 2.2
     assert cluster.rates.of(numbers, execution.finished_s + 60)[0] == pytest.approx(fire / 2.718, rel=0.01)
+
+
+def test_who_leaves_during_an_execution_leaves_no_rate_behind(
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [fire, _] = cluster.subscribe("OfKind", [{"kind": "fire"}, {"kind": "flood"}], NORTH)
+    publish(cluster, "Reports", [report("a"), report("b", "flood")])
+    numbers = cluster.book.held_by(NORTH)
+
+    def and_fire_leaves(*arguments: Any) -> Any:
+        written = execute(*arguments)
+        cluster.unsubscribe("OfKind", [fire.id], NORTH)
+        return written
+
+    monkeypatch.setattr(engine, "execute", and_fire_leaves)
+    execution = cluster.execute("OfKind")
+    assert execution is not None and execution.results == 2
+    gone, stays = cluster.rates.of(numbers, execution.finished_s)
+    assert gone == 0 < stays
+
+
+def test_who_subscribes_while_a_channel_is_replaced_is_subscribed_to_the_new_one(
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = APPLICATION[APPLICATION.index("CREATE REPETITIVE") :].replace("r.*", "r.id, 'new' AS life")
+    [statement, *_] = parse_application(text).statements
+    assert isinstance(statement, CreateChannel)
+
+    def and_then_it_is_replaced(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        values = canonical_values(*arguments)
+        cluster.replace_channel(statement.channel, cluster.prepare(statement.channel))
+        return values
+
+    monkeypatch.setattr(engine, "canonical_values", and_then_it_is_replaced)
+    [subscribed] = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    assert subscribed.cursor.epoch == cluster.channel("OfKind").epoch
+    publish(cluster, "Reports", [report("a")])
+    assert cluster.execute("OfKind") is not None
+    assert results_of(cluster, "OfKind")[("fire",)] == [{"id": "a", "life": "new"}]
 
 
 def test_a_hostile_parameter_string_is_only_a_value(cluster: DataCluster) -> None:

@@ -119,7 +119,8 @@ class Backends:
             self._refused(want, event.code, event.message)
 
     def ask_again(self, backend: Backend) -> None:
-        """The data cluster does not know it any more: its channel was dropped and may have been created again."""
+        """The data cluster does not know that we hold it: its channel was dropped and may have been created again, or
+        somebody released it in our name."""
         for frontend in backend.frontends.values():
             key = key_of(backend.channel, frontend.parameters)
             if key not in self._asked:

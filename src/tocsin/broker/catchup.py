@@ -8,6 +8,7 @@ is catching up; they reach it through the cache, in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tocsin.broker.batches import Batch
@@ -43,8 +44,10 @@ class Backfill:
 class CatchUp:
     """Driven by the sessions' side (`begin`, `step`, `drop`) and by what was fetched for it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, lost: Callable[[Backend], None]) -> None:
+        """`lost` is told of a subscription the data cluster does not know any more."""
         self._world = world
+        self._lost = lost
         self._wanted: dict[SubscriptionId, dict[SessionId, Frontend]] = {}
         """Waiting for a backfill that has not begun."""
         self._running: dict[int, Backfill] = {}
@@ -284,7 +287,7 @@ class CatchUp:
             cache.prepend(backend, backfill.kept, backfill.start)
 
     def failed(self, event: FetchFailed) -> None:
-        """The data cluster is away: wait, and try again from where each stands."""
+        """The data cluster is away, or does not know the subscription: wait, and try again from where each stands."""
         backfill = self._running.pop(event.fetch, None)
         if backfill is None:
             return
@@ -294,6 +297,8 @@ class CatchUp:
             self._wanted.setdefault(backend.id, {})[session.id] = frontend
         if backfill.prepares:
             self._preparing.setdefault(backend.id, backfill.start)
+        if event.unknown:
+            self._lost(backend)
 
     def forget(self, backend: Backend) -> None:
         self._wanted.pop(backend.id, None)

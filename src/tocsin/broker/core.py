@@ -47,10 +47,9 @@ class Broker:
         self.draining = False
         self._stopping = False
         self._outbox = Outbox(world, enabled=register is not None)
-        self._catch_up = CatchUp(world)
-        self._sessions = Sessions(world, self._catch_up, self._outbox)
         self._backends = Backends(world, self._held, self._refused, self._gone)
-        self._sessions.backends = self._backends
+        self._catch_up = CatchUp(world, self._backends.ask_again)
+        self._sessions = Sessions(world, self._backends, self._catch_up, self._outbox)
         self._fetching = Fetching(world, self._catch_up, self._backends.ask_again)
         self._migration = Migration(
             world, self._backends, self._sessions, self._catch_up, self._fetching, self._outbox

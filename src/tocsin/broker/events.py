@@ -9,6 +9,7 @@ from tocsin.broker.entities import Asker, Key, SessionId
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
+from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Webhook
 
 # -- subscribers -------------------------------------------------------------------------------------------------------
@@ -134,6 +135,11 @@ class FetchEnded:
 class FetchFailed:
     fetch: int
     code: str
+
+    @property
+    def unknown(self) -> bool:
+        """The data cluster is there and does not know what was asked for."""
+        return self.code in (Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_CHANNEL)
 
 
 # -- the coordinator ---------------------------------------------------------------------------------------------------

@@ -187,13 +187,12 @@ class Fetching:
             return
         channel = self._channels[name]
         held = [backend for one in channel.wanted if (backend := self._backend(event.fetch, one)) is not None]
-        unknown = event.code in (Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_CHANNEL)
         let_go = event.code == Code.UNKNOWN_SUBSCRIPTION and len(held) < len(channel.wanted)
         channel.fetch, channel.wanted = None, ()
         for backend in held:
             backend.fetch = None
             channel.dirty[backend.id] = None
-            if unknown and not let_go:
+            if event.unknown and not let_go:
                 self._lost(backend)
         if let_go:
             return  # the one it does not know is one we gave back while the fetch was under way: ask for the others

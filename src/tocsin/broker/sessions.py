@@ -42,12 +42,11 @@ class _Unstored:
 
 
 class Sessions:
-    def __init__(self, world: World, catch_up: CatchUp, outbox: Outbox) -> None:
+    def __init__(self, world: World, backends: Backends, catch_up: CatchUp, outbox: Outbox) -> None:
         self._world = world
+        self._backends = backends
         self._catch_up = catch_up
         self._outbox = outbox
-        self.backends: Backends
-        """Set by who puts the parts together: each needs the other."""
         self._unstored: list[_Unstored] = []
         self._expiries: list[tuple[float, SessionId]] = []
 
@@ -215,7 +214,7 @@ class Sessions:
             self._world.refuse(asker, request.id, Code.TOO_LARGE, message)
             return
         want = Want(name, request.parameters, after, self._world.now_s, asker, request.id)
-        self.backends.want(request.channel, want)
+        self._backends.want(request.channel, want)
 
     def held(self, want: Want, frontend: Frontend) -> None:
         """The data cluster has it. Its subscriber is told, and gets results, once the coordinator has it too."""
@@ -276,7 +275,7 @@ class Sessions:
     def let_go(self, subscriber: Subscriber, frontend: Frontend) -> None:
         if subscriber.session is not None:
             self._catch_up.drop(subscriber.session, frontend)
-        self.backends.detach(subscriber, frontend)
+        self._backends.detach(subscriber, frontend)
 
     def webhook_chosen(self, event: WebhookChosen) -> None:
         subscriber = self._world.subscriber(event.subscriber)

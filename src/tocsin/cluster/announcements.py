@@ -54,13 +54,13 @@ class News:
 
 
 class Announcements:
-    """Thread-safe. `guard` is the engine's lock around the book."""
+    """Thread-safe."""
 
-    def __init__(self, catalog: Catalog, results: ResultStore, book: SubscriptionBook, guard: threading.RLock) -> None:
+    def __init__(self, catalog: Catalog, results: ResultStore, book: SubscriptionBook) -> None:
         self._catalog = catalog
         self._results = results
         self._book = book
-        self._guard = guard
+        self._guard = threading.Lock()
         self._recent: deque[tuple[StoredExecution, pa.Table]] = deque()
         self._recent_rows = 0
         self._listeners: set[Callable[[], None]] = set()
@@ -83,7 +83,12 @@ class Announcements:
         """Call `listener` (from any thread) when there may be news; returns how to stop it."""
         with self._guard:
             self._listeners.add(listener)
-        return lambda: self._listeners.discard(listener)
+
+        def stop() -> None:
+            with self._guard:
+                self._listeners.discard(listener)
+
+        return stop
 
     def since(self, broker: BrokerId, after: int) -> News:
         """What `broker` has not heard yet, in order; at most a page of executions, so ask again until it is empty."""
@@ -124,9 +129,7 @@ class Announcements:
 
     def _mine(self, broker: BrokerId, summary: pa.Table) -> list[SubscriptionNews]:
         numbers = summary["subscription"].to_numpy()
-        with self._guard:
-            held = self._book.held_by(broker).among(numbers)
-            ids = self._book.ids(numbers[held])
+        held, ids = self._book.named(numbers, broker)
         results = summary["results"].to_numpy()[held].tolist()
         sizes = summary["bytes"].to_numpy()[held].tolist()
         return [SubscriptionNews(*news) for news in zip(ids, results, sizes, strict=True)]

@@ -83,12 +83,12 @@ class DataCluster:
         self.storage.make_folder(EMPTY_FOLDER)
         self.catalog = Catalog(settings.catalog_url())
         self.guard = threading.RLock()
-        """Around the book, the rates, the maps below, and the order of commits."""
+        """Around the rates, the maps below, the order of commits, and changes of the book that follow the catalog's."""
         self.book = SubscriptionBook()
         self.rates = Rates(settings.rate_window_s)
         self._small_tables = SmallTables(self.storage)
         self.results = ResultStore(self.catalog, self.storage)
-        self.announcements = Announcements(self.catalog, self.results, self.book, self.guard)
+        self.announcements = Announcements(self.catalog, self.results, self.book)
         self._datasets: dict[str, LiveDataset] = {}
         self._channels: dict[str, LiveChannel] = {}
         self._feeds: dict[str, LiveFeed] = {}
@@ -449,9 +449,9 @@ class DataCluster:
                 live.execution = last
                 for path, rows in written.short_cuts.items():
                     self.results.remember(path, rows)
-                self.rates.add(
-                    written.summary["subscription"].to_numpy(), written.summary["bytes"].to_numpy(), finished_s
-                )
+                numbers = written.summary["subscription"].to_numpy()
+                held = self.book.known(numbers)  # who left while this ran needs no rate any more
+                self.rates.add(numbers[held], written.summary["bytes"].to_numpy()[held], finished_s)
                 self.announcements.publish(execution, written.summary)
                 return execution
 
@@ -468,16 +468,23 @@ class DataCluster:
                 raise TocsinError(Code.BAD_PARAMETER, f"channel {channel.name}: {values}")
             rows.append((subscription_id(channel.name, values), msgspec.json.encode(values).decode()))
         with self.guard:
-            if live.subscribers.count == 0:
-                self._settle_positions(live)
-            stored = self.catalog.subscriptions.subscribe(channel.name, rows, broker)
-            new = {row.number: row for row in stored if row.created}
-            for row in new.values():
-                self.book.add(row.number, row.id)
-            live.subscribers.add((row.number, row.parameters) for row in new.values())
-            self.book.hold(broker, (row.number for row in stored))
-            cursor = Cursor(live.epoch, offset_of(live.execution + 1))
-            return [Subscribed(row.id, cursor, row.created) for row in stored]
+            if self._channels.get(name.lower()) is live:
+                return self._subscribe(live, rows, broker)
+        return self.subscribe(name, wanted, broker)  # dropped or replaced since: its parameters may be others now
+
+    def _subscribe(
+        self, live: LiveChannel, rows: list[tuple[SubscriptionId, str]], broker: BrokerId
+    ) -> list[Subscribed]:
+        if live.subscribers.count == 0:
+            self._settle_positions(live)
+        stored = self.catalog.subscriptions.subscribe(live.prepared.channel.name, rows, broker)
+        new = {row.number: row for row in stored if row.created}
+        for row in new.values():
+            self.book.add(row.number, row.id)
+        live.subscribers.add((row.number, row.parameters) for row in new.values())
+        self.book.hold(broker, (row.number for row in stored))
+        cursor = Cursor(live.epoch, offset_of(live.execution + 1))
+        return [Subscribed(row.id, cursor, row.created) for row in stored]
 
     def _settle_positions(self, live: LiveChannel) -> None:
         """The first subscriber comes: what nobody waited for until now is not new to it."""
@@ -487,8 +494,8 @@ class DataCluster:
 
     def unsubscribe(self, name: str, unwanted: Sequence[SubscriptionId], broker: BrokerId) -> int:
         """A broker lets go; the last one to do so removes the subscription. Returns how many it held."""
-        live = self.channel(name)
         with self.guard:
+            live = self.channel(name)
             released, gone = self.catalog.subscriptions.unsubscribe(live.prepared.channel.name, unwanted, broker)
             self.book.release(broker, released)
             if gone:

@@ -111,7 +111,7 @@ async def _listen(cluster: Any, broker: Any, done: dict[str, float]) -> None:
     cluster.announcements.listen(lambda: loop.call_soon_threadsafe(news.set))
     sequence, offset = cluster.announcements.sequence, 0
     live = cluster.channel("OfKind")
-    numbers = [int(number) for number in cluster.book.held_by(broker).array()]
+    numbers = cluster.book.held_by(broker).tolist()
     while True:
         news.clear()
         heard = await asyncio.to_thread(cluster.announcements.since, broker, sequence)

@@ -7,7 +7,7 @@ that have passed their retention, is named before the first result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -46,13 +46,9 @@ class Pull:
     upto: Cursor
     """Everything before it that is still there is in this pull; continue here."""
 
-    def not_held_by(self, cluster: DataCluster, brokers: Sequence[BrokerId]) -> SubscriptionId | None:
+    def not_held_by(self, cluster: DataCluster, brokers: Callable[[BrokerId], bool]) -> SubscriptionId | None:
         """A subscription that none of these brokers holds, if there is one."""
-        held = np.zeros(len(self.numbers), np.bool_)
-        with cluster.guard:
-            for broker in brokers:
-                held |= cluster.book.held_by(broker).among(self.numbers)
-        missing = np.flatnonzero(~held)
+        missing = np.flatnonzero(~cluster.book.held(self.numbers, brokers))
         return SubscriptionId(self.ids[int(missing[0])].as_py()) if len(missing) else None
 
 

@@ -89,9 +89,7 @@ def _open(request: Request, api: Api, channel: str, wanted: dict[str, str | None
     pull = open_pull(api.cluster, channel, ids)
     caller = caller_of(request)
     if not (caller.may_read or caller.may_be_any):
-        hidden = pull.not_held_by(
-            api.cluster, [broker for broker in api.cluster.book.brokers() if caller.may_be(broker)]
-        )
+        hidden = pull.not_held_by(api.cluster, caller.may_be)
         if hidden is not None:
             raise unknown(hidden)
     return pull

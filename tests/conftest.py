@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ ClusterAt = Callable[..., DataCluster]
 # For every Java process a test starts, however deep: what runs for a minute is done before the optimising compiler and
 # the parallel collector have paid off.
 os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# A script's background jobs ignore Ctrl-C, and so would every process that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run that says no must say no again: examples are drawn from the test's own text. New ones are looked for with
 # `make test PYTEST_ARGS="--hypothesis-profile=explore tests/policies"`.

@@ -45,5 +45,10 @@ def test_two_subscribers_hear_what_the_publisher_publishes(network: Network, tmp
     finally:
         for subscriber in subscribers:
             subscriber.send_signal(signal.SIGINT)
-            subscriber.communicate(timeout=30)
+            try:
+                subscriber.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                subscriber.kill()  # or it would be in the way of the tests that follow
+                subscriber.communicate()
+                raise
     assert (tmp_path / "ann.state.json").exists()

@@ -344,20 +344,38 @@ def test_a_repeat_that_counted_on_a_sync_that_failed_is_not_acknowledged_either(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = bench.open()
-    gateway.accept(body("a"), RecordForm.JSON)
+    _, first = gateway.accept_into_group(body("a"), RecordForm.JSON)
+    groups = [first]
 
     def repeat_meanwhile_then_fail(fd: int) -> None:
-        assert counts(gateway.accept(body("a"), RecordForm.JSON)) == (0, 1, 0)
+        repeat, group = gateway.accept_into_group(body("a"), RecordForm.JSON)
+        assert counts(repeat) == (0, 1, 0)
+        groups.append(group)
         full_disk()
 
     monkeypatch.setattr(os, "fdatasync", repeat_meanwhile_then_fail)
     with pytest.raises(FeedLogWriteFailed):
         gateway.sync()
     monkeypatch.undo()
-    assert isinstance(gateway.accept(body("a"), RecordForm.JSON), Unavailable)
-    with pytest.raises(FeedLogWriteFailed, match="counted on"):
+    assert [group.stored for group in groups] == [False, False]
+    retry, group = gateway.accept_into_group(body("a"), RecordForm.JSON)
+    gateway.sync()
+    assert counts(retry) == (1, 0, 0) and group.stored
+    assert names(bench.stored()) == ["a"]
+
+
+def test_a_gateway_that_is_closed_refuses_and_decides_what_was_open(bench: Bench) -> None:
+    gateway = bench.open()
+    send(gateway, body("a"))
+    _, group = gateway.accept_into_group(body("b"), RecordForm.JSON)
+    gateway.close()
+    gateway.close()
+    assert group.stored is False
+    assert isinstance(gateway.accept(body("c"), RecordForm.JSON), Unavailable)
+    with pytest.raises(FeedLogWriteFailed):
         gateway.sync()
-    assert counts(send(gateway, body("a"))) == (1, 0, 0)
+    gateway.maintain()
+    gateway.ingested(gateway.durable_end)
     assert names(bench.stored()) == ["a"]
 
 

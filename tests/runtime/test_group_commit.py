@@ -1,13 +1,18 @@
-"""Many requests, few syncs; an answer only after a sync that began after the records were accepted."""
+"""Many requests, few syncs; an answer only when the sync that took a request up has ended, and by how that ended."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
+import json
+import os
 import threading
 from pathlib import Path
 
-from tocsin.cluster.feed.feedlog import FeedLogWriteFailed
-from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, RecordForm, Unavailable
+import pytest
+
+from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, RecordForm, Refused, Unavailable
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
 from tocsin.model.schema import Schema
@@ -21,15 +26,19 @@ class SlowDisk(FeedGateway):
         dataset = Dataset(DatasetName("D"), DatasetKind.STREAM, Schema.of(id="INT", text="STRING"))
         super().__init__(dataset, folder, FeedLimits(), lambda: 1_000.0)
         self.syncs = 0
-        self.fails = False
         self.may_go_on = threading.Event()
+        write = self._log.sync
 
-    def sync(self) -> int:
-        self.syncs += 1
-        assert self.may_go_on.wait(10)
-        if self.fails:
-            raise FeedLogWriteFailed("disk full")
-        return super().sync()
+        def wait_and_write(upto: int | None = None) -> int:
+            self.syncs += 1
+            assert self.may_go_on.wait(10)
+            return write(upto)
+
+        self._log.sync = wait_and_write  # type: ignore[method-assign]
+
+    def stored(self) -> list[int]:
+        frames, _ = self._log.read(self._log.start, 1 << 30)
+        return [json.loads(line)["id"] for frame in frames for line in frame.lines()]
 
 
 def make(folder: Path) -> SlowDisk:
@@ -37,10 +46,8 @@ def make(folder: Path) -> SlowDisk:
     return SlowDisk(folder)
 
 
-async def store(commit: GroupCommit, body: bytes) -> Unavailable | None:
-    outcome = await commit.accept(body, RecordForm.JSON, None)
-    assert isinstance(outcome, Accepted)
-    return await commit.durable()
+async def store(commit: GroupCommit, body: bytes, key: str | None = None) -> Accepted | Refused:
+    return await commit.store(body, RecordForm.JSON, key)
 
 
 def test_requests_that_wait_share_one_sync(tmp_path: Path) -> None:
@@ -52,7 +59,7 @@ def test_requests_that_wait_share_one_sync(tmp_path: Path) -> None:
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in waiting), "nobody is answered before its sync"
         gateway.may_go_on.set()
-        assert await asyncio.gather(*waiting) == [None] * 100
+        assert all(isinstance(one, Accepted) for one in await asyncio.gather(*waiting))
 
     asyncio.run(main())
     assert gateway.syncs <= 2
@@ -78,20 +85,69 @@ def test_a_request_that_comes_during_a_sync_waits_for_the_next(tmp_path: Path) -
     gateway.close()
 
 
-def test_a_failed_sync_is_told_to_everybody_who_counted_on_it(tmp_path: Path) -> None:
+def test_who_is_acknowledged_is_stored_and_who_is_refused_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second sync fails while publishers keep coming, also between a sync's start and what it takes up."""
     gateway = make(tmp_path / "d")
-    gateway.fails = True
     gateway.may_go_on.set()
+    fdatasync, calls = os.fdatasync, itertools.count()
 
-    async def main() -> None:
+    def fails_now_and_then(fd: int) -> None:
+        if next(calls) % 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fails_now_and_then)
+
+    async def main() -> dict[int, bool]:
         commit = GroupCommit(gateway)
-        told = await asyncio.gather(*(store(commit, b'{"id": 1}') for _ in range(5)))
-        assert all(isinstance(one, Unavailable) for one in told)
-        gateway.fails = False
-        assert await store(commit, b'{"id": 1}') is None
+        told: dict[int, bool] = {}
 
-    asyncio.run(main())
+        async def publish(number: int) -> None:
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            told[number] = isinstance(await store(commit, b'{"id": %d}' % number), Accepted)
+
+        for turn in range(60):
+            await asyncio.gather(*(publish(40 * turn + number) for number in range(40)))
+        return told
+
+    told = asyncio.run(main())
+    monkeypatch.undo()
+    stored = gateway.stored()
+    assert sorted(stored) == sorted(number for number, accepted in told.items() if accepted)
+    assert 0 < len(stored) < len(told)
     gateway.close()
+
+
+def test_a_gateway_may_be_closed_under_its_publishers(tmp_path: Path) -> None:
+    """As when a dataset is dropped: nobody waits for ever, and nobody is told wrong."""
+    for turn in range(5):
+        gateway = make(tmp_path / f"d{turn}")
+        gateway.may_go_on.set()
+        acknowledged: list[int] = []
+
+        async def main(gateway: SlowDisk = gateway, acknowledged: list[int] = acknowledged) -> None:
+            commit, numbers = GroupCommit(gateway), itertools.count()
+
+            async def publish() -> None:
+                for number in numbers:
+                    outcome = await store(commit, b'{"id": %d}' % number, f"key-{number}")
+                    if not isinstance(outcome, Accepted):
+                        assert isinstance(outcome, Unavailable)
+                        return
+                    acknowledged.append(number)
+
+            publishing = [asyncio.create_task(publish()) for _ in range(40)]
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(gateway.close)
+            await asyncio.wait_for(asyncio.gather(*publishing), 10)
+
+        asyncio.run(main())
+        again = make(tmp_path / f"d{turn}")
+        assert acknowledged and set(acknowledged) <= set(again.stored())
+        again.close()
 
 
 def test_a_publisher_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> None:
@@ -104,7 +160,7 @@ def test_a_publisher_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> 
         await asyncio.sleep(0.02)
         leaves.cancel()
         gateway.may_go_on.set()
-        assert await stays is None
+        assert isinstance(await stays, Accepted)
 
     asyncio.run(main())
     gateway.close()
@@ -114,13 +170,13 @@ def test_a_large_body_is_checked_beside_the_event_loop(tmp_path: Path) -> None:
     gateway = make(tmp_path / "d")
     gateway.may_go_on.set()
     threads: list[int] = []
-    accept = gateway.accept
+    accept = gateway.accept_into_group
 
     def noted(body: bytes, form: RecordForm, key: str | None = None) -> object:
         threads.append(threading.get_ident())
         return accept(body, form, key)
 
-    gateway.accept = noted  # type: ignore[method-assign, assignment]
+    gateway.accept_into_group = noted  # type: ignore[method-assign, assignment]
 
     async def main() -> int:
         commit = GroupCommit(gateway)

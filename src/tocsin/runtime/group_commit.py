@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from tocsin.cluster.feed.gateway import Accepted, FeedGateway, RecordForm, Refused, Unavailable
+from tocsin.cluster.feed.gateway import Accepted, FeedGateway, RecordForm, Refused, SyncGroup, Unavailable
+from tocsin.runtime.logs import logger
 
 INLINE_BYTES = 256 << 10
 """A body this small is checked in a few milliseconds: involving another thread would take longer under load."""
+_NOT_STORED = Unavailable("the disk refused to write; nothing of this request is stored, try again")
 
 
 class GroupCommit:
@@ -19,40 +21,35 @@ class GroupCommit:
         self.gateway = gateway
         # One at a time, so that nobody on the event loop ever waits for the gateway's own lock behind a large body.
         self._accepting = asyncio.Lock()
-        self._next: asyncio.Future[None] | None = None
         self._syncing: asyncio.Task[None] | None = None
+        self._log = logger()
 
-    async def accept(self, body: bytes, form: RecordForm, idempotency_key: str | None) -> Accepted | Refused:
-        """Check and append; the outcome may be told to the publisher after `durable`."""
+    async def store(self, body: bytes, form: RecordForm, idempotency_key: str | None) -> Accepted | Refused:
+        """Check, append and make durable; what may be told to the publisher now."""
+        outcome, group = await self._accept(body, form, idempotency_key)
+        if not isinstance(outcome, Accepted):
+            return outcome
+        # Only the group knows. A sync that began before this request was accepted may still have taken it up, and the
+        # fate of the sync after that one would be another's.
+        while group.stored is None:
+            if self._syncing is None:
+                self._syncing = asyncio.create_task(self._sync())
+            await asyncio.shield(self._syncing)
+        return outcome if group.stored else _NOT_STORED
+
+    async def _accept(
+        self, body: bytes, form: RecordForm, idempotency_key: str | None
+    ) -> tuple[Accepted | Refused, SyncGroup]:
         async with self._accepting:
             # An alert's lineage is fsynced on the way: never on the event loop.
             if len(body) <= INLINE_BYTES and form is not RecordForm.CAP:
-                return self.gateway.accept(body, form, idempotency_key)
-            return await asyncio.to_thread(self.gateway.accept, body, form, idempotency_key)
-
-    async def durable(self) -> Unavailable | None:
-        """Return when a sync that began after this call has ended; the reason if it failed."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        waiting = self._next
-        if self._syncing is None:
-            self._syncing = asyncio.create_task(self._sync())
-        try:
-            await asyncio.shield(waiting)
-        except OSError:
-            return Unavailable("the disk refused to write; nothing of this request is stored, try again")
-        return None
+                return self.gateway.accept_into_group(body, form, idempotency_key)
+            return await asyncio.to_thread(self.gateway.accept_into_group, body, form, idempotency_key)
 
     async def _sync(self) -> None:
         try:
-            while (waiting := self._next) is not None:
-                self._next = None
-                try:
-                    await asyncio.to_thread(self.gateway.sync)
-                except Exception as error:
-                    waiting.set_exception(OSError(str(error)))
-                    waiting.exception()  # everybody who waited may have gone away
-                else:
-                    waiting.set_result(None)
+            await asyncio.to_thread(self.gateway.sync)
+        except Exception as error:  # whoever is concerned learns it from the group
+            self._log.error("a sync failed", dataset=self.gateway.dataset.name, reason=str(error))
         finally:
             self._syncing = None

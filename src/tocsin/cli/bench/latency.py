@@ -145,8 +145,7 @@ async def _run(
     async def publish(name: str, kind: str) -> None:
         sent[name] = time.perf_counter()
         body = b'{"id": "%s", "kind": "%s", "message": "%s"}' % (name.encode(), kind.encode(), b"m" * 200)
-        await commit.accept(body, RecordForm.JSON, None)
-        await commit.durable()
+        await commit.store(body, RecordForm.JSON, None)
 
     began = time.perf_counter()
     count = int((warm_up_s + seconds) * rate_per_s)

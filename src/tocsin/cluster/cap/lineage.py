@@ -102,9 +102,10 @@ class AlertLineage:
                 self._connection().execute("DELETE FROM alerts WHERE accepted_at_us < ?", (horizon_us,))
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
 
     def _one(self, query: str, *values: object) -> tuple[Any, ...] | None:
         with self._lock:

@@ -82,4 +82,5 @@ class AnswerTable:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        self._connection.close()
+        with self._lock:
+            self._connection.close()

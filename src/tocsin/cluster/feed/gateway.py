@@ -1,12 +1,13 @@
 """The feed gateway of one dataset: from a publisher's request to records on disk, each stored once.
 
-`accept` checks, removes repeats and appends to the feed log; `sync` makes durable what was accepted before it. An
-answer may be given when a `sync` that began after its `accept` has returned. If that `sync` raises, nothing of it is
-stored and the publisher must be told so: its retry is then no repeat. Many requests may share one `sync`. Whoever
-drives this calls `maintain` every few seconds, from a thread that may block.
+`accept` checks, removes repeats and appends to the feed log; `sync` makes durable what was accepted before it. Many
+requests share one `sync` and its fate: each belongs to a `SyncGroup`, which says whether it is stored. Its answer may
+be given when it is; if it is not, the publisher must be told so, and its retry is then no repeat. Whoever drives this
+calls `maintain` every few seconds, from a thread that may block.
 
-No HTTP and no threads in here. `accept`, `sync`, `maintain` and `ingested` may be called from different threads at the
-same time: `accept` runs one at a time and goes on while a `sync` runs; syncs wait for each other, so does upkeep.
+No HTTP and no threads in here. `accept`, `sync`, `maintain`, `ingested` and `close` may be called from different
+threads at the same time: `accept` runs one at a time and goes on while a `sync` runs; syncs wait for each other, so
+does upkeep.
 
 What is in memory: frames not yet written, keys not yet in a file (`FeedLimits.memory_keys`, twice that while a flush
 runs), one request being read. The log alone is the truth; keys and answers are rebuilt from it after a crash.
@@ -54,6 +55,7 @@ __all__ = [
     "RecordForm",
     "Refusal",
     "Refused",
+    "SyncGroup",
     "TooLarge",
     "Unavailable",
 ]
@@ -65,15 +67,19 @@ _RETRY_AFTER_S = (1, 60)
 _ALERTS_UNAVAILABLE = Unavailable("the disk refused to remember the alert; try again")
 
 
-@dataclass(slots=True)
-class _Unsynced:
-    """What accepted requests will have left behind once their sync succeeds."""
+_CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
+
+
+@dataclass(slots=True, eq=False)
+class SyncGroup:
+    """Requests that are stored together or not at all, and what they will have left behind once they are."""
 
     keys: dict[bytes, int] = field(default_factory=dict)
     """Digest -> accepted at, in µs."""
     answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
-    requests: int = 0
-    """Also those that stored nothing themselves: a repeat counts on the sync of its original."""
+    stored: bool | None = None
+    """None until a sync has decided it. A request that only repeats another one shares the fate of its own group, which
+    is never better than that of the group the other one is in."""
 
 
 class FeedGateway:
@@ -88,9 +94,11 @@ class FeedGateway:
         self._state_lock = threading.RLock()
         self._sync_lock = threading.Lock()
         self._upkeep_lock = threading.Lock()
-        self._fresh, self._syncing = _Unsynced(), _Unsynced()
+        self._fresh, self._syncing = SyncGroup(), SyncGroup()
         self._unstored: dict[bytes, StoredAnswer] = {}
-        self._lost = False
+        self._closed = False
+        self._records_end = 0
+        """Of the log: no frame after it has records."""
         self.recent = RecordRing()
         """For whoever looks on; of no consequence to what is stored."""
         self.log_directory = directory / "log"
@@ -121,53 +129,61 @@ class FeedGateway:
 
     def accept(self, body: bytes, form: RecordForm, idempotency_key: str | None = None) -> Accepted | Refused:
         """Check a request and append its new records. Nothing is promised before the next `sync`."""
+        return self.accept_into_group(body, form, idempotency_key)[0]
+
+    def accept_into_group(
+        self, body: bytes, form: RecordForm, idempotency_key: str | None = None
+    ) -> tuple[Accepted | Refused, SyncGroup]:
+        """As `accept`; also who else is stored if this request is. Means nothing to a request that is refused."""
+        group = self._fresh
         if len(body) > self.limits.body_bytes:
-            return TooLarge("body bytes", self.limits.body_bytes)
+            return TooLarge("body bytes", self.limits.body_bytes), group
         if idempotency_key is not None and not 0 < len(idempotency_key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
-            return Malformed(f"an Idempotency-Key has 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters")
+            return Malformed(f"an Idempotency-Key has 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters"), group
         alert = self._alerts.read(body) if form is RecordForm.CAP else None
         if isinstance(alert, Malformed):
-            return alert
+            return alert, group
         with self._state_lock:
-            if self._lost or self._is_behind_with_upkeep():
-                return Unavailable("the disk refused to write; try again")
-            now_us = int(self._now_s() * 1e6)
-            question = None if idempotency_key is None else _question(idempotency_key, body)
-            if alert is not None and not self._removes_repeats:
-                question = _alert_question(alert)
-            replayed = self._replay(*question, now_us) if question else None
-            outcome = replayed or self._accept_new(body, form, question, now_us, alert)
-            if isinstance(outcome, Accepted):
-                self._fresh.requests += 1
-            return outcome
+            return self._accept(body, form, idempotency_key, alert), self._fresh
+
+    def _accept(
+        self, body: bytes, form: RecordForm, idempotency_key: str | None, alert: Alert | None
+    ) -> Accepted | Refused:
+        if self._closed:
+            return _CLOSED
+        if self._is_behind_with_upkeep():
+            return Unavailable("the disk refused to write; try again")
+        now_us = int(self._now_s() * 1e6)
+        question = None if idempotency_key is None else _question(idempotency_key, body)
+        if alert is not None and not self._removes_repeats:
+            question = _alert_question(alert)
+        replayed = self._replay(*question, now_us) if question else None
+        return replayed or self._accept_new(body, form, question, now_us, alert)
 
     def sync(self) -> int:
-        """Make durable whatever was accepted before this call; the durable end. Blocks for an fsync.
+        """Decide what becomes of whatever was accepted before this call; the durable end. Blocks for an fsync.
 
-        Raises `FeedLogWriteFailed` when the disk refuses: then no request accepted since the last successful sync, and
-        before this call, is stored.
+        Raises `FeedLogWriteFailed` when the disk refuses: then no request whose group is undecided is stored, those
+        accepted while this ran included.
         """
         with self._sync_lock:
             with self._state_lock:
-                if self._lost:
-                    self._lost = False
-                    raise FeedLogWriteFailed(f"{self.dataset.name}: the write these requests counted on failed")
-                self._syncing, self._fresh = self._fresh, _Unsynced()
+                if self._closed:
+                    raise FeedLogWriteFailed(f"{self.dataset.name}: {_CLOSED.reason}")
+                self._syncing, self._fresh = self._fresh, SyncGroup()
                 upto = self._log.tail
             try:
                 self._log.sync(upto)
             except BaseException:
                 with self._state_lock:
-                    # Requests that came in meanwhile may be repeats of what is now lost: their sync must fail as well.
-                    self._lost = self._fresh.requests > 0
-                    self._fresh, self._syncing = _Unsynced(), _Unsynced()
-                    self._log.drop_buffered()
-                    self._records_end = min(self._records_end, self._log.tail)
+                    # Requests that came in meanwhile may be repeats of what is now lost, or follow it in the log.
+                    self._drop_undecided()
                 raise
             with self._state_lock:
+                self._syncing.stored = True
                 self._index.add(self._syncing.keys)
                 self._unstored.update(self._syncing.answers)
-                self._committed, self._syncing = upto, _Unsynced()
+                self._committed, self._syncing = upto, SyncGroup()
             if self._unstored:
                 self._store_answers()
         if self._index.keys_in_memory >= 2 * self.limits.memory_keys:
@@ -176,9 +192,17 @@ class FeedGateway:
                 self.maintain()
         return upto
 
+    def _drop_undecided(self) -> None:
+        self._fresh.stored = self._syncing.stored = False
+        self._fresh, self._syncing = SyncGroup(), SyncGroup()
+        self._log.drop_buffered()
+        self._records_end = min(self._records_end, self._log.tail)
+
     def maintain(self) -> None:
         """Upkeep, to be called now and then after answers went out: flush and merge keys, forget what expired, trim."""
         with self._upkeep_lock:
+            if self._closed:
+                return
             self._pass_answers()
             now_us = int(self._now_s() * 1e6)
             if self._removes_repeats:
@@ -200,7 +224,7 @@ class FeedGateway:
             raise ValueError(f"position {position} is beyond the durable end {self._log.durable_end}")
         with self._upkeep_lock:
             gained_bytes = position - self._ingested
-            if gained_bytes <= 0:
+            if gained_bytes <= 0 or self._closed:
                 return
             now_s = self._now_s()
             elapsed_s = max(now_s - self._ingested_at_s, 0.001)
@@ -210,11 +234,15 @@ class FeedGateway:
             self._trim()
 
     def close(self) -> None:
-        """What was accepted and not synced is not stored."""
-        self._log.close()
-        self._alerts.close()
-        self._answers.close()
-        self._ingested_file.close()
+        """What was accepted and not synced is not stored. Waits for a sync or upkeep that is under way."""
+        with self._upkeep_lock, self._sync_lock, self._state_lock:
+            if not self._closed:
+                self._closed = True
+                self._drop_undecided()
+                self._log.close()
+                self._alerts.close()
+                self._answers.close()
+                self._ingested_file.close()
 
     def _accept_new(
         self, body: bytes, form: RecordForm, question: tuple[bytes, bytes] | None, now_us: int, alert: Alert | None

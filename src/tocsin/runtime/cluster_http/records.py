@@ -88,16 +88,14 @@ async def store(
     api: Api, name: str, body: bytes, form: RecordForm, idempotency_key: str | None
 ) -> tuple[int, dict[str, Any]]:
     """(status, answer) for one body of records, when it is on disk or refused."""
-    commit = api.commit_of(name)
-    dataset = commit.gateway.dataset.name
-    outcome = await commit.accept(body, form, idempotency_key)
-    failed = await commit.durable() if isinstance(outcome, Accepted) else None
-    if failed is not None or not isinstance(outcome, Accepted):
-        refused = failed or outcome
-        assert not isinstance(refused, Accepted)
-        api.metrics.requests_refused.labels(dataset, str(refused.status)).inc()
-        return refused.status, _refusal(refused)
-    if outcome.accepted and not outcome.replayed and api.cluster.dataset(name).query is None:
+    commit, live = api.commit_of(name), api.cluster.dataset(name)
+    dataset = live.dataset.name
+    outcome = await commit.store(body, form, idempotency_key)
+    # From here on nothing may fail any more, nor ask whether this process is about to stop: it is stored.
+    if not isinstance(outcome, Accepted):
+        api.metrics.requests_refused.labels(dataset, str(outcome.status)).inc()
+        return outcome.status, _refusal(outcome)
+    if outcome.accepted and not outcome.replayed and live.query is None:
         watch = api.process.watch
         assert watch is not None
         api.in_background(asyncio.to_thread(watch.start, dataset))

@@ -182,6 +182,25 @@ def test_a_backfill_refused_for_what_the_data_cluster_does_not_see_us_hold_is_as
     assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0, 1, 2, 3]
 
 
+def test_a_backfill_that_the_live_flow_overtakes_leaves_nothing_out() -> None:
+    made = subscribed("ann", "bob", cache_bytes=1)
+    made.lose("ann")
+    made.cluster.execute({"fire": 3})
+    made.settle()
+    made.cluster.execute({"fire": 2})
+    made.login("ann", "a")
+    made.announce(A)
+    [live] = [place for place in made.fetches if place[1] > 0]
+    [backfill] = [place for place in made.fetches if place[1] < 0]
+    made.answer_fetch(backfill)  # all five, of which three are older than what bob has seen
+    while live in made.fetches:
+        made.answer_fetch(live)
+    made.settle()
+    made.tick(5.0)
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0, 1, 2, 3, 4]
+
+
 def test_a_session_that_has_seen_more_than_this_broker_gets_nothing_twice() -> None:
     made = subscribed("ann")
     ann = made.clients[SubscriberId("ann")]

@@ -32,6 +32,9 @@ class Backfill:
     backend: Backend
     start: Cursor
     waiting: dict[SessionId, Frontend]
+    upto: Cursor
+    """Where the live flow stood when this began. It goes no further, though the data cluster may: what is cut off here
+    is not what is read next, and by then the live flow may have passed both."""
     read_upto: Cursor
     keep_upto: Cursor
     """Where the cache began when this did; if that has moved since, what was read no longer reaches it."""
@@ -208,7 +211,9 @@ class CatchUp:
             return
         start = min(starts)
         self._number -= 1  # live fetches count upwards
-        self._running[self._number] = Backfill(backend, start, waiting, start, backend.kept_from, prepared is not None)
+        self._running[self._number] = Backfill(
+            backend, start, waiting, backend.position, start, backend.kept_from, prepared is not None
+        )
         self._world.out.append(Fetch(self._number, backend.channel, {backend.id: start}))
 
     def gap_found(self, event: GapFound) -> None:
@@ -228,7 +233,7 @@ class CatchUp:
         backend = backfill.backend
         batch = Batch(
             backend.id, backend.channel, backfill.read_upto, event.epoch, event.offsets, event.rows
-        ).between(backfill.read_upto, backend.position)  # fmt: skip
+        ).between(backfill.read_upto, backfill.upto)  # fmt: skip
         if batch is None:
             return
         self._world.load.fetched(batch.raw_bytes, self._world.now_s)
@@ -238,7 +243,7 @@ class CatchUp:
             del self._running[event.fetch]
             return
         for session, frontend in present:
-            part = None if frontend.sent is None else batch.between(frontend.sent, backend.position)
+            part = None if frontend.sent is None else batch.between(frontend.sent, backfill.upto)
             if part is not None:
                 self._world.deliver(session, part)
                 frontend.sent = part.end
@@ -271,7 +276,7 @@ class CatchUp:
         if backfill is None:
             return
         backend = backfill.backend
-        reached = min(event.upto, backend.position)
+        reached = min(event.upto, backfill.upto)
         self._retry_at_s.pop(backend.id, None)
         self._store(backfill, reached)
         for session, frontend in self._present(backfill):

@@ -41,6 +41,8 @@ class SimulatedCluster:
         self.results: dict[SubscriptionId, list[tuple[Cursor, bytes]]] = {}
         self.held: dict[BrokerId, set[SubscriptionId]] = {}
         self.streams: dict[BrokerId, deque[seen.Event]] = {}
+        self.refuses: set[str] = set()
+        """Kinds that the channel in its present life does not take."""
 
     @property
     def head(self) -> Cursor:
@@ -63,7 +65,7 @@ class SimulatedCluster:
         self.kept_from = self.execution + 1
 
     def replace(self) -> None:
-        """Another life of the channel."""
+        """Another life of the channel. Its subscriptions stay, unless somebody takes them away."""
         self.epoch, self.execution, self.kept_from = self.epoch + 1, 0, 1
         for stream in self.streams.values():
             stream.append(seen.ProgressAnnounced({CHANNEL: self.head}))
@@ -115,7 +117,7 @@ class SimulatedNetwork:
         self.cluster = SimulatedCluster()
         self.brokers: dict[BrokerId, Broker] = {}
         self.orders: dict[BrokerId, deque[Any]] = {}
-        self.granted: dict[BrokerId, seen.BackendGranted | None] = {}
+        self.granted: dict[BrokerId, seen.BackendGranted | seen.BackendRefused | None] = {}
         self.fetches: dict[tuple[BrokerId, int], wanted.Fetch | deque[seen.Event]] = {}
         self.asked_drained: set[tuple[BrokerId, SessionId]] = set()
         self.clients: dict[SubscriberId, Client] = {}
@@ -302,6 +304,9 @@ class SimulatedNetwork:
         held = self.cluster.held.setdefault(broker, set())
         if isinstance(order, wanted.AskBackend):
             identity = subscription(order.parameters["kind"])
+            if order.parameters["kind"] in self.cluster.refuses:
+                self.granted[broker] = seen.BackendRefused(order.key, Code.BAD_PARAMETER, "not in this life")
+                return
             held.add(identity)
             self.granted[broker] = seen.BackendGranted(order.key, order.channel, identity, self.cluster.head)
         elif order.subscription not in self.brokers[broker].world.backends:

@@ -201,6 +201,52 @@ def test_a_backfill_that_the_live_flow_overtakes_leaves_nothing_out() -> None:
     assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0, 1, 2, 3, 4]
 
 
+def recreate(made: SimulatedNetwork, *refused: str) -> None:
+    """The channel is dropped and created again, perhaps with other parameters."""
+    made.cluster.held[A].clear()
+    made.cluster.refuses = set(refused)
+    made.cluster.replace()
+    made.settle()
+    made.tick(30.0)
+    made.settle()
+
+
+def test_a_subscription_that_its_channel_no_longer_takes_is_in_nobodys_way() -> None:
+    made = subscribed("ann")
+    recreate(made, "fire")
+    made.login("bob", "a")
+    made.settle()
+    made.subscribe("bob", "flood")
+    made.settle()
+    made.cluster.execute({"flood": 2})
+    made.settle()
+    assert made.clients[SubscriberId("bob")].numbers[subscription("flood")] == [0, 1]
+    made.login("eve", "a")
+    made.settle()
+    made.subscribe("eve", "fire")
+    made.settle()
+    assert FIRE not in made.clients[SubscriberId("eve")].seen, "nor promised to anybody"
+    recreate(made)
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0], "in another life it takes part again"
+
+
+def test_a_hold_that_the_data_cluster_lost_is_asked_for_anew_and_told_as_a_gap() -> None:
+    made = subscribed("ann")
+    made.cluster.held[A].clear()
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    ann = made.clients[SubscriberId("ann")]
+    assert FIRE not in ann.numbers
+    made.handle(A, seen.HoldsMissing([FIRE, subscription("unheard of")]))
+    made.settle()
+    assert made.cluster.held[A] == {FIRE} and FIRE in ann.excused
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    assert ann.numbers[FIRE] == [1]
+
+
 def test_a_session_that_has_seen_more_than_this_broker_gets_nothing_twice() -> None:
     made = subscribed("ann")
     ann = made.clients[SubscriberId("ann")]

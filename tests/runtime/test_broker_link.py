@@ -224,7 +224,7 @@ def test_a_broker_goes_on_and_starts_without_its_coordinator(tmp_path: Path) -> 
 def test_what_an_earlier_run_held_is_released_once_the_coordinator_has_spoken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_cluster, "TIDY_UP_S", 1.0)
+    monkeypatch.setattr(broker_cluster, "COMPARE_S", 0.5)
 
     async def scenario() -> None:
         coordinator = ScriptedCoordinator()
@@ -238,6 +238,62 @@ def test_what_an_earlier_run_held_is_released_once_the_coordinator_has_spoken(
                 async with broker.session("ann") as ann:
                     identity = (await ann.subscribe())["subscription"]
                     await until(lambda: cluster.held["b1"] == {identity})
+
+    asyncio.run(scenario())
+
+
+def test_a_hold_that_was_released_in_a_brokers_name_is_noticed_and_held_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_cluster, "COMPARE_S", 0.5)
+
+    async def scenario() -> None:
+        async with (
+            EmulatedCluster("Reports") as cluster,
+            running_broker(tmp_path, cluster.url) as broker,
+            broker.session("ann") as ann,
+        ):
+            identity = (await ann.subscribe())["subscription"]
+            await asyncio.sleep(1.2)
+            asked = cluster.requests.count("subscribe")
+            assert asked == 1, "as long as both sides agree nothing happens"
+            cluster.held["b1"].clear()
+            cluster.execute("Reports", {identity: [row(1)]})
+            await until(lambda: cluster.held["b1"] == {identity})
+            gap = await ann.push("gap")
+            assert gap["subscription"] == identity
+            cluster.execute("Reports", {identity: [row(2)]})
+            assert await ann.results(1) == [2]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("unexpected", [KeyError("Tocsin-Cursor"), OSError("the token's file is being replaced")])
+def test_an_unexpected_error_ends_neither_orders_nor_fetches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unexpected: Exception
+) -> None:
+    async def scenario() -> None:
+        async with EmulatedCluster("Reports") as cluster, running_broker(tmp_path, cluster.url) as broker:
+            link = broker.server.cluster
+            failures = []
+
+            def once(name: str) -> None:
+                method = getattr(link, name)
+
+                async def fails(*arguments: object) -> object:
+                    monkeypatch.setattr(link, name, method)
+                    failures.append(name)
+                    raise unexpected
+
+                monkeypatch.setattr(link, name, fails)
+
+            once("_post")
+            once("_pull")
+            async with broker.session("ann") as ann:
+                identity = (await ann.subscribe())["subscription"]
+                cluster.execute("Reports", {identity: [row(1)]})
+                assert await ann.results(1) == [1]
+            assert sorted(failures) == ["_post", "_pull"]
 
     asyncio.run(scenario())
 

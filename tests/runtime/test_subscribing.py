@@ -12,6 +12,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tocsin.cluster.announcements import remember_forgotten
+from tocsin.model.subscription import fingerprint
 from tocsin.runtime.cluster_http import announcement_routes
 
 from .conftest import RunningServer, until
@@ -92,6 +93,31 @@ def test_identical_subscriptions_are_one_held_by_several_brokers(server: Running
     many = {"channel": "ReportsOfKind", "subscriptions": [one["id"], "0" * 32]}
     assert second.post("/v1/subscriptions/delete", json=many).json() == {"released": 1}
     assert server.admin.get(f"/v1/subscriptions/{one['id']}").status_code == 404
+
+
+def test_a_broker_can_tell_that_both_sides_hold_the_same(server: RunningServer) -> None:
+    broker = server.client(server.token_for("broker:agreeing"))
+    ids = [subscribe(broker, f"agreed {number}")["id"] for number in range(3)]
+    assert broker.get("/v1/brokers/agreeing/holds").json() == {"subscriptions": 3, "fingerprint": fingerprint(ids)}
+    broker.delete(f"/v1/subscriptions/{ids[0]}")
+    assert broker.get("/v1/brokers/agreeing/holds").json() == {"subscriptions": 2, "fingerprint": fingerprint(ids[1:])}
+    assert broker.get("/v1/brokers/another/holds").status_code == 403
+    nothing = {"subscriptions": 0, "fingerprint": fingerprint([])}
+    assert server.admin.get("/v1/brokers/another/holds").json() == nothing
+
+
+def test_what_a_listening_broker_holds_is_let_go_by_itself_alone(server: RunningServer) -> None:
+    broker = server.client(server.token_for("broker:alive"))
+    held = subscribe(broker, "needed")
+    wanted = {"channel": "ReportsOfKind", "subscriptions": [held["id"]], "broker": "alive", "unless_listening": True}
+    address = server.url.replace("http", "ws") + "/v1/brokers/alive/announcements"
+    headers = {"Authorization": broker.headers["authorization"]}
+    with connect(address, additional_headers=headers) as socket:
+        socket.recv()
+        refused = server.admin.post("/v1/subscriptions/delete", json=wanted)
+        assert refused.status_code == 409 and "alive" in refused.json()["error"]["message"]
+    let_go = until(lambda: (said := server.admin.post("/v1/subscriptions/delete", json=wanted)).is_success and said)
+    assert let_go.json() == {"released": 1}
 
 
 def test_subscriptions_are_listed_in_pages(server: RunningServer) -> None:

@@ -77,7 +77,7 @@ class Backends:
 
     def want(self, channel: ChannelName, want: Want) -> None:
         key = key_of(channel, want.parameters)
-        if (backend := self._known.get(key)) is not None:
+        if (backend := self._known.get(key)) is not None and backend.held:
             self._attach(want, backend)
             return
         asked = self._asked.get(key)
@@ -102,6 +102,7 @@ class Backends:
             rate = Rate(self._world.limits.rate_window_s)
             backend = Backend(event.subscription, name, start, start, rate=rate)
             self._world.backends[backend.id] = backend
+        backend.held, backend.asked_in = True, None
         if wants or backend.frontends:
             backend.keys.add(event.key)
             self._known[event.key] = backend
@@ -120,7 +121,8 @@ class Backends:
 
     def ask_again(self, backend: Backend) -> None:
         """The data cluster does not know that we hold it: its channel was dropped and may have been created again, or
-        somebody released it in our name."""
+        somebody released it in our name. Until it says yes it is not fetched, nor promised to anybody else."""
+        backend.held = False
         for frontend in backend.frontends.values():
             key = key_of(backend.channel, frontend.parameters)
             if key not in self._asked:

@@ -155,6 +155,13 @@ class CatchUp:
         frontend.gap = frontend.tells_recovery = True
         self._world.send(session, wire.Gap(frontend.backend.id, str(cursor)))
 
+    def doubt(self, backend: Backend) -> None:
+        """Something may be missing before its position: who is still on the way there is not told that it has all."""
+        for session in self._world.sessions.values():
+            frontend = session.behind.get(backend.id)
+            if frontend is not None:
+                frontend.gap = frontend.tells_recovery = True
+
     def position_moved(self, backend: Backend, *, asked: bool) -> None:
         """Those who were ahead of us may be level now. `asked`: with all that the data cluster has at this moment, so
         whoever is still ahead has a cursor into something that no longer is."""
@@ -197,8 +204,10 @@ class CatchUp:
             if backend is None:
                 self._wanted.pop(identity, None)
                 self._preparing.pop(identity, None)
-            elif self._retry_at_s.get(identity, 0.0) <= self._world.now_s and not any(
-                backfill.backend is backend for backfill in self._running.values()
+            elif (
+                backend.held
+                and self._retry_at_s.get(identity, 0.0) <= self._world.now_s
+                and not any(backfill.backend is backend for backfill in self._running.values())
             ):
                 self._start(backend)
 

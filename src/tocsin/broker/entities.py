@@ -41,6 +41,11 @@ class Backend:
     batches: list[Batch] = field(default_factory=list)
     fetch: int | None = None
     """The fetch under way that brings its next results."""
+    held: bool = True
+    """False once the data cluster has said that it does not know it: then it is asked for, and not fetched, so that it
+    is in nobody's way."""
+    asked_in: int | None = None
+    """The life of its channel in which that was asked last; another one may have room for it again."""
     rate: Rate = field(default_factory=Rate)
     """λ_k, in bytes/s."""
 

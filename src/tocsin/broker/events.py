@@ -108,6 +108,13 @@ class AnnouncementsMissed:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldsMissing:
+    """The data cluster does not know that this broker holds these, though it said so once."""
+
+    subscriptions: list[SubscriptionId]
+
+
+@dataclass(frozen=True, slots=True)
 class GapFound:
     fetch: int
     subscription: SubscriptionId
@@ -176,6 +183,6 @@ class StopRequested:
 Event = (
     LoginRequested | RequestReceived | WebhookChosen | SessionBlocked | SessionDrained | SessionLost
     | BackendGranted | BackendRefused | ExecutionAnnounced | ProgressAnnounced | AnnouncementsMissed
-    | GapFound | ResultsFetched | FetchEnded | FetchFailed
+    | HoldsMissing | GapFound | ResultsFetched | FetchEnded | FetchFailed
     | LinkOpened | LinkLost | CoordinatorSaid | Ticked | StopRequested
 )  # fmt: skip

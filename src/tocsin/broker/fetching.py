@@ -19,6 +19,7 @@ from tocsin.broker.events import (
     FetchEnded,
     FetchFailed,
     GapFound,
+    HoldsMissing,
     ProgressAnnounced,
     ResultsFetched,
 )
@@ -69,17 +70,22 @@ class Fetching:
     # -- news ------------------------------------------------------------------------------------------------------
 
     def pull(self, backend: Backend) -> None:
-        self._channel(backend.channel).dirty[backend.id] = None
+        if backend.held:
+            self._channel(backend.channel).dirty[backend.id] = None
 
-    def pull_all(self) -> None:
+    def missed(self) -> None:
+        """Announcements may have passed by."""
         for backend in self._world.backends.values():
-            self.pull(backend)
+            if backend.held:
+                self.pull(backend)
+            else:
+                self._lost(backend)
 
     def announced(self, event: ExecutionAnnounced) -> None:
         end = Cursor(event.epoch, offset_of(event.execution + 1))
         for identity in event.subscriptions:
             backend = self._world.backends.get(identity)
-            if backend is not None and backend.position < end:
+            if backend is not None and backend.held and backend.position < end:
                 channel = self._channel(backend.channel)
                 channel.dirty[identity] = None
                 channel.finished_s = max(channel.finished_s, event.finished_s)
@@ -92,14 +98,24 @@ class Fetching:
             head = heads.get(backend.channel.lower())
             if head is None or head == backend.position:
                 continue
-            if head.epoch != backend.position.epoch:
+            if not backend.held:
+                self._ask_in_another_life(backend, head)
+            elif head.epoch != backend.position.epoch:
                 self.pull(backend)  # another life of the channel: its results are gone, which the fetch will say
             elif head > backend.position and self.settled(backend):
                 backend.position = head
                 self._catch_up.position_moved(backend, asked=False)
 
+    def _ask_in_another_life(self, backend: Backend, head: Cursor) -> None:
+        """It was refused: its channel took other parameters. In a life after that one it may fit again."""
+        if backend.asked_in != head.epoch:
+            self._lost(backend)
+            backend.asked_in = head.epoch
+
     def settled(self, backend: Backend) -> bool:
         """Nothing of it has been announced that is not here."""
+        if not backend.held:
+            return False
         channel = self._channels.get(backend.channel.lower())
         waits = channel is not None and backend.id in channel.dirty
         return not waits and backend.fetch is None and backend.id not in self._world.pulls
@@ -158,15 +174,28 @@ class Fetching:
     def gap_found(self, event: GapFound) -> None:
         """Also the results that everybody was waiting for are gone."""
         backend = self._backend(event.fetch, event.subscription)
-        if backend is None:
-            return
+        if backend is not None:
+            self._go_on_from(backend, event.cursor)
+
+    def _go_on_from(self, backend: Backend, cursor: Cursor) -> None:
+        """What came before is gone, and whoever listened is told."""
         listening = [identity for group in backend.live.values() for identity in group]
-        backend.position = event.cursor
+        backend.position = cursor
         self._world.cache.forget(backend)
         for identity in listening:
             session = self._world.sessions[identity]
-            self._catch_up.told_gap(session, session.subscriber.frontends[backend.id], event.cursor)
+            self._catch_up.told_gap(session, session.subscriber.frontends[backend.id], cursor)
             self._catch_up.step(session)
+
+    def holds_missing(self, event: HoldsMissing) -> None:
+        """The data cluster turns out not to know that we hold these. Nobody can say since when: what was executed since
+        then was not announced to us, and where nobody else held them it was not even computed."""
+        for identity in event.subscriptions:
+            backend = self._world.backends.get(identity)
+            if backend is not None and backend.held:
+                self._lost(backend)
+                self._catch_up.doubt(backend)
+                self._go_on_from(backend, backend.position)
 
     def ended(self, event: FetchEnded) -> None:
         name = self._fetches.pop(event.fetch, None)
@@ -191,9 +220,10 @@ class Fetching:
         channel.fetch, channel.wanted = None, ()
         for backend in held:
             backend.fetch = None
-            channel.dirty[backend.id] = None
             if event.unknown and not let_go:
                 self._lost(backend)
+            else:
+                channel.dirty[backend.id] = None
         if let_go:
             return  # the one it does not know is one we gave back while the fetch was under way: ask for the others
         channel.failures += 1

@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.ids import ChannelName, SubscriptionId
-from tocsin.model.subscription import Value, subscription_id
+from tocsin.model.subscription import Value, fingerprint, subscription_id
 from tocsin.runtime.listening import Server, listen
 
 _encode = msgspec.json.Encoder().encode
@@ -74,6 +74,7 @@ class EmulatedCluster:
                 Route("/v1/subscriptions", self._list, methods=["GET"]),
                 Route("/v1/subscriptions/delete", self._unsubscribe, methods=["POST"]),
                 Route("/v1/results", self._results, methods=["POST"]),
+                Route("/v1/brokers/{broker}/holds", self._holds),
                 WebSocketRoute("/v1/brokers/{broker}/announcements", self._announcements),
             ]
         )
@@ -163,6 +164,10 @@ class EmulatedCluster:
         channel = next(iter(self.channels.values())).name
         held = [{"id": one, "channel": channel} for one in self.held.get(request.query_params["broker"], ())]
         return Response(_encode({"subscriptions": held, "next": None}))
+
+    async def _holds(self, request: Request) -> Response:
+        held = self.held.get(request.path_params["broker"], set())
+        return Response(_encode({"subscriptions": len(held), "fingerprint": fingerprint(held)}))
 
     async def _unsubscribe(self, request: Request) -> Response:
         unwanted = msgspec.json.decode(await request.body())

@@ -123,6 +123,13 @@ class SubscriptionBook:
             places = np.searchsorted(self._settled(), numbers[held])
             return held, [SubscriptionId(key.tobytes().hex()) for key in self._ids[places]]
 
+    def fingerprint(self, broker: BrokerId) -> tuple[int, str]:
+        """How many this broker holds, and all their ids in one: the same for the same set, in any order."""
+        with self._lock:
+            mine = self._brokers.get(broker)
+            places = np.searchsorted(self._settled(), [] if mine is None else mine.array())
+            return len(places), np.bitwise_xor.reduce(self._ids[places], axis=0).tobytes().hex()
+
     def known(self, numbers: Numbers) -> Flags:
         with self._lock:
             return _among(self._settled(), numbers)

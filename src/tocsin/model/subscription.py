@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import reduce
+from operator import xor
 
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.schema import Schema
@@ -155,3 +157,8 @@ def _timestamp(value: object) -> str:
 def _shown(value: object) -> str:
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def fingerprint(subscriptions: Iterable[SubscriptionId]) -> str:
+    """All ids in one: the same for the same set, in any order. Two sides that hold the same can tell without a list."""
+    return f"{reduce(xor, (int(identity, 16) for identity in subscriptions), 0):032x}"

@@ -18,6 +18,7 @@ import msgspec
 from tocsin.broker import events as seen
 from tocsin.broker.effects import AskBackend, CancelFetch, Fetch, ReleaseBackend
 from tocsin.model.ids import ChannelName, SubscriptionId
+from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker_announcements import Announcements
 from tocsin.runtime.broker_patience import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker_process import BrokerProcess
@@ -27,8 +28,11 @@ from tocsin.wire.errors import Code
 
 AT_ONCE = 5_000
 """Subscriptions in one request."""
-TIDY_UP_S = 60.0
-"""How long the coordinator has to have been there before what it did not mention is let go."""
+COMPARE_S = 60.0
+"""How often what is held there is compared with what is held here."""
+SETTLED = 2
+"""Comparisons in a row that found the coordinator there before what it did not mention is let go."""
+_PAGE = 10_000
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 
 
@@ -40,6 +44,11 @@ class _Granted(msgspec.Struct):
 class _Held(msgspec.Struct):
     id: SubscriptionId
     channel: ChannelName
+
+
+class _Holds(msgspec.Struct):
+    subscriptions: int
+    fingerprint: str
 
 
 class _Page(msgspec.Struct):
@@ -62,6 +71,11 @@ class DataClusterLink:
         self._client: httpx.AsyncClient
         self._orders: deque[AskBackend | ReleaseBackend] = deque()
         self._ordered = asyncio.Event()
+        self._compare_at_s = 0.0
+        self._settled = 0
+        self.settled: Callable[[], bool] = lambda: False
+        """Whether somebody who knows has said whom to serve. Until then what an earlier run of this broker held is
+        kept, for whoever it may be."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._log = logger()
@@ -106,19 +120,31 @@ class DataClusterLink:
         """In the order they were given: a subscription that is released and wanted again must end up held."""
         failures = 0
         while True:
-            await self._ordered.wait()
             if not self._orders:
-                self._ordered.clear()
+                await self._idle()
                 continue
             batch = self._next_batch()
             try:
                 await self._place(batch)
                 failures = 0
-            except (httpx.HTTPError, _Unavailable, ValueError, msgspec.DecodeError) as error:
+            except Exception as error:  # whatever it is, nothing could be subscribed any more if this ended
                 self._orders.extendleft(reversed(batch))
                 failures += 1
                 self._log.warning("subscriptions are not taken yet", reason=reason_of(error), in_a_row=failures)
                 await asyncio.sleep(jittered_s(failures))
+
+    async def _idle(self) -> None:
+        """Until there are orders, or it is time to compare: here, where no order can be under way."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._compare_at_s:
+            if self._compare_at_s:
+                await self._compare()
+            self._compare_at_s = now_s + COMPARE_S
+        else:
+            self._ordered.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._compare_at_s):
+                    await self._ordered.wait()
 
     def _next_batch(self) -> list[AskBackend | ReleaseBackend]:
         """Orders of one kind for one channel that follow each other."""
@@ -151,36 +177,55 @@ class DataClusterLink:
         if answer.status_code == 200:
             for ask, granted in zip(asks, _granted.decode(answer.content), strict=True):
                 self._process.happened(seen.BackendGranted(ask.key, ask.channel, granted.id, cursor_of(granted.cursor)))
-        elif len(asks) > 1:
+            return
+        code, message = _error_of(answer)
+        if len(asks) > 1 and code != Code.UNKNOWN_CHANNEL:
             for ask in asks:  # one of them is to blame
                 await self._place([ask])
-        else:
-            code, message = _error_of(answer)
-            self._process.happened(seen.BackendRefused(asks[0].key, code, message))
+            return
+        for ask in asks:
+            self._process.happened(seen.BackendRefused(ask.key, code, message))
 
-    async def tidy_up(self, settled: Callable[[], bool]) -> None:
-        """Release what an earlier run of this broker held and nobody wants now; once, and only when `settled` has been
-        true for a while: until the coordinator has said whom to serve, results are kept for whoever it may be."""
-        waited_s = 0.0
-        while waited_s < TIDY_UP_S:
-            await asyncio.sleep(1.0)
-            waited_s = waited_s + 1.0 if settled() else 0.0
-        with suppress(httpx.HTTPError, _Unavailable, msgspec.DecodeError):
-            for channel, identity in await self._held_there():
-                if identity not in self._process.core.world.backends:
-                    self.release(ReleaseBackend(channel, identity))
+    async def _compare(self) -> None:
+        """What is missing there is asked for anew: somebody released it in our name, or restored an older state.
+        What an earlier run of this broker held and nobody wants now is let go."""
+        backends = self._process.core.world.backends
+        self._settled = self._settled + 1 if self.settled() else 0
+        try:
+            answer = await self._got(f"/v1/brokers/{self._broker}/holds")
+            there = msgspec.json.decode(answer.content, type=_Holds)
+            held = [identity for identity, backend in backends.items() if backend.held]
+            if (there.subscriptions, there.fingerprint) == (len(held), fingerprint(held)):
+                return
+            listed = {identity: channel for channel, identity in await self._held_there()}
+        except (httpx.HTTPError, OSError, _Unavailable, ValueError, msgspec.DecodeError) as error:
+            self._log.warning("what is held cannot be compared", reason=reason_of(error))
+            return
+        if self._orders:
+            return  # it changed meanwhile
+        missing = [identity for identity, backend in backends.items() if backend.held and identity not in listed]
+        if missing:
+            self._log.warning("the data cluster lost what is held here; asking again", subscriptions=len(missing))
+            self._process.happened(seen.HoldsMissing(missing))
+        if self._settled >= SETTLED:
+            for identity in listed.keys() - backends.keys():
+                self.release(ReleaseBackend(listed[identity], identity))
 
     async def _held_there(self) -> list[tuple[ChannelName, SubscriptionId]]:
         found: list[tuple[ChannelName, SubscriptionId]] = []
         after: int | None = 0
         while after is not None:
-            answer = await self._client.get("/v1/subscriptions", params={"broker": self._broker, "after": after})
-            if answer.status_code != 200:
-                raise _Unavailable(str(answer.status_code))
+            answer = await self._got("/v1/subscriptions", broker=self._broker, after=after, limit=_PAGE)
             page = msgspec.json.decode(answer.content, type=_Page)
             found += [(one.channel, one.id) for one in page.subscriptions]
             after = page.next
         return found
+
+    async def _got(self, path: str, **parameters: str | int) -> httpx.Response:
+        answer = await self._client.get(path, params=parameters)
+        if answer.status_code != 200:
+            raise _Unavailable(f"{answer.status_code} {_error_of(answer)[1]}")
+        return answer
 
     async def _post(self, path: str, body: object) -> httpx.Response:
         """Raises when it is worth trying again; a refusal is an answer."""
@@ -204,7 +249,7 @@ class DataClusterLink:
     async def _fetch(self, effect: Fetch) -> None:
         try:
             await self._pull(effect)
-        except (httpx.HTTPError, httpx.StreamError, _Unavailable, ValueError, msgspec.DecodeError) as error:
+        except Exception as error:  # whatever it is, a fetch that never ends would be the channel's last
             code = error.code if isinstance(error, _Unavailable) else str(Code.NOT_READY)
             self._log.warning("results could not be pulled", channel=effect.channel, reason=reason_of(error))
             self._process.happened(seen.FetchFailed(effect.fetch, code))

@@ -99,7 +99,7 @@ class BrokerServer:
         self.cluster.start()
         if self.coordinator is not None:
             self.coordinator.start()
-            self.cluster.in_background(self.cluster.tidy_up(lambda: self.process.core.linked))
+            self.cluster.settled = lambda: self.process.core.linked
 
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         logger().info("stopping")

@@ -101,6 +101,7 @@ async def tell(api: Api, broker: BrokerId, after: int | None) -> AsyncIterator[T
             loop.call_soon_threadsafe(woken.set)
 
     stop_listening = heard.listen(listener)
+    api.listening[broker] += 1
     try:
         with api.process.calling_on_stop(woken.set):
             told = at = heard.sequence if after is None else after
@@ -118,7 +119,7 @@ async def tell(api: Api, broker: BrokerId, after: int | None) -> AsyncIterator[T
                 before, at = at, news.sequence
                 if at > before:
                     continue  # there may be another page
-                moved = _moved(cluster, at, heads)
+                moved = await asyncio.to_thread(_moved, cluster, at, heads)  # the engine may be busy for a while
                 if told != at or moved:
                     told = at
                     yield "progress", {"sequence": at, "channels": moved}, at
@@ -129,6 +130,7 @@ async def tell(api: Api, broker: BrokerId, after: int | None) -> AsyncIterator[T
                     yield "heartbeat", {"sequence": at, "channels": {}}, at
     finally:
         stop_listening()
+        api.listening[broker] -= 1
 
 
 def _moved(cluster: DataCluster, at: int, known: dict[ChannelName, Cursor]) -> dict[ChannelName, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -36,6 +37,8 @@ class Api:
         self.bodies_bytes = 0
         self.taps = 0
         """Open at the moment."""
+        self.listening: Counter[BrokerId] = Counter()
+        """Streams of announcements that brokers have open."""
         self._commits: dict[str, GroupCommit] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -32,6 +32,8 @@ class Unwanted(msgspec.Struct):
     channel: str
     subscriptions: list[str]
     broker: str | None = None
+    unless_listening: bool = False
+    """Said by who believes that the broker is no more: refused while it listens to announcements."""
 
 
 @router.post("/v1/subscriptions", openapi_extra=described(Wanted), response_class=Response)
@@ -99,10 +101,20 @@ async def unsubscribe_many(request: Request) -> Response:
     """Let go of many at once; those the broker does not hold are not counted."""
     unwanted = await read_json(request, Unwanted)
     api, holder = require_broker(request, unwanted.broker)
+    if unwanted.unless_listening and api.listening[holder]:
+        raise TocsinError(Code.IN_USE, f"{holder} listens to its announcements: it is alive and needs what it holds")
     _check_number(len(unwanted.subscriptions))
     ids = [known_id(identity) for identity in unwanted.subscriptions]
     released = await asyncio.to_thread(api.cluster.unsubscribe, unwanted.channel, ids, holder)
     return answer({"released": released})
+
+
+@router.get("/v1/brokers/{broker}/holds", response_class=Response)
+def holds(request: Request, broker: str) -> Response:
+    """How many subscriptions a broker holds, and a fingerprint of which: for it to see that both sides agree."""
+    api, holder = require_broker(request, broker)
+    count, fingerprint = api.cluster.book.fingerprint(holder)
+    return answer({"subscriptions": count, "fingerprint": fingerprint})
 
 
 def known_id(text: str) -> SubscriptionId:

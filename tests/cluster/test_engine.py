@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,11 @@ import pytest
 
 from tests.conftest import Clock, ClusterAt, publish, results_of
 from tocsin.cluster import engine
+from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.feed.gateway import RecordForm
+from tocsin.cluster.feed.gateway import FeedGateway, RecordForm
 from tocsin.cluster.spark.execution import execute
+from tocsin.cluster.spark.ingestion import start_gateway
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 from tocsin.cluster.store import smalltables
@@ -462,6 +467,12 @@ def test_a_feed_from_files_enters_once_and_shares_keys_with_the_gateway(
     again.feeds()[0].query.catch_up()
     again.execute("OfKind")
     assert sorted(ids(results_of(again, "OfKind")[("fire",)])) == ["a", "b", "c", "d"]
+    again.drop_feed("Drop")
+    without = cluster_at()
+    publish(without, "Reports", [report("d"), report("e")])
+    without.execute("OfKind")
+    found = sorted(ids(results_of(without, "OfKind")[("fire",)]))
+    assert found == ["a", "b", "c", "d", "e"], "keys that came by a feed are known when it is gone"
 
 
 def test_what_is_in_use_cannot_be_dropped_and_a_dropped_channel_starts_anew(cluster: DataCluster) -> None:
@@ -475,6 +486,87 @@ def test_what_is_in_use_cannot_be_dropped_and_a_dropped_channel_starts_anew(clus
     (after,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     assert after.id == before.id and after.cursor.epoch > before.cursor.epoch
     assert len(cluster.book) == 1
+
+
+DROPPED = "CREATE STREAM DATASET Dropped (id STRING) KEY (id);"
+
+
+def test_a_dataset_whose_drop_failed_goes_on_and_one_that_was_dropped_half_way_is_gone(
+    cluster: DataCluster, cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(cluster, DROPPED)
+    publish(cluster, "Dropped", [{"id": "a"}])
+
+    def broken(*_: Any) -> None:
+        raise OSError("the catalog is away")
+
+    monkeypatch.setattr(cluster.catalog, "drop_dataset", broken)
+    with pytest.raises(OSError, match="away"):
+        cluster.drop_dataset("Dropped")
+    monkeypatch.undo()
+    publish(cluster, "Dropped", [{"id": "a"}, {"id": "b"}])
+    assert cluster.dataset("Dropped").writer.version == 2
+    monkeypatch.setattr(FeedGateway, "close", broken)  # as if the process ended there
+    with pytest.raises(OSError, match="away"):
+        cluster.drop_dataset("Dropped")
+    monkeypatch.undo()
+    again = cluster_at()
+    with pytest.raises(TocsinError, match="no dataset Dropped"):
+        again.dataset("Dropped")
+    declare(again, DROPPED)
+    publish(again, "Dropped", [{"id": "a"}])
+    assert again.dataset("Dropped").writer.version == 1
+
+
+def test_a_dataset_dropped_while_its_ingestion_starts_leaves_no_query_behind(
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(cluster, DROPPED)
+    begun = threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        begun.set()
+        time.sleep(0.3)
+        return start_gateway(*arguments)
+
+    monkeypatch.setattr(engine, "start_gateway", slowly)
+    with ThreadPoolExecutor(1) as beside:
+        starting = beside.submit(cluster.start_ingestion, "Dropped")
+        assert begun.wait(10)
+        cluster.drop_dataset("Dropped")
+        starting.result()
+    assert "gateway-Dropped" not in [query.name for query in cluster.spark.streams.active]
+
+
+def test_an_execution_that_is_stored_and_not_yet_announced_is_announced_once(
+    cluster: DataCluster, cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("OfKind")
+    again = cluster_at()
+    tell, told = again.announcements.publish, []
+    monkeypatch.setattr(again.announcements, "publish", lambda *news: told.append(news))
+    publish(again, "Reports", [report("b")])
+    again.execute("OfKind")
+    before = again.announcements.since(NORTH, 0)
+    assert [news.sequence for news in before.announcements] == [1] and before.sequence == 1
+    tell(*told[0])
+    after = again.announcements.since(NORTH, before.sequence)
+    assert [news.sequence for news in after.announcements] == [2] and not after.gap
+
+
+def test_merging_never_takes_a_file_of_another_dataset_for_its_own(cluster: DataCluster) -> None:
+    declare(cluster, DROPPED)
+    publish(cluster, "Dropped", [{"id": "a"}])
+    owner = dataset_owner("Dropped")
+    merged = cluster.catalog.files(owner)
+    cluster.drop_dataset("Dropped")
+    publish(cluster, "Reports", [report("a")])  # given the number that has become free
+    [file] = cluster.catalog.files(dataset_owner("Reports"))
+    assert file.id == merged[0].id
+    assert not cluster.catalog.replace_files(owner, merged, [], cluster.now_s())
+    assert cluster.catalog.files(dataset_owner("Reports")) == [file]
 
 
 def test_a_root_is_open_in_one_process_at_a_time(cluster: DataCluster) -> None:

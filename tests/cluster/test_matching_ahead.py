@@ -6,16 +6,18 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.cluster.test_engine import declare, ids
 from tests.conftest import ClusterAt, results_of
-from tocsin.cluster import arrivals
+from tocsin.cluster import arrivals, engine
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.spark import ingestion
+from tocsin.cluster.spark.execution import execute
 from tocsin.cluster.spark.writing import write_records_here
 from tocsin.model.ids import BrokerId
 from tocsin.wire.errors import TocsinError
@@ -122,6 +124,43 @@ def test_what_came_of_records_that_could_not_be_stored_is_thrown_away_and_they_c
     cluster.catch_up("Reports")
     cluster.execute("OfKind")
     assert matched(cluster) == ["a", "b", "c"]
+
+
+def test_a_version_whose_number_was_given_again_is_not_taken_for_the_one_that_was_matched(
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storing fails and succeeds at the second try, with more records, before the execution looks."""
+    writer = cluster.dataset("Reports").writer
+    may_fail, stored_again = threading.Event(), threading.Event()
+
+    def broken(*arguments: Any) -> Any:
+        assert may_fail.wait(60)
+        raise OSError("no space left on device")
+
+    def slowly(*arguments: Any) -> Any:
+        written = execute(*arguments)
+        may_fail.set()
+        assert stored_again.wait(60)
+        return written
+
+    monkeypatch.setattr(ingestion, "write_records_here", broken)
+    monkeypatch.setattr(engine, "execute", slowly)
+    accept(cluster, "a")
+    until(lambda: writer.visible == 1, "the batch never came")
+    with ThreadPoolExecutor(1) as beside:
+        executing = beside.submit(cluster.execute, "OfKind")
+        assert may_fail.wait(60)
+        until(lambda: writer.trouble() is not None, "it did not fail")
+        monkeypatch.undo()
+        accept(cluster, "b")
+        cluster.restart_ingestion("Reports")
+        cluster.catch_up("Reports")
+        assert writer.version >= 1
+        stored_again.set()
+        with pytest.raises(TocsinError, match="could not be stored yet"):
+            executing.result()
+    cluster.execute("OfKind")
+    assert matched(cluster) == ["a", "b"]
 
 
 def test_a_restart_goes_on_where_the_catalog_stands_whatever_spark_had_noted(

@@ -46,6 +46,22 @@ def test_a_query_that_lives_is_left_alone() -> None:
     assert engine.restarts == 0 and watch.reasons() == []
 
 
+def test_a_failure_to_start_that_is_noted_while_it_looks_is_kept() -> None:
+    engine = Engine()
+    watch = watching(engine)
+
+    def fails(_: str) -> None:
+        raise OSError("no memory")
+
+    def failure() -> None:
+        engine.start_ingestion = fails  # type: ignore[attr-defined]
+        watch.start("E")
+
+    engine._live.query.failure = failure
+    watch.look()
+    assert watch.reasons() == ["ingestion of E: no memory"]
+
+
 def test_a_dead_query_is_restarted_after_a_pause_and_counts_as_down_until_it_has_lived_a_while() -> None:
     engine = Engine()
     engine.failure, engine.recovers = "the disk is gone", True

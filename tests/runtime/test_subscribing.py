@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from websockets.sync.client import connect
 
-from tocsin.cluster.announcements import remember_forgotten
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.cluster_http import announcement_routes
 
@@ -211,10 +210,7 @@ def test_a_cursor_into_what_retention_took_is_told_as_a_gap(server: RunningServe
     cluster = server.server.process.cluster
     epoch = cluster.channel("ReportsOfKind").epoch
     assert pull(server.admin, held)[0].get("gap") is None
-    forgotten = cluster.catalog.expire_executions(
-        cluster.channel("ReportsOfKind").prepared.channel.name, cluster.now_s()
-    )
-    remember_forgotten(cluster.catalog, forgotten)
+    cluster.catalog.expire_executions(cluster.channel("ReportsOfKind").prepared.channel.name, cluster.now_s())
     [gap, *_] = pull(server.admin, held)
     assert gap["gap"] is True and gap["cursor"].startswith(f"{epoch}-")
     with server.admin.stream("GET", "/v1/brokers/late/announcements?after=0") as stream:

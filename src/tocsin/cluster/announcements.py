@@ -98,8 +98,8 @@ class Announcements:
             upto = self.sequence
         if upto <= after:
             return News([], upto)
-        gap = int(self._catalog.fact(EXPIRED_SEQUENCE) or 0) > after
-        executions = recent[:PAGE] if complete else self._looked_up(after)
+        gap = self._catalog.forgotten_sequence() > after
+        executions = recent[:PAGE] if complete else self._looked_up(after, upto)
         announcements = []
         for execution, summary in executions:
             mine = self._mine(broker, summary)
@@ -112,8 +112,9 @@ class Announcements:
                 )  # fmt: skip
         return News(announcements, executions[-1][0].sequence if executions else upto, gap)
 
-    def _looked_up(self, after: int) -> list[tuple[StoredExecution, pa.Table]]:
-        executions = self._catalog.executions(after, limit=PAGE)
+    def _looked_up(self, after: int, upto: int) -> list[tuple[StoredExecution, pa.Table]]:
+        # One may have been committed that is about to be published: it is told then.
+        executions = [one for one in self._catalog.executions(after, limit=PAGE) if one.sequence <= upto]
         by_channel: dict[tuple[ChannelName, int], list[int]] = {}
         for execution in executions:
             by_channel.setdefault((execution.channel, execution.epoch), []).append(execution.execution)
@@ -133,14 +134,3 @@ class Announcements:
         results = summary["results"].to_numpy()[held].tolist()
         sizes = summary["bytes"].to_numpy()[held].tolist()
         return [SubscriptionNews(*news) for news in zip(ids, results, sizes, strict=True)]
-
-
-EXPIRED_SEQUENCE = "expired_sequence"
-"""The fact that remembers up to which sequence executions have been forgotten."""
-
-
-def remember_forgotten(catalog: Catalog, sequence: int) -> None:
-    """A broker that never heard of an execution forgotten now is told that there is a gap."""
-    known = int(catalog.fact(EXPIRED_SEQUENCE) or 0)
-    if sequence > known:
-        catalog.set_fact(EXPIRED_SEQUENCE, str(sequence))

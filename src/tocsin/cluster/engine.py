@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tocsin.cluster.announcements import Announcements, remember_forgotten
+from tocsin.cluster.announcements import Announcements
 from tocsin.cluster.arrivals import Arrivals
 from tocsin.cluster.book import SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredExecution
@@ -153,7 +153,7 @@ class DataCluster:
         """Begin to move what the gateway accepted into the dataset; an idle dataset runs no query."""
         live = self.dataset(name)
         with live.starting:
-            if live.gateway is not None and live.query is None and not self._closed:
+            if live.gateway is not None and live.query is None and not (self._closed or live.dropping):
                 scratch = self._state / "scratch" / f"gateway-{live.dataset.name}-{live.generation}"
                 live.query = start_gateway(self.spark, live.writer, live.gateway.log_directory, scratch)
 
@@ -194,8 +194,9 @@ class DataCluster:
         live = self.dataset(dataset.name)
         live.dataset = live.writer.dataset = dataset
         files = live.writer.replace_all(read_static(self.spark, path, format, dataset.schema))
+        # In this order: who sees the new version finds its files.
+        self.catalog.replace_static(dataset, live.writer.version + 1, files, self.now_s())
         live.writer.version += 1
-        self.catalog.replace_static(dataset, live.writer.version, files, self.now_s())
 
     def drop_dataset(self, name: str) -> None:
         live = self.dataset(name)
@@ -203,15 +204,24 @@ class DataCluster:
         users += [feed.feed.name for feed in self._feeds.values() if feed.feed.dataset.lower() == name.lower()]
         if users:
             raise TocsinError(Code.IN_USE, f"{live.dataset.name} is used by {', '.join(users)}; drop those first")
+        with live.starting:  # one that is just being started is seen here and stopped
+            live.dropping = True
+            if live.query is not None:
+                live.query.stop()
+                live.query = None
+        try:
+            live.writer.begin()  # what was being stored is, or is not
+            # Before anything is deleted: a data cluster that dies in between must be able to start.
+            self.catalog.drop_dataset(live.dataset.name, self.now_s())
+        except BaseException:
+            live.dropping = False
+            raise
         with self.guard:
             del self._datasets[name.lower()]
-        if live.query is not None:
-            live.query.stop()
         live.writer.close()
         if live.gateway is not None:
             live.gateway.close()
             shutil.rmtree(self._feed_folder(live.dataset, live.generation), ignore_errors=True)
-        self.catalog.drop_dataset(live.dataset.name, self.now_s())
 
     def _add_dataset(self, dataset: Dataset, generation: int, version: int, position: int) -> None:
         def committed(_version: int, upto: int | None) -> None:
@@ -236,6 +246,7 @@ class DataCluster:
             arriving=lambda: self._arrivals.tell(dataset.name, ahead=True),
             let_match=lambda version: self._arrivals.let_match(dataset.name, version),
         )
+        writer.has_feeds = self.catalog.fact(_fed(dataset.name, generation)) is not None
         self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)
 
     def _feed_folder(self, dataset: Dataset, generation: int) -> Path:
@@ -250,6 +261,8 @@ class DataCluster:
             raise TocsinError(Code.NOT_A_FEED_TARGET, f"{feed.dataset} is STATIC: no feed can fill it")
         with self.guard:
             generation = self._next_generation()
+            # Also when the feed is gone again: the gateway does not know the keys that came by it.
+            self.catalog.set_fact(_fed(live.dataset.name, live.generation), "yes")
             self.catalog.create_feed(feed, generation)
             try:
                 self._start_feed(feed, generation)
@@ -263,12 +276,13 @@ class DataCluster:
 
     def restart_feed(self, name: str) -> None:
         """Start a feed anew whose query stopped by itself; its checkpoint says where it stood."""
+        live = self._feeds.get(name.lower())
+        if live is None or live.query.failure() is None:
+            return
+        live.query.stop()  # not under the guard: a batch under way would wait for it
         with self.guard:
-            live = self._feeds.get(name.lower())
-            if live is None:
-                return
-            live.query.stop()
-            self._start_feed(live.feed, live.generation)
+            if self._feeds.get(name.lower()) is live:
+                self._start_feed(live.feed, live.generation)
 
     def drop_feed(self, name: str) -> None:
         with self.guard:
@@ -339,14 +353,17 @@ class DataCluster:
     def drop_channel(self, name: str) -> None:
         live = self.channel(name)
         with live.running, self.guard:
-            del self._channels[name.lower()]
             channel = live.prepared.channel.name
             numbers = [number for number, _, _ in self.catalog.subscriptions.of_channel(channel)]
+            self.catalog.drop_channel(channel, live.epoch, self.now_s())
+            del self._channels[name.lower()]
             self.book.remove(numbers)
             self.rates.forget(np.array(numbers, np.int64))
-            live.subscribers.release()
-            self.catalog.discard_paths(live.subscribers.dropped_paths, self.now_s())
-            self.catalog.drop_channel(channel, live.epoch, self.now_s())
+            self._discard_base(live)
+
+    def _discard_base(self, live: LiveChannel) -> None:
+        live.subscribers.release()
+        self.catalog.discard_paths(live.subscribers.dropped_paths, self.now_s())
 
     def replace_channel(self, channel: Channel, prepared: PreparedChannel) -> None:
         """Another query, period or retention for a channel whose parameters stay: its subscriptions stay as well.
@@ -363,15 +380,12 @@ class DataCluster:
                 for dataset in (self.dataset(name) for name in prepared.query.new_datasets)
             }
             epoch = self._next_generation()
-            forgotten = self.catalog.replace_channel(channel, live.epoch, epoch, at, self.now_s())
-            if forgotten:
-                remember_forgotten(self.catalog, forgotten)
-            live.subscribers.release()
-            self.catalog.discard_paths(live.subscribers.dropped_paths, self.now_s())
-            replaced = self._add_channel(prepared, epoch, 0, at)
-            replaced.subscribers.add(
+            subscriptions = [
                 (number, parameters) for number, _, parameters in self.catalog.subscriptions.of_channel(channel.name)
-            )
+            ]
+            self.catalog.replace_channel(channel, live.epoch, epoch, at, self.now_s())
+            self._add_channel(prepared, epoch, 0, at).subscribers.add(subscriptions)
+            self._discard_base(live)
 
     def _add_channel(
         self, prepared: PreparedChannel, epoch: int, execution: int, positions: dict[DatasetName, int]
@@ -399,6 +413,7 @@ class DataCluster:
                 return None  # dropped or replaced while this execution waited its turn
             started_s = self.now_s()
             with self.guard:
+                marks = {name: self.dataset(name).writer.mark() for name in live.positions}
                 intervals = {
                     name: (after, upto(live, self.dataset(name), after)) for name, after in live.positions.items()
                 }
@@ -419,7 +434,7 @@ class DataCluster:
             live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
             live.last_results = sum(file.rows for file in written.files)
             for dataset, (_, newest) in intervals.items():
-                if not self.dataset(dataset).writer.wait_stored(newest):
+                if not self.dataset(dataset).writer.wait_stored(newest, marks[dataset]):
                     raise TocsinError(Code.NOT_READY, f"{channel}: new records of {dataset} could not be stored yet")
             if live.subscribers.dropped_paths:
                 self.catalog.discard_paths(live.subscribers.dropped_paths, finished_s)
@@ -503,3 +518,8 @@ class DataCluster:
                 self.rates.forget(np.array(gone, np.int64))
                 live.subscribers.remove(gone)
             return len(released)
+
+
+def _fed(dataset: str, generation: int) -> str:
+    """The fact that a dataset has had another way in than its gateway."""
+    return f"fed {dataset} {generation}"

@@ -23,6 +23,8 @@ class LiveDataset:
     query: Ingestion | None = None
     """Moves what the gateway accepted into the dataset; started with the first record."""
     starting: threading.Lock = field(default_factory=threading.Lock)
+    dropping: bool = False
+    """No query may begin any more."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from tocsin.cluster.announcements import remember_forgotten
 from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
@@ -88,9 +87,7 @@ def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
     channel = live.prepared.channel
     now_s = cluster.now_s()
     before_s = now_s - channel.retain_s
-    forgotten = cluster.catalog.expire_executions(channel.name, before_s)
-    if forgotten:
-        remember_forgotten(cluster.catalog, forgotten)
+    cluster.catalog.expire_executions(channel.name, before_s)
     return cluster.catalog.expire_files(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
 
 

@@ -45,12 +45,12 @@ class IngestionWatch:
             self._note(name, str(error).partition("\n")[0], self._clock_s())
 
     def look(self) -> None:
-        seen = set()
+        before, seen = set(self._down), set()
         for name, failure, restart in self._queries():
             seen.add(name)
             self._judge(name, failure(), restart)
-        for name in self._down.keys() - seen:
-            del self._down[name]
+        for name in before - seen:  # dropped; not one that `start` noted while this looked
+            self._down.pop(name, None)
 
     def _queries(self) -> Iterator[tuple[str, Callable[[], str | None], Callable[[], None]]]:
         for live in self._cluster.datasets():

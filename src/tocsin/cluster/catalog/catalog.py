@@ -43,6 +43,8 @@ from tocsin.model.entities import Channel, Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
 from tocsin.wire.errors import Code, TocsinError
 
+_FORGOTTEN = "expired_sequence"
+
 
 def dataset_owner(name: str) -> str:
     return f"dataset:{name}"
@@ -71,8 +73,7 @@ class Catalog:
 
     def set_fact(self, name: str, value: str) -> None:
         with self._database.write() as connection:
-            connection.execute(sa.delete(facts).where(facts.c.name == name))
-            connection.execute(sa.insert(facts).values(name=name, value=value))
+            _set_fact(connection, name, value)
 
     def add_token(self, digest: str, name: str, scopes: Sequence[str], expires_s: float | None) -> None:
         with self._database.write() as connection:
@@ -152,11 +153,8 @@ class Catalog:
 
     def replace_channel(
         self, channel: Channel, old_epoch: int, epoch: int, at: Mapping[DatasetName, int], at_s: float
-    ) -> int:
-        """Another definition in the same place: its subscriptions stay, its results and positions are the old one's.
-
-        Returns the highest sequence among the executions forgotten with it, 0 if there were none.
-        """
+    ) -> None:
+        """Another definition in the same place: its subscriptions stay, its results and positions are the old one's."""
         with self._database.write() as connection:
             name = channel.name
             connection.execute(
@@ -170,11 +168,8 @@ class Catalog:
                 positions,
                 [{"channel": name, "dataset": dataset, "version": version} for dataset, version in at.items()],
             )
-            own = executions.c.channel == name
-            highest: int = connection.scalar(sa.select(sa.func.max(executions.c.sequence)).where(own)) or 0
-            connection.execute(sa.delete(executions).where(own))
+            _forget_executions(connection, executions.c.channel == name)
             _discard(connection, files.c.owner == results_owner(name, old_epoch), at_s)
-            return highest
 
     def drop_channel(self, name: ChannelName, epoch: int, at_s: float) -> None:
         with self._database.write() as connection:
@@ -286,11 +281,12 @@ class Catalog:
     def replace_files(self, owner: str, old: Sequence[StoredFile], new: Sequence[NewFile], at_s: float) -> bool:
         """Swap files for their compacted form, unless one of them was dropped meanwhile."""
         with self._database.write() as connection:
-            ids = [file.id for file in old]
-            here = connection.scalar(sa.select(sa.func.count()).select_from(files).where(files.c.id.in_(ids)))
-            if here != len(ids):
+            # By owner and path: a number is given again once the highest one is free, and to whomever.
+            same = (files.c.owner == owner) & files.c.path.in_([file.path for file in old])
+            here = connection.scalar(sa.select(sa.func.count()).select_from(files).where(same))
+            if here != len(old):
                 return False
-            _discard(connection, files.c.id.in_(ids), at_s)
+            _discard(connection, same, at_s)
             newest_s = max(file.at_s for file in old)
             generation = max(file.generation for file in old) + 1
             _insert_files(connection, owner, new, newest_s, generation)
@@ -302,14 +298,14 @@ class Catalog:
             old = (files.c.owner == owner) & (files.c.at_s < before_s) & (files.c.last <= upto)
             return _discard(connection, old, at_s)
 
-    def expire_executions(self, channel: ChannelName, before_s: float) -> int:
-        """Forget old executions; returns the highest sequence among them, 0 if there were none."""
+    def expire_executions(self, channel: ChannelName, before_s: float) -> None:
         with self._database.write() as connection:
             old = (executions.c.channel == channel) & (executions.c.finished_s < before_s)
-            highest: int = connection.scalar(sa.select(sa.func.max(executions.c.sequence)).where(old)) or 0
-            if highest:
-                connection.execute(sa.delete(executions).where(old))
-            return highest
+            _forget_executions(connection, old)
+
+    def forgotten_sequence(self) -> int:
+        """Executions up to here may have been forgotten: who had not heard of them by then never will."""
+        return int(self.fact(_FORGOTTEN) or 0)
 
     def discard_paths(self, paths: Iterable[str], at_s: float) -> None:
         with self._database.write() as connection:
@@ -421,6 +417,21 @@ def _insert_files(
             for file in new_files
         ],
     )
+
+
+def _set_fact(connection: Connection, name: str, value: str) -> None:
+    connection.execute(sa.delete(facts).where(facts.c.name == name))
+    connection.execute(sa.insert(facts).values(name=name, value=value))
+
+
+def _forget_executions(connection: Connection, condition: sa.ColumnElement[bool]) -> None:
+    """And remember that they were there: both or neither."""
+    highest: int = connection.scalar(sa.select(sa.func.max(executions.c.sequence)).where(condition)) or 0
+    if highest:
+        connection.execute(sa.delete(executions).where(condition))
+        known = connection.scalar(sa.select(facts.c.value).where(facts.c.name == _FORGOTTEN))
+        if highest > int(known or 0):
+            _set_fact(connection, _FORGOTTEN, str(highest))
 
 
 def _discard(connection: Connection, condition: sa.ColumnElement[bool], at_s: float) -> int:

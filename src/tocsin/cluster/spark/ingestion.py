@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -48,6 +49,15 @@ FORMATS_WITH_SCHEMA = frozenset({"csv", "json", "parquet", "orc", "avro"})
 """File formats read with the dataset's own columns; other sources bring theirs."""
 _starting = threading.Lock()
 """A query takes the session's settings with it when it starts, and keeps them."""
+
+
+class Mark(NamedTuple):
+    """A moment in a writer's life."""
+
+    version: int
+    """Committed by then."""
+    forgotten: int
+    """Versions that had been visible and could not be stored."""
 
 
 class DatasetWriter:
@@ -86,6 +96,7 @@ class DatasetWriter:
         self._recent: OrderedDict[int, pa.Table] = OrderedDict()
         self._remembering = threading.Condition()  # an execution must not wait for a micro-batch under way
         self._visible = version
+        self._forgotten = 0
         self.version = version
         self.position = position
         self.has_feeds = False
@@ -118,7 +129,8 @@ class DatasetWriter:
                 self._commit(written.files, position=written.position)
 
     def begin(self) -> None:
-        """A query starts, from `position` on: what became of the one before is no longer of interest."""
+        """A query starts, from `position` on: what became of the last batch of the one before is no longer of interest,
+        once it is decided."""
         storing, self._storing = self._storing, None
         if storing is not None:
             storing.exception()
@@ -168,6 +180,7 @@ class DatasetWriter:
         with self._remembering:
             self._recent.pop(version, None)
             self._visible = self.version
+            self._forgotten += 1
             self._remembering.notify_all()
 
     @property
@@ -175,11 +188,19 @@ class DatasetWriter:
         """The last version whose records are known, committed or about to be."""
         return max(self.version, self._visible)
 
-    def wait_stored(self, version: int, timeout_s: float = 120.0) -> bool:
-        """Whether a version that was visible is in the dataset now."""
+    def mark(self) -> Mark:
+        """To be taken before what is visible is looked at."""
         with self._remembering:
-            self._remembering.wait_for(lambda: self.version >= version or self._visible < version, timeout_s)
-            return self.version >= version
+            return Mark(self.version, self._forgotten)
+
+    def wait_stored(self, version: int, mark: Mark, timeout_s: float = 120.0) -> bool:
+        """Whether a version that was visible after `mark` is in the dataset now: that one, and not another that was
+        given its number after it had failed."""
+        if version <= mark.version:
+            return True
+        with self._remembering:
+            self._remembering.wait_for(lambda: self.version >= version or self._forgotten != mark.forgotten, timeout_s)
+            return self.version >= version and self._forgotten == mark.forgotten
 
     def recent(self, after: int, upto: int) -> pa.Table | None:
         """The records of versions (after, upto], if all of them came in small batches and are still in memory."""

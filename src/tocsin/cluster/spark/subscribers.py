@@ -121,10 +121,11 @@ class SubscriptionFrames:
         path = f"{self._folder}/{uuid.uuid4().hex}.parquet"
         with self._storage.create(path) as file:
             pq.write_table(table, file, row_group_size=max(1, -(-table.num_rows // 8)))
-        self.release()
         schema = ", ".join([f"{SUBSCRIPTION} BIGINT", *(f"`{name}` STRING" for name in self._schema.names)])
         raw = read_parquet(session, self._storage, schema, [path])
-        self._base = raw.selectExpr(SUBSCRIPTION, *self._casts()).cache()
+        base = raw.selectExpr(SUBSCRIPTION, *self._casts()).cache()
+        self.release()  # not before there is another one to use
+        self._base = base
         self.base_path, self._base_rows = path, table.num_rows
         self._added, self._removed = {}, set()
 

@@ -73,6 +73,8 @@ class DataClusterLink:
         self._ordered = asyncio.Event()
         self._compare_at_s = 0.0
         self._settled = 0
+        self._found: tuple[_Holds, _Holds, bool] | None = None
+        """The last difference that was looked into. What an earlier run held may stay for long: it is listed once."""
         self.settled: Callable[[], bool] = lambda: False
         """Whether somebody who knows has said whom to serve. Until then what an earlier run of this broker held is
         kept, for whoever it may be."""
@@ -195,7 +197,9 @@ class DataClusterLink:
             answer = await self._got(f"/v1/brokers/{self._broker}/holds")
             there = msgspec.json.decode(answer.content, type=_Holds)
             held = [identity for identity, backend in backends.items() if backend.held]
-            if (there.subscriptions, there.fingerprint) == (len(held), fingerprint(held)):
+            here = _Holds(len(held), fingerprint(held))
+            found = (there, here, self._settled >= SETTLED)
+            if there == here or found == self._found:
                 return
             listed = {identity: channel for channel, identity in await self._held_there()}
         except (httpx.HTTPError, OSError, _Unavailable, ValueError, msgspec.DecodeError) as error:
@@ -203,6 +207,7 @@ class DataClusterLink:
             return
         if self._orders:
             return  # it changed meanwhile
+        self._found = found
         missing = [identity for identity, backend in backends.items() if backend.held and identity not in listed]
         if missing:
             self._log.warning("the data cluster lost what is held here; asking again", subscriptions=len(missing))

@@ -199,6 +199,8 @@ class DataClusterLink:
             held = [identity for identity, backend in backends.items() if backend.held]
             here = _Holds(len(held), fingerprint(held))
             found = (there, here, self._settled >= SETTLED)
+            if there == here:
+                self._found = None
             if there == here or found == self._found:
                 return
             listed = {identity: channel for channel, identity in await self._held_there()}

@@ -488,6 +488,30 @@ def test_what_is_in_use_cannot_be_dropped_and_a_dropped_channel_starts_anew(clus
     assert len(cluster.book) == 1
 
 
+@pytest.mark.parametrize("method", ["commit_records", "commit_execution"])
+def test_a_commit_whose_answer_was_lost_is_not_made_again(
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    commit = getattr(cluster.catalog, method)
+
+    def lost(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        commit(*arguments, **more)
+        raise OSError("the connection is gone")
+
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    monkeypatch.setattr(cluster.catalog, method, lost)
+    with pytest.raises(Exception, match="the connection is gone"):
+        publish(cluster, "Reports", [report("a")])
+        cluster.execute("OfKind")
+    cluster.restart_ingestion("Reports")
+    publish(cluster, "Reports", [report("b")])
+    cluster.execute("OfKind")
+    assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["a", "b"]
+    told = cluster.announcements.since(NORTH, 0)
+    assert sum(news.subscriptions[0].results for news in told.announcements) == 2
+
+
 DROPPED = "CREATE STREAM DATASET Dropped (id STRING) KEY (id);"
 
 

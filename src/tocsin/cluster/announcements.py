@@ -79,6 +79,13 @@ class Announcements:
         for listener in listeners:
             listener()
 
+    def look_again(self) -> None:
+        """Executions may have been committed that were not published: from here on they are looked up."""
+        with self._guard:
+            self._recent.clear()
+            self._recent_rows = 0
+            self.sequence = self._catalog.last_sequence()
+
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` (from any thread) when there may be news; returns how to stop it."""
         with self._guard:

@@ -411,6 +411,8 @@ class DataCluster:
         with live.running:
             if self._channels.get(channel.lower()) is not live:
                 return None  # dropped or replaced while this execution waited its turn
+            if live.uncertain:
+                self._ask_where_it_stands(live)
             started_s = self.now_s()
             with self.guard:
                 marks = {name: self.dataset(name).writer.mark() for name in live.positions}
@@ -442,6 +444,7 @@ class DataCluster:
             with self.guard:
                 last = max((file.last for file in written.files), default=live.execution)
                 size_bytes = int(written.summary["bytes"].to_numpy().sum())
+                live.uncertain = True
                 sequence = self.catalog.commit_execution(
                     channel,
                     live.epoch,
@@ -453,6 +456,7 @@ class DataCluster:
                     started_s=started_s,
                     finished_s=finished_s,
                 )
+                live.uncertain = False
                 live.positions = {dataset: last for dataset, (_, last) in intervals.items()}
                 if sequence is None:
                     live.empty += 1
@@ -469,6 +473,15 @@ class DataCluster:
                 self.rates.add(numbers[held], written.summary["bytes"].to_numpy()[held], finished_s)
                 self.announcements.publish(execution, written.summary)
                 return execution
+
+    def _ask_where_it_stands(self, live: LiveChannel) -> None:
+        with self.guard:
+            name = live.prepared.channel.name
+            stored = next(row for row in self.catalog.channels() if row.channel.name == name)
+            if stored.execution > live.execution:
+                self.announcements.look_again()
+            live.positions, live.execution = dict(stored.positions), stored.execution
+            live.uncertain = False
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 

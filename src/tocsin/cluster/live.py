@@ -45,6 +45,8 @@ class LiveChannel:
     subscribers: SubscriptionFrames
     running: threading.Lock = field(default_factory=threading.Lock)
     """Executions of one channel follow each other."""
+    uncertain: bool = False
+    """Whether its last execution was committed is not known: the catalog is to be asked."""
     executions: int = 0
     empty: int = 0
     failures: int = 0

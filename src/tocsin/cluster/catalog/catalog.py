@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from tocsin.cluster.catalog.database import Database, insert_many
 from tocsin.cluster.catalog.subscriptions import SubscriptionTable
@@ -222,6 +223,31 @@ class Catalog:
         batch: int | None = None,
     ) -> None:
         """One micro-batch enters its dataset, and where it was read from is remembered with it."""
+        try:
+            self._commit_records(dataset, version, new_files, at_s, position, feed, batch)
+        except DBAPIError:
+            # The connection may have broken after the commit. Nobody else adds to this dataset: where it stands tells.
+            if self.stands(dataset)[0] != version:
+                raise
+
+    def stands(self, dataset: DatasetName) -> tuple[int, int]:
+        """(version, position in the feed log) of a dataset."""
+        with self._database.read() as connection:
+            row = connection.execute(
+                sa.select(datasets.c.version, datasets.c.position).where(datasets.c.name == dataset)
+            ).one()
+            return row.version, row.position
+
+    def _commit_records(
+        self,
+        dataset: DatasetName,
+        version: int,
+        new_files: Sequence[NewFile],
+        at_s: float,
+        position: int | None,
+        feed: FeedName | None,
+        batch: int | None,
+    ) -> None:
         changed: dict[str, int] = {} if position is None else {"position": position}
         with self._database.write() as connection:
             updated = connection.execute(
@@ -251,27 +277,37 @@ class Catalog:
         finished_s: float,
     ) -> int | None:
         """Move the channel past its intervals and, if there were results, make them visible; returns the sequence."""
-        with self._database.write() as connection:
-            _advance(connection, channel, intervals)
-            if not results:
-                return None
-            connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=execution))
-            _insert_files(connection, results_owner(channel, epoch), new_files, finished_s)
-            done = connection.execute(
-                sa.insert(executions).values(
-                    channel=channel,
-                    epoch=epoch,
-                    execution=execution,
-                    intervals=_json(intervals),
-                    results=results,
-                    bytes=size_bytes,
-                    started_s=started_s,
-                    finished_s=finished_s,
-                )
-            )
-            primary_key = done.inserted_primary_key
-            assert primary_key is not None
-            return int(primary_key[0])
+        row = {
+            "channel": channel, "epoch": epoch, "execution": execution, "intervals": _json(intervals),
+            "results": results, "bytes": size_bytes, "started_s": started_s, "finished_s": finished_s,
+        }  # fmt: skip
+        try:
+            with self._database.write() as connection:
+                _advance(connection, channel, intervals)
+                if not results:
+                    return None
+                connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=execution))
+                _insert_files(connection, results_owner(channel, epoch), new_files, finished_s)
+                primary_key = connection.execute(sa.insert(executions).values(**row)).inserted_primary_key
+                assert primary_key is not None
+                return int(primary_key[0])
+        except DBAPIError:
+            # As above: executions of a channel follow each other.
+            sequence = self._sequence_of(channel, epoch, execution) if results else None
+            if sequence is None and (results or not self._stands_at(channel, intervals)):
+                raise
+            return sequence
+
+    def _stands_at(self, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]) -> bool:
+        """Whether the channel has moved past these intervals; never true of intervals without records."""
+        stored = next((one for one in self.channels() if one.channel.name == channel), None)
+        moved = [(dataset, upto) for dataset, (after, upto) in intervals.items() if upto > after]
+        return stored is not None and bool(moved) and all(stored.positions[one] == upto for one, upto in moved)
+
+    def _sequence_of(self, channel: ChannelName, epoch: int, execution: int) -> int | None:
+        one = (executions.c.channel == channel) & (executions.c.epoch == epoch) & (executions.c.execution == execution)
+        with self._database.read() as connection:
+            return connection.scalar(sa.select(executions.c.sequence).where(one))
 
     def advance(self, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]) -> None:
         """Move a channel past records nobody was subscribed for."""

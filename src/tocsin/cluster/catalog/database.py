@@ -18,7 +18,8 @@ class Database:
     """Thread-safe. `write` is one transaction; `read` sees one consistent state and never waits for a writer."""
 
     def __init__(self, url: str, tables: sa.MetaData) -> None:
-        self._engine = sa.create_engine(url)
+        # A server that was restarted meanwhile costs a new connection, not the next transaction.
+        self._engine = sa.create_engine(url, pool_pre_ping=True)
         self._writing = threading.RLock()
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _prepare_sqlite)

@@ -134,6 +134,11 @@ class DatasetWriter:
         storing, self._storing = self._storing, None
         if storing is not None:
             storing.exception()
+        with self._lock:
+            # The last commit may have failed for us alone, on the way back from the catalog.
+            version, position = self._catalog.stands(self.dataset.name)
+            if version > self.version:
+                self._moved_on(version, position)
 
     def settle(self) -> None:
         """Return when what was handed over is in the dataset; raise what kept it out."""
@@ -258,6 +263,9 @@ class DatasetWriter:
         self._catalog.commit_records(
             self.dataset.name, version, files, self._now_s(), position=position, feed=feed, batch=batch
         )
+        self._moved_on(version, position)
+
+    def _moved_on(self, version: int, position: int | None) -> None:
         with self._remembering:
             self.version = version
             self.position = self.position if position is None else position

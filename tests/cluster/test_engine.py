@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Clock, ClusterAt, publish, results_of
 from tocsin.cluster import engine
-from tocsin.cluster.catalog import dataset_owner
+from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import FeedGateway, RecordForm
 from tocsin.cluster.spark.execution import execute
@@ -20,6 +20,7 @@ from tocsin.cluster.spark.ingestion import start_gateway
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 from tocsin.cluster.store import smalltables
+from tocsin.cluster.store.pulling import open_pull, pulled
 from tocsin.cluster.upkeep import maintain, merge_channel, merge_dataset, sweep_orphans
 from tocsin.model.ids import BrokerId, DatasetName
 from tocsin.model.subscription import canonical_values
@@ -578,6 +579,23 @@ def test_an_execution_that_is_stored_and_not_yet_announced_is_announced_once(
     tell(*told[0])
     after = again.announcements.since(NORTH, before.sequence)
     assert [news.sequence for news in after.announcements] == [2] and not after.gap
+
+
+def test_results_that_pass_their_retention_while_they_are_looked_up_are_not_passed_over(cluster: DataCluster) -> None:
+    [held] = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    for name in ("a", "b"):
+        publish(cluster, "Reports", [report(name)])
+        cluster.execute("OfKind")
+    pull = open_pull(cluster, "OfKind", {held.id: str(held.cursor)})
+    assert not pull.gaps
+    live = cluster.channel("OfKind")
+    cluster.catalog.expire_executions(live.prepared.channel.name, cluster.now_s() + 1)
+    cluster.catalog.expire_files(results_owner("OfKind", live.epoch), cluster.now_s() + 1, 2, cluster.now_s())
+    with pytest.raises(TocsinError, match="ask again"):
+        list(pulled(cluster.results, pull))
+    again = open_pull(cluster, "OfKind", {held.id: str(held.cursor)})
+    assert list(again.gaps) == [held.id] and list(pulled(cluster.results, again)) == []
+    assert cluster.catalog.last_sequence() == 2, "a restart does not begin to count anew"
 
 
 def test_merging_never_takes_a_file_of_another_dataset_for_its_own(cluster: DataCluster) -> None:

@@ -385,7 +385,8 @@ class Catalog:
 
     def last_sequence(self) -> int:
         with self._database.read() as connection:
-            return connection.scalar(sa.select(sa.func.max(executions.c.sequence))) or 0
+            kept: int = connection.scalar(sa.select(sa.func.max(executions.c.sequence))) or 0
+        return max(kept, self.forgotten_sequence())
 
 
 def _json(value: object) -> str:

@@ -45,6 +45,8 @@ class Pull:
     """Subscriptions whose cursor points at what is gone, and where reading starts instead."""
     upto: Cursor
     """Everything before it that is still there is in this pull; continue here."""
+    kept_from: int | None
+    """The first execution there was when gaps were judged."""
 
     def not_held_by(self, cluster: DataCluster, brokers: Callable[[BrokerId], bool]) -> SubscriptionId | None:
         """A subscription that none of these brokers holds, if there is one."""
@@ -74,8 +76,8 @@ def open_pull(cluster: DataCluster, channel: str, wanted: Mapping[SubscriptionId
     for subscription in cursors:
         if subscription not in numbers:
             raise TocsinError(Code.UNKNOWN_SUBSCRIPTION, f"channel {name} has no subscription {subscription}")
-    earliest = cluster.catalog.executions(channel=name, limit=1)
-    kept_from = earliest[0].execution if earliest else execution_of(upto.offset)
+    earliest = cluster.results.kept_from(name)
+    kept_from = execution_of(upto.offset) if earliest is None else earliest
     after: dict[int, int] = {}
     gaps: dict[SubscriptionId, Cursor] = {}
     for subscription, cursor in cursors.items():
@@ -93,6 +95,7 @@ def open_pull(cluster: DataCluster, channel: str, wanted: Mapping[SubscriptionId
         pa.array([subscription for _, subscription in ordered], pa.string()),
         gaps,
         upto,
+        earliest,
     )
 
 
@@ -153,7 +156,7 @@ def only(pull: Pull, cursor: Cursor) -> Pull:
 
 
 def _rows(store: ResultStore, pull: Pull) -> Iterator[pa.Table]:
-    return store.read(pull.channel, pull.upto.epoch, pull.after, pull.upto.offset)
+    return store.read(pull.channel, pull.upto.epoch, pull.after, pull.upto.offset, pull.kept_from)
 
 
 def _own(pull: Pull, rows: pa.Table) -> list[pa.ChunkedArray | pa.Array]:

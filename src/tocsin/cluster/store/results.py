@@ -21,6 +21,7 @@ from tocsin.cluster.store.columns import BYTES, OFFSET, SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import ROW_BITS, execution_of
 from tocsin.model.ids import ChannelName
+from tocsin.wire.errors import Code, TocsinError
 
 RECENT_BYTES = 64 << 20
 """How much of the latest results stays in memory over all channels."""
@@ -43,12 +44,23 @@ class ResultStore:
             while sum(table.nbytes for table in self._recent.values()) > self._recent_bytes:
                 self._recent.popitem(last=False)
 
+    def kept_from(self, channel: ChannelName) -> int | None:
+        """The first execution whose results are still there, if there is one."""
+        earliest = self._catalog.executions(channel=channel, limit=1)
+        return earliest[0].execution if earliest else None
+
     def read(
-        self, channel: ChannelName, epoch: int, after: Mapping[int, int], upto: int | None = None
+        self,
+        channel: ChannelName,
+        epoch: int,
+        after: Mapping[int, int],
+        upto: int | None = None,
+        kept_from: int | None = None,
     ) -> Iterator[pa.Table]:
         """Results of subscription `number` with an offset of at least `after[number]`, below `upto`, in order.
 
-        Yields tables of at most a row group; rows of one subscription come in the order of their offsets.
+        Yields tables of at most a row group; rows of one subscription come in the order of their offsets. Raises if
+        some passed their retention since `kept_from` was looked up: gaps were judged by it.
         """
         if not after:
             return
@@ -57,7 +69,10 @@ class ResultStore:
         numbers, cursors = numbers[order], np.fromiter(after.values(), np.int64)[order]
         first = execution_of(int(cursors.min())) - 1
         last = None if upto is None else execution_of(upto - 1)
-        for file in self._catalog.files(results_owner(channel, epoch), first, last):
+        files = self._catalog.files(results_owner(channel, epoch), first, last)
+        if kept_from is not None and self.kept_from(channel) != kept_from:
+            raise TocsinError(Code.NOT_READY, f"results of {channel} passed their retention just now; ask again")
+        for file in files:
             for rows in self._rows(file, numbers):
                 wanted = _wanted(rows, numbers, cursors, upto)
                 if wanted.num_rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 from tocsin.cli.connection import connect, coordinator_token
 from tocsin.cli.main import make_app
 from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.store.lock import lock
 from tocsin.runtime.coordinator_settings import CoordinatorSettings
 
 NOBODY = "http://127.0.0.1:9"
@@ -131,3 +133,16 @@ def test_the_coordinators_token_is_looked_for_where_a_coordinator_keeps_it_by_de
     kept.write_text("secret\n", encoding="utf-8")
     assert coordinator_token("http://127.0.0.1:8570", None) == "secret"
     assert coordinator_token("http://192.0.2.1:8570", None) is None, "a local secret stays on its machine"
+
+
+def test_putting_a_copy_back_needs_a_data_root_that_nobody_uses(tmp_path: Path) -> None:
+    result = run("restored", "--root", str(tmp_path / "none"), "--json")
+    assert result.exit_code == 1 and "expected the state folder" in last_line(result)["error"]["message"]
+    state = tmp_path / "state"
+    state.mkdir()
+    result = run("restored", "--root", str(tmp_path), "--json")
+    assert result.exit_code == 0 and last_line(result) == {"channels": []}
+    descriptor = lock(state / "lock")
+    result = run("restored", "--root", str(tmp_path), "--json")
+    os.close(descriptor)
+    assert result.exit_code == 1 and "another process" in last_line(result)["error"]["message"]

@@ -20,7 +20,7 @@ import numpy as np
 from tocsin.cluster.announcements import Announcements
 from tocsin.cluster.arrivals import Arrivals
 from tocsin.cluster.book import SubscriptionBook
-from tocsin.cluster.catalog import Catalog, StoredExecution
+from tocsin.cluster.catalog import GENERATION, Catalog, StoredExecution
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.rates import Rates
@@ -300,8 +300,8 @@ class DataCluster:
 
     def _next_generation(self) -> int:
         """A number never used before in this catalog: epochs and folders are named by it."""
-        number = int(self.catalog.fact("generation") or 0) + 1
-        self.catalog.set_fact("generation", str(number))
+        number = int(self.catalog.fact(GENERATION) or 0) + 1
+        self.catalog.set_fact(GENERATION, str(number))
         return number
 
     # -- channels --------------------------------------------------------------------------------------------------

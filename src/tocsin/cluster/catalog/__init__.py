@@ -1,6 +1,6 @@
 """What the data cluster must not forget: see `catalog.catalog`."""
 
-from tocsin.cluster.catalog.catalog import Catalog, dataset_owner, results_owner
+from tocsin.cluster.catalog.catalog import GENERATION, Catalog, dataset_owner, results_owner
 from tocsin.cluster.catalog.tables import (
     NewFile,
     StoredChannel,
@@ -12,6 +12,7 @@ from tocsin.cluster.catalog.tables import (
 )
 
 __all__ = [
+    "GENERATION",
     "Catalog",
     "NewFile",
     "StoredChannel",

@@ -44,6 +44,8 @@ from tocsin.model.entities import Channel, Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
 from tocsin.wire.errors import Code, TocsinError
 
+GENERATION = "generation"
+"""The fact that holds the last number given to an epoch or a folder."""
 _FORGOTTEN = "expired_sequence"
 
 

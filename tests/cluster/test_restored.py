@@ -1,0 +1,60 @@
+"""A data root put back from an older copy: nobody takes new results for old ones, and everybody is told of the gap."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.test_engine import NORTH, REPORTS, declare, report
+from tests.conftest import Clock, ClusterAt, publish
+from tocsin.cluster.restored import begin_new_lives
+from tocsin.cluster.store.pulling import open_pull, pulled
+from tocsin.wire.errors import TocsinError
+
+pytestmark = pytest.mark.spark
+
+APPLICATION = """
+CREATE STREAM DATASET Reports (id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, at TIMESTAMP) KEY (id);
+CREATE REPETITIVE CHANNEL OfKind (kind STRING) EVERY 10 SECONDS AS
+  SELECT r.id FROM NEW Reports r WHERE r.kind = :kind;
+"""
+
+
+def test_cursors_of_the_life_that_was_lost_are_gaps_in_the_new_one(
+    cluster_at: ClusterAt, clock: Clock, tmp_path: Path
+) -> None:
+    cluster = cluster_at()
+    settings = cluster.settings
+    declare(cluster, APPLICATION)
+    [held] = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("OfKind")
+    publish(cluster, "Reports", [report("b")])
+    with pytest.raises(TocsinError, match="another process"):
+        begin_new_lives(settings, clock())
+    cluster.close()
+    copy = tmp_path / "copy"
+    shutil.copytree(settings.root, copy)
+
+    cluster = cluster_at()
+    for number in range(3):
+        publish(cluster, "Reports", [report(f"lost-{number}")])
+        cluster.execute("OfKind")
+    lost = open_pull(cluster, "OfKind", {held.id: str(held.cursor)}).upto
+    cluster.close()
+    shutil.rmtree(settings.root)
+    shutil.copytree(copy, settings.root)
+
+    assert begin_new_lives(settings, clock()) == ["OfKind"]
+    cluster = cluster_at()
+    for number in range(5):  # beyond where the other life was
+        publish(cluster, "Reports", [report(f"new-{number}")])
+        cluster.execute("OfKind")
+    pull = open_pull(cluster, "OfKind", {held.id: str(lost)})
+    assert list(pull.gaps) == [held.id] and pull.upto.epoch > lost.epoch
+    new = [f"new-{number}" for number in range(5)]
+    found = sorted(one.result["id"] for some in pulled(cluster.results, pull) for one in some)
+    assert found == ["b", *new], "b was there and not executed yet when the copy was made"
+    assert cluster.dataset(REPORTS).writer.version == 7

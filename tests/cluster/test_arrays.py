@@ -124,6 +124,15 @@ def test_a_large_file_between_small_ones_is_not_rewritten_for_them() -> None:
     assert [file.first for file in merged] == list(range(5, 13))
 
 
+@given(st.lists(st.sampled_from((1_000, 300_000, 9_000_000, 70_000_000)), min_size=9, max_size=60), st.booleans())
+def test_what_is_merged_lies_together_so_that_everything_stays_in_order(sizes: list[int], keyed: bool) -> None:
+    files = [stored(number, size) for number, size in enumerate(sizes)]
+    merged = files_to_merge(files, keyed=keyed, fan_in=4)
+    firsts = [file.first for file in merged]
+    assert firsts == list(range(firsts[0], firsts[0] + len(firsts))) if firsts else True
+    assert keyed or all(file.bytes < TARGET_BYTES for file in merged)
+
+
 def test_files_far_apart_in_time_stay_apart_so_that_retention_can_drop_them() -> None:
     files = [stored(number, at_s=number * 100.0) for number in range(20)]
     assert files_to_merge(files, span_s=500.0, fan_in=8) == []

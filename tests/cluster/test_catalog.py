@@ -64,11 +64,13 @@ def add(catalog: Catalog, version: int) -> None:
     catalog.commit_records(REPORTS, version, [file(version)], 100.0 + version, position=1000 * version)
 
 
-def execute(catalog: Catalog, execution: int, upto: int, results: int = 5, finished_s: float = 200.0) -> int | None:
+def execute(
+    catalog: Catalog, execution: int, upto: int, results: int = 5, finished_s: float = 200.0, last: int | None = None
+) -> int | None:
     files = [file(execution, f"results/OfKind-2/{execution}.parquet")] if results else []
     return catalog.commit_execution(
-        OF_KIND, 2, execution, {REPORTS: (upto - 1, upto)}, files, results=results, size_bytes=50, started_s=190.0,
-        finished_s=finished_s,
+        OF_KIND, 2, execution, last or execution, {REPORTS: (upto - 1, upto)}, files, results=results, size_bytes=50,
+        started_s=190.0, finished_s=finished_s,
     )  # fmt: skip
 
 
@@ -89,6 +91,17 @@ def test_records_and_executions_follow_each_other(catalog: Catalog) -> None:
     assert [one.path for one in catalog.files(results_owner("OfKind", 2))] == [
         "results/OfKind-2/1.parquet", "results/OfKind-2/2.parquet",
     ]  # fmt: skip
+
+
+def test_an_execution_that_takes_several_numbers_goes_by_the_first_and_the_next_follows_the_last(
+    catalog: Catalog,
+) -> None:
+    add(catalog, 1)
+    add(catalog, 2)
+    execute(catalog, 1, 1, last=3)
+    assert catalog.channels()[0].execution == 3
+    execute(catalog, 4, 2)
+    assert [one.execution for one in catalog.executions()] == [1, 4]
 
 
 def test_subscriptions_are_one_row_and_go_with_their_last_holder(catalog: Catalog) -> None:

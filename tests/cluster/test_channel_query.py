@@ -106,16 +106,17 @@ def test_the_author_s_text_is_kept_but_for_markers_and_datasets() -> None:
     )
     assert body_of(sql) == (
         "SELECT r.x::INT, 'a''b', Users.*  FROM new_reports r, all_users AS `Users`"
-        " WHERE r.kind=_tocsin_s.`kind` -- the end"
+        " WHERE r.kind=_tocsin_s.`_tocsin_p_kind` -- the end"
     )
     assert sql.startswith(
-        "SELECT _tocsin_s._tocsin_subscription, _tocsin_q.* FROM _tocsin_subscriptions _tocsin_s, LATERAL (\n"
+        "SELECT _tocsin_s._tocsin_subscription, _tocsin_q.* FROM "
+        "(SELECT _tocsin_subscription, `kind` AS `_tocsin_p_kind`"
     )
 
 
 def test_the_alias_of_the_parameters_may_be_chosen() -> None:
     sql = to_lateral_sql(parsed("SELECT 1 FROM A WHERE k = :kind"), view_of, parameters_alias="p")
-    assert body_of(sql) == "SELECT 1 FROM all_a AS `A` WHERE k = p.`kind`"
+    assert body_of(sql) == "SELECT 1 FROM all_a AS `A` WHERE k = p.`_tocsin_p_kind`"
 
 
 def test_a_query_that_cannot_be_parsed_is_refused_without_sqlglot_s_own_words() -> None:

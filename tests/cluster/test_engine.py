@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,17 +12,18 @@ from typing import Any
 import pytest
 
 from tests.conftest import Clock, ClusterAt, publish, results_of
-from tocsin.cluster import engine
+from tocsin.cluster import engine, upkeep
 from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import FeedGateway, RecordForm
+from tocsin.cluster.spark import ingestion
 from tocsin.cluster.spark.execution import execute
 from tocsin.cluster.spark.ingestion import start_gateway
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 from tocsin.cluster.store import smalltables
 from tocsin.cluster.store.pulling import open_pull, pulled
-from tocsin.cluster.upkeep import maintain, merge_channel, merge_dataset, sweep_orphans
+from tocsin.cluster.upkeep import OrphanSweep, maintain, merge_channel, merge_dataset
 from tocsin.model.ids import BrokerId, DatasetName
 from tocsin.model.subscription import canonical_values
 from tocsin.wire.errors import Code, TocsinError
@@ -253,9 +255,13 @@ def test_merged_and_dropped_files_are_deleted_after_a_while_and_leftovers_are_sw
     merge_channel(cluster, cluster.channel("OfKind"), fan_in=4)
     maintain(cluster)
     assert len(cluster.storage.list("results")) == 11, "readers may still be inside the nine old files"
+    monotonic_s = 0.0
+    orphans = OrphanSweep(cluster, lambda: monotonic_s)
     clock.ahead_s = 4_000
     maintain(cluster)
-    assert sweep_orphans(cluster) == 1
+    assert orphans.sweep() == 0, "a file may be about to be committed, whatever the clock on the wall says"
+    monotonic_s = 3_600.0
+    assert orphans.sweep() == 1
     assert len(cluster.storage.list("results")) == 1
     assert len(results_of(cluster, "OfKind")[("fire",)]) == 9
 
@@ -468,6 +474,11 @@ def test_a_feed_from_files_enters_once_and_shares_keys_with_the_gateway(
     again.feeds()[0].query.catch_up()
     again.execute("OfKind")
     assert sorted(ids(results_of(again, "OfKind")[("fire",)])) == ["a", "b", "c", "d"]
+    gateway = again.gateway("Reports")
+    gateway.accept(json.dumps([report("d")]).encode(), RecordForm.JSON, "a key")
+    gateway.accept(json.dumps([report("d")]).encode(), RecordForm.JSON, "another")
+    gateway.sync()
+    again.catch_up("Reports")  # answers, and no record: nothing to do
     again.drop_feed("Drop")
     without = cluster_at()
     publish(without, "Reports", [report("d"), report("e")])
@@ -561,6 +572,81 @@ def test_a_dataset_dropped_while_its_ingestion_starts_leaves_no_query_behind(
         cluster.drop_dataset("Dropped")
         starting.result()
     assert "gateway-Dropped" not in [query.name for query in cluster.spark.streams.active]
+
+
+def test_records_that_came_in_large_and_in_small_batches_are_one_dataset(
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark writes the files of the large ones, we those of the small ones: whoever reads both sees no difference."""
+    declare(cluster, WHERE_IS)
+    cluster.subscribe("Where", [{"user": "ann"}, {"user": "bob"}], NORTH)
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    for number in range(4):
+        monkeypatch.setattr(ingestion, "SMALL_BATCH_BYTES", 1 << 20 if number % 2 else 0)
+        who = {
+            "user_id": ("ann", "bob")[number // 2],
+            "lat": float(number),
+            "lon": 0.0,
+            "at": f"2026-11-15T18:0{number}:00Z",
+        }
+        publish(cluster, "Places", [who])
+        publish(cluster, "Reports", [report(f"r{number}")])
+        cluster.execute("OfKind")
+    maintain(cluster)
+    assert merge_dataset(cluster, cluster.dataset("Places"), 2) and merge_dataset(
+        cluster, cluster.dataset("Reports"), 2
+    )
+    assert merge_channel(cluster, cluster.channel("OfKind"), 2)
+    cluster.execute("Where")
+    assert results_of(cluster, "Where") == {("ann",): [{"lat": 1.0}], ("bob",): [{"lat": 3.0}]}
+    assert ids(results_of(cluster, "OfKind")[("fire",)]) == [f"r{number}" for number in range(4)]
+
+
+def test_upkeep_that_fails_somewhere_is_done_elsewhere(cluster: DataCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    expired: list[str] = []
+
+    def broken(_: DataCluster, dataset: Any) -> None:
+        raise OSError(f"{dataset.dataset.name} cannot be read")
+
+    monkeypatch.setattr(upkeep, "merge_dataset", broken)
+    monkeypatch.setattr(upkeep, "expire_results", lambda _, channel: expired.append(channel.prepared.channel.name))
+    with pytest.raises(OSError, match="Places cannot be read"):
+        maintain(cluster)
+    assert sorted(expired) == ["NearMe", "OfKind"]
+
+
+@pytest.mark.parametrize("kind", ["DECIMAL(10, 2)", "STRING"])
+def test_a_radius_need_not_be_a_double(cluster: DataCluster, kind: str) -> None:
+    declare(
+        cluster,
+        f"""CREATE CONTINUOUS CHANNEL Around (user STRING, radius_m {kind}) AS
+            SELECT r.id FROM NEW Reports r JOIN Places u ON near(r.lat, r.lon, u.lat, u.lon, :radius_m)
+            WHERE u.user_id = :user;""",
+    )
+    publish(cluster, "Places", [{"user_id": "ann", "lat": 60.17, "lon": 24.94, "at": "2026-11-15T18:00:00Z"}])
+    cluster.subscribe("Around", [{"user": "ann", "radius_m": radius} for radius in ("5000", "100")], NORTH)
+    publish(cluster, "Reports", [report("here"), report("near", lat=60.19)])
+    cluster.execute("Around")
+    found = sorted(sorted(ids(rows)) for rows in results_of(cluster, "Around").values())
+    assert found == [["here"], ["here", "near"]]
+
+
+def test_a_name_that_is_no_column_does_not_mean_a_parameter(cluster: DataCluster) -> None:
+    text = "CREATE CONTINUOUS CHANNEL Wrong (kindx STRING) AS SELECT r.id FROM NEW Reports r WHERE kindx = :kindx;"
+    with pytest.raises(TocsinError, match="kindx"):
+        declare(cluster, text)
+
+
+def test_what_came_while_nobody_was_subscribed_is_not_new_after_a_restart_either(
+    cluster: DataCluster, cluster_at: ClusterAt
+) -> None:
+    publish(cluster, "Reports", [report("old")])
+    cluster.execute("OfKind")
+    again = cluster_at()
+    again.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(again, "Reports", [report("new")])
+    again.execute("OfKind")
+    assert ids(results_of(again, "OfKind")[("fire",)]) == ["new"]
 
 
 def test_an_execution_that_is_stored_and_not_yet_announced_is_announced_once(

@@ -105,6 +105,8 @@ class DataCluster:
             live = self._add_channel(prepared, channel.epoch, channel.execution, dict(channel.positions))
             subscriptions = list(self.catalog.subscriptions.of_channel(channel.channel.name))
             live.subscribers.add((number, parameters) for number, _, parameters in subscriptions)
+            if not subscriptions:  # what came while nobody was subscribed is not new to whoever comes first
+                live.positions = {name: self.dataset(name).writer.version for name in live.positions}
             self.book.load(((number, key) for number, key, _ in subscriptions), ())
         self.book.load((), self.catalog.subscriptions.holders())
         for live_dataset in self._datasets.values():
@@ -448,6 +450,7 @@ class DataCluster:
                 sequence = self.catalog.commit_execution(
                     channel,
                     live.epoch,
+                    live.execution + 1,
                     last,
                     intervals,
                     written.files,

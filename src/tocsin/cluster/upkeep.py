@@ -6,6 +6,9 @@ Every step stands alone and may be repeated; a crash between any two of them los
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
@@ -22,15 +25,28 @@ KEYED_FAN_IN = 12
 
 
 def maintain(cluster: DataCluster) -> None:
+    """All of it; what fails does not keep the rest from being done, and is raised at the end."""
+    failed: list[Exception] = []
+    for step in _steps(cluster):
+        try:
+            step()
+        except Exception as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+def _steps(cluster: DataCluster) -> Iterator[Callable[[], object]]:
     for dataset in cluster.datasets():
         if dataset.gateway is not None:
-            dataset.gateway.maintain()
-        merge_dataset(cluster, dataset)
-        expire_records(cluster, dataset)
+            yield dataset.gateway.maintain
+        yield partial(merge_dataset, cluster, dataset)
+        yield partial(expire_records, cluster, dataset)
     for channel in cluster.channels():
-        merge_channel(cluster, channel)
-        expire_results(cluster, channel)
-    cluster.catalog.collect_garbage(cluster.now_s() - cluster.settings.garbage_after_s, cluster.storage.delete)
+        yield partial(merge_channel, cluster, channel)
+        yield partial(expire_results, cluster, channel)
+    before_s = cluster.now_s() - cluster.settings.garbage_after_s
+    yield partial(cluster.catalog.collect_garbage, before_s, cluster.storage.delete)
 
 
 def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = None) -> int:
@@ -91,18 +107,29 @@ def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
     return cluster.catalog.expire_files(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
 
 
-def sweep_orphans(cluster: DataCluster) -> int:
-    """Delete files that no catalog row names: leftovers of tasks and processes that died before their commit."""
-    before_s = cluster.now_s() - cluster.settings.orphans_after_s
-    candidates = [
-        path
-        for folder in ("datasets", "results", "subscriptions")
-        for path, changed_s in cluster.storage.list(folder)
-        if changed_s < before_s
-    ]
-    known = cluster.catalog.known_paths()
-    bases = {live.subscribers.base_path for live in cluster.channels()}
-    orphans = [path for path in candidates if path not in known and path not in bases]
-    for path in orphans:
-        cluster.storage.delete(path)
-    return len(orphans)
+class OrphanSweep:
+    """Deletes files that no catalog row names: leftovers of tasks and processes that died before their commit.
+
+    One that is about to be committed looks the same. It is told apart by time, and not by the clock on the wall, which
+    may be put forward at any moment: what has been nobody's for `orphans_after_s` of this process's life is.
+    """
+
+    def __init__(self, cluster: DataCluster, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock_s = clock_s
+        self._since_s: dict[str, float] = {}
+
+    def sweep(self) -> int:
+        """To be called now and then; returns how many were deleted."""
+        cluster, now_s = self._cluster, self._clock_s()
+        listed = [
+            path for folder in ("datasets", "results", "subscriptions") for path, _ in cluster.storage.list(folder)
+        ]
+        known = cluster.catalog.known_paths() | {live.subscribers.base_path for live in cluster.channels()}
+        self._since_s = {path: self._since_s.get(path, now_s) for path in listed if path not in known}
+        orphans = [
+            path for path, since_s in self._since_s.items() if now_s - since_s >= cluster.settings.orphans_after_s
+        ]
+        for path in orphans:
+            cluster.storage.delete(path)
+        return len(orphans)

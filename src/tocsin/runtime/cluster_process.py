@@ -17,7 +17,7 @@ from typing import Any
 from tocsin.cluster.catalog import StoredExecution
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.schedule import Schedule
-from tocsin.cluster.upkeep import maintain, sweep_orphans
+from tocsin.cluster.upkeep import OrphanSweep, maintain
 from tocsin.model.ids import ChannelName
 from tocsin.runtime.backoff import delay_s
 from tocsin.runtime.ingestion_watch import IngestionWatch
@@ -25,7 +25,7 @@ from tocsin.runtime.logs import logger
 from tocsin.runtime.metrics import Metrics
 from tocsin.wire.errors import Code, TocsinError
 
-SWEEP_S = 3_600.0
+SWEEP_S = 600.0
 """Pause between looks for files that no catalog row names."""
 
 OpenCluster = Callable[[Callable[[ChannelName], None]], DataCluster]
@@ -93,7 +93,7 @@ class ClusterProcess:
         self._loops = [
             asyncio.create_task(self._drive(), name="drive"),
             asyncio.create_task(self._every(self._maintain_s, "upkeep", lambda: maintain(cluster))),
-            asyncio.create_task(self._every(SWEEP_S, "sweep", lambda: sweep_orphans(cluster), at_once=True)),
+            asyncio.create_task(self._every(SWEEP_S, "sweep", OrphanSweep(cluster).sweep, at_once=True)),
             asyncio.create_task(self._every(1.0, "ingestion", self.watch.look)),
         ]
         self._log.info(

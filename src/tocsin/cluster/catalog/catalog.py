@@ -270,6 +270,7 @@ class Catalog:
         channel: ChannelName,
         epoch: int,
         execution: int,
+        last: int,
         intervals: Mapping[DatasetName, tuple[int, int]],
         new_files: Sequence[NewFile],
         *,
@@ -278,7 +279,10 @@ class Catalog:
         started_s: float,
         finished_s: float,
     ) -> int | None:
-        """Move the channel past its intervals and, if there were results, make them visible; returns the sequence."""
+        """Move the channel past its intervals and, if there were results, make them visible; returns the sequence.
+
+        One with more results for a subscription than a number has room for takes the numbers up to `last` as well.
+        """
         row = {
             "channel": channel, "epoch": epoch, "execution": execution, "intervals": _json(intervals),
             "results": results, "bytes": size_bytes, "started_s": started_s, "finished_s": finished_s,
@@ -288,7 +292,7 @@ class Catalog:
                 _advance(connection, channel, intervals)
                 if not results:
                     return None
-                connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=execution))
+                connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=last))
                 _insert_files(connection, results_owner(channel, epoch), new_files, finished_s)
                 primary_key = connection.execute(sa.insert(executions).values(**row)).inserted_primary_key
                 assert primary_key is not None

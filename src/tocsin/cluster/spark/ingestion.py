@@ -120,7 +120,7 @@ class DatasetWriter:
             if self.has_feeds:
                 # Duplicates are dropped here, so what was written does not say how far the batch went.
                 position = batch.agg(F.max("next")).collect()[0][0]
-                if position > self.position:
+                if position is not None and position > self.position:  # a batch may be answers alone
                     written = self._write(self._unseen(self._parsed(fresh)))
                     self._commit(written.files, position=position)
                 return

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tocsin.cluster.spark.frames import read_parquet
-from tocsin.cluster.sql.geo import level_of
+from tocsin.cluster.sql.geo import ALL_LEVELS, level_of
 from tocsin.cluster.store.columns import SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Channel
@@ -80,7 +80,7 @@ class SubscriptionFrames:
             if parameters is not None:
                 self._added[number] = parameters
                 for name, place in self._radius_places.items():
-                    self.radius_levels[name].add(level_of(msgspec.json.decode(parameters)[place]))
+                    self.radius_levels[name].update(_levels(msgspec.json.decode(parameters)[place]))
             elif self._added.pop(number, None) is None:
                 self._removed.add(number)
         if changes:
@@ -145,6 +145,14 @@ class SubscriptionFrames:
             else f"CAST(`{column.name}` AS {column.type}) AS `{column.name}`"
             for column in self._schema.columns
         ]
+
+
+def _levels(radius: object) -> Iterable[int]:
+    """Of one value of a radius: a number, or what Spark takes for one."""
+    try:
+        return (level_of(float(radius)),)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return ALL_LEVELS
 
 
 def _as_text(value: object) -> str:

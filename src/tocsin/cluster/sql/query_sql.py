@@ -48,7 +48,7 @@ def to_lateral_sql(
     # The line break ends a comment the author may have left at the end.
     return (
         f"SELECT {parameters_alias}.{SUBSCRIPTION}, _tocsin_q.* "  # noqa: S608  values stay in the table of subscriptions
-        f"FROM {SUBSCRIPTIONS_VIEW} {parameters_alias}, LATERAL (\n{writer.body()}\n) _tocsin_q"
+        f"FROM {writer.subscriptions()}, LATERAL (\n{writer.body()}\n) _tocsin_q"
     )
 
 
@@ -108,10 +108,9 @@ class _Writer:
     def _markers(self) -> list[Edit]:
         if self._alias is None:
             return []
-        prefix = "_tocsin_p_" if self.flat_places is not None else ""
         spelling = {name.upper(): name for name in self._query.parameters.names}
         return [
-            Edit(marker.start, marker.end, f"{self._alias}.`{prefix}{spelling[marker.name.upper()]}`")
+            Edit(marker.start, marker.end, f"{self._alias}.`_tocsin_p_{spelling[marker.name.upper()]}`")
             for marker in self._query.marker_places
         ]
 
@@ -171,14 +170,16 @@ class _Writer:
         if self.flat_places is None:
             return []
         after_select, after_from = self.flat_places
-        # Renamed, so that no name the author left unqualified can mean a parameter.
-        columns = [SUBSCRIPTION]
-        columns += [f"`{name}` AS `_tocsin_p_{name}`" for name in self._query.parameters.names]
-        subscriptions = f"(SELECT {', '.join(columns)} FROM {SUBSCRIPTIONS_VIEW}) {self._alias}"  # noqa: S608  names were validated
         return [
             Edit(after_select, after_select, f" {self._alias}.{SUBSCRIPTION},"),
-            Edit(after_from, after_from, f" {subscriptions} CROSS JOIN"),
+            Edit(after_from, after_from, f" {self.subscriptions()} CROSS JOIN"),
         ]
+
+    def subscriptions(self) -> str:
+        """Their table, with parameters renamed, so that no name the author left unqualified can mean one."""
+        columns = [SUBSCRIPTION]
+        columns += [f"`{name}` AS `_tocsin_p_{name}`" for name in self._query.parameters.names]
+        return f"(SELECT {', '.join(columns)} FROM {SUBSCRIPTIONS_VIEW}) {self._alias}"  # noqa: S608  names were validated
 
 
 def _bare_stars(select: exp.Select) -> list[exp.Star]:

@@ -25,10 +25,9 @@ def files_to_merge(
     """The next run of neighbours to merge, or nothing. `span_s` bounds how far apart in time they may be, so that
     retention, which drops whole files, stays near what was asked for."""
     ordered = sorted(files, key=lambda file: (file.first, file.id))
-    if not keyed:
-        ordered = [file for file in ordered if file.bytes < TARGET_BYTES]
+    largest_bytes = math.inf if keyed else TARGET_BYTES
     for tier in range(max((_tier(file) for file in ordered), default=-1) + 1):
-        for run in _runs(ordered, tier, span_s):
+        for run in _runs(ordered, tier, span_s, largest_bytes):
             if len(run) >= fan_in:
                 return run
     return []
@@ -38,13 +37,14 @@ def _tier(file: StoredFile) -> int:
     return max(0, math.ceil(math.log(max(1, file.bytes) / SMALLEST_TIER_BYTES, FAN_IN)))
 
 
-def _runs(ordered: Sequence[StoredFile], tier: int, span_s: float) -> list[list[StoredFile]]:
+def _runs(ordered: Sequence[StoredFile], tier: int, span_s: float, largest_bytes: float) -> list[list[StoredFile]]:
+    """A file that is left alone ends a run: merging across it would put what it holds out of order."""
     runs: list[list[StoredFile]] = [[]]
     for file in ordered:
         run = runs[-1]
-        fits = _tier(file) <= tier and len(run) < MOST_INPUTS and (not run or file.at_s - run[0].at_s <= span_s)
-        if fits:
+        small = _tier(file) <= tier and file.bytes < largest_bytes
+        if small and len(run) < MOST_INPUTS and (not run or file.at_s - run[0].at_s <= span_s):
             run.append(file)
         else:
-            runs.append([file] if _tier(file) <= tier else [])
+            runs.append([file] if small else [])
     return runs

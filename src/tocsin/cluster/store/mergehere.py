@@ -62,7 +62,12 @@ def read_files(storage: Storage, files: Sequence[StoredFile]) -> pa.Table:
     for file in files:
         with storage.open(file.path) as stream:
             tables.append(pq.read_table(stream))
-    return pa.concat_tables(tables)
+    return concatenated(tables)
+
+
+def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    """Files that Spark wrote say of some columns that they are never NULL, ours do not: that is no difference."""
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def _write(storage: Storage, folder: str, rows: pa.Table, ordered_by: str) -> list[NewFile]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tocsin.cluster.catalog import StoredFile
 from tocsin.cluster.store.columns import VERSION
-from tocsin.cluster.store.mergehere import latest_per_key, read_files
+from tocsin.cluster.store.mergehere import concatenated, latest_per_key, read_files
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
@@ -68,7 +68,7 @@ class SmallTables:
         known = held.paths if held is not None and held.paths < paths else frozenset[str]()
         rows = read_files(self._storage, [file for file in files if file.path not in known])
         if held is not None and known:
-            rows = pa.concat_tables([held.rows, rows])
+            rows = concatenated([held.rows, rows])
         if dataset.kind is DatasetKind.KEYED:
             rows = latest_per_key(rows, dataset)
         rows = rows.combine_chunks()

@@ -631,6 +631,48 @@ def test_a_radius_need_not_be_a_double(cluster: DataCluster, kind: str) -> None:
     assert found == [["here"], ["here", "near"]]
 
 
+def test_values_that_make_the_query_fail_are_refused_and_do_not_stop_the_others(cluster: DataCluster) -> None:
+    declare(
+        cluster,
+        """CREATE CONTINUOUS CHANNEL Like (pattern STRING, least INT) AS
+           SELECT r.id FROM NEW Reports r WHERE r.kind RLIKE :pattern AND r.severity >= :least;""",
+    )
+    good = {"pattern": "^f", "least": 5}
+    bad = [{"pattern": "(", "least": 1}, {"pattern": "[a", "least": 2}]
+    cluster.subscribe("Like", [good, {"pattern": "fire", "least": 1}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("Like")
+    cluster.subscribe("Like", [*bad, {"pattern": "x", "least": 1}], SOUTH)
+    publish(cluster, "Reports", [report("b")])
+    cluster.execute("Like")
+    assert {key: ids(rows) for key, rows in results_of(cluster, "Like").items()} == {
+        ("^f", 5): ["a", "b"], ("fire", 1): ["a", "b"], ("x", 1): [],
+    }  # fmt: skip
+    assert len(cluster.book) == 3 and len(cluster.book.held_by(SOUTH)) == 1
+    for values, reason in zip(bad, ("Unclosed group", "Unclosed character class"), strict=True):
+        with pytest.raises(TocsinError, match=reason) as refused:
+            cluster.subscribe("Like", [values], SOUTH)
+        assert refused.value.code is Code.BAD_PARAMETER
+    publish(cluster, "Reports", [report("c")])
+    assert cluster.execute("Like") is not None
+
+
+def test_a_record_that_makes_the_query_fail_costs_nobody_a_subscription(cluster: DataCluster) -> None:
+    declare(
+        cluster,
+        """CREATE CONTINUOUS CHANNEL InTheirTime (least INT) AS
+           SELECT r.id, from_utc_timestamp(r.at, r.kind) AS there FROM NEW Reports r WHERE r.severity >= :least;""",
+    )
+    cluster.subscribe("InTheirTime", [{"least": 1}, {"least": 2}], NORTH)
+    publish(cluster, "Reports", [report("a", "UTC")])
+    cluster.execute("InTheirTime")
+    cluster.subscribe("InTheirTime", [{"least": 3}], NORTH)
+    publish(cluster, "Reports", [report("b", "Mars/Base")])
+    with pytest.raises(Exception, match="Mars/Base"):
+        cluster.execute("InTheirTime")
+    assert len(cluster.book) == 3
+
+
 def test_a_name_that_is_no_column_does_not_mean_a_parameter(cluster: DataCluster) -> None:
     text = "CREATE CONTINUOUS CHANNEL Wrong (kindx STRING) AS SELECT r.id FROM NEW Reports r WHERE kindx = :kindx;"
     with pytest.raises(TocsinError, match="kindx"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +25,10 @@ from tocsin.cluster.catalog import GENERATION, Catalog, StoredExecution
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.rates import Rates
-from tocsin.cluster.reading import read, upto
+from tocsin.cluster.reading import Reading, read, upto
 from tocsin.cluster.settings import ClusterSettings
-from tocsin.cluster.spark.execution import ExecutionSize, PreparedChannel, execute, prepare
+from tocsin.cluster.spark.errors import SPARK_ERRORS
+from tocsin.cluster.spark.execution import ExecutionSize, PreparedChannel, execute, failing, prepare
 from tocsin.cluster.spark.frames import EMPTY_FOLDER, Frame, dataset_frame
 from tocsin.cluster.spark.ingestion import (
     DatasetWriter,
@@ -38,6 +40,7 @@ from tocsin.cluster.spark.ingestion import (
 )
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.store.lock import lock
 from tocsin.cluster.store.results import ResultStore
@@ -92,6 +95,7 @@ class DataCluster:
         self._datasets: dict[str, LiveDataset] = {}
         self._channels: dict[str, LiveChannel] = {}
         self._feeds: dict[str, LiveFeed] = {}
+        self._newest_subscription = 0
         self._closed = False
         self._load()
 
@@ -105,6 +109,7 @@ class DataCluster:
             live = self._add_channel(prepared, channel.epoch, channel.execution, dict(channel.positions))
             subscriptions = list(self.catalog.subscriptions.of_channel(channel.channel.name))
             live.subscribers.add((number, parameters) for number, _, parameters in subscriptions)
+            live.tried = subscriptions[-1][0] if subscriptions else 0
             if not subscriptions:  # what came while nobody was subscribed is not new to whoever comes first
                 live.positions = {name: self.dataset(name).writer.version for name in live.positions}
             self.book.load(((number, key) for number, key, _ in subscriptions), ())
@@ -417,6 +422,7 @@ class DataCluster:
                 self._ask_where_it_stands(live)
             started_s = self.now_s()
             with self.guard:
+                newest = self._newest_subscription
                 marks = {name: self.dataset(name).writer.mark() for name in live.positions}
                 intervals = {
                     name: (after, upto(live, self.dataset(name), after)) for name, after in live.positions.items()
@@ -429,10 +435,9 @@ class DataCluster:
             folder = f"results/{channel}-{live.epoch}"
             query = live.prepared.query
             reading = read(query, intervals, self.dataset, self.catalog, self.storage, self._small_tables)
-            size = ExecutionSize(live.subscribers.count, reading.rows, live.last_results)
-            written = execute(
-                live.prepared, live.subscribers, reading.content, self.storage, folder, live.execution + 1, size
-            )
+            written = self._run(live, reading, folder)
+            if reading.rows:
+                live.tried = max(live.tried, newest)
             finished_s = self.now_s()
             live.executions += 1
             live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
@@ -477,6 +482,33 @@ class DataCluster:
                 self.announcements.publish(execution, written.summary)
                 return execution
 
+    def _run(self, live: LiveChannel, reading: Reading, folder: str) -> WrittenResults:
+        size = ExecutionSize(live.subscribers.count, reading.rows, live.last_results)
+        where = (self.storage, folder, live.execution + 1)
+        try:
+            return execute(live.prepared, live.subscribers, reading.content, *where, size)
+        except SPARK_ERRORS:
+            numbers = [number for number, _, _ in self.catalog.subscriptions.of_channel(live.prepared.channel.name)]
+            tried = bisect_right(numbers, live.tried)
+            found = failing(live.prepared, live.subscribers, reading.content, numbers[:tried], numbers[tried:])
+            if not found:
+                raise
+            self._refuse(live, found)
+        return execute(live.prepared, live.subscribers, reading.content, *where, size)
+
+    def _refuse(self, live: LiveChannel, found: Mapping[int, str]) -> None:
+        """End the subscriptions for which a channel's query fails, so that it runs for the others. Whoever holds one
+        is refused when it asks for it again, with the reason."""
+        with self.guard:
+            for number, reason in found.items():
+                live.refused |= dict.fromkeys(self.catalog.subscriptions.remove([number]), reason)
+            self._forget_subscriptions(live, list(found))
+
+    def _forget_subscriptions(self, live: LiveChannel, numbers: list[int]) -> None:
+        self.book.remove(numbers)
+        self.rates.forget(np.array(numbers, np.int64))
+        live.subscribers.remove(numbers)
+
     def _ask_where_it_stands(self, live: LiveChannel) -> None:
         with self.guard:
             name = live.prepared.channel.name
@@ -497,7 +529,10 @@ class DataCluster:
             values = canonical_values(channel.parameters, given)
             if isinstance(values, BadParameter):
                 raise TocsinError(Code.BAD_PARAMETER, f"channel {channel.name}: {values}")
-            rows.append((subscription_id(channel.name, values), msgspec.json.encode(values).decode()))
+            identity = subscription_id(channel.name, values)
+            if (reason := live.refused.get(identity)) is not None:
+                raise TocsinError(Code.BAD_PARAMETER, f"channel {channel.name} fails with these values: {reason}")
+            rows.append((identity, msgspec.json.encode(values).decode()))
         with self.guard:
             if self._channels.get(name.lower()) is live:
                 return self._subscribe(live, rows, broker)
@@ -509,6 +544,7 @@ class DataCluster:
         if live.subscribers.count == 0:
             self._settle_positions(live)
         stored = self.catalog.subscriptions.subscribe(live.prepared.channel.name, rows, broker)
+        self._newest_subscription = max([self._newest_subscription, *(row.number for row in stored)])
         new = {row.number: row for row in stored if row.created}
         for row in new.values():
             self.book.add(row.number, row.id)
@@ -530,9 +566,7 @@ class DataCluster:
             released, gone = self.catalog.subscriptions.unsubscribe(live.prepared.channel.name, unwanted, broker)
             self.book.release(broker, released)
             if gone:
-                self.book.remove(gone)
-                self.rates.forget(np.array(gone, np.int64))
-                live.subscribers.remove(gone)
+                self._forget_subscriptions(live, gone)
             return len(released)
 
 

@@ -10,7 +10,7 @@ from tocsin.cluster.spark.execution import PreparedChannel
 from tocsin.cluster.spark.ingestion import DatasetWriter, Ingestion
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.model.entities import Dataset, Feed
-from tocsin.model.ids import DatasetName
+from tocsin.model.ids import DatasetName, SubscriptionId
 
 
 @dataclass(slots=True)
@@ -47,6 +47,10 @@ class LiveChannel:
     """Executions of one channel follow each other."""
     uncertain: bool = False
     """Whether its last execution was committed is not known: the catalog is to be asked."""
+    tried: int = 0
+    """Subscriptions up to this number have been through an execution, or were there when this process started."""
+    refused: dict[SubscriptionId, str] = field(default_factory=dict)
+    """Whose values made the query fail, and how: they were ended, and are not taken again in this life."""
     executions: int = 0
     empty: int = 0
     failures: int = 0

@@ -68,6 +68,16 @@ class SubscriptionTable:
                 gone += orphaned
             return released, gone
 
+    def remove(self, numbers: Sequence[int]) -> list[SubscriptionId]:
+        """Whoever holds them; returns their ids."""
+        with self._database.write() as connection:
+            keys: list[bytes] = []
+            for some in chunks(numbers):
+                keys += connection.scalars(sa.select(subscriptions.c.id).where(subscriptions.c.number.in_(some)))
+                connection.execute(sa.delete(holders).where(holders.c.number.in_(some)))
+                connection.execute(sa.delete(subscriptions).where(subscriptions.c.number.in_(some)))
+            return [SubscriptionId(key.hex()) for key in keys]
+
     def numbers(self, channel: ChannelName, wanted: Sequence[SubscriptionId]) -> dict[SubscriptionId, int]:
         """The numbers of those that exist."""
         with self._database.read() as connection:

@@ -6,14 +6,16 @@ interval of records and leaves the results in files that the caller commits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tocsin.cluster.culprits import culprits
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_few_results, write_results
@@ -144,6 +146,28 @@ def execute(
     if size.is_small:
         return write_few_results(results, storage, folder, execution)
     return write_results(results, storage, folder, execution, size.result_tasks(cores))
+
+
+def failing(
+    prepared: PreparedChannel,
+    subscribers: SubscriptionFrames,
+    contents: DatasetContents,
+    tried: Sequence[int],
+    untried: Sequence[int],
+) -> dict[int, str]:
+    """The subscriptions whose values make the query fail, with Spark's reason; see `culprits`."""
+    frame = subscribers.frame(prepared.session)
+
+    def fails(first: int, last: int) -> str | None:
+        prepared.views.show(SUBSCRIPTIONS_VIEW, frame.where(F.col(SUBSCRIPTION).between(first, last)))
+        try:
+            results = _frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
+            results.write.format("noop").mode("overwrite").save()
+        except SPARK_ERRORS as error:
+            return first_line(error)
+        return None
+
+    return culprits(tried, untried, fails)
 
 
 def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:

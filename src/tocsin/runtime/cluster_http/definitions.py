@@ -122,6 +122,7 @@ def _channel(process: ClusterProcess, live: LiveChannel) -> dict[str, Any]:
         "epoch": live.epoch,
         "positions": live.positions,
         "subscriptions": live.subscribers.count,
+        "refused": len(live.refused),
         "executions": live.executions,
         "empty": live.empty,
         "missed_ticks": process.missed(channel.name),

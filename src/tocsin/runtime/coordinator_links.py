@@ -32,16 +32,21 @@ class Link:
     def __init__(self, socket: WebSocket, broker: BrokerId) -> None:
         self._socket = socket
         self._broker = broker
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes | int] = deque()
+        """Frames, and in between up to which number everything is stored: none of the two may overtake the other. An
+        `Adopt` made before a removal was stored must not arrive after the broker has forgotten that removal."""
         self._waiting_bytes = 0
-        self._stored: int | None = None
         self._wake = asyncio.Event()
         self._closing: str | None = None
         self._log = logger()
 
     def send(self, message: FromCoordinator) -> None:
-        if isinstance(message, Stored):  # the highest number says it all
-            self._stored = max(message.upto, self._stored or 0)
+        if isinstance(message, Stored):
+            last = self._waiting[-1] if self._waiting else None
+            if isinstance(last, int):  # of several with nothing in between the highest number says it all
+                self._waiting[-1] = max(last, message.upto)
+            else:
+                self._waiting.append(message.upto)
         else:
             frame = _encoder.encode(message)
             self._waiting.append(frame)
@@ -93,7 +98,7 @@ class Link:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._waiting or self._stored is not None:
+                while self._waiting:
                     await self._socket.send_text(self._next().decode())
                 if self._closing is not None:
                     await self._socket.close(_AGAIN, self._closing[:120])
@@ -102,10 +107,8 @@ class Link:
             return
 
     def _next(self) -> bytes:
-        if self._stored is not None:
-            frame = _encoder.encode(Stored(self._stored))
-            self._stored = None
-            return frame
-        frame = self._waiting.popleft()
-        self._waiting_bytes -= len(frame)
-        return frame
+        said = self._waiting.popleft()
+        if isinstance(said, int):
+            return _encoder.encode(Stored(said))
+        self._waiting_bytes -= len(said)
+        return said

@@ -6,7 +6,7 @@ import pytest
 
 from tocsin.coordinator.arbiter import Decision
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.effects import Answer, Effect, Note, Rejection, ReleaseAtCluster, Send
+from tocsin.coordinator.effects import Answer, Effect, KeepAtCluster, Note, Rejection, ReleaseAtCluster, Send
 from tocsin.coordinator.entities import Health, Step
 from tocsin.coordinator.events import (
     BrokerDismissed,
@@ -287,6 +287,7 @@ def test_a_broker_that_returns_while_it_is_being_forgotten_is_kept() -> None:
     bench.wait(20, B2)
     bench._asks += 1
     bench.register(B1)
+    assert KeepAtCluster(B1) in bench.effects, "what it holds now must not be let go with what it held"
     bench.happen(BrokerReleased(B1))
     assert B1 in bench.core.registry.brokers
 

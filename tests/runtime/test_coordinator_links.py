@@ -60,10 +60,10 @@ def heard(*said: FromCoordinator) -> list[FromCoordinator]:
 
 def test_that_a_change_is_stored_does_not_overtake_what_was_said_before() -> None:
     """A broker that has forgotten a removal believes an `Adopt` from before it, and serves what was unsubscribed."""
-    said = [Beat(), ADOPT, Stored(7), Release(ADA), Stored(9)]
+    said: list[FromCoordinator] = [Beat(), ADOPT, Stored(7), Release(ADA), Stored(9)]
     assert heard(*said) == said
 
 
 def test_of_confirmations_with_nothing_between_them_only_the_last_is_said() -> None:
-    many = [Stored(number) for number in range(1, 500)]
+    many: list[FromCoordinator] = [Stored(number) for number in range(1, 500)]
     assert heard(*many, ADOPT, Stored(500), Stored(501)) == [Stored(499), ADOPT, Stored(501)]

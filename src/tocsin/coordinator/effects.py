@@ -87,6 +87,13 @@ class ReleaseAtCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepAtCluster:
+    """It is back: whatever is still being let go in its name stays, for it may be what it holds now."""
+
+    broker: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
 class StoreBroker:
     broker: BrokerId
     address: str
@@ -168,7 +175,7 @@ Stored = (
     StoreBroker | ForgetBroker | StoreSubscriber | ForgetSubscriber | StoreSubscriptions | StoreWebhook
     | StoreMigration | ForgetMigration | StoreFact
 )  # fmt: skip
-Effect = Stored | Send | SendHandOver | CloseLink | Answer | Note | Watched | ReleaseAtCluster
+Effect = Stored | Send | SendHandOver | CloseLink | Answer | Note | Watched | ReleaseAtCluster | KeepAtCluster
 
 
 @dataclass(frozen=True, slots=True)

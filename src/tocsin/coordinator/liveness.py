@@ -7,6 +7,7 @@ After a start of the coordinator everybody is away: that says nothing about them
 from __future__ import annotations
 
 from tocsin.coordinator import migrations
+from tocsin.coordinator.effects import KeepAtCluster
 from tocsin.coordinator.entities import Broker, Health
 from tocsin.coordinator.turn import Turn
 from tocsin.model.trace import Kind
@@ -43,6 +44,8 @@ def returned(turn: Turn, broker: Broker) -> None:
     """It is back, over a new link or the old one. Failing costs trust; waiting for our own restart does not."""
     was, broker.health = broker.health, Health.ALIVE
     broker.since_s = turn.now_s
+    broker.dismissed = False
+    turn.do(KeepAtCluster(broker.id))  # also if we do not know of a dismissal: an earlier start of ours may have
     if was is Health.DEAD:
         turn.watched(Kind.BROKER_BACK, broker=broker.id)
     if not broker.awaited and was in (Health.SUSPECT, Health.DEAD):
@@ -58,7 +61,6 @@ def returned(turn: Turn, broker: Broker) -> None:
     elif was is Health.DEAD:
         turn.store_broker(broker)
     broker.awaited = False
-    broker.dismissed = False
     turn.registry.generation += 1
 
 

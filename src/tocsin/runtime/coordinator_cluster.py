@@ -1,7 +1,7 @@
 """Letting go, at the data cluster, of what a forgotten broker holds there: nobody would ever do it otherwise.
 
-Tried until it works: a data cluster that is away now will be back. Without an address nothing can be done, and the
-broker is forgotten here alone.
+Tried until it works: a data cluster that is away now will be back. If the broker is back first, no further request is
+made. Without an address nothing can be done, and the broker is forgotten here alone.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ class ClusterReleases:
     def release(self, broker: BrokerId) -> None:
         if broker not in self._tasks or self._tasks[broker].done():
             self._tasks[broker] = asyncio.create_task(self._until_released(broker))
+
+    def keep(self, broker: BrokerId) -> None:
+        """It is back, and asks for what it serves: what is found under its name from now on is its own."""
+        task = self._tasks.pop(broker, None)
+        if task is not None and task.cancel():
+            self._log.info("no longer let go at the data cluster: the broker is back", broker=broker)
 
     async def stop(self) -> None:
         for task in self._tasks.values():

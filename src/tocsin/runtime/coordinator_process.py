@@ -22,6 +22,7 @@ from tocsin.coordinator.effects import (
     Answer,
     CloseLink,
     Effect,
+    KeepAtCluster,
     Note,
     Rejection,
     ReleaseAtCluster,
@@ -58,8 +59,10 @@ class CoordinatorProcess:
         planners: Mapping[str, Planner] | None = None,
         tick_s: float = 0.25,
         release_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
+        keep_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
     ) -> None:
-        """`release_at_cluster` is told which broker's subscriptions to let go; it posts `BrokerReleased` when done."""
+        """`release_at_cluster` is told which broker's subscriptions to let go; it posts `BrokerReleased` when done.
+        `keep_at_cluster` is told whose it must not let go any more."""
         self.watch: Callable[[Coordinator | None, Iterable[Effect], float], None] = lambda core, effects, began_s: None
         """Is told what was done, once it is on disk, and when that began."""
         self._rules = rules
@@ -69,6 +72,7 @@ class CoordinatorProcess:
         self._planners = dict(planners or {})
         self._tick_s = tick_s
         self._release_at_cluster = release_at_cluster
+        self._keep_at_cluster = keep_at_cluster
         self._starts = count()
         self._link_numbers = count(1)
         self._asks = count(1)
@@ -238,6 +242,8 @@ class CoordinatorProcess:
                     getattr(self._log, level)(event, **fields)
                 case ReleaseAtCluster(broker):
                     self._release_at_cluster(broker)
+                case KeepAtCluster(broker):
+                    self._keep_at_cluster(broker)
 
     def _send(self, number: int, message: FromCoordinator) -> None:
         link = self._links.get(number)

@@ -73,7 +73,7 @@ class CoordinatorServer:
         releases = ClusterReleases(settings, signer)
         process = self.process = CoordinatorProcess(
             settings.rules(), store, epoch, _hand_over_signer(signer), planners=self._planners,
-            tick_s=settings.tick_s, release_at_cluster=releases.release,
+            tick_s=settings.tick_s, release_at_cluster=releases.release, keep_at_cluster=releases.keep,
         )  # fmt: skip
         releases.done = process.post
         metrics = CoordinatorMetrics()

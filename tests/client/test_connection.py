@@ -94,6 +94,38 @@ def test_a_broker_nobody_vouches_for_is_not_talked_to(tmp_path: Path) -> None:
     assert asyncio.run(talk(goodbye, pem=pem, verify=pem)) == ["opened", "Closing", "lost: draining"]
 
 
+def test_a_broker_that_accepts_and_never_answers_is_not_waited_for_when_closing() -> None:
+    async def scenario() -> None:
+        hung_up = asyncio.Event()
+
+        async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.set()
+            while await reader.read(1 << 16):
+                pass
+            hung_up.set()
+            writer.close()
+
+        async def room() -> None:
+            return
+
+        asked = asyncio.Event()
+        told: list[str] = []
+        server = await asyncio.start_server(silence, "127.0.0.1", 0)
+        async with server, asyncio.timeout(20):
+            connection = Connection(
+                f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}", Codec(wire.JSON),
+                opened=lambda: told.append("opened"), received=lambda message: told.append("received"),
+                lost=told.append, room=room, tls=context_for(True),
+            )  # fmt: skip
+            await asked.wait()
+            connection.close()
+            await asyncio.wait([connection.task])
+            await hung_up.wait()
+        assert told == [], "after it was closed nothing more is heard of it"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     "address", ["ws://h:1", "ws://h:1/", "http://h:1", "ws://h:1/v1/session"], ids=lambda text: str(text)
 )

@@ -69,9 +69,14 @@ class Connection:
         self._outbox.put_nowait(message)
 
     def close(self) -> None:
-        """What was sent before still goes out."""
+        """What was sent before still goes out. A broker that has not let us in by now is not waited for: one that
+        accepts and never answers would be waited for without end."""
+        if self._closed:
+            return
         self._closed = True
         self._outbox.put_nowait(None)
+        if self._socket is None:
+            self.task.cancel()
 
     def abort(self) -> None:
         """Break it off without a word."""
@@ -95,6 +100,7 @@ class Connection:
             reason = str(error) or type(error).__name__
         finally:
             if not self._closed:
+                self._closed = True
                 self._lost(reason)
 
     async def _talk(self, socket: ClientConnection) -> str:

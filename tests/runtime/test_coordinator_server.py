@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tocsin.coordinator.effects import Memory
 from tocsin.coordinator.effects import Stored as StoredEffect
 from tocsin.model.ids import SubscriberId
 from tocsin.runtime.coordinator_store import CoordinatorStore
@@ -358,6 +359,60 @@ def test_logic_that_breaks_begins_again_from_the_store(tmp_path: Path, monkeypat
             await broker.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_store_that_cannot_be_read_when_it_begins_again_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable = True
+    load = CoordinatorStore.load
+
+    def failing(self: CoordinatorStore) -> Memory:
+        if unreadable:
+            raise sa.exc.OperationalError("SELECT", {}, OSError("database is locked"))
+        return load(self)
+
+    def broken(*_: Any) -> list[Any]:
+        raise AssertionError("a broken invariant")
+
+    async def scenario() -> None:
+        nonlocal unreadable
+        async with coordinator(tmp_path) as running:
+            monkeypatch.setattr("tocsin.runtime.coordinator_process.delay_s", lambda failures: 0.05)
+            await running.user("ada")
+            monkeypatch.setattr(CoordinatorStore, "load", failing)
+            monkeypatch.setattr(running.server.process.core, "handle", broken)
+            said = await running.until("/readyz", lambda found: not found["ready"])
+            assert said["reasons"] == ["the store cannot be read: OperationalError"]
+            refused = await running.admin.post("/v1/users", json={"user": "bob"})
+            assert refused.status_code == 503, "whoever asks is told to come again, and does not wait"
+            unreadable = False
+            await running.until("/readyz", lambda found: found["ready"])
+            assert (await running.admin.post("/v1/users", json={"user": "bob"})).status_code == 201
+            assert (await running.user_view("ada"))["user"] == "ada"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("breaks", ["_do", "watch", "_commit"])
+def test_a_loop_that_breaks_ends_the_process_and_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    """Whoever watches over it starts it again; one that stayed up and did nothing would be left alone."""
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("unforeseen")
+
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as running:
+            monkeypatch.setattr(running.server.process, breaks, broken)
+            async with asyncio.timeout(10):
+                asking = running.admin.post("/v1/users", json={"user": "ada"})
+                await asyncio.gather(asking, return_exceptions=True)  # answered, or the connection is closed
+                await running.server.process.ended.wait()
+
+    with pytest.raises(TocsinError, match="ZeroDivisionError: unforeseen"):
+        asyncio.run(scenario())
 
 
 def test_a_second_coordinator_on_the_same_folder_is_refused_and_on_the_same_store_takes_over(tmp_path: Path) -> None:

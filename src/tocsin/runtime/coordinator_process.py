@@ -3,14 +3,15 @@
 Whatever arrives while a transaction is being written is handled together after it, so many changes share one commit. A
 store that cannot be written holds everything back until it can; brokers go on delivering meanwhile. If the logic itself
 breaks, this process begins again from what is on disk and lets brokers register anew, rather than go on with a state
-that may be wrong.
+that may be wrong. If anything else breaks, the loop ends and says so (`ended`): whoever runs it ends the process, which
+can be started again, while one that answers and does nothing cannot be told from one that is well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -85,12 +86,16 @@ class CoordinatorProcess:
         self._wall_s = time.time() - time.monotonic()
         self.core: Coordinator | None = None
         self.stopping = False
-        self.superseded = asyncio.Event()
+        self.superseded = False
         """Another coordinator has taken over: this one must end."""
+        self.failure: Exception | None = None
+        """What broke that cannot be mended here."""
+        self.ended = asyncio.Event()
+        """Nothing more is handled, for one of these two reasons."""
         self.may_plan = asyncio.Event()
         """The policies are compiled: the first time ever on a machine this takes seconds."""
         self.unwritable: str | None = None
-        """Why nothing can be stored at the moment."""
+        """Why nothing can be stored, or read again, at the moment."""
         self.commits = 0
 
     def now_s(self) -> float:
@@ -99,7 +104,7 @@ class CoordinatorProcess:
 
     async def start(self) -> None:
         self.core = await asyncio.to_thread(self._load)
-        loops = (self._run(), self._tick(), self._compile())
+        loops = (self._to_the_end(self._run()), self._to_the_end(self._tick()), self._compile())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     def _load(self) -> Coordinator:
@@ -124,7 +129,7 @@ class CoordinatorProcess:
 
     async def ask(self, make: Callable[[int], Event]) -> Any:
         """The answer to a request; raises what it was rejected with."""
-        if self.stopping or self.core is None:
+        if self.stopping or self.core is None or self.ended.is_set():
             raise TocsinError(Code.NOT_READY, "the coordinator is stopping", retry_after_s=2)
         number = next(self._asks)
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -151,6 +156,15 @@ class CoordinatorProcess:
         return len(self._links)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
+
+    async def _to_the_end(self, loop: Coroutine[Any, Any, None]) -> None:
+        try:
+            await loop
+        except Exception as error:
+            self._log.error("the coordinator's loop broke", exc_info=error)
+            self.failure = self.failure or error
+        self.ended.set()
+        self._refuse_waiting("the coordinator is stopping")
 
     async def _tick(self) -> None:
         while True:
@@ -196,7 +210,7 @@ class CoordinatorProcess:
             except Superseded as error:
                 self._log.error("superseded", reason=str(error))
                 self._refuse_waiting(str(error))
-                self.superseded.set()
+                self.superseded = True
                 return False
             except (sa.exc.SQLAlchemyError, OSError) as error:
                 failures += 1
@@ -209,12 +223,23 @@ class CoordinatorProcess:
                 return True
 
     async def _begin_again(self) -> None:
-        for link in list(self._links.values()):
-            link.close("the coordinator begins again: register again")
-        self._refuse_waiting("something went wrong inside; try again")
-        self._inbox.clear()
-        await asyncio.sleep(1.0)
-        self.core = await asyncio.to_thread(self._load)
+        """As often as it takes: a store that cannot be read now will be, as one that cannot be written."""
+        failures = 0
+        while True:
+            for link in list(self._links.values()):
+                link.close("the coordinator begins again: register again")
+            self._refuse_waiting("something went wrong inside; try again")
+            self._inbox.clear()
+            await asyncio.sleep(min(5.0, delay_s(failures + 1)))
+            try:
+                self.core = await asyncio.to_thread(self._load)
+            except (sa.exc.SQLAlchemyError, OSError) as error:
+                failures += 1
+                self.unwritable = f"the store cannot be read: {type(error).__name__}"
+                self._log.error("the store cannot be read, trying again", failures=failures, exc_info=error)
+            else:
+                self.unwritable = None
+                return
 
     def _refuse_waiting(self, why: str) -> None:
         for waiting in self._waiting.values():

@@ -91,19 +91,22 @@ class CoordinatorServer:
             with stop_on_signals(self._stop):
                 serving = asyncio.create_task(server.serve(sockets=[listening]))
                 stopping = asyncio.create_task(self._stop.wait())
-                superseded = asyncio.create_task(process.superseded.wait())
+                ended = asyncio.create_task(process.ended.wait())
                 logger().info("listening", address=self.address)
                 self._ready(self.address, first)
-                await asyncio.wait((stopping, serving, superseded), return_when=asyncio.FIRST_COMPLETED)
-                for task in (stopping, superseded):
+                await asyncio.wait((stopping, serving, ended), return_when=asyncio.FIRST_COMPLETED)
+                for task in (stopping, ended):
                     task.cancel()
                 logger().info("stopping")
                 await watching.stop()
                 await process.stop()
                 server.should_exit = True
                 await asyncio.gather(serving, return_exceptions=True)
-            if process.superseded.is_set():
+            if process.superseded:
                 raise TocsinError(Code.IN_USE, "another coordinator has taken over this store")
+            if process.failure is not None:
+                reason = f"{type(process.failure).__name__}: {process.failure}"
+                raise TocsinError(Code.INTERNAL, f"the coordinator's loop broke ({reason}); the log says where")
         finally:
             listening.close()
             await watching.stop()

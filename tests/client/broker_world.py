@@ -50,6 +50,8 @@ class Session:
     positions: dict[SubscriptionId, Cursor] = field(default_factory=dict)
     began: dict[SubscriptionId, Cursor] = field(default_factory=dict)
     """A broker may repeat, but not from before where it was asked to begin."""
+    furthest: dict[SubscriptionId, Cursor] = field(default_factory=dict)
+    """What it repeats and finds gone it has sent already: that is no gap."""
     logged_in: bool = False
 
 
@@ -265,10 +267,13 @@ class World:
             if index < self.retained[name]:
                 cursor = self.log[name][self.retained[name] - 1]
                 message = wire.Gap(name, str(cursor))
+                if cursor <= session.furthest.get(name, position):
+                    continue
             else:
                 message = wire.Result(name, CHANNEL, str(cursor), msgspec.Raw(b"{}"))
             if not look:
                 session.positions[name] = cursor
+                session.furthest[name] = max(cursor, session.furthest.get(name, cursor))
             return message
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -251,6 +252,41 @@ def test_a_cursor_into_data_that_is_no_more_is_a_gap_and_not_an_endless_silence(
     world.happen(Received(number, wire.Gap(NAMES[0], "1-5")))
     world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-6", msgspec.Raw(b"{}"))))
     assert [message.cursor for message in world.delivered] == ["1-5", "1-6"]
+
+
+@pytest.mark.parametrize("gap", ["1-0", "1-50"], ids=["before it began", "after it began"])
+def test_a_data_cluster_that_goes_back_while_a_session_is_open_leaves_a_gap_and_goes_on(gap: str) -> None:
+    """Restored from a copy, or emptied: its epochs repeat, and what is new has cursors that were seen before."""
+    world = served_world(0)
+    [number] = world.connections
+
+    def comes(*cursors: str) -> None:
+        for cursor in cursors:
+            world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, cursor, msgspec.Raw(b"{}"))))
+
+    comes("1-20", "1-900")
+    world.happen(Received(number, wire.Gap(NAMES[0], gap)))
+    comes("1-60", "1-70")
+    assert [message.cursor for message in world.delivered] == ["1-20", "1-900", gap, "1-60", "1-70"]
+
+
+def test_a_gap_in_what_another_connection_has_brought_is_no_news() -> None:
+    """The broker one moves to resumes from what was handled; what it cannot give was received before."""
+    world = served_world(0)
+    [first] = world.connections
+    world.publish(0)
+    world.publish(0)
+    drain(world)
+    seen = [message.cursor for message in world.delivered]
+    world.broker_invites_elsewhere(0)
+    world.message_arrives(0)
+    world.connection_opens(0)
+    world.request_arrives(1)
+    second = max(world.connections)
+    world.message_arrives(1 if len(world.connections) > 1 else 0)
+    world.happen(Received(second, wire.Gap(NAMES[0], seen[0])))
+    world.happen(Received(second, wire.Result(NAMES[0], CHANNEL, seen[1], msgspec.Raw(b"{}"))))
+    assert first != second and [message.cursor for message in world.delivered] == seen
 
 
 def test_another_life_of_the_channel_is_never_taken_for_progress() -> None:

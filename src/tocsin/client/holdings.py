@@ -170,11 +170,15 @@ class Holdings:
             case ListAsked():
                 return []
 
-    def result(self, message: wire.Result) -> tuple[list[Effect], bool]:
-        """Deliver it unless it is a repeat; True if the broker should be asked what this subscription is."""
+    def result(self, message: wire.Result, reached: dict[SubscriptionId, Cursor]) -> tuple[list[Effect], bool]:
+        """Deliver it unless it is a repeat; True if the broker should be asked what this subscription is.
+
+        `reached` is how far the connection has come that it came over; kept up to date here, and below.
+        """
         cursor = Cursor.parse(message.cursor)
         if cursor is None or message.subscription in self.left:
             return [], False
+        reached[message.subscription] = cursor
         standing = self.standings.get(message.subscription)
         if standing is None:
             # Another session of this subscriber made it. Where it began is not known, so this is where it begins.
@@ -189,29 +193,33 @@ class Holdings:
             case Arrival.NEW:
                 return [Deliver(message)], standing.parameters is None
 
-    def gap(self, message: wire.Gap, asked: Cursor | None) -> list[Effect]:
-        """`asked` is where this connection was told to begin.
-
-        A gap that ends before it says that our cursor points past everything there is: the data cluster lost its data
-        or was replaced by another. Holding on to the cursor would mean taking all that comes for repeats, silently.
+    def gap(self, message: wire.Gap, reached: dict[SubscriptionId, Cursor]) -> list[Effect]:
+        """A gap that ends before what this connection has reached says that our cursor points past everything there
+        is: the data cluster lost its data or was replaced by another. Holding on to the cursor would mean taking all
+        that comes for repeats, silently. What another connection has brought says nothing: this one may be behind it.
         """
         cursor = Cursor.parse(message.cursor)
         standing = self.standings.get(message.subscription)
         if cursor is None or standing is None:
             return []
-        if asked is not None and cursor < asked:
+        before = reached.get(message.subscription, cursor)
+        reached[message.subscription] = cursor
+        if cursor < before:
             standing.restart(cursor)
         elif not standing.skipped(cursor):
             return []
         return [Deliver(message)]
 
-    def progress(self, message: wire.Progress, held: set[SubscriptionId]) -> None:
+    def progress(
+        self, message: wire.Progress, held: set[SubscriptionId], reached: dict[SubscriptionId, Cursor]
+    ) -> None:
         """Every result before these positions, of what this session holds, was sent."""
         positions = {channel: Cursor.parse(text) for channel, text in message.channels.items()}
         for name in held:
             standing = self.standings.get(name)
             if standing is not None and (position := positions.get(standing.channel)) is not None:
                 standing.progressed(position)
+                reached[name] = max(position, reached.get(name, position))
 
     def _found(self, held: wire.Held, *, resumed: bool) -> list[Effect]:
         """The broker holds it, and delivers from its cursor on.

@@ -61,8 +61,8 @@ class Line:
     heard_s: float = 0.0
     progress_s: float = 0.0
     holds: set[SubscriptionId] = field(default_factory=set)
-    began: dict[SubscriptionId, Cursor] = field(default_factory=dict)
-    """Where it was asked to begin."""
+    reached: dict[SubscriptionId, Cursor] = field(default_factory=dict)
+    """How far this broker has come: where it was asked to begin, then what it said or sent last."""
     asked: dict[int, Asked] = field(default_factory=dict)
     farewell: wire.Closing | None = None
 
@@ -124,7 +124,7 @@ class SubscriberSession:
             case NotLocated():
                 yield from self._not_located(event, now_s)
             case Opened(number) if (line := self.lines.get(number)) is not None:
-                line.began = self.holdings.handled()
+                line.reached = self.holdings.handled()
                 yield Send(number, wire.Login(next(self._numbers), line.place.token, self.holdings.cursors()))
             case Received(number, message) if (line := self.lines.get(number)) is not None:
                 line.heard_s = now_s
@@ -187,17 +187,17 @@ class SubscriberSession:
     def _received(self, line: Line, message: wire.ToSubscriber, now_s: float) -> Iterator[Effect]:
         match message:
             case wire.Result():
-                effects, unknown = self.holdings.result(message)
+                effects, unknown = self.holdings.result(message, line.reached)
                 yield from effects
                 if unknown and ListAsked() not in line.asked.values():
                     yield from self._ask(self.holdings.ask(ListAsked()))
             case wire.Gap():
-                yield from self.holdings.gap(message, line.began.get(message.subscription))
+                yield from self.holdings.gap(message, line.reached)
             case wire.Recovered():
                 if message.subscription in self.holdings.standings:
                     yield Deliver(message)
             case wire.Progress():
-                self.holdings.progress(message, line.holds)
+                self.holdings.progress(message, line.holds, line.reached)
             case wire.Move():
                 yield from self._move(message, now_s)
             case wire.Closing():
@@ -220,10 +220,12 @@ class SubscriberSession:
         match answer:
             case wire.Subscribed(held=held):
                 line.holds.add(held.subscription)
+                line.reached |= _positions([held])
             case wire.Unsubscribed(subscription=name):
                 line.holds.discard(name)
             case wire.Subscriptions(subscriptions=listed):
                 line.holds = {held.subscription for held in listed}
+                line.reached |= _positions(listed)
 
     def _logged_in(self, line: Line, message: wire.LoggedIn, now_s: float) -> Iterator[Effect]:
         if line is not self._coming:
@@ -232,6 +234,8 @@ class SubscriberSession:
         line.live_s, line.progress_s = now_s, message.progress_s
         self._known = Place(line.place.broker, line.place.address, self._token or line.place.token)
         line.holds = {held.subscription for held in message.subscriptions}
+        for name, cursor in _positions(message.subscriptions).items():
+            line.reached[name] = max(cursor, line.reached.get(name, cursor))
         left, self.serving = self.serving, line
         if left is not None:
             yield from self._leave()  # a move before this one that never settled
@@ -330,7 +334,7 @@ class SubscriberSession:
             number = next(self._numbers)
             line.asked[number] = asked
             if isinstance(asked, ResumeAsked):
-                line.began[asked.subscription] = self.holdings.standings[asked.subscription].handled
+                line.reached[asked.subscription] = self.holdings.standings[asked.subscription].handled
             yield Send(line.number, msgspec.structs.replace(request, id=number))
 
     def _acknowledge(self, now_s: float, *, everything: bool = False) -> Iterator[Effect]:
@@ -387,3 +391,7 @@ class SubscriberSession:
             yield from self._drop(line)
         self.ended = True
         yield Finish()
+
+
+def _positions(listed: Iterable[wire.Held]) -> dict[SubscriptionId, Cursor]:
+    return {held.subscription: cursor for held in listed if (cursor := Cursor.parse(held.cursor)) is not None}

@@ -347,6 +347,20 @@ def test_what_was_asked_for_here_is_not_dropped_by_a_coordinator_that_has_not_he
     assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0]
 
 
+def test_what_was_asked_for_here_and_is_not_named_by_the_coordinator_is_handed_in_again() -> None:
+    """It may have heard from elsewhere of an unsubscription that was before, and would forget it with this broker."""
+    made = subscribed("ann")
+    made.link_up()
+    made.settle()
+    made.told.clear()
+    made.say(A, link.Adopt([prepared_state()]))
+    handed_in = [message.added for _, message in made.told if isinstance(message, link.Changed)]
+    assert [[one.subscription for one in added] for added in handed_in] == [[FIRE]]
+    made.told.clear()
+    made.say(A, link.Adopt([prepared_state("fire")]))
+    assert not made.told
+
+
 def test_what_was_prepared_stays_once_its_subscriber_is_ours_to_serve() -> None:
     made = network()
     made.link_up()

@@ -482,6 +482,35 @@ def test_an_old_removal_from_a_former_broker_does_not_count() -> None:
     assert not bench.core.registry.subscribers[SubscriberId("ada")].subscriptions
 
 
+def moved_to_b2() -> Bench:
+    """Ada has just moved to B2, and B1 is to let go."""
+    bench = crowded()
+    propose(bench, ("ada", B2), dry_run=False)
+    [migration] = bench.core.registry.migrations.values()
+    bench.say(B2, wire.Prepared(migration.id))
+    bench.say(B2, wire.SessionOpened(SubscriberId("ada"), migration.id))
+    assert migration.step is Step.RELEASING and bench.home("ada") == B2
+    return bench
+
+
+def test_what_was_unsubscribed_just_before_the_move_is_not_held_after_it() -> None:
+    bench = moved_to_b2()
+    bench.say(B1, wire.Changed(2, SubscriberId("ada"), removed=[SubscriptionId("ada")]))
+    assert not bench.core.registry.subscribers[SubscriberId("ada")].subscriptions
+    [adopt] = [one for one in bench.sent(B2) if isinstance(one, wire.Adopt)]
+    assert adopt.subscribers == [wire.SubscriberState(SubscriberId("ada"), [])]
+
+
+def test_an_old_removal_does_not_take_away_what_was_subscribed_again_after_the_move() -> None:
+    """It was said into a broken link, and is said again when that broker is back."""
+    bench = moved_to_b2()
+    bench.say(B2, wire.Changed(1, SubscriberId("ada"), added=[frontend("ada")]))
+    bench.say(B1, wire.Changed(2, SubscriberId("ada"), removed=[SubscriptionId("ada")]))
+    assert SubscriptionId("ada") in bench.core.registry.subscribers[SubscriberId("ada")].subscriptions
+    bench.say(B2, wire.Changed(2, SubscriberId("ada"), removed=[SubscriptionId("ada")]))
+    assert not bench.core.registry.subscribers[SubscriberId("ada")].subscriptions
+
+
 def test_a_hand_over_that_nobody_follows_ends_at_the_source() -> None:
     bench = crowded()
     propose(bench, ("ada", B2), dry_run=False)

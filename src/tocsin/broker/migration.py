@@ -136,6 +136,7 @@ class Migration:
             subscriber = self._world.subscriber(state.subscriber)
             subscriber.webhook = subscriber.webhook or state.webhook
             self._keep_prepared(state.subscriber)
+            self._hand_in_unnamed(subscriber, state)
             self._drop_given_up(subscriber, state)
             if wanted:
                 self._adopting[state.subscriber] = self._adopting.get(state.subscriber, 0) + len(wanted)
@@ -150,6 +151,16 @@ class Migration:
         """It is ours to serve: what was prepared for it must not be undone at the preparation's deadline."""
         for identity in [one for one, preparation in self._preparations.items() if preparation.subscriber == name]:
             del self._preparations[identity]
+
+    def _hand_in_unnamed(self, subscriber: Subscriber, state: link.SubscriberState) -> None:
+        """What was asked for here and the coordinator does not name it has not heard of yet, or has heard from
+        elsewhere of an unsubscription that was before: then it would be forgotten with this broker."""
+        named = {one.subscription for one in state.subscriptions}
+        unnamed = [one for one in subscriber.frontends.values() if one.own and one.backend.id not in named]
+        for frontend in unnamed:
+            self._sessions.hand_in(subscriber.id, frontend)
+        if unnamed:
+            self._outbox.flush()
 
     def _drop_given_up(self, subscriber: Subscriber, state: link.SubscriberState) -> None:
         """What the coordinator brought here and does not name any more was unsubscribed where it was held before."""

@@ -218,15 +218,19 @@ class Sessions:
 
     def held(self, want: Want, frontend: Frontend) -> None:
         """The data cluster has it. Its subscriber is told, and gets results, once the coordinator has it too."""
-        backend = frontend.backend
         frontend.own = True
-        state = FrontendState(backend.id, backend.channel, frontend.parameters, str(frontend.acked))
-        self._outbox.added(want.subscriber, state)
+        self.hand_in(want.subscriber, frontend)
         if not self._outbox.connected:
             self._tell_held(want, frontend, stored=False)
             return
         until_s = self._world.now_s + self._world.limits.stored_s
         self._unstored.append(_Unstored(self._outbox.flush(), until_s, want, frontend))
+
+    def hand_in(self, name: SubscriberId, frontend: Frontend) -> None:
+        """To the coordinator, with what goes to it next."""
+        backend = frontend.backend
+        state = FrontendState(backend.id, backend.channel, frontend.parameters, str(frontend.acked))
+        self._outbox.added(name, state)
 
     def refused(self, want: Want, code: str, message: str) -> None:
         if want.asker is not None:

@@ -2,7 +2,9 @@
 
 Acknowledgements only ever advance. What a broker adds counts even if the subscriber has moved on since (its broker had
 promised to hand it in later); what it removes counts only if it has a say in this subscriber, because an old removal,
-repeated, must not take away what was subscribed again elsewhere.
+repeated, must not take away what was subscribed again elsewhere. The source of a migration has a say to its end: what
+was unsubscribed there just before the move may be heard of only after it. But not about what was subscribed at the
+target. (A broker that is told of a removal it knows better about hands that subscription in again.)
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ def changed(turn: Turn, broker: BrokerId, message: Changed) -> None:
         return
     found = known or turn.known(message.subscriber)
     has_say = _has_say(turn, broker, found)
+    renewed = _renewed(turn, broker, message)
     before = set(found.subscriptions)
     held = {one.subscription: one for one in (_merged(found, new) for new in message.added)}
     found.subscriptions |= held
-    removed = [one for one in message.removed if has_say and one in found.subscriptions]
+    removed = [one for one in message.removed if has_say and one in found.subscriptions and one not in renewed]
     for one in removed:
         del found.subscriptions[one]
         held.pop(one, None)
@@ -45,6 +48,18 @@ def _has_say(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> bool:
     return subscriber.home in (None, broker) or (
         migration is not None and broker in (migration.source, migration.target)
     )
+
+
+def _renewed(turn: Turn, broker: BrokerId, message: Changed) -> set[SubscriptionId]:
+    """What the subscriber has asked for at the broker it is moving to, if this is the other one."""
+    migration = turn.registry.moving.get(message.subscriber)
+    if migration is None:
+        return set()
+    if broker == migration.target:
+        migration.renewed |= {one.subscription for one in message.added}
+        migration.renewed -= set(message.removed)
+        return set()
+    return migration.renewed
 
 
 def _merged(subscriber: Subscriber, new: Frontend) -> Frontend:

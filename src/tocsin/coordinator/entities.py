@@ -122,3 +122,5 @@ class Migration:
     """The subscriber went there by itself: nobody prepared, the target asked what it holds."""
     adopted: bool = False
     """The target was told to serve it, not only to be ready: `Release` takes that back, `Abandon` would not."""
+    renewed: set[SubscriptionId] = field(default_factory=set)
+    """What it subscribed to at the target, perhaps again: what the source still says of those is older."""

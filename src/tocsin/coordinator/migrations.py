@@ -123,6 +123,7 @@ def back_at_source(turn: Turn, migration: Migration) -> None:
         abort(turn, migration, "it went back to where it was")
     elif migration.step in (Step.HANDING_OVER, Step.CONFIRMING):
         migration.step = Step.HANDING_OVER
+        migration.renewed.clear()
         turn.send_hand_over(migration)
 
 

@@ -385,6 +385,84 @@ def test_who_came_while_the_coordinator_was_away_is_asked_about_when_it_is_back(
     assert link.Wanted(SubscriberId("ann")) not in [message for _, message in made.told], "once is enough"
 
 
+def test_who_came_and_went_while_the_coordinator_was_away_is_asked_about_if_something_is_left_of_it() -> None:
+    """The coordinator takes us to hold all of it, since we say that we host it."""
+    made = subscribed("ann")
+    made.login("bob", "a")
+    for name in ("ann", "bob"):
+        made.lose(name)
+    made.link_up()
+    wanted_of = [message.subscriber for broker, message in made.told if isinstance(message, link.Wanted)]
+    assert wanted_of == ["ann"], "bob holds nothing here and will ask himself"
+
+
+def test_what_is_unsubscribed_while_its_adoption_waits_for_the_data_cluster_is_not_held_after_all() -> None:
+    made = network()
+    made.link_up()
+    made.say(A, link.Adopt([prepared_state("fire")]))
+    made.login("ann", "a")
+    made.tick(6.0)  # the data cluster does not answer: she is let in with what there is, which is nothing
+    refused = made.call("a", "ann", wire.Unsubscribe(7, FIRE))
+    assert isinstance(refused, wire.Refused) and refused.code == Code.UNKNOWN_SUBSCRIPTION
+    assert [change.removed for change in changes(made)] == [[FIRE]], "the coordinator believes in it"
+    made.say(A, link.Stored(1))
+    made.settle()
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    assert not made.clients[SubscriberId("ann")].seen and made.cluster.held[A] == set()
+    made.lose("ann")
+    assert made.brokers[A].idle
+
+
+def test_who_unsubscribes_while_its_adoption_waits_takes_nothing_from_the_others() -> None:
+    made = network()
+    made.link_up()
+    states = [link.SubscriberState(SubscriberId(name), prepared_state("fire").subscriptions) for name in ("ann", "bob")]
+    made.say(A, link.Adopt(states))
+    made.call("a", "ann", wire.Unsubscribe(7, FIRE))
+    made.settle()
+    assert made.cluster.held[A] == {FIRE}
+    assert [*made.brokers[A].world.subscribers] == ["bob"]
+    made.login("bob", "a")
+    made.cluster.execute({"fire": 1})
+    made.settle()
+    assert made.clients[SubscriberId("bob")].numbers[FIRE] == [0]
+
+
+def test_who_subscribes_again_while_its_adoption_waits_holds_it() -> None:
+    made = network()
+    made.link_up()
+    made.say(A, link.Adopt([prepared_state("fire")]))
+    made.login("ann", "a")
+    made.tick(6.0)
+    made.call("a", "ann", wire.Unsubscribe(7, FIRE))
+    made.subscribe("ann", "fire")
+    made.settle()
+    assert made.cluster.held[A] == {FIRE} and FIRE in made.clients[SubscriberId("ann")].seen
+
+
+def test_what_is_unsubscribed_where_nobody_knows_of_it_is_handed_in_when_the_coordinator_is_back() -> None:
+    made = network()
+    made.login("ann", "a")
+    made.unsubscribe("ann", "fire")
+    made.call("a", "ann", wire.Unsubscribe(7, SubscriptionId("x" * 1_000)))
+    made.link_up()
+    assert [change.removed for change in changes(made)] == [[FIRE]], "and not what can be no subscription"
+    made.say(A, link.Adopt([prepared_state("fire")]))
+    made.settle()
+    assert not made.cluster.held.get(A)
+
+
+def test_a_preparation_of_which_nothing_is_held_yet_ends_with_the_link() -> None:
+    """When it registers, the broker does not say that it hosts that subscriber: nobody would tell it to let go."""
+    made = network()
+    made.link_up()
+    made.say(A, link.Prepare("m1", prepared_state("fire"), 30.0))
+    made.handle(A, seen.LinkLost())
+    made.settle()
+    assert made.brokers[A].idle and made.cluster.held[A] == set()
+
+
 def test_a_preparation_that_cannot_be_is_reported() -> None:
     made = network()
     made.link_up()

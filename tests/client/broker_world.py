@@ -13,6 +13,7 @@ import msgspec
 
 from tocsin.client.events import (
     Close,
+    Confirm,
     Deliver,
     Effect,
     Event,
@@ -70,6 +71,7 @@ class World:
         self.delivered: list[wire.Result | wire.Gap | wire.Recovered] = []
         self.untaken: deque[wire.Result | wire.Gap] = deque()
         self.granted: dict[int, wire.Held] = {}
+        self.confirmed: list[int] = []
         self.gave_up: GiveUp | None = None
         self.finished = False
 
@@ -95,6 +97,8 @@ class World:
                     self.untaken.append(message)
             case Grant(ticket, held):
                 self.granted[ticket] = held
+            case Confirm(ticket):
+                self.confirmed.append(ticket)
             case GiveUp():
                 self.gave_up = effect
             case Finish():

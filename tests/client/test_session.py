@@ -14,6 +14,7 @@ from tocsin.client.events import Lost, NotLocated, Received, Started, Stopped, T
 from tocsin.client.session import SubscriberSession
 from tocsin.client.standing import Standing
 from tocsin.model.cursor import Cursor
+from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire import session as wire
 
 HAPPENINGS: list[Callable[[World, int], None]] = [
@@ -236,7 +237,7 @@ def test_a_broker_that_begins_later_than_asked_leaves_a_gap() -> None:
     world = served_world(0)
     standing = world.session.holdings.standings[NAMES[0]]
     held = wire.Held(NAMES[0], CHANNEL, {"name": NAMES[0]}, str(Cursor(1, standing.received.offset + 7)))
-    _, effects = world.session.holdings.reconcile([held])
+    _, effects = world.session.holdings.reconcile([held], 1.0)
     assert [effect.message for effect in effects if hasattr(effect, "message")] == [wire.Gap(NAMES[0], held.cursor)]
 
 
@@ -321,6 +322,115 @@ def test_unsubscribing_is_confirmed_and_what_was_in_flight_is_not_delivered() ->
     world.happen(Received(number, wire.Unsubscribed(request.id, NAMES[0])))
     world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-99", msgspec.Raw(b"{}"))))
     assert not world.delivered and NAMES[0] not in world.session.holdings.cursors()
+
+
+def comes_back(world: World, *listed: wire.Held) -> int:
+    """The connection is lost, and the next one begins with this list. Its number."""
+    world.happen(Lost(max(world.connections), "reset"))
+    world.time_passes(2)
+    world.coordinator_answers(0)
+    world.connection_opens(0)
+    world.sent.clear()
+    number = max(world.connections)
+    world.happen(Received(number, wire.LoggedIn(1, SubscriberId("u"), BrokerId("b"), "x", list(listed), 10.0)))
+    return number
+
+
+def held(cursor: str, number: int = 0) -> wire.Held:
+    return wire.Held(NAMES[number], CHANNEL, {"name": NAMES[number]}, cursor)
+
+
+def left_world() -> World:
+    """A subscriber that stood at 1-20 when it gave its subscription up, which was confirmed."""
+    world = served_world(0)
+    [number] = world.connections
+    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-20", msgspec.Raw(b"{}"))))
+    world.happen(Unwanted(7, NAMES[0]))
+    world.happen(Received(number, wire.Unsubscribed(world.sent.popleft()[1].id, NAMES[0])))
+    assert world.confirmed == [7]
+    world.delivered.clear()
+    return world
+
+
+def leaves(world: World) -> list[wire.FromSubscriber]:
+    return [message for _, message in world.sent if isinstance(message, wire.Unsubscribe)]
+
+
+def test_a_broker_that_does_not_list_what_is_being_given_up_is_told_all_the_same() -> None:
+    """It may be on its way there: that it is not there yet says nothing."""
+    world = served_world(0)
+    world.happen(Unwanted(7, NAMES[0]))
+    number = comes_back(world)
+    assert not world.confirmed
+    [leave] = leaves(world)
+    world.happen(Received(number, wire.Refused(leave.id, "unknown_subscription", "you hold no such subscription")))
+    assert world.confirmed == [7] and not world.session.holdings.standings
+
+
+def test_a_broker_that_has_not_heard_of_an_unsubscription_is_told_again() -> None:
+    world = left_world()
+    number = comes_back(world, held("1-20"))
+    assert len(leaves(world)) == 1
+    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
+    world.happen(Received(number, wire.Unsubscribed(leaves(world)[0].id, NAMES[0])))
+    assert not world.delivered and not world.session.holdings.standings and world.confirmed == [7]
+
+
+def test_a_broker_that_is_given_what_was_unsubscribed_during_the_session_is_told_again() -> None:
+    """The coordinator had it adopted before it knew; catching up ends with `recovered`."""
+    world = left_world()
+    [number] = world.connections
+    world.happen(Received(number, wire.Recovered(NAMES[0], "1-30", True)))
+    assert len(leaves(world)) == 1 and not world.delivered
+
+
+def test_what_somebody_else_has_subscribed_to_since_is_kept() -> None:
+    world = left_world()
+    number = comes_back(world, held("1-25"))
+    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
+    assert not leaves(world) and [message.cursor for message in world.delivered] == ["1-30"]
+    world = left_world()
+    world.now_s += 700.0
+    comes_back(world, held("1-20"))
+    assert not leaves(world), "long after, it is not what was given up"
+
+
+def test_what_is_wanted_again_is_not_given_up_again() -> None:
+    world = left_world()
+    world.happen(wanted(0))
+    number = comes_back(world, held("1-20"), held("1-20", 1))
+    assert not leaves(world)
+    [subscribe] = [message for _, message in world.sent if isinstance(message, wire.Subscribe)]
+    world.happen(Received(number, wire.Subscribed(subscribe.id, held("1-20"), True)))
+    world.now_s += 5.0
+    world.happen(Ticked())
+    assert not leaves(world)
+    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
+    assert [message.cursor for message in world.delivered] == ["1-30"]
+
+
+def test_what_was_left_is_given_up_again_once_it_is_clear_that_something_else_was_wanted() -> None:
+    world = left_world()
+    world.happen(wanted(1))
+    number = comes_back(world, held("1-20"))
+    [subscribe] = [message for _, message in world.sent if isinstance(message, wire.Subscribe)]
+    world.happen(Received(number, wire.Subscribed(subscribe.id, held("1-20", 1), True)))
+    assert not leaves(world)
+    world.now_s += 5.0
+    world.happen(Ticked())
+    assert len(leaves(world)) == 1
+
+
+def test_what_is_given_up_while_it_is_being_subscribed_again_is_given_up_when_that_is_answered() -> None:
+    world = served_world(0)
+    number = comes_back(world)
+    [subscribe] = [message for _, message in world.sent if isinstance(message, wire.Subscribe)]
+    world.happen(Unwanted(7, NAMES[0]))
+    [leave] = leaves(world)
+    world.happen(Received(number, wire.Refused(leave.id, "unknown_subscription", "you hold no such subscription")))
+    assert world.confirmed == [7]
+    world.happen(Received(number, wire.Subscribed(subscribe.id, held("1-1"), True)))
+    assert len(leaves(world)) == 2 and not world.session.holdings.standings
 
 
 def test_stopping_acknowledges_logs_out_and_ends() -> None:

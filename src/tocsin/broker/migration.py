@@ -69,8 +69,9 @@ class Migration:
         self._arrivals: dict[SubscriberId, _Arrival] = {}
         self._unasked: set[SubscriberId] = set()
         """Logged in while the coordinator was away, and unknown here."""
-        self._adopting: dict[SubscriberId, int] = {}
-        """Subscriptions of adopted subscribers that the data cluster has not confirmed yet."""
+        self._adopting = sessions.adopting
+        self._unwanted: list[tuple[Subscriber, Frontend]] = []
+        """Adopted after all, though it was unsubscribed before the data cluster had answered."""
 
     @property
     def idle(self) -> bool:
@@ -98,11 +99,10 @@ class Migration:
             self._log_in(event)
 
     def registered(self) -> None:
-        """Who came while nobody could be asked is asked about now: it may hold more than its program remembered."""
-        for name in sorted(self._unasked):
-            subscriber = self._world.subscribers.get(name)
-            if subscriber is not None and subscriber.session is not None:
-                self._tell(link.Wanted(name))
+        """Who came while nobody could be asked is asked about now: it may hold more than its program remembered. Also
+        who has gone again and left something here: the coordinator takes us to hold all of it."""
+        for name in sorted(self._unasked & self._world.subscribers.keys()):
+            self._tell(link.Wanted(name))
         self._unasked.clear()
 
     def _log_in(self, event: LoginRequested) -> None:
@@ -119,6 +119,12 @@ class Migration:
             arrival.logins = [login for login in arrival.logins if login.asker.session != session]
 
     def link_lost(self) -> None:
+        # Of whom nothing is held yet we shall not say, when we register, that we hold it: the coordinator prepares it
+        # again or has given it up, and would not think of telling us.
+        for identity in [
+            one for one, made in self._preparations.items() if made.subscriber not in self._world.subscribers
+        ]:
+            self._undo(identity)
         for name in list(self._arrivals):
             self._unasked.add(name)
             self._admit(name)
@@ -135,10 +141,13 @@ class Migration:
             ]
             subscriber = self._world.subscriber(state.subscriber)
             subscriber.webhook = subscriber.webhook or state.webhook
-            self._keep_prepared(state.subscriber)
+            self._end_preparations(state.subscriber)
             self._hand_in_unnamed(subscriber, state)
             self._drop_given_up(subscriber, state)
             if wanted:
+                self._sessions.given_up.get(state.subscriber, set()).difference_update(
+                    one.subscription for one in wanted
+                )
                 self._adopting[state.subscriber] = self._adopting.get(state.subscriber, 0) + len(wanted)
             for one in wanted:
                 want = Want(state.subscriber, one.parameters, parsed_cursor(one.cursor), self._world.now_s)
@@ -147,8 +156,8 @@ class Migration:
                 self._arrivals[state.subscriber].answered = True
             self._adopted(state.subscriber)
 
-    def _keep_prepared(self, name: SubscriberId) -> None:
-        """It is ours to serve: what was prepared for it must not be undone at the preparation's deadline."""
+    def _end_preparations(self, name: SubscriberId) -> None:
+        """It is ours to serve, or not at all any more: there is nothing left to be undone at a deadline."""
         for identity in [one for one, preparation in self._preparations.items() if preparation.subscriber == name]:
             del self._preparations[identity]
 
@@ -189,8 +198,12 @@ class Migration:
         if want.after is not None and want.after > frontend.acked:
             frontend.acked = want.after
         if want.migration is None:
+            given_up = frontend.backend.id in self._sessions.given_up.get(want.subscriber, ()) and not frontend.own
             self._settled(want.subscriber)
-            self._join_open_session(want, frontend)
+            if given_up:
+                self._unwanted.append((self._world.subscriber(want.subscriber), frontend))
+            else:
+                self._join_open_session(want, frontend)
             return
         preparation = self._preparations.get(want.migration)
         if preparation is None:
@@ -222,6 +235,7 @@ class Migration:
             self._adopting[name] = left
         else:
             self._adopting.pop(name, None)
+            self._sessions.given_up.pop(name, None)
             self._adopted(name)
 
     # -- as the target ---------------------------------------------------------------------------------------------
@@ -247,7 +261,13 @@ class Migration:
             self._backends.want(one.channel, want)
 
     def check_preparations(self) -> None:
-        """After every event: who is ready is reported."""
+        """After every event: who is ready is reported, and what nobody wants any more is let go, which must not happen
+        while others are still being given the same backend subscription."""
+        unwanted, self._unwanted = self._unwanted, []
+        for subscriber, frontend in unwanted:
+            if subscriber.frontends.get(frontend.backend.id) is frontend and not frontend.own:
+                self._sessions.let_go(subscriber, frontend)
+                self._world.forget_if_empty(subscriber)
         for identity, preparation in self._preparations.items():
             if not preparation.told and preparation.missing == 0 and all(map(self._ready, preparation.backends)):
                 preparation.told = True
@@ -294,6 +314,8 @@ class Migration:
     def _forget(self, subscriber: Subscriber) -> None:
         self._backends.withdraw(subscriber.id)
         self._adopting.pop(subscriber.id, None)
+        self._sessions.given_up.pop(subscriber.id, None)
+        self._end_preparations(subscriber.id)
         self._outbox.flush()
         subscriber.webhook = None
         if subscriber.session is not None:

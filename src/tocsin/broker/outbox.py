@@ -66,6 +66,11 @@ class Outbox:
             sent.subscriber == subscriber and subscription in sent.removed for sent in self._pending
         )
 
+    def removals(self, subscriber: SubscriberId) -> int:
+        """How many of its removals have not been said yet."""
+        change = self._open.get(subscriber)
+        return 0 if change is None else len(change.removed)
+
     def flush(self) -> int:
         """Send what is open, while there is a link; the number that `Stored` will have to reach."""
         if self.connected:

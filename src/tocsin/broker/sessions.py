@@ -24,6 +24,8 @@ from tocsin.wire.link import Frontend as FrontendState
 from tocsin.wire.link import SessionClosed, SessionOpened
 
 _LAST_OFFSET = 2**53
+_LONGEST_ID = 64
+"""Characters; twice what ids have."""
 
 
 def parsed_cursor(text: str) -> Cursor | None:
@@ -48,6 +50,10 @@ class Sessions:
         self._catch_up = catch_up
         self._outbox = outbox
         self._unstored: list[_Unstored] = []
+        self.adopting: dict[SubscriberId, int] = {}
+        """Subscriptions of adopted subscribers that the data cluster has not confirmed yet; `migration` counts them."""
+        self.given_up: dict[SubscriberId, set[SubscriptionId]] = {}
+        """Of those, what was unsubscribed meanwhile."""
         self._expiries: list[tuple[float, SessionId]] = []
 
     @property
@@ -268,6 +274,7 @@ class Sessions:
         subscriber = self._world.subscribers.get(name)
         frontend = None if subscriber is None else subscriber.frontends.get(request.subscription)
         if subscriber is None or frontend is None:
+            self._give_up_unknown(name, request.subscription)
             self._world.refuse(asker, request.id, Code.UNKNOWN_SUBSCRIPTION, _unknown(request.subscription))
             return
         self._outbox.removed(name, request.subscription)
@@ -275,6 +282,17 @@ class Sessions:
         self.let_go(subscriber, frontend)
         self._world.answer(asker, wire.Unsubscribed(request.id, request.subscription))
         self._world.forget_if_empty(subscriber)
+
+    def _give_up_unknown(self, name: SubscriberId, identity: SubscriptionId) -> None:
+        """Not held here, but the coordinator may believe in it, or have said so already, and it is about to be. Whoever
+        hears that it is not there takes that for done. There are bounds to what anybody may give up in advance."""
+        limit = self._world.limits.subscriptions
+        if len(identity) > _LONGEST_ID or self._outbox.removals(name) >= limit:
+            return
+        self._outbox.removed(name, identity)
+        self._outbox.flush()
+        if name in self.adopting and len(some := self.given_up.setdefault(name, set())) < limit:
+            some.add(identity)
 
     def let_go(self, subscriber: Subscriber, frontend: Frontend) -> None:
         if subscriber.session is not None:

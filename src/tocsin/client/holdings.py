@@ -46,6 +46,13 @@ class ListAsked:
 Asked = WantAsked | ResumeAsked | LeaveAsked | ListAsked
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    received: Cursor
+    """Where it stood."""
+    at_s: float
+
+
 @dataclass(slots=True)
 class Holdings:
     patience: Patience
@@ -54,8 +61,9 @@ class Holdings:
     """Not granted yet; asked for again on every new session."""
     leaving: dict[SubscriptionId, int] = field(default_factory=dict)
     """Being given up, with the ticket of whoever waits for that."""
-    left: set[SubscriptionId] = field(default_factory=set)
-    """Given up; what is still in flight for them is not news."""
+    left: dict[SubscriptionId, Left] = field(default_factory=dict)
+    """Given up, the latest last; what is still in flight for them is not news. Kept from session to session: a broker
+    that took over in the meantime may have been told to hold them by a coordinator that did not know yet."""
     retry: dict[Asked, float] = field(default_factory=dict)
     """Refused for now: ask again at this time."""
     acked_s: float = float("-inf")
@@ -73,21 +81,43 @@ class Holdings:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def reconcile(self, listed: Iterable[wire.Held]) -> tuple[list[Ask], list[Effect]]:
-        """A session began and these are there: what to ask for, and what of it the application must know."""
+    def reconcile(self, listed: Iterable[wire.Held], now_s: float) -> tuple[list[Ask], list[Effect]]:
+        """A session began and these are there: what to ask for, and what of it the application must know.
+
+        What is being given up is told to the broker also if it is not there: it may be on its way there.
+        """
         effects: list[Effect] = []
+        asks: list[Ask] = []
         present = set()
-        self.left.clear()
+        self.left = {name: left for name, left in self.left.items() if now_s - left.at_s < self.patience.leave_s}
         self.retry.clear()
         for held in listed:
             present.add(held.subscription)
-            effects += self._found(held, resumed=True)
+            if self._was_left(held):
+                asks += self.left_again(held.subscription, now_s)
+            else:
+                self.left.pop(held.subscription, None)
+                effects += self._found(held, resumed=True)
         for standing in self.standings.values():
             standing.told = None
-        for subscription in [name for name in self.leaving if name not in present]:
-            effects += self._gone(subscription)
-        asked: list[Asked] = [ResumeAsked(name) for name in self.standings if name not in present]
-        return [ask for one in asked for ask in self.ask(one)] + self.unanswered(), effects
+        for name in self.standings:
+            asks += [] if name in present else self.ask(ResumeAsked(name))
+        return asks + self.unanswered(), effects
+
+    def _was_left(self, held: wire.Held) -> bool:
+        """Whether it is what was given up, and not one that somebody else of this subscriber's has made since."""
+        left, cursor = self.left.get(held.subscription), Cursor.parse(held.cursor)
+        return left is not None and cursor is not None and cursor <= left.received
+
+    def left_again(self, subscription: SubscriptionId, now_s: float) -> list[Ask]:
+        """A broker holds what may have been given up: then it is told so again. Not while something is wanted, for that
+        may be the same subscription; a little later, if that turns out to be something else."""
+        if subscription not in self.left:
+            return []
+        if self.wants:
+            self.retry[LeaveAsked(subscription)] = now_s + self.patience.ack_s
+            return []
+        return self.ask(LeaveAsked(subscription))
 
     def unanswered(self) -> list[Ask]:
         """The application's wishes that no broker has answered yet."""
@@ -103,7 +133,7 @@ class Holdings:
             case ResumeAsked(name) if (standing := self.standings.get(name)) is not None:
                 if standing.parameters is not None and name not in self.leaving:
                     return [(asked, wire.Subscribe(0, standing.channel, standing.parameters, str(standing.handled)))]
-            case LeaveAsked(name) if name in self.leaving:
+            case LeaveAsked(name) if name in self.leaving or name in self.left:
                 return [(asked, wire.Unsubscribe(0, name))]
             case ListAsked():
                 return [(asked, wire.List(0))]
@@ -114,7 +144,13 @@ class Holdings:
         ready = [asked for asked, at_s in self.retry.items() if at_s <= now_s]
         for asked in ready:
             del self.retry[asked]
-        return [ask for asked in ready for ask in self.ask(asked)]
+        asks: list[Ask] = []
+        for asked in ready:
+            if isinstance(asked, LeaveAsked) and asked.subscription in self.left:
+                asks += self.left_again(asked.subscription, now_s)
+            else:
+                asks += self.ask(asked)
+        return asks
 
     def acknowledgement(self, now_s: float, *, everything: bool = False) -> dict[SubscriptionId, str]:
         """Cursors worth telling the broker now; they count as told."""
@@ -140,15 +176,16 @@ class Holdings:
     def answered(self, asked: Asked, answer: wire.Answer, now_s: float) -> list[Effect]:
         match answer, asked:
             case wire.Subscribed(held=held), WantAsked(ticket):
-                self.left.discard(held.subscription)
+                self.left.pop(held.subscription, None)
                 effects = self._found(held, resumed=False)
                 return effects + ([Grant(ticket, held)] if self.wants.pop(ticket, None) is not None else [])
-            case wire.Subscribed(held=held), ResumeAsked():
+            case wire.Subscribed(held=held), ResumeAsked() if held.subscription not in self.left:
                 return self._found(held, resumed=True)
             case wire.Unsubscribed(), LeaveAsked(name):
-                return self._gone(name)
+                return self._gone(name, now_s)
             case wire.Subscriptions(subscriptions=listed), _:
-                return [effect for held in listed for effect in self._found(held, resumed=False)]
+                news = [held for held in listed if held.subscription not in self.left]
+                return [effect for held in news for effect in self._found(held, resumed=False)]
             case wire.Refused(), _:
                 return self._refused(asked, answer, now_s)
             case _:
@@ -163,7 +200,7 @@ class Holdings:
                 self.wants.pop(ticket, None)
                 return [Refuse(ticket, answer.code, answer.message)]
             case LeaveAsked(name):  # not there: that is what was wanted
-                return self._gone(name)
+                return self._gone(name, now_s)
             case ResumeAsked(name):
                 self.standings.pop(name, None)
                 return [End(name, answer.code, answer.message)]
@@ -239,8 +276,10 @@ class Holdings:
             return []
         return [Deliver(wire.Gap(held.subscription, held.cursor))]
 
-    def _gone(self, subscription: SubscriptionId) -> list[Effect]:
-        self.standings.pop(subscription, None)
-        self.left.add(subscription)
+    def _gone(self, subscription: SubscriptionId, now_s: float) -> list[Effect]:
         ticket = self.leaving.pop(subscription, None)
-        return [] if ticket is None else [Confirm(ticket)]
+        if ticket is None:
+            return []  # said again, for a broker that had not heard of it; it may be wanted once more by now
+        if (standing := self.standings.pop(subscription, None)) is not None:
+            self.left[subscription] = Left(standing.received, now_s)
+        return [Confirm(ticket)]

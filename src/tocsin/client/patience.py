@@ -16,6 +16,9 @@ class Patience:
     longest_s: float = 30.0
     open_s: float = 10.0
     """For connecting and logging in."""
+    leave_s: float = 600.0
+    """How long after an unsubscription a broker may turn up that has not heard of it: as long as the coordinator may be
+    away, more or less. What is held later than that was made by somebody else."""
     steady_s: float = 10.0
     """A session that lasted this long was a good one: the count of failures starts anew."""
     ack_s: float = 1.0

@@ -196,6 +196,9 @@ class SubscriberSession:
             case wire.Recovered():
                 if message.subscription in self.holdings.standings:
                     yield Deliver(message)
+                elif line is self.serving:
+                    # It may have been brought here by a coordinator that did not know that it had been given up.
+                    yield from self._ask(self.holdings.left_again(message.subscription, now_s))
             case wire.Progress():
                 self.holdings.progress(message, line.holds, line.reached)
             case wire.Move():
@@ -213,6 +216,9 @@ class SubscriberSession:
                 if asked is not None:
                     self._note_held(line, message)
                     yield from self.holdings.answered(asked, message, now_s)
+                    if isinstance(asked, ResumeAsked) and isinstance(message, wire.Subscribed):
+                        # It may have been given up while the broker was waiting for the data cluster.
+                        yield from self._ask(self.holdings.left_again(asked.subscription, now_s))
                     yield from self._settle(now_s)
 
     @staticmethod
@@ -241,7 +247,7 @@ class SubscriberSession:
             yield from self._leave()  # a move before this one that never settled
             self._fading = left
             left.deadline_s = now_s + self.patience.fade_s
-        asks, effects = self.holdings.reconcile(message.subscriptions)
+        asks, effects = self.holdings.reconcile(message.subscriptions, now_s)
         yield from effects
         yield from self._ask(asks)
         yield from self._settle(now_s)

@@ -380,9 +380,12 @@ def test_who_came_while_the_coordinator_was_away_is_asked_about_when_it_is_back(
     made.say(A, link.Registered(5.0, 5.0, True))
     assert (A, link.Wanted(SubscriberId("ann"))) in made.told
     made.told.clear()
-    made.handle(A, seen.LinkOpened())
-    made.say(A, link.Registered(5.0, 5.0, True))
-    assert link.Wanted(SubscriberId("ann")) not in [message for _, message in made.told], "once is enough"
+    made.link_up()
+    assert (A, link.Wanted(SubscriberId("ann"))) in made.told, "the question may have been lost with the link"
+    made.say(A, link.Adopt([prepared_state()]))
+    made.told.clear()
+    made.link_up()
+    assert link.Wanted(SubscriberId("ann")) not in [message for _, message in made.told], "it was answered"
 
 
 def test_who_came_and_went_while_the_coordinator_was_away_is_asked_about_if_something_is_left_of_it() -> None:
@@ -451,6 +454,40 @@ def test_what_is_unsubscribed_where_nobody_knows_of_it_is_handed_in_when_the_coo
     made.say(A, link.Adopt([prepared_state("fire")]))
     made.settle()
     assert not made.cluster.held.get(A)
+
+
+def test_who_comes_before_all_is_prepared_gets_the_rest_when_the_data_cluster_has_answered() -> None:
+    made = network()
+    made.link_up()
+    made.say(A, link.Prepare("m1", prepared_state("fire", "flood"), 30.0))
+    made.place_order(A)
+    made.place_order(A)
+    made.login("ann", "a", migration="m1")
+    ann = made.clients[SubscriberId("ann")]
+    assert [*ann.seen] == [FIRE]
+    made.settle()
+    ann.seen[subscription("flood")] = Cursor(1, 0)
+    made.cluster.execute({"fire": 1, "flood": 1})
+    made.settle()
+    assert ann.numbers == {FIRE: [0], subscription("flood"): [0]}
+
+
+def test_who_goes_while_its_adoption_waits_for_the_data_cluster_is_still_said_to_be_here() -> None:
+    made = network()
+    made.link_up()
+    made.say(A, link.Adopt([prepared_state("fire")]))
+    made.login("ann", "a")
+    made.tick(6.0)
+    made.lose("ann")
+    made.handle(A, seen.LinkLost())
+    made.told.clear()
+    made.link_up()
+    assert [message.hosting for broker, message in made.told if isinstance(message, link.Register) and broker == A] == [
+        ["ann"]
+    ], "so that the coordinator can tell this broker to let go"
+    made.say(A, link.Release(SubscriberId("ann")))
+    made.settle()
+    assert made.brokers[A].idle
 
 
 def test_a_preparation_of_which_nothing_is_held_yet_ends_with_the_link() -> None:

@@ -32,6 +32,8 @@ class _Preparation:
     subscriber: SubscriberId
     until_s: float
     webhook: link.Webhook | None
+    wanted: list[link.Frontend]
+    """What was not held when it began."""
     missing: int
     made: list[Frontend] = field(default_factory=list)
     """What is undone if nobody comes."""
@@ -68,7 +70,7 @@ class Migration:
         self._preparations: dict[str, _Preparation] = {}
         self._arrivals: dict[SubscriberId, _Arrival] = {}
         self._unasked: set[SubscriberId] = set()
-        """Logged in while the coordinator was away, and unknown here."""
+        """Logged in, and let in without the coordinator's answer: it has not been asked, or may not have heard."""
         self._adopting = sessions.adopting
         self._unwanted: list[tuple[Subscriber, Frontend]] = []
         """Adopted after all, though it was unsubscribed before the data cluster had answered."""
@@ -101,17 +103,21 @@ class Migration:
     def registered(self) -> None:
         """Who came while nobody could be asked is asked about now: it may hold more than its program remembered. Also
         who has gone again and left something here: the coordinator takes us to hold all of it."""
-        for name in sorted(self._unasked & self._world.subscribers.keys()):
+        self._unasked &= self._world.subscribers.keys()
+        for name in sorted(self._unasked):
             self._tell(link.Wanted(name))
-        self._unasked.clear()
 
     def _log_in(self, event: LoginRequested) -> None:
+        """It has come: what was prepared is its own now, also what the data cluster has not confirmed yet."""
         self._sessions.login(event)
-        for identity, preparation in list(self._preparations.items()):
-            if preparation.subscriber == event.subscriber and event.asker.session in self._world.sessions:
-                subscriber = self._world.subscriber(event.subscriber)
-                subscriber.webhook = subscriber.webhook or preparation.webhook
-                del self._preparations[identity]  # it has come: what was prepared is its own now
+        if event.asker.session not in self._world.sessions:
+            return
+        subscriber = self._world.subscriber(event.subscriber)
+        for preparation in self._end_preparations(subscriber.id):
+            subscriber.webhook = subscriber.webhook or preparation.webhook
+            self._want(
+                subscriber.id, [one for one in preparation.wanted if one.subscription not in subscriber.frontends]
+            )
 
     def connection_lost(self, session: SessionId) -> None:
         """It went away while it waited."""
@@ -141,25 +147,32 @@ class Migration:
             ]
             subscriber = self._world.subscriber(state.subscriber)
             subscriber.webhook = subscriber.webhook or state.webhook
+            self._unasked.discard(state.subscriber)
             self._end_preparations(state.subscriber)
             self._hand_in_unnamed(subscriber, state)
             self._drop_given_up(subscriber, state)
-            if wanted:
-                self._sessions.given_up.get(state.subscriber, set()).difference_update(
-                    one.subscription for one in wanted
-                )
-                self._adopting[state.subscriber] = self._adopting.get(state.subscriber, 0) + len(wanted)
-            for one in wanted:
-                want = Want(state.subscriber, one.parameters, parsed_cursor(one.cursor), self._world.now_s)
-                self._backends.want(one.channel, want)
+            self._want(state.subscriber, wanted)
             if state.subscriber in self._arrivals:
                 self._arrivals[state.subscriber].answered = True
             self._adopted(state.subscriber)
 
-    def _end_preparations(self, name: SubscriberId) -> None:
+    def _want(self, name: SubscriberId, wanted: list[link.Frontend]) -> None:
+        """For a subscriber that is ours to serve."""
+        if not wanted:
+            return
+        self._sessions.given_up.get(name, set()).difference_update(one.subscription for one in wanted)
+        self._adopting[name] = self._adopting.get(name, 0) + len(wanted)
+        for one in wanted:
+            want = Want(name, one.parameters, parsed_cursor(one.cursor), self._world.now_s)
+            self._backends.want(one.channel, want)
+
+    def _end_preparations(self, name: SubscriberId) -> list[_Preparation]:
         """It is ours to serve, or not at all any more: there is nothing left to be undone at a deadline."""
-        for identity in [one for one, preparation in self._preparations.items() if preparation.subscriber == name]:
+        ended = {one: preparation for one, preparation in self._preparations.items() if preparation.subscriber == name}
+        for identity in ended:
             del self._preparations[identity]
+            self._backends.withdraw(name, identity)
+        return list(ended.values())
 
     def _hand_in_unnamed(self, subscriber: Subscriber, state: link.SubscriberState) -> None:
         """What was asked for here and the coordinator does not name it has not heard of yet, or has heard from
@@ -189,7 +202,7 @@ class Migration:
             return
         if subscriber.webhook is not None and subscriber.session is None:
             self._world.out.append(CallWebhook(name, subscriber.webhook))
-        self._world.forget_if_empty(subscriber)
+        self._sessions.forget_if_empty(subscriber)
 
     # -- what the data cluster said --------------------------------------------------------------------------------
 
@@ -252,7 +265,7 @@ class Migration:
         kept = [] if earlier is None else [one for one in earlier.made if held.get(one.backend.id) is one]
         wanted = [one for one in message.state.subscriptions if one.subscription not in held]
         self._preparations[message.migration] = _Preparation(
-            name, self._world.now_s + message.deadline_s, message.state.webhook, len(wanted), kept,
+            name, self._world.now_s + message.deadline_s, message.state.webhook, wanted, len(wanted), kept,
             backends=[frontend.backend for frontend in kept],
         )  # fmt: skip
         for one in wanted:
@@ -267,7 +280,7 @@ class Migration:
         for subscriber, frontend in unwanted:
             if subscriber.frontends.get(frontend.backend.id) is frontend and not frontend.own:
                 self._sessions.let_go(subscriber, frontend)
-                self._world.forget_if_empty(subscriber)
+                self._sessions.forget_if_empty(subscriber)
         for identity, preparation in self._preparations.items():
             if not preparation.told and preparation.missing == 0 and all(map(self._ready, preparation.backends)):
                 preparation.told = True
@@ -289,7 +302,7 @@ class Migration:
         for frontend in preparation.made:
             if subscriber.frontends.get(frontend.backend.id) is frontend:
                 self._sessions.let_go(subscriber, frontend)
-        self._world.forget_if_empty(subscriber)
+        self._sessions.forget_if_empty(subscriber)
 
     # -- as the source ---------------------------------------------------------------------------------------------
 
@@ -313,6 +326,7 @@ class Migration:
 
     def _forget(self, subscriber: Subscriber) -> None:
         self._backends.withdraw(subscriber.id)
+        self._unasked.discard(subscriber.id)
         self._adopting.pop(subscriber.id, None)
         self._sessions.given_up.pop(subscriber.id, None)
         self._end_preparations(subscriber.id)
@@ -322,7 +336,7 @@ class Migration:
             self._sessions.end(subscriber.session, "moved", "this subscriber is served by another broker now")
         for frontend in list(subscriber.frontends.values()):
             self._sessions.let_go(subscriber, frontend)
-        self._world.forget_if_empty(subscriber)
+        self._sessions.forget_if_empty(subscriber)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -334,5 +348,7 @@ class Migration:
             if not told:
                 message = "the subscriptions were not caught up before the deadline"
                 self._tell(link.PrepareFailed(identity, Code.NOT_READY, message))
-        for name in [one for one, arrival in self._arrivals.items() if arrival.until_s <= now_s]:
+        for name, arrival in [one for one in self._arrivals.items() if one[1].until_s <= now_s]:
+            if not arrival.answered:
+                self._unasked.add(name)
             self._admit(name)

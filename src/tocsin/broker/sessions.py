@@ -95,7 +95,7 @@ class Sessions:
         if event.asker.session is None:
             listed = [held(identity, frontend) for identity, frontend in subscriber.frontends.items()]
             self._answer_login(event, self._logged_in(event, listed))
-            self._world.forget_if_empty(subscriber)
+            self.forget_if_empty(subscriber)
         else:
             self._open(event, event.asker.session, subscriber, resume)
 
@@ -147,7 +147,7 @@ class Sessions:
             if subscriber.webhook is not None and not replaced:
                 self._world.out.append(CallWebhook(subscriber.id, subscriber.webhook))
         if not replaced:
-            self._world.forget_if_empty(subscriber)
+            self.forget_if_empty(subscriber)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class Sessions:
         self._outbox.flush()
         self.let_go(subscriber, frontend)
         self._world.answer(asker, wire.Unsubscribed(request.id, request.subscription))
-        self._world.forget_if_empty(subscriber)
+        self.forget_if_empty(subscriber)
 
     def _give_up_unknown(self, name: SubscriberId, identity: SubscriptionId) -> None:
         """Not held here, but the coordinator may believe in it, or have said so already, and it is about to be. Whoever
@@ -299,6 +299,12 @@ class Sessions:
             self._catch_up.drop(subscriber.session, frontend)
         self._backends.detach(subscriber, frontend)
 
+    def forget_if_empty(self, subscriber: Subscriber) -> None:
+        """Unless it is being adopted: then it is ours, though nothing of it is here yet, and we say so when we
+        register."""
+        if subscriber.id not in self.adopting:
+            self._world.forget_if_empty(subscriber)
+
     def webhook_chosen(self, event: WebhookChosen) -> None:
         subscriber = self._world.subscriber(event.subscriber)
         subscriber.webhook = event.webhook
@@ -311,7 +317,7 @@ class Sessions:
         if event.webhook is not None and session is None:
             self._world.out.append(CallWebhook(subscriber.id, event.webhook))
         self._world.answer(event.asker, wire.Acked(0))
-        self._world.forget_if_empty(subscriber)
+        self.forget_if_empty(subscriber)
 
     # -- time ------------------------------------------------------------------------------------------------------
 

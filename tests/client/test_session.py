@@ -189,6 +189,32 @@ def test_a_session_that_was_replaced_does_not_fight_the_other() -> None:
     assert world.gave_up is not None and world.gave_up.code == "replaced"
 
 
+def test_a_session_that_our_own_late_login_has_replaced_is_begun_again() -> None:
+    """The first attempt was given up, not taken back: what was sent may arrive after the second."""
+    world = World(SubscriberSession(lambda: 0.5))
+    world.happen(Started())
+    world.coordinator_answers(0)
+    world.connection_opens(0)
+    world.sent.clear()  # the login is on its way, and slow
+    for passed_s in (10.0, 1.0):
+        world.now_s += passed_s
+        world.happen(Ticked())
+    world.coordinator_answers(0)
+    world.connection_opens(0)
+    world.request_arrives(1)
+    world.message_arrives(0)
+    [number] = world.connections
+    world.happen(Received(number, wire.Closing("replaced", "another session of this subscriber has begun", False)))
+    world.happen(Lost(number, "replaced"))
+    assert world.gave_up is None
+    world.calm_down()
+    number = max(world.connections)
+    world.now_s += 60.0
+    world.happen(Received(number, wire.Closing("replaced", "another session of this subscriber has begun", False)))
+    world.happen(Lost(number, "replaced"))
+    assert world.gave_up is not None, "this was somebody else"
+
+
 def test_a_token_brokers_refuse_is_renewed_before_giving_up() -> None:
     world = World(SubscriberSession(lambda: 0.5))
     world.happen(Started())

@@ -56,6 +56,8 @@ class Line:
     place: Place
     deadline_s: float
     """By when it must be logged in."""
+    asked_in: bool = False
+    """Whether it was sent our login."""
     live_s: float | None = None
     """Since when it is."""
     heard_s: float = 0.0
@@ -88,6 +90,8 @@ class SubscriberSession:
         self._failures = 0
         self._denied = 0
         self._avoid: BrokerId | None = None
+        self._late: dict[BrokerId, float] = {}
+        """Where a login of ours may still arrive that we no longer wait for, and until when."""
         self._stop_s: float | None = None
         self.paused = False
         """The application has not taken what there is, so nothing is read: silence says nothing then."""
@@ -124,6 +128,7 @@ class SubscriberSession:
             case NotLocated():
                 yield from self._not_located(event, now_s)
             case Opened(number) if (line := self.lines.get(number)) is not None:
+                line.asked_in = True
                 line.reached = self.holdings.handled()
                 yield Send(number, wire.Login(next(self._numbers), line.place.token, self.holdings.cursors()))
             case Received(number, message) if (line := self.lines.get(number)) is not None:
@@ -259,6 +264,7 @@ class SubscriberSession:
         if self._stop_s is not None:
             return
         if self._coming is not None:
+            self._abandon(self._coming, now_s)
             yield from self._drop(self._coming)
         yield from self._open(Place(message.broker, message.address, message.token), now_s)
         assert self._coming is not None
@@ -290,6 +296,7 @@ class SubscriberSession:
     def _lost(
         self, line: Line, reason: str, now_s: float, message: str = "", retry_after_s: float | None = None
     ) -> Iterator[Effect]:
+        self._abandon(line, now_s)
         yield from self._drop(line)
         if self._stop_s is not None:
             yield from self._finish()
@@ -305,6 +312,8 @@ class SubscriberSession:
         self.trouble = f"{line.place.broker} at {line.place.address}: {message}"
         if reason in (Code.UNAUTHENTICATED, "expired"):
             self._denied += 1
+        if reason == "replaced" and self._late.pop(line.place.broker, now_s) > now_s:
+            reason = "reset"  # by ourselves: a login we had given up was slower than the one that followed it
         if reason in _FINAL or self._denied >= self.patience.denials:
             yield from self._give_up(reason if self._denied < self.patience.denials else "unauthenticated", message)
             return
@@ -312,6 +321,10 @@ class SubscriberSession:
         # A broker that never let us in, or fell silent, is not asked for again at once; one that broke off may be back.
         self._avoid = line.place.broker if line.live_s is None or reason == "stalled" else None
         self._wait(now_s, retry_after_s)
+
+    def _abandon(self, line: Line, now_s: float) -> None:
+        if line.asked_in and line.live_s is None:
+            self._late[line.place.broker] = now_s + self.patience.open_s
 
     def _count(self, line: Line, now_s: float) -> None:
         if line.live_s is not None and now_s - line.live_s >= self.patience.steady_s:

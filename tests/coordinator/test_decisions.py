@@ -20,6 +20,7 @@ from tocsin.coordinator.events import (
     PlacementChosen,
     PlanProposed,
     Ticked,
+    UserDeleted,
     UserRegistered,
 )
 from tocsin.coordinator.rules import Rules
@@ -480,6 +481,31 @@ def test_an_old_removal_from_a_former_broker_does_not_count() -> None:
     assert SubscriptionId("ada") in bench.core.registry.subscribers[SubscriberId("ada")].subscriptions
     bench.say(B1, wire.Changed(2, SubscriberId("ada"), removed=[SubscriptionId("ada")]))
     assert not bench.core.registry.subscribers[SubscriberId("ada")].subscriptions
+
+
+def test_a_deleted_user_is_not_made_again_by_a_broker_that_was_away() -> None:
+    bench = crowded()
+    ada = SubscriberId("ada")
+    bench.cut(B1)
+    bench.wait(11, B2)
+    assert bench.ask(lambda ask: UserDeleted(ask, ada)) is True
+    bench.say(B2, wire.Released(ada))
+    assert ada not in bench.core.registry.subscribers
+    bench.register(B1, hosting=[ada])
+    bench.say(B1, wire.Changed(2, ada, added=[frontend("new")], acked={SubscriptionId("ada"): "1-7"}))
+    assert ada not in bench.core.registry.subscribers
+    assert bench.sent(B1) == [wire.Stored(2)], "it need not be said again"
+    bench.user("ada")
+    bench.say(B1, wire.Changed(3, ada, added=[frontend("new")]))
+    assert SubscriptionId("new") in bench.core.registry.subscribers[ada].subscriptions, "registered anew, and no ghost"
+
+
+def test_nobody_becomes_a_user_by_letting_something_go() -> None:
+    bench = crowded()
+    una, ida = SubscriberId("una"), SubscriberId("ida")
+    bench.say(B1, wire.Changed(2, una, removed=[SubscriptionId("new")], webhook_removed=True))
+    bench.say(B1, wire.Changed(3, ida, added=[frontend("new")]))
+    assert una not in bench.core.registry.subscribers and ida in bench.core.registry.subscribers
 
 
 def moved_to_b2() -> Bench:

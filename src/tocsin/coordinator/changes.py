@@ -20,6 +20,8 @@ from tocsin.wire.link import Changed, Frontend
 
 def changed(turn: Turn, broker: BrokerId, message: Changed) -> None:
     known = turn.registry.subscribers.get(message.subscriber)
+    if known is None and (message.subscriber in turn.registry.deleted or not (message.added or message.webhook)):
+        return  # who was deleted is not made again by a broker that was away, nor is anybody by letting something go
     if known is not None and known.deleted:
         return
     found = known or turn.known(message.subscriber)

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from tocsin.coordinator.entities import Broker, Health, Migration, Step, Subscriber
 from tocsin.model.ids import BrokerId, SubscriberId
 
+_DELETED = 10_000
+"""Remembered of those who were deleted. Not on disk: it matters while a broker is away, which is rarely long."""
+
 
 class Registry:
     def __init__(self) -> None:
@@ -24,6 +27,8 @@ class Registry:
         """How many were given a broker since the start."""
         self.migrated = 0
         """Migrations that arrived since the start."""
+        self.deleted: dict[SubscriberId, None] = {}
+        """The last that were forgotten, latest last: a broker that was away may still hand something in for them."""
         self._hosted: dict[BrokerId, dict[SubscriberId, None]] = {}
         self._sessions: dict[BrokerId, dict[SubscriberId, None]] = {}
         self._involved: dict[tuple[BrokerId, bool], int] = {}
@@ -62,6 +67,7 @@ class Registry:
 
     def add_subscriber(self, subscriber: Subscriber) -> None:
         self.subscribers[subscriber.id] = subscriber
+        self.deleted.pop(subscriber.id, None)
         if subscriber.home is not None:
             self._hosted.setdefault(subscriber.home, {})[subscriber.id] = None
         self.generation += 1
@@ -70,6 +76,9 @@ class Registry:
         self.end_session(subscriber)
         self._leave_home(subscriber)
         del self.subscribers[subscriber.id]
+        self.deleted[subscriber.id] = None
+        if len(self.deleted) > _DELETED:
+            del self.deleted[next(iter(self.deleted))]
         self.generation += 1
 
     def set_home(self, subscriber: Subscriber, home: BrokerId | None) -> None:

@@ -500,6 +500,16 @@ def test_a_preparation_of_which_nothing_is_held_yet_ends_with_the_link() -> None
     assert made.brokers[A].idle and made.cluster.held[A] == set()
 
 
+def test_who_is_released_before_anything_of_it_is_here_is_not_held_afterwards() -> None:
+    made = network()
+    made.link_up()
+    made.say(A, link.Prepare("m1", prepared_state("fire"), 30.0))
+    made.say(A, link.Release(SubscriberId("ann")))
+    assert (A, link.Released(SubscriberId("ann"))) in made.told
+    made.settle()
+    assert made.brokers[A].idle and made.cluster.held[A] == set()
+
+
 def test_a_preparation_that_cannot_be_is_reported() -> None:
     made = network()
     made.link_up()

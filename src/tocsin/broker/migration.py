@@ -319,9 +319,8 @@ class Migration:
         )
 
     def release(self, message: link.Release) -> None:
-        subscriber = self._world.subscribers.get(message.subscriber)
-        if subscriber is not None:
-            self._forget(subscriber)
+        """Also of whom nothing is here yet: it may be about to be."""
+        self._forget(self._world.subscriber(message.subscriber))
         self._tell(link.Released(message.subscriber, message.migration))
 
     def _forget(self, subscriber: Subscriber) -> None:

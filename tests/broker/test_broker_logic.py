@@ -500,6 +500,21 @@ def test_a_preparation_of_which_nothing_is_held_yet_ends_with_the_link() -> None
     assert made.brokers[A].idle and made.cluster.held[A] == set()
 
 
+def test_who_has_come_when_it_is_to_be_prepared_gets_what_it_has_not_given_up_meanwhile() -> None:
+    made = subscribed("ann")
+    made.link_up()
+    made.unsubscribe("ann", "fire")
+    made.told.clear()  # the coordinator has not heard of it when it says
+    made.say(A, link.Prepare("m1", prepared_state("fire", "flood"), 30.0))
+    made.settle()
+    assert made.cluster.held[A] == {subscription("flood")}
+    ann = made.clients[SubscriberId("ann")]
+    ann.seen[subscription("flood")] = Cursor(1, 0)
+    made.cluster.execute({"fire": 1, "flood": 1})
+    made.settle()
+    assert ann.numbers == {subscription("flood"): [0]}
+
+
 def test_who_is_released_before_anything_of_it_is_here_is_not_held_afterwards() -> None:
     made = network()
     made.link_up()

@@ -263,7 +263,13 @@ class Migration:
             self._drop_given_up(known, message.state)
         held = {} if known is None else known.frontends
         kept = [] if earlier is None else [one for one in earlier.made if held.get(one.backend.id) is one]
-        wanted = [one for one in message.state.subscriptions if one.subscription not in held]
+        wanted = [
+            one for one in message.state.subscriptions
+            if one.subscription not in held and not self._outbox.removing(name, one.subscription)
+        ]  # fmt: skip
+        if known is not None and known.session is not None and not known.session.is_webhook:
+            self._want(name, wanted)  # it has come by itself, and the coordinator is about to hear of it
+            return
         self._preparations[message.migration] = _Preparation(
             name, self._world.now_s + message.deadline_s, message.state.webhook, wanted, len(wanted), kept,
             backends=[frontend.backend for frontend in kept],

@@ -42,7 +42,9 @@ class DataCluster:
         if request.method == "GET":
             page = [{"channel": "C", "id": one} for one in self.held[:1]]
             return httpx.Response(200, json={"subscriptions": page})
-        gone = json.loads(request.content)["subscriptions"]
+        asked = json.loads(request.content)
+        assert asked["unless_listening"], "it may be us whom nobody reaches"
+        gone = asked["subscriptions"]
         self.held = [one for one in self.held if one not in gone]
         self.let_go()
         return httpx.Response(200, json={"released": len(gone)})

@@ -71,7 +71,12 @@ class ClusterReleases:
         async with httpx.AsyncClient(base_url=cluster, headers=headers, timeout=60, verify=verify) as client:
             while held := await self._page(client, broker):
                 for channel, subscriptions in held.items():
-                    body = {"channel": channel, "subscriptions": subscriptions, "broker": broker}
+                    body = {
+                        "channel": channel,
+                        "subscriptions": subscriptions,
+                        "broker": broker,
+                        "unless_listening": True,
+                    }
                     let_go = await client.post("/v1/subscriptions/delete", json=body)
                     let_go.raise_for_status()
                     released += int(let_go.json()["released"])

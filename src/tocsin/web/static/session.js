@@ -3,7 +3,7 @@
 // new broker holds everything. The same protocol as tocsin.client; results are shown as they come, so what was received is
 // handled.
 
-import { Standings, writeCursor } from "./standings.js";
+import { Standings, further, parseCursor, writeCursor } from "./standings.js";
 
 const OPEN_MS = 10_000;
 const FADE_MS = 5_000;
@@ -85,7 +85,7 @@ export class Session {
       live: false,
       closing: null,
       asked: new Map(),
-      began: new Map(),
+      reached: new Map(),
       holds: new Set(),
       progressMs: 0,
       timer: 0,
@@ -94,7 +94,7 @@ export class Session {
     line.timer = setTimeout(() => this.lost(line, "it did not answer in time"), withinMs);
     socket.onopen = () => {
       const resume = this.standings.cursors();
-      line.began = this.standings.begun();
+      line.reached = this.standings.begun();
       this.send(line, { op: "login", token: place.token, resume });
     };
     socket.onmessage = (event) => {
@@ -147,11 +147,11 @@ export class Session {
   received(line, message) {
     switch (message.type) {
       case "result":
-        return this.tell("result", this.standings.result(message));
+        return this.tell("result", this.standings.result(message, line.reached));
       case "gap":
-        return this.tell("gap", this.standings.gap(message, line.began.get(message.subscription)));
+        return this.tell("gap", this.standings.gap(message, line.reached));
       case "progress":
-        return this.standings.progress(message.channels, line.holds);
+        return this.standings.progress(message.channels, line.holds, line.reached);
       case "move":
         return this.move(message);
       case "closing":
@@ -205,6 +205,8 @@ export class Session {
 
   hold(line, held) {
     line.holds.add(held.subscription);
+    const cursor = parseCursor(held.cursor);
+    if (cursor) further(line.reached, held.subscription, cursor);
     this.standings.hold(held);
   }
 

@@ -46,30 +46,34 @@ export class Standings {
     else if (received) this.held.set(subscription, { subscription, channel, parameters, received, told: "" });
   }
 
-  /** The message if it is new, null if it is a repeat or nobody's. */
-  result(message) {
+  /** The message if it is new, null if it is a repeat or nobody's. `reached` is how far its connection has come. */
+  result(message, reached) {
     const cursor = parseCursor(message.cursor);
+    if (cursor) reached.set(message.subscription, cursor);
     const standing = this.held.get(message.subscription);
     if (!cursor || !standing || compare(cursor, standing.received) <= 0) return null;
     standing.received = cursor;
     return { ...message, parameters: standing.parameters };
   }
 
-  /** Results before this place will not come. If it lies before where we asked to begin, we remember another life. */
-  gap(message, began) {
+  /** Results before this place will not come. If it lies before what this connection has reached, we remember another
+   * life; what other connections brought says nothing. */
+  gap(message, reached) {
     const cursor = parseCursor(message.cursor);
     const standing = this.held.get(message.subscription);
     if (!cursor || !standing) return null;
-    const before = began && compare(cursor, began) < 0;
+    const before = compare(cursor, reached.get(message.subscription) ?? cursor) < 0;
+    reached.set(message.subscription, cursor);
     if (!before && compare(cursor, standing.received) <= 0) return null;
     standing.received = cursor;
     return { ...message, channel: standing.channel };
   }
 
   /** Every result before these positions, of what that connection holds, was sent. */
-  progress(channels, holds) {
+  progress(channels, holds, reached) {
     for (const standing of this.held.values()) {
       const cursor = holds.has(standing.subscription) ? parseCursor(channels[standing.channel] ?? "") : null;
+      if (cursor) further(reached, standing.subscription, cursor);
       if (cursor?.epoch === standing.received.epoch && compare(cursor, standing.received) > 0)
         standing.received = cursor;
     }
@@ -81,4 +85,9 @@ export class Standings {
     for (const one of fresh) one.told = writeCursor(one.received);
     return Object.fromEntries(fresh.map((one) => [one.subscription, one.told]));
   }
+}
+
+/** A place is not behind one that was reached before. */
+export function further(reached, subscription, cursor) {
+  if (compare(cursor, reached.get(subscription) ?? cursor) >= 0) reached.set(subscription, cursor);
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -375,11 +375,28 @@ def read_static(session: SparkSession, path: str, format: str, columns: Schema) 
     if format == "csv":
         reader = reader.option("header", True)
     try:
+        if columns.columns and format == "csv":
+            in_file = _in_order_of(columns, reader.load(path).columns, path)
+            return reader.schema(in_file.ddl()).load(path).select(*columns.names)
         if columns.columns:
             return reader.schema(columns.ddl()).load(path)
         return reader.options(inferSchema=True).load(path)
     except SPARK_ERRORS as error:
         raise TocsinError(Code.BAD_SQL, f"cannot read {path}: {first_line(error)}") from error
+
+
+def _in_order_of(columns: Schema, header: Sequence[str], path: str) -> Schema:
+    """A CSV file's columns by its header: Spark gives a schema to such a file by position, whatever the header says.
+
+    What was declared has its declared name and type; the rest has a name of ours, and nobody reads it.
+    """
+    declared = {column.name.lower(): column for column in columns.columns}
+    names = [name.strip().lower() for name in header]
+    missing = [column.name for column in columns.columns if column.name.lower() not in names]
+    if missing:
+        has = ", ".join(header) or "none"
+        raise TocsinError(Code.BAD_SQL, f"{path} has no column {', '.join(missing)} (it has: {has})")
+    return Schema(tuple(declared.get(name, Column(f"_tocsin_{place}", "STRING")) for place, name in enumerate(names)))
 
 
 def columns_of(frame: DataFrame) -> Schema:

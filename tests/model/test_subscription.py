@@ -35,6 +35,8 @@ def test_the_id_is_the_same_everywhere_and_for_ever() -> None:
     [
         ("INT", 5, 5), ("INT", 5.0, 5), ("DOUBLE", -0.0, 0.0), ("DOUBLE", 3, 3.0), ("BOOLEAN", True, True),
         ("DECIMAL(10,2)", "1.5", "1.50"), ("DECIMAL(10,2)", 1.5, "1.50"), ("DECIMAL(10,2)", "-0.00", "0.00"),
+        ("DECIMAL(38,10)", "1e27", f"1{'0' * 27}.{'0' * 10}"), ("DECIMAL(38,38)", "0.1", f"0.1{'0' * 37}"),
+        ("DECIMAL(38,0)", "9" * 38, "9" * 38), ("DECIMAL(38,2)", f"-{'9' * 36}.99", f"-{'9' * 36}.99"),
         ("DATE", "2026-11-15", "2026-11-15"),
         ("TIMESTAMP", "2026-11-15T20:00:00+02:00", "2026-11-15T18:00:00.000000Z"),
         ("TIMESTAMP", "2026-11-15 18:00:00", "2026-11-15T18:00:00.000000Z"),
@@ -52,7 +54,9 @@ def test_a_value_has_one_spelling(kind: str, value: Any, canonical: Any) -> None
         ("INT", "5"), ("INT", 5.5), ("INT", True), ("INT", 2**31), ("TINYINT", 128), ("DOUBLE", "5"),
         ("DOUBLE", math.nan), ("DOUBLE", math.inf), ("DOUBLE", 10**400), ("STRING", 5), ("STRING", None),
         ("STRING", "x" * 5000), ("STRING", "\ud800"), ("BOOLEAN", 1), ("DECIMAL(4,2)", "100"),
-        ("DECIMAL(4,2)", "1.234"), ("DECIMAL(4,2)", "NaN"), ("DATE", "15.11.2026"), ("TIMESTAMP", "yesterday"),
+        ("DECIMAL(4,2)", "1.234"), ("DECIMAL(4,2)", "NaN"), ("DECIMAL(38,0)", "1e38"),
+        ("DECIMAL(38,0)", f"{'9' * 38}.5"), ("DECIMAL(38,38)", "1"), ("DECIMAL(38,38)", "1e-39"),
+        ("DATE", "15.11.2026"), ("TIMESTAMP", "yesterday"),
         ("ARRAY<INT>", 1), ("ARRAY<INT>", ["1"]), ("MAP<INT,INT>", {}),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from functools import reduce
 from operator import xor
 
@@ -24,6 +24,8 @@ Value = str | bool | int | float | None | list["Value"]
 """A canonical parameter value, as JSON writes it. Decimals, dates and timestamps are strings."""
 
 _INTEGER_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+_DECIMAL_DIGITS = 76
+"""To compute with: twice what a DECIMAL holds, so that nothing is rounded before it is looked at."""
 _MAX_TEXT = 4096
 """Characters in one parameter: enough for any name or token, too little to store documents in."""
 
@@ -130,9 +132,10 @@ def _decimal(kind: str, value: object) -> str:
         number = Decimal(str(value))
     except InvalidOperation:
         raise ValueError(f"expected a number for {kind}, got {_shown(value)}") from None
-    if not number.is_finite() or abs(number) >= Decimal(10) ** (precision - scale):
+    # `copy_abs`, since `abs` rounds to the 28 digits of Python's own context; a DECIMAL has up to 38.
+    if not number.is_finite() or number.copy_abs() >= Decimal(1).scaleb(precision - scale):
         raise ValueError(f"{_shown(value)} does not fit {kind}")
-    rounded = number.quantize(Decimal(1).scaleb(-scale))
+    rounded = number.quantize(Decimal(1).scaleb(-scale), context=Context(prec=_DECIMAL_DIGITS))
     if rounded != number:
         raise ValueError(f"{_shown(value)} has more than {scale} decimal places")
     return str(rounded if rounded else rounded.copy_abs())

@@ -184,3 +184,8 @@ def test_the_size_of_a_result_is_that_of_its_json() -> None:
     )
     exact = [len(json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode()) for row in rows]
     assert json_sizes(batch).tolist() == exact
+
+
+def test_a_result_with_bytes_that_are_no_text_has_a_size() -> None:
+    batch = pa.RecordBatch.from_pylist([{"b": b"\xff\xfe\x00"}, {"b": None}], schema=pa.schema([("b", pa.binary())]))
+    assert json_sizes(batch).tolist() == [len('{"b":"..."}'), len('{"b":null}')]

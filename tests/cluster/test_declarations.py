@@ -150,6 +150,10 @@ def test_existence_may_be_tolerated() -> None:
             "1:55: ORDER BY names 'kid', which is not a column of this dataset; did you mean kind?",
         ),
         (
+            "CREATE KEYED DATASET A (k INT, tags ARRAY<INT>) KEY (k) ORDER BY Tags",
+            "1:66: ORDER BY names 'tags', an array, which has no earlier and later: expected a column of a plain type",
+        ),
+        (
             "CREATE STREAM DATASET NEW_A (x INT)",
             "1:23: 'NEW_A' cannot name a dataset: NEW has a meaning in channel queries",
         ),

@@ -111,6 +111,17 @@ def key_columns(cursor: Cursor, schema: Schema) -> tuple[str, ...]:
         cursor.expect(",")
 
 
+def order_column(cursor: Cursor, schema: Schema) -> str:
+    """What tells which of two records with the same key is the later one."""
+    start = cursor.offset
+    column = column_in(cursor, schema, "ORDER BY")
+    if (schema.type_of(column) or "").startswith("ARRAY"):
+        # Spark would put arrays in order; what merges small files and looks up the latest in memory cannot.
+        reason = "an array, which has no earlier and later: expected a column of a plain type"
+        cursor.note(start, f"ORDER BY names '{column}', {reason}", "order-type")
+    return column
+
+
 def duration_s(cursor: Cursor, clause: str, least_s: float = 1.0) -> float:
     """`10 SECONDS`, `PT0.5S`, `'P1D'`; what is out of bounds is noted and read past."""
     first = cursor.token

@@ -13,11 +13,11 @@ from typing import NoReturn
 from tocsin.cluster.sql.channel_query import parse_channel_query
 from tocsin.cluster.sql.clauses import (
     check_name,
-    column_in,
     columns,
     duration_s,
     key_columns,
     options,
+    order_column,
     static_format,
 )
 from tocsin.cluster.sql.problems import Position, Problem
@@ -126,7 +126,7 @@ class _Parser:
     def _event_order(self, schema: Schema) -> str | None:
         """ORDER BY's column; without it the only TIMESTAMP, for a record's one time is when it was true."""
         if self.cursor.accept("ORDER", "BY"):
-            return column_in(self.cursor, schema, "ORDER BY")
+            return order_column(self.cursor, schema)
         times = [column.name for column in schema.columns if column.type == "TIMESTAMP"]
         return times[0] if len(times) == 1 else None
 

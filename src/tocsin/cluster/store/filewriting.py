@@ -197,14 +197,22 @@ class _Counter:
 
 
 def json_sizes(batch: pa.RecordBatch) -> np.ndarray:
-    """How many bytes each row takes as a JSON object, counted by columns; escapes inside strings are not counted."""
+    """How many bytes each row takes as a JSON object, counted by columns.
+
+    Escapes inside strings are not counted, and bytes as they are, though JSON spells them longer.
+    """
     sizes = np.full(batch.num_rows, 1, dtype=np.int64)  # braces, less the comma that the first field does not have
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         quotes = 0 if _is_bare(column.type) else 2
-        text = column if pa.types.is_string(column.type) else _as_text(column)
+        text = column if _has_length(column.type) else _as_text(column)
         lengths = pc.add(pc.binary_length(text), quotes)
         sizes += len(name.encode()) + 4 + pc.fill_null(lengths, 4).to_numpy(zero_copy_only=False)
     return sizes
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    """Bytes need not be text, and cannot all be made text of."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _is_bare(kind: pa.DataType) -> bool:

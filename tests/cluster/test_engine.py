@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.conftest import Clock, ClusterAt, publish, results_of
@@ -16,13 +17,13 @@ from tocsin.cluster import engine, upkeep
 from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import FeedGateway, RecordForm
-from tocsin.cluster.spark import ingestion
-from tocsin.cluster.spark.execution import execute
+from tocsin.cluster.spark import execution, ingestion
+from tocsin.cluster.spark.execution import SMALL_PAIRS, execute
 from tocsin.cluster.spark.ingestion import start_gateway
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 from tocsin.cluster.store import smalltables
-from tocsin.cluster.store.pulling import open_pull, pulled
+from tocsin.cluster.store.pulling import arrow_stream, open_pull, pulled
 from tocsin.cluster.upkeep import OrphanSweep, maintain, merge_channel, merge_dataset
 from tocsin.model.ids import BrokerId, DatasetName
 from tocsin.model.subscription import canonical_values
@@ -243,6 +244,31 @@ def test_merging_files_changes_no_answer(cluster: DataCluster, cluster_at: Clust
     assert again.announcements.since(NORTH, 0).announcements[: len(heard.announcements)] == heard.announcements
 
 
+def test_results_with_odd_names_stay_as_they_are_whoever_writes_and_merges_them(
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark writes and merges what is large, and looks at names that the small way takes as they are."""
+    declare(
+        cluster,
+        """CREATE CONTINUOUS CHANNEL Odd (kind STRING) AS
+          SELECT r.id, r.severity AS `a.b`, r.severity AS `x``y`, array(named_struct('Xy', 1, 'z z', r.kind)) AS s
+          FROM NEW Reports r WHERE r.kind = :kind;""",
+    )
+    assert cluster.channel("Odd").prepared.described.type_of("s") == "ARRAY<STRUCT<Xy:INT,z z:STRING>>"
+    (subscribed,) = cluster.subscribe("Odd", [{"kind": "fire"}], NORTH)
+    monkeypatch.setattr(upkeep, "is_small", lambda _files: False)
+    for pairs in (SMALL_PAIRS, 0, SMALL_PAIRS):
+        monkeypatch.setattr(execution, "SMALL_PAIRS", pairs)
+        publish(cluster, "Reports", [report(f"r{cluster.channel('Odd').execution}")])
+        cluster.execute("Odd")
+        merge_channel(cluster, cluster.channel("Odd"), fan_in=2)
+    assert len(cluster.catalog.files(results_owner("Odd", cluster.channel("Odd").epoch))) == 1
+    rows = [{"id": f"r{n}", "a.b": 5, "x`y": 5, "s": [{"Xy": 1, "z z": "fire"}]} for n in range(3)]
+    assert results_of(cluster, "Odd") == {("fire",): rows}
+    stream = b"".join(arrow_stream(cluster.results, open_pull(cluster, "Odd", {subscribed.id: None})))
+    assert pa.ipc.open_stream(stream).read_all().select(list(rows[0])).to_pylist() == rows
+
+
 def test_merged_and_dropped_files_are_deleted_after_a_while_and_leftovers_are_swept(
     cluster: DataCluster, clock: Clock
 ) -> None:
@@ -398,6 +424,8 @@ def test_a_parameter_of_the_wrong_type_is_refused_and_changes_nothing(
         ("SELECT r.nothing FROM NEW Reports r WHERE r.kind = :k", Code.BAD_SQL, "nothing"),
         ("SELECT r.id, r.id FROM NEW Reports r WHERE r.kind = :k", Code.BAD_SQL, "two result columns"),
         ("SELECT r.id, NULL AS x FROM NEW Reports r WHERE r.kind = :k", Code.BAD_SQL, "CAST it"),
+        ("SELECT INTERVAL '1' YEAR AS x FROM NEW Reports r WHERE r.kind = :k", Code.BAD_SQL, "column x is of type INT"),
+        ("SELECT make_interval(r.severity) AS x FROM NEW Reports r WHERE r.kind = :k", Code.BAD_SQL, "column x is of"),
         (
             "SELECT r.id FROM NEW Reports r WHERE EXISTS (SELECT 1 FROM Places p WHERE p.user_id = :k AND p.at = r.at)",
             Code.BAD_SQL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from tocsin.cluster.catalog import NewFile, StoredFile
 from tocsin.cluster.spark.frames import latest_per_key, read_parquet, stored_frame
@@ -13,7 +14,6 @@ from tocsin.cluster.store.columns import BYTES, OFFSET, SEQUENCE, SUBSCRIPTION, 
 from tocsin.cluster.store.compaction import TARGET_BYTES
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
-from tocsin.model.schema import Schema
 
 
 def merge_records(
@@ -27,9 +27,10 @@ def merge_records(
 
 
 def merge_results(
-    session: SparkSession, storage: Storage, folder: str, columns: Schema, files: Sequence[StoredFile]
+    session: SparkSession, storage: Storage, folder: str, columns: StructType, files: Sequence[StoredFile]
 ) -> list[NewFile]:
-    schema = f"{SUBSCRIPTION} BIGINT, {OFFSET} BIGINT, {BYTES} BIGINT, {columns.ddl()}"
+    own = [StructField(name, LongType()) for name in (SUBSCRIPTION, OFFSET, BYTES)]
+    schema = StructType([*own, *columns.fields])
     rows = read_parquet(session, storage, schema, [file.path for file in files])
     parts = _parts(files)
     together = rows.coalesce(1) if parts == 1 else rows.repartition(parts, SUBSCRIPTION)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tocsin.cluster.culprits import culprits
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
@@ -82,12 +82,17 @@ class PreparedChannel:
     channel: Channel
     query: ChannelQuery
     session: SparkSession
-    columns: Schema
-    """What a result looks like; types as Spark writes them."""
+    columns: StructType
+    """What a result looks like. To read results by: a name may be any text, in a STRUCT too."""
     arrow: pa.Schema
     """The same as Arrow types: an answer has its columns even when it has no rows."""
     warnings: tuple[str, ...]
     views: Views
+
+    @property
+    def described(self) -> Schema:
+        """The columns for people, with types as SQL writes them."""
+        return Schema(tuple(Column(field.name, _spelled(field.dataType)) for field in self.columns.fields))
 
     @property
     def radius_parameters(self) -> set[str]:
@@ -124,9 +129,9 @@ def prepare(
             f"channel {channel.name}: its query is not deterministic, so an execution that is repeated after a crash "
             "would tell subscribers something else",
         )
-    columns = _result_columns(channel, frame)
-    arrow = to_arrow_schema(StructType(frame.schema.fields[1:]), timezone="UTC")
-    return PreparedChannel(channel, query, session, columns, arrow, _warnings(physical), views)
+    columns = StructType(frame.schema.fields[1:]).toNullable()  # what a file holds may be NULL, as Spark reads it
+    _check_columns(channel, columns)
+    return PreparedChannel(channel, query, session, columns, _arrow(channel, columns), _warnings(physical), views)
 
 
 def execute(
@@ -201,10 +206,9 @@ def _check_datasets(query: ChannelQuery, datasets: Mapping[str, Dataset]) -> Non
             raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {known})")
 
 
-def _result_columns(channel: Channel, frame: DataFrame) -> Schema:
-    fields = frame.schema.fields[1:]
+def _check_columns(channel: Channel, columns: StructType) -> None:
     seen: set[str] = set()
-    for column in fields:
+    for column in columns.fields:
         if column.name.lower() in seen:
             raise TocsinError(
                 Code.BAD_SQL, f"channel {channel.name}: two result columns are named {column.name}; give one an alias"
@@ -216,7 +220,31 @@ def _result_columns(channel: Channel, frame: DataFrame) -> Schema:
                 Code.BAD_SQL, f"channel {channel.name}: result column {column.name} is always NULL; CAST it to a type"
             )
         seen.add(column.name.lower())
-    return Schema(tuple(Column(field.name, field.dataType.simpleString().upper()) for field in fields))
+
+
+def _arrow(channel: Channel, columns: StructType) -> pa.Schema:
+    fields = []
+    for column in columns.fields:
+        try:
+            fields += to_arrow_schema(StructType([column]), timezone="UTC")
+        except SPARK_ERRORS as error:
+            kind = _spelled(column.dataType)
+            message = f"result column {column.name} is of type {kind}, which cannot be stored; CAST it to another"
+            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {message}") from error
+    return pa.schema(fields)
+
+
+def _spelled(kind: DataType) -> str:
+    """Types in capitals, as everywhere; the names inside a STRUCT as the author wrote them."""
+    match kind:
+        case ArrayType():
+            return f"ARRAY<{_spelled(kind.elementType)}>"
+        case MapType():
+            return f"MAP<{_spelled(kind.keyType)},{_spelled(kind.valueType)}>"
+        case StructType():
+            return f"STRUCT<{','.join(f'{field.name}:{_spelled(field.dataType)}' for field in kind.fields)}>"
+        case _:
+            return kind.simpleString().upper()
 
 
 def _warnings(physical: str) -> tuple[str, ...]:

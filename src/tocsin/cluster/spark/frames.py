@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tocsin.cluster.catalog import StoredFile
 from tocsin.cluster.store.columns import SEQUENCE, VERSION
@@ -25,7 +26,7 @@ def stored_frame(session: SparkSession, storage: Storage, dataset: Dataset, file
     return read_parquet(session, storage, schema, [file.path for file in files])
 
 
-def read_parquet(session: SparkSession, storage: Storage, schema: str, paths: Sequence[str]) -> DataFrame:
+def read_parquet(session: SparkSession, storage: Storage, schema: str | StructType, paths: Sequence[str]) -> DataFrame:
     """Reading with a given schema starts no job; without paths it is an empty scan."""
     return session.read.schema(schema).parquet(*(storage.uri(path) for path in paths or (EMPTY_FOLDER,)))
 

@@ -15,7 +15,15 @@ from pyspark.sql import DataFrame
 
 from tocsin.cluster.catalog import NewFile
 from tocsin.cluster.store.columns import SUBSCRIPTION
-from tocsin.cluster.store.filewriting import SUMMARY, copy_writer, from_ipc, records_writer, results_writer
+from tocsin.cluster.store.filewriting import (
+    SUMMARY,
+    BatchWriter,
+    copy_writer,
+    from_ipc,
+    records_writer,
+    results_writer,
+    with_names,
+)
 from tocsin.cluster.store.storage import Storage
 
 _REPORT = (
@@ -58,8 +66,7 @@ def write_results(frame: DataFrame, storage: Storage, folder: str, execution: in
     All results of a subscription go to one task, sorted: its rows are numbered there, and a reader finds them together.
     """
     together = frame.repartition(tasks, SUBSCRIPTION).sortWithinPartitions(SUBSCRIPTION)
-    reports = together.mapInArrow(results_writer(storage, folder, execution), _REPORT).collect()
-    return _written_results([row.asDict() for row in reports])
+    return _written_results(_map(together, results_writer(storage, folder, execution)))
 
 
 def write_few_results(frame: DataFrame, storage: Storage, folder: str, execution: int) -> WrittenResults:
@@ -83,8 +90,14 @@ def _written_results(reports: list[dict[str, Any]]) -> WrittenResults:
 
 def rewrite(frame: DataFrame, storage: Storage, folder: str, ordered_by: str) -> list[NewFile]:
     """Store rows again as they are, for compaction; `ordered_by` is VERSION or OFFSET."""
-    reports = frame.mapInArrow(copy_writer(storage, folder, ordered_by), _REPORT).collect()
-    return [_new_file(row.asDict()) for row in reports]
+    return [_new_file(report) for report in _map(frame, copy_writer(storage, folder, ordered_by))]
+
+
+def _map(frame: DataFrame, writer: BatchWriter) -> list[dict[str, Any]]:
+    """The reports of `writer` on executors. `mapInArrow` looks columns up by name and takes `a.b` for a part of `a`:
+    on the way there they are numbered."""
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    return [row.asDict() for row in numbered.mapInArrow(with_names(writer, frame.columns), _REPORT).collect()]
 
 
 def _new_file(report: dict[str, Any]) -> NewFile:

@@ -91,6 +91,15 @@ def results_writer(storage: Storage, folder: str, execution: int) -> BatchWriter
     return write
 
 
+def with_names(writer: BatchWriter, names: list[str]) -> BatchWriter:
+    """A writer of batches that come with other names than they are to be stored with."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from writer(batch.rename_columns(names) for batch in batches)
+
+    return write
+
+
 class _OneFile:
     """A Parquet file that comes into being with its first batch."""
 

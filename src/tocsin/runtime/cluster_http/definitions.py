@@ -115,7 +115,7 @@ def _channel(process: ClusterProcess, live: LiveChannel) -> dict[str, Any]:
         "kind": channel.kind,
         "query": channel.query,
         "parameters": _columns(channel.parameters),
-        "columns": _columns(live.prepared.columns),
+        "columns": _columns(live.prepared.described),
         "warnings": live.prepared.warnings,
         "period_s": channel.period_s,
         "retain_s": channel.retain_s,

@@ -143,6 +143,9 @@ def test_the_grid_finds_the_pairs_of_the_exact_condition_each_once(
         "SELECT u.user_id, Reports.report_id FROM Users u LEFT JOIN NEW Reports"
         " ON near(u.lat, u.lon, Reports.lat, Reports.lon, 200)",
         "SELECT r.* FROM NEW Reports r LEFT ANTI JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, 50)",
+        "SELECT * FROM NEW Reports r ANTI JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, 50)",
+        "SELECT * EXCEPT (kind) FROM NEW Reports r JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, 300)"
+        " LEFT SEMI JOIN (SELECT lat AS y, lon AS x FROM Users) v ON near(r.lat, r.lon, v.y, v.x, 100)",
         "SELECT r.* FROM NEW Reports r LEFT SEMI JOIN Users u ON near(u.lat, u.lon, r.lat, r.lon, 300)",
         "SELECT * FROM NEW Reports r WHERE EXISTS (SELECT * FROM Users u WHERE near(r.lat, r.lon, u.lat, u.lon, 300))",
         "SELECT a.report_id, b.report_id AS other FROM NEW Reports a JOIN NEW Reports b ON a.report_id < b.report_id"

@@ -130,6 +130,8 @@ def test_each_bad_record_is_refused_with_index_field_and_reason_while_good_ones_
         ("DATE", '"2026-02-03"', '"2026-02-03"'),
         ("FLOAT", "0.1", "0.10000000149011612"),
         ("FLOAT", "16777217", "16777216.0"),
+        ("FLOAT", "3.4028235e38", "3.4028234663852886e38"),
+        ("ARRAY<FLOAT>", "[-3.4028235e38]", "[-3.4028234663852886e38]"),
         ("DOUBLE", "5", "5.0"),
         ("DOUBLE", "-0.0", "-0.0"),
         ("DECIMAL(5,2)", "1.5", "1.50"),
@@ -156,7 +158,8 @@ def test_a_value_has_one_spelling(column_type: str, literal: str, canonical: str
     [
         ("INT", "1.0"), ("INT", "1e3"), ("INT", "2147483648"), ("INT", '"1"'), ("INT", "true"), ("TINYINT", "128"),
         ("SMALLINT", "-32769"), ("BIGINT", "9223372036854775808"), ("BIGINT", "1" * 5000), ("DOUBLE", "1e999"),
-        ("DOUBLE", "NaN"), ("DOUBLE", "-Infinity"), ("DOUBLE", '"1"'), ("FLOAT", "1e39"), ("DECIMAL(5,2)", "1.234"),
+        ("DOUBLE", "NaN"), ("DOUBLE", "-Infinity"), ("DOUBLE", '"1"'), ("FLOAT", "1e39"),
+        ("FLOAT", "3.4028236e38"), ("FLOAT", "-3.4028235677973366e38"), ("DECIMAL(5,2)", "1.234"),
         ("DECIMAL(5,2)", "1000"), ("DECIMAL(5,2)", '"NaN"'), ("DECIMAL(5,2)", "1e999999999"),
         ("DECIMAL(5,2)", '"Infinity"'), ("DECIMAL(5,2)", "1e-999999999"), ("DATE", '"2026-02-30"'), ("DATE", "5"),
         ("TIMESTAMP", "1763229600"), ("TIMESTAMP", '"yesterday"'), ("TIMESTAMP", '"0001-01-01T00:00:00+10:00"'),

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-_FLOAT_MAX: Final = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+_FLOAT_END: Final = 2.0**128 - 2.0**103
+"""From here on a number is rounded to infinity; 3.4028235e38, as the largest FLOAT is usually written, is not."""
 _SCALARS: Final[dict[str, Any]] = {
     "STRING": str,
     "BOOLEAN": bool,
@@ -25,7 +26,7 @@ _SCALARS: Final[dict[str, Any]] = {
     "SMALLINT": Annotated[int, msgspec.Meta(ge=-(1 << 15), le=(1 << 15) - 1)],
     "INT": Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)],
     "BIGINT": Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
-    "FLOAT": Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)],
+    "FLOAT": Annotated[float, msgspec.Meta(gt=-_FLOAT_END, lt=_FLOAT_END)],
     "DOUBLE": float,
     "DATE": date,
     "TIMESTAMP": datetime,

@@ -30,6 +30,8 @@ class FromItem:
     span: Span
     """With its alias."""
     is_new: bool
+    is_seen: bool
+    """Not what a SEMI or ANTI JOIN only compares with: its columns, a cell of ours included, end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +156,9 @@ def _items(
 ) -> Iterator[tuple[int, FromItem]]:
     """By the identity of their nodes."""
     from_ = select.args.get("from_")
-    relations = [] if from_ is None else [from_.this]
-    relations += [join.this for join in select.args.get("joins") or ()]
-    for relation in relations:
+    relations = [] if from_ is None else [(from_.this, True)]
+    relations += [(join.this, join.kind not in ("SEMI", "ANTI")) for join in select.args.get("joins") or ()]
+    for relation, is_seen in relations:
         if isinstance(relation, exp.Table) and isinstance(relation.this, exp.Identifier):
             start = int(relation.this.meta["start"])
             end = next((table.end for table in references if table.start == start), int(relation.this.meta["end"]) + 1)
@@ -169,7 +171,7 @@ def _items(
         if span is None or (alias is not None and alias.args.get("columns")) or relation.args.get("joins"):
             continue
         is_new = any(table.is_new and span.holds(table.start) for table in references)
-        yield id(relation), FromItem(_name(relation, references), span, is_new)
+        yield id(relation), FromItem(_name(relation, references), span, is_new, is_seen)
 
 
 def _name(relation: exp.Expr, references: tuple[TableReference, ...]) -> str:

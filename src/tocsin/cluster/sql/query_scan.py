@@ -20,7 +20,8 @@ _ENDS_FROM = frozenset({
     "SELECT", "WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "WINDOW", "LIMIT", "OFFSET",
     "QUALIFY", "UNION", "INTERSECT", "EXCEPT", "MINUS", "WITH",
 })  # fmt: skip
-_BEFORE_TABLE = frozenset({"FROM", "JOIN", "LATERAL"})
+_BEFORE_TABLE = frozenset({"JOIN", "LATERAL"})
+"""Besides a FROM that begins a clause."""
 _NOT_A_NAME = _ENDS_FROM | {
     "FROM", "JOIN", "ON", "USING", "AS", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ANTI", "SEMI",
     "LATERAL", "PIVOT", "UNPIVOT", "TABLESAMPLE",
@@ -92,20 +93,43 @@ def _find_new(found: QueryScan) -> None:
     tokens = found.tokens
     in_from = [False]
     """Per open parenthesis: are we in a FROM clause (or in a parenthesised part of one)?"""
+    from_clauses = _from_clauses(tokens)
     for index, token in enumerate(tokens):
         before = tokens[index - 1] if index else None
-        at_table = in_from[-1] and before is not None and (before.upper in _BEFORE_TABLE or before.text in {",", "("})
+        follows = before is not None and (before.upper in _BEFORE_TABLE or before.text in {",", "("})
+        at_table = in_from[-1] and (follows or index - 1 in from_clauses)
         if token.is_symbol("("):
             in_from.append(at_table)
         elif token.is_symbol(")"):
             if len(in_from) > 1:
                 in_from.pop()
-        elif token.upper == "FROM":
+        elif index in from_clauses:
             in_from[-1] = True
         elif token.upper in _ENDS_FROM:
             in_from[-1] = False
         elif token.upper == "NEW" and at_table:
             _take_new(found, token, tokens[index + 1] if index + 1 < len(tokens) else None)
+
+
+def _from_clauses(tokens: tuple[Token, ...]) -> set[int]:
+    """Each FROM after which tables stand, and not a value as in `extract(DAY FROM x)` and `IS DISTINCT FROM x`."""
+    found = set()
+    in_query = [True]
+    """Per open parenthesis: has a query begun in it? An argument list has none of its own."""
+    for index, token in enumerate(tokens):
+        if token.is_symbol("("):
+            in_query.append(False)
+        elif token.is_symbol(")"):
+            if len(in_query) > 1:
+                in_query.pop()
+        elif token.upper in ("SELECT", "WITH"):
+            in_query[-1] = True
+        elif token.upper == "FROM":
+            words = [before.upper for before in tokens[max(0, index - 2) : index]]
+            begins = in_query[-1] or tokens[index - 1].is_symbol("(")  # Spark reads `FROM t SELECT x` too
+            if begins and words not in (["IS", "DISTINCT"], ["NOT", "DISTINCT"]):
+                found.add(index)
+    return found
 
 
 def _take_new(found: QueryScan, new: Token, name: Token | None) -> None:

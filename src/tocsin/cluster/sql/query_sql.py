@@ -152,7 +152,7 @@ class _Writer:
         """A bare `*` must not show what was joined: `* EXCEPT (…)`."""
         edits = []
         for select in self._query.ast.find_all(exp.Select):
-            hidden = [grid.column for grid in self._grids.values() if grid.select is select]
+            hidden = [grid.column for grid in self._grids.values() if grid.select is select and grid.item.is_seen]
             if select is self._query.ast and self.flat_places is not None:
                 hidden += [SUBSCRIPTION, *(f"`_tocsin_p_{name}`" for name in self._query.parameters.names)]
             if hidden:

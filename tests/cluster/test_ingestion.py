@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ClusterAt
+from tocsin.cluster.catalog import dataset_owner
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.spark.frames import stored_frame
 from tocsin.cluster.spark.ingestion import columns_of, read_static
 from tocsin.cluster.spark.session import Session
+from tocsin.model.entities import Dataset, DatasetKind, Feed
+from tocsin.model.ids import DatasetName, FeedName
 from tocsin.model.schema import Schema
 from tocsin.wire.errors import Code, TocsinError
 
@@ -40,3 +46,47 @@ def test_a_declared_column_that_a_csv_file_does_not_have_is_refused_with_those_i
     with pytest.raises(TocsinError, match=r"no column lon, beds \(it has: name, lat\)") as refused:
         read_static(spark, str(file), "csv", Schema.of(lon="DOUBLE", name="STRING", beds="INT"))
     assert refused.value.code is Code.BAD_SQL
+
+
+DATASET, FEED = DatasetName("Fed"), FeedName("Drop")
+
+
+def open_with_feed(cluster_at: ClusterAt, columns: Schema, format_: str, folder: Path) -> DataCluster:
+    """A data cluster with a dataset without a key, and a feed of the files in `folder` into it."""
+    cluster = cluster_at()
+    cluster.create_dataset(Dataset(DATASET, DatasetKind.STREAM, columns))
+    cluster.create_feed(Feed(FEED, DATASET, format_, {"path": str(folder)}))
+    return cluster
+
+
+def records_of(cluster: DataCluster) -> list[tuple[object, ...]]:
+    dataset = cluster.dataset(DATASET).dataset
+    frame = stored_frame(cluster.spark, cluster.storage, dataset, cluster.catalog.files(dataset_owner(DATASET)))
+    return sorted((tuple(row) for row in frame.select(*dataset.schema.names).collect()), key=str)
+
+
+@pytest.mark.parametrize(
+    ("format_", "of_the_list"),
+    [("json", [("c", None)]), ("text", [])],  # Spark takes a list in a file for its elements
+)
+def test_a_feed_leaves_out_what_is_no_json_object_and_keeps_objects_without_our_columns(
+    cluster_at: ClusterAt, tmp_path: Path, format_: str, of_the_list: list[tuple[object, ...]]
+) -> None:
+    folder = tmp_path / "drop"
+    folder.mkdir()
+    bad = ['{"id": "cut off"', "nonsense", "null", "5", '""', '{"other": 1']
+    good = ['{"id": "a", "n": 1}', '{"id": "b", "n": "many"}', '{"n": "many"}', "{}", '{"other": 1}']
+    (folder / "1").write_text("\n".join([*bad, *good, '[{"id": "c", "n": "many"}]']))
+    cluster = open_with_feed(cluster_at, Schema.of(id="STRING", n="INT"), format_, folder)
+    cluster.feeds()[0].query.catch_up()
+    assert records_of(cluster) == [("a", 1), ("b", None), *of_the_list, (None, None), (None, None), (None, None)]
+
+
+def test_a_number_that_a_column_cannot_hold_is_null_and_no_other_number(cluster_at: ClusterAt, tmp_path: Path) -> None:
+    columns = Schema.of(i="INT", t="TINYINT", many="ARRAY<SMALLINT>", text="INT", missing="INT")
+    (tmp_path / "drop").mkdir()
+    cluster = open_with_feed(cluster_at, columns, "json", tmp_path / "drop")
+    rows = [(3_000_000_000, 300.0, [1, 70_000], "7.5"), (3, -1.5, None, "3000000000")]
+    batch = cluster.spark.createDataFrame(rows, "I BIGINT, t DOUBLE, many ARRAY<INT>, text STRING")
+    cluster.dataset(DATASET).writer.add_feed_batch(FEED, 0, batch)
+    assert records_of(cluster) == [(3, -1, None, None, None), (None, None, [1, None], 7, None)]

@@ -15,6 +15,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import ArrayType, NumericType
 
 from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
 from tocsin.cluster.feed.arrowlines import LineReader
@@ -47,6 +50,8 @@ SCRATCH_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyst
 which takes 0.1 s of every micro-batch; this one starts fewer. Both replace files by renaming them."""
 FORMATS_WITH_SCHEMA = frozenset({"csv", "json", "parquet", "orc", "avro"})
 """File formats read with the dataset's own columns; other sources bring theirs."""
+UNREAD = "_tocsin_unread"
+"""The text of a JSON record when Spark could not read it as declared; of a `value`, always."""
 _starting = threading.Lock()
 """A query takes the session's settings with it when it starts, and keeps them."""
 
@@ -288,14 +293,26 @@ class DatasetWriter:
         wanted = self.dataset.schema
         if "value" in have and wanted.type_of("value") is None:
             text = F.col(have["value"]).cast("string")
-            batch = batch.select(F.from_json(text, wanted.ddl()).alias("record")).select("record.*")
+            record = F.from_json(text, wanted.ddl()).alias("record")
+            batch = batch.select(record, F.coalesce(text, F.lit("")).alias(UNREAD)).select("record.*", UNREAD)
             have = {name.lower(): name for name in batch.columns}
-        return batch.select(
-            *(
-                (F.col(have[name.lower()]) if name.lower() in have else F.lit(None)).cast(kind).alias(name)
-                for name, kind in ((column.name, column.type) for column in wanted.columns)
-            )
-        )
+        if UNREAD in have:
+            # Of what is no JSON Spark makes a record of NULLs, as of an object that has none of our columns.
+            is_record = F.col(UNREAD).isNull() | F.json_object_keys(UNREAD).isNotNull()
+            batch = batch.where(reduce(or_, (F.col(name).isNotNull() for name in wanted.names), is_record))
+        fitting = [_fitting(batch, have.get(each.name.lower()), each.type).alias(each.name) for each in wanted.columns]
+        return batch.select(*fitting)
+
+
+def _fitting(batch: DataFrame, name: str | None, kind: str) -> SparkColumn:
+    """A source's column as a dataset's type, NULL if it has none. So is a number that the type cannot hold: outside
+    ANSI, a plain cast makes a negative INT of 3000000000. What else does not fit is NULL by a plain cast."""
+    if name is None:
+        return F.lit(None).cast(kind)
+    have = batch.schema[name].dataType
+    while isinstance(have, ArrayType):
+        have = have.elementType
+    return F.col(name).try_cast(kind) if isinstance(have, NumericType) else F.col(name).cast(kind)
 
 
 class Ingestion:
@@ -348,7 +365,11 @@ def open_feed(session: SparkSession, dataset: Dataset, feed: Feed) -> DataFrame:
     """A feed's source, not yet running; raises when Spark does not know the format or misses an option."""
     reader = session.readStream.format(feed.format).options(**feed.options)
     if feed.format.lower() in FORMATS_WITH_SCHEMA:
-        reader = reader.schema(dataset.schema.ddl())
+        columns = dataset.schema.ddl()
+        if feed.format.lower() == "json" and "columnnameofcorruptrecord" not in {key.lower() for key in feed.options}:
+            reader = reader.option("columnNameOfCorruptRecord", UNREAD)
+            columns = f"{columns}, {UNREAD} STRING"
+        reader = reader.schema(columns)
     try:
         return reader.load()
     except SPARK_ERRORS as error:

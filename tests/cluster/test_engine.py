@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
@@ -14,12 +15,13 @@ import pytest
 
 from tests.conftest import Clock, ClusterAt, publish, results_of
 from tocsin.cluster import engine, upkeep
+from tocsin.cluster.applying import apply
 from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import FeedGateway, RecordForm
 from tocsin.cluster.spark import execution, ingestion
 from tocsin.cluster.spark.execution import SMALL_PAIRS, execute
-from tocsin.cluster.spark.ingestion import start_gateway
+from tocsin.cluster.spark.ingestion import DatasetWriter, start_gateway
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 from tocsin.cluster.store import smalltables
@@ -482,6 +484,25 @@ def test_a_static_dataset_enriches_and_can_be_loaded_again(cluster: DataCluster,
     assert [row["team"] for row in results_of(cluster, "WithTeam")[("fire",)]] == ["Brigade", "Helicopter"]
     with pytest.raises(TocsinError, match="STATIC"):
         cluster.gateway("Teams")
+
+
+def test_a_static_dataset_that_cannot_be_loaded_is_not_created(
+    cluster_at: ClusterAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_at()
+    (tmp_path / "teams.csv").write_text("kind,team\nfire,Brigade\n")
+    text = "CREATE STATIC DATASET Teams FROM 'teams.csv';"
+
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(DatasetWriter, "replace_all", full)
+    with pytest.raises(OSError, match="No space left"):
+        apply(cluster, text, folder=str(tmp_path))
+    assert (cluster.datasets(), cluster.catalog.datasets()) == ([], [])
+    monkeypatch.undo()
+    assert [str(change.action) for change in apply(cluster, text, folder=str(tmp_path))] == ["created"]
+    assert sum(file.rows for file in cluster.catalog.files(dataset_owner(DatasetName("Teams")))) == 1
 
 
 def test_a_feed_from_files_enters_once_and_shares_keys_with_the_gateway(

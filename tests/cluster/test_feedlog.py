@@ -281,6 +281,42 @@ def test_a_full_disk_stores_nothing_and_the_log_goes_on(
     assert payloads(FeedLog(tmp_path).read(0, EVERYTHING)[0]) == [b"a" * 60, b"d"]
 
 
+def test_a_process_that_dies_while_a_failed_sync_is_cut_away_leaves_a_log_that_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    log = FeedLog(tmp_path, 100)
+    fill(log, b"a" * 60)
+    for letter in (b"b", b"c", b"d"):
+        log.append(letter * 60, 1, {})
+    deleted = 0
+    unlink = Path.unlink
+
+    def dies_at_the_second(path: Path) -> None:
+        nonlocal deleted
+        deleted += 1
+        if deleted == 2:
+            raise Died
+        unlink(path)
+
+    def fails(*_arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(log, "_publish", fails)
+    monkeypatch.setattr(Path, "unlink", dies_at_the_second)
+    with pytest.raises(Died):
+        log.sync()
+    monkeypatch.undo()
+    log.close()
+    again = FeedLog(tmp_path, 100)
+    fill(again, b"e" * 60)
+    found = payloads(again.read(0, EVERYTHING)[0])
+    assert (found[0], found[-1]) == (b"a" * 60, b"e" * 60)
+    again.close()
+
+
 def test_a_write_that_takes_only_part_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_pwritev, real_pwrite = os.pwritev, os.pwrite
     monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: real_pwritev(fd, [b"".join(pieces)[:25]], at))

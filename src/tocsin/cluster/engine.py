@@ -193,7 +193,11 @@ class DataCluster:
             self.catalog.create_dataset(dataset, generation)
             self._add_dataset(dataset, generation, 0, 0)
         if path is not None:
-            self.load_static(dataset, path, format)
+            try:
+                self.load_static(dataset, path, format)
+            except BaseException:
+                self.drop_dataset(dataset.name)  # an empty one would count as created when the file is applied again
+                raise
 
     def load_static(self, dataset: Dataset, path: str, format: str) -> None:
         """Read the file of a STATIC dataset and put it in the place of what was there."""

@@ -341,7 +341,8 @@ class FeedLog:
         """Back to the durable end: no byte of a failed sync may be taken for a stored record after a crash."""
         starts = _segment_starts(self.directory)
         first = max(start for start in starts if start <= self._durable_end)
-        for later in starts[starts.index(first) + 1 :]:
+        # The last one first: a process that dies in between must leave no hole, which would be damage to the next.
+        for later in reversed(starts[starts.index(first) + 1 :]):
             _segment_path(self.directory, later).unlink()
         self._open_segment(first)
         os.ftruncate(self._fd, self._durable_end - first)

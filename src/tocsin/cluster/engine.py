@@ -203,10 +203,11 @@ class DataCluster:
         """Read the file of a STATIC dataset and put it in the place of what was there."""
         dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
         live = self.dataset(dataset.name)
-        live.dataset = live.writer.dataset = dataset
-        files = live.writer.replace_all(read_static(self.spark, path, format, dataset.schema))
-        # In this order: who sees the new version finds its files.
+        content = read_static(self.spark, path, format, dataset.schema)
+        files = live.writer.replace_all(content, dataset.schema)
+        # In this order: who sees the new columns and the new version finds their files.
         self.catalog.replace_static(dataset, live.writer.version + 1, files, self.now_s())
+        live.dataset = live.writer.dataset = dataset
         live.writer.version += 1
 
     def drop_dataset(self, name: str) -> None:

@@ -243,11 +243,9 @@ class DatasetWriter:
             written = self._write(self._unseen(records))
             self._commit(written.files, feed=feed, batch=batch_number)
 
-    def replace_all(self, frame: DataFrame) -> list[NewFile]:
+    def replace_all(self, frame: DataFrame, columns: Schema) -> list[NewFile]:
         """The files of a STATIC dataset's new content; the caller commits them."""
-        records = frame.select(
-            *self.dataset.schema.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE)
-        )
+        records = frame.select(*columns.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE))
         return self._write(records).files
 
     def _version_column(self) -> SparkColumn:

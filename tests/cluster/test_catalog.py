@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
@@ -29,11 +28,7 @@ CREATE REPETITIVE CHANNEL OfKind (kind STRING) EVERY 10 SECONDS AS
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    reason = postgresql.why_not()
-    if reason is not None:
-        pytest.skip(reason)
-    with postgresql.running() as url:
-        yield url
+    yield from postgresql.running_or_skipped()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -41,11 +36,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]
     url = f"sqlite:///{tmp_path / 'catalog.sqlite'}"
     if request.param == "postgresql":
         url = request.getfixturevalue("server")
-        engine = sa.create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(sa.text("DROP SCHEMA public CASCADE"))
-            connection.execute(sa.text("CREATE SCHEMA public"))
-        engine.dispose()
+        postgresql.make_empty(url)
     opened = Catalog(url)
     for statement in parse_application(APPLICATION).statements:
         if isinstance(statement, CreateDataset):

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+import sqlalchemy as sa
+
 _USERS = ("postgres", "nobody")
 """PostgreSQL refuses to run as root; one of these does it instead."""
 
@@ -73,3 +76,20 @@ def running() -> Iterator[str]:
             run(str(where / "pg_ctl"), "-D", data, "-m", "immediate", "-w", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def running_or_skipped() -> Iterator[str]:
+    """For a fixture: the URL of a fresh server, or why there is none."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with running() as url:
+        yield url
+
+
+def make_empty(url: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
+        connection.execute(sa.text("CREATE SCHEMA public"))
+    engine.dispose()

@@ -36,11 +36,7 @@ from . import postgresql
 
 @pytest.fixture(scope="module")
 def postgresql_url() -> Iterator[str]:
-    reason = postgresql.why_not()
-    if reason is not None:
-        pytest.skip(reason)
-    with postgresql.running() as url:
-        yield url
+    yield from postgresql.running_or_skipped()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -51,11 +47,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     server: str = request.getfixturevalue("postgresql_url")
     yield server
-    engine = sa.create_engine(server)
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA public CASCADE"))
-        connection.execute(sa.text("CREATE SCHEMA public"))
-    engine.dispose()
+    postgresql.make_empty(server)
 
 
 ADA, BOB = SubscriberId("ada"), SubscriberId("bob")

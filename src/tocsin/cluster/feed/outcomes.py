@@ -29,7 +29,7 @@ class FeedLimits:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """True once a `sync` that began after `accept` returned has succeeded, and not before."""
+    """True once the group it was accepted into is stored, and not before."""
 
     status: ClassVar[int] = 200
     accepted: int

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from tests.broker.simulated import CHANNEL, SimulatedNetwork, subscription
 from tocsin.broker import effects as wanted
 from tocsin.broker import events as seen
 from tocsin.broker.batches import Batch
@@ -18,8 +19,6 @@ from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.wire import link
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
-
-from .simulated import CHANNEL, SimulatedNetwork, subscription
 
 A, B = BrokerId("a"), BrokerId("b")
 FIRE = subscription("fire")

@@ -6,9 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.broker.simulated import SimulatedNetwork, subscription
 from tocsin.model.ids import BrokerId
-
-from .simulated import SimulatedNetwork, subscription
 
 NAMES = ("ann", "bob", "eve")
 KINDS = ("fire", "flood")

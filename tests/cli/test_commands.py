@@ -14,7 +14,7 @@ from tocsin.cli.connection import connect, coordinator_token
 from tocsin.cli.main import make_app
 from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.store.lock import lock
-from tocsin.runtime.coordinator_settings import CoordinatorSettings
+from tocsin.runtime.coordinator.settings import CoordinatorSettings
 
 NOBODY = "http://127.0.0.1:9"
 

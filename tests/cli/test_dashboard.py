@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.cli.commands.up import _dashboard
-from tocsin.runtime.stack import Stack, StackSettings
+from tocsin.runtime.stack.stack import Stack, StackSettings
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

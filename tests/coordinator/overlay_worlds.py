@@ -32,8 +32,8 @@ from tocsin.coordinator.overlay_messages import (
     SubscriberLeft,
 )
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.offload_types import PublisherId
-from tocsin.policies.partition_types import TopicName
+from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.policies.topics.types import TopicName
 
 Pair = tuple[BrokerId, BrokerId]
 STEPS_AT_MOST = 200_000

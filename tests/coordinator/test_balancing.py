@@ -14,7 +14,7 @@ from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import Effect, Memory, Rejection
 from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
-from tocsin.policies.multistage import BalanceSettings
+from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.wire import link
 
 BROKERS = [BrokerId(name) for name in ("a", "b", "c")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.coordinator.coordinator_world import World
 from tocsin.coordinator.arbiter import Decision
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import Answer, Effect, KeepAtCluster, Note, Rejection, ReleaseAtCluster, Send
@@ -29,12 +30,10 @@ from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.plan import Move, Plan, Urgency
 from tocsin.model.snapshot import Place, Snapshot
-from tocsin.policies.placement import Placement
+from tocsin.policies.balance.placement import Placement
 from tocsin.wire import link as wire
 from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Frontend
-
-from .coordinator_world import World
 
 B1, B2, B3 = BrokerId("b1"), BrokerId("b2"), BrokerId("b3")
 

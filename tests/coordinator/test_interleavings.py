@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .coordinator_world import World
+from tests.coordinator.coordinator_world import World
 
 Choose = Callable[[int], int]
 

@@ -26,8 +26,8 @@ from tocsin.coordinator.overlay_messages import (
     Withdraw,
 )
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.offload_types import PublisherId
-from tocsin.policies.partition_types import TopicName
+from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.policies.topics.types import TopicName
 
 # [ePEER figure 4-3]: warning centres and the regions they watch.
 HEADS = ("rtwc1", "ntwc1", "ntwc2", "ntwc3", "loc1a", "loc1b", "loc2a", "loc3a")

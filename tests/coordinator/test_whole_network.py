@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.coordinator.whole_network import KINDS, Network
 from tocsin.model.ids import SubscriberId
-
-from .whole_network import KINDS, Network
 
 
 def step(network: Network, rng: random.Random, log: list[str]) -> None:

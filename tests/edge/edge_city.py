@@ -22,7 +22,7 @@ from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.rounds import Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Tree
-from tocsin.policies.transfer import Rules, Thresholds
+from tocsin.policies.operators.transfer import Rules, Thresholds
 
 ROOMY = Rules(Thresholds(lower_pct=1e6, upper_pct=1e9))
 

@@ -27,8 +27,8 @@ from tocsin.edge.placement import Placement
 from tocsin.edge.rounds import Collecting, Timing
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId
-from tocsin.policies.transfer import Rules
-from tocsin.sim.edge_host import SizedHost
+from tocsin.policies.operators.transfer import Rules
+from tocsin.sim.edge.host import SizedHost
 
 RULES = Rules()
 AT_ONCE = Timing(0.0, 0.0, 0.0)

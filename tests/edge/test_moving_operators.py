@@ -24,7 +24,7 @@ from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.query import EdgeQuery
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree, Usage
-from tocsin.policies.transfer import Rules, Thresholds
+from tocsin.policies.operators.transfer import Rules, Thresholds
 
 N = {number: EdgeNodeId(f"n{number}") for number in range(1, 8)}
 TREE = Tree.perfect_binary(7)

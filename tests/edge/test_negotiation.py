@@ -25,8 +25,8 @@ from tocsin.edge.placement import Placement
 from tocsin.edge.rounds import Collecting, Timing
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
-from tocsin.policies.transfer import Urgency
-from tocsin.sim.edge_host import SizedHost
+from tocsin.policies.operators.transfer import Urgency
+from tocsin.sim.edge.host import SizedHost
 
 TOP, MIDDLE, BOTTOM = EdgeNodeId("n0"), EdgeNodeId("n1"), EdgeNodeId("n2")
 A = OperatorId("A")

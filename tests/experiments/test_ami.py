@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tocsin.experiments import ami, ami_scale, runner
-from tocsin.sim.edge import EdgeLog
+from tocsin.sim.edge.tree import EdgeLog
 
 
 def log_of(*samples: list[float]) -> EdgeLog:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.sim.kernel import EARLY, LATE, NORMAL, Kernel, Process, seed_from
-from tocsin.sim.links import Link
-from tocsin.sim.pool import Pool
+from tocsin.sim.topics.links import Link
+from tocsin.sim.topics.pool import Pool
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 2.5]), st.sampled_from([EARLY, NORMAL, LATE])), max_size=40))

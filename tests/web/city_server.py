@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tests.web.made_up_city import MadeUpCity
-from tocsin.runtime.http_pages import serve_pages
+from tocsin.runtime.http.pages import serve_pages
 from tocsin.web import PAGES
 
 TOKEN = "let-me-in"

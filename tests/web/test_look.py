@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from tocsin.policies.multistage import MIGRATIONS, NONE, SHUFFLES
-from tocsin.policies.placement import Placement
+from tocsin.policies.balance.multistage import MIGRATIONS, NONE, SHUFFLES
+from tocsin.policies.balance.placement import Placement
 from tocsin.web import PAGES
 
 Colour = tuple[float, float, float]

@@ -16,14 +16,14 @@ import pytest
 
 from tocsin.model.trace import Kind, TraceRow, from_json, from_table, to_table
 from tocsin.model.trace_present import Present
-from tocsin.policies.multistage import BalanceSettings
-from tocsin.policies.placement import Placement
-from tocsin.runtime.event_streams import events_of
-from tocsin.sim.balance_control import PolicyCoordinator
-from tocsin.sim.balance_run import BalanceRun
-from tocsin.sim.balance_scenario import parse
-from tocsin.sim.balance_trace import Trace
-from tocsin.sim.balance_world import draw
+from tocsin.policies.balance.multistage import BalanceSettings
+from tocsin.policies.balance.placement import Placement
+from tocsin.runtime.http.event_streams import events_of
+from tocsin.sim.balance.control import PolicyCoordinator
+from tocsin.sim.balance.run import BalanceRun
+from tocsin.sim.balance.scenario import parse
+from tocsin.sim.balance.trace import Trace
+from tocsin.sim.balance.world import draw
 from tocsin.sim.kernel import Kernel
 from tocsin.web.player import Player
 from tocsin.web.replay_server import ReplayServer
@@ -172,7 +172,7 @@ def test_a_recording_made_by_the_command_is_what_was_streamed(table: pa.Table, t
     from typer.testing import CliRunner
 
     from tocsin.cli.main import make_app
-    from tocsin.runtime.trace_recording import read_trace
+    from tocsin.runtime.http.trace_recording import read_trace
 
     path, copy = tmp_path / "trace.parquet", tmp_path / "copy.parquet"
     pq.write_table(table, path)

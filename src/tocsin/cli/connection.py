@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tocsin.runtime.settings import is_loopback
+from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
 TOKEN_FILE = "admin-token"

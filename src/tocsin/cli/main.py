@@ -1,4 +1,4 @@
-"""The `tocsin` command: each module of `tocsin.cli.commands` and `tocsin.cli.bench` is one command.
+"""The `tocsin` command: each module of `tocsin.cli.commands` and `tocsin.benchmarks` is one command.
 
 A command module defines `register(app)`. It imports what it needs inside the command, so that `tocsin --help` does not
 load Spark.
@@ -12,7 +12,8 @@ from types import ModuleType
 
 import typer
 
-from tocsin.cli import bench, commands
+from tocsin import benchmarks
+from tocsin.cli import commands
 
 
 def make_app() -> typer.Typer:
@@ -27,14 +28,15 @@ def make_app() -> typer.Typer:
     _register_all(commands, app)
     measurements = typer.Typer(no_args_is_help=True, help="Measure a part; every benchmark checks its answers first.")
     measurements.callback()(lambda: None)
-    _register_all(bench, measurements)
+    _register_all(benchmarks, measurements)
     app.add_typer(measurements, name="bench")
     return app
 
 
 def _register_all(package: ModuleType, app: typer.Typer) -> None:
-    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-        importlib.import_module(f"{package.__name__}.{module.name}").register(app)
+    modules = [module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg]
+    for name in sorted(modules):
+        importlib.import_module(f"{package.__name__}.{name}").register(app)
 
 
 def main() -> None:

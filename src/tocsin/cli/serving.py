@@ -10,7 +10,7 @@ from tocsin.cli.output import fail, note, tell
 from tocsin.wire.errors import TocsinError
 
 if TYPE_CHECKING:
-    from tocsin.runtime.settings import ListenerSettings
+    from tocsin.runtime.http.settings import ListenerSettings
 
 
 S = TypeVar("S", bound="ListenerSettings")
@@ -25,8 +25,8 @@ Ready = Callable[[str, str | None], None]
 
 def serve(flags: Mapping[str, Any], settings_file: str | None, as_json: bool) -> None:
     """The data cluster."""
-    from tocsin.runtime.cluster_server import ClusterServer
-    from tocsin.runtime.settings import ClusterProcessSettings
+    from tocsin.cluster.server.server import ClusterServer
+    from tocsin.cluster.server.settings import ClusterProcessSettings
 
     run_process("data cluster", ClusterProcessSettings, ClusterServer, flags, settings_file, as_json)
 
@@ -42,9 +42,9 @@ def run_process(
     """Until SIGINT or SIGTERM; the address goes to stdout once everything is up, the first token with it."""
     import os
 
-    from tocsin.runtime.event_loop import loop_factory
-    from tocsin.runtime.logs import configure_logs
-    from tocsin.runtime.settings import load
+    from tocsin.runtime.http.event_loop import loop_factory
+    from tocsin.runtime.http.logs import configure_logs
+    from tocsin.runtime.http.settings import load
 
     def ready(address: str, first_token: str | None) -> None:
         tell(as_json, {"address": address, "token": first_token}, lambda: _welcome(name, address, first_token))

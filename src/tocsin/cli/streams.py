@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 
 from tocsin.cli.connection import checked
-from tocsin.runtime.event_streams import events_of
+from tocsin.runtime.http.event_streams import events_of
 from tocsin.wire.errors import Code, TocsinError
 
 _SILENCE_S = 60.0

@@ -16,8 +16,8 @@ from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.plan import Plan
 from tocsin.model.snapshot import Snapshot
-from tocsin.policies import multistage
-from tocsin.policies.multistage import MIGRATIONS, NONE, SHUFFLES, BalanceSettings
+from tocsin.policies.balance import multistage
+from tocsin.policies.balance.multistage import MIGRATIONS, NONE, SHUFFLES, BalanceSettings
 
 MULTISTAGE: Final = "multistage"
 """As it is set, with all it remembers."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.snapshot import Place
-from tocsin.policies.placement import Placement
+from tocsin.policies.balance.placement import Placement
 from tocsin.wire.link import FromBroker
 
 # -- time and links ----------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ from tocsin.coordinator.overlay_messages import (
 )
 from tocsin.coordinator.overlay_routes import Path, Routes
 from tocsin.model.ids import BrokerId
-from tocsin.policies.partition_types import TopicName
+from tocsin.policies.topics.types import TopicName
 
 
 class OverlayHead:

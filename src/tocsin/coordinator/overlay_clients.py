@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.offload_types import PublisherId
-from tocsin.policies.partition_types import TopicName
+from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.policies.topics.types import TopicName
 
 
 class SiteClients:

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.offload_types import PublisherId
-from tocsin.policies.partition_types import TopicName
+from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.policies.topics.types import TopicName
 
 
 class Flow(NamedTuple):

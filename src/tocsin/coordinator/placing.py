@@ -8,7 +8,7 @@ from collections.abc import Collection
 from tocsin.coordinator.entities import Subscriber
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
-from tocsin.policies.placement import BrokerChoice, Newcomer, Placement, place
+from tocsin.policies.balance.placement import BrokerChoice, Newcomer, Placement, place
 
 
 def choose(turn: Turn, subscriber: Subscriber, policy: Placement, avoid: Collection[BrokerId] = ()) -> BrokerId | None:

@@ -12,7 +12,7 @@ from tocsin.coordinator.entities import Broker, Health, Migration, Step, Subscri
 from tocsin.coordinator.rules import Rules
 from tocsin.coordinator.turn import Turn
 from tocsin.model.plan import Urgency
-from tocsin.policies.placement import Placement
+from tocsin.policies.balance.placement import Placement
 
 
 def restore(turn: Turn, memory: Memory) -> dict[str, str]:

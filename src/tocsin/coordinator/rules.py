@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.policies.multistage import BalanceSettings
-from tocsin.policies.placement import Placement
+from tocsin.policies.balance.multistage import BalanceSettings
+from tocsin.policies.balance.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)

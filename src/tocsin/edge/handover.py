@@ -25,7 +25,7 @@ from typing import Protocol
 from tocsin.edge.messages import Code, Message, MessageType, Parcel, Piece, RoundId
 from tocsin.edge.placement import Placement
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage, total_usage
-from tocsin.policies.transfer import Rules
+from tocsin.policies.operators.transfer import Rules
 
 
 class OperatorHost(Protocol):

@@ -12,7 +12,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
-from tocsin.policies.transfer import Urgency
+from tocsin.policies.operators.transfer import Urgency
 
 
 class MessageType(StrEnum):

@@ -38,8 +38,8 @@ from tocsin.edge.messages import (
 from tocsin.edge.placement import Placement
 from tocsin.edge.rounds import DEFAULT_TIMING, Collecting, Expecting, Promised, Timing
 from tocsin.model.edge import NOTHING, EdgeNodeId, OperatorId, Transfer, total_usage
-from tocsin.policies import transfer as policy
-from tocsin.policies.transfer import DEFAULT_RULES, Band, Reply, Rules, Urgency
+from tocsin.policies.operators import transfer as policy
+from tocsin.policies.operators.transfer import DEFAULT_RULES, Band, Reply, Rules, Urgency
 
 
 class Negotiator:

@@ -21,7 +21,7 @@ from tocsin.edge.plan import QueryPlan, graph_of
 from tocsin.edge.rounds import DEFAULT_TIMING, Timing
 from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
-from tocsin.policies.transfer import DEFAULT_RULES, Rules
+from tocsin.policies.operators.transfer import DEFAULT_RULES, Rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tocsin.edge.messages import Message, RoundId
 from tocsin.model.edge import EdgeNodeId, Usage
-from tocsin.policies.transfer import Band, Reply
+from tocsin.policies.operators.transfer import Band, Reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
 from tocsin.experiments.report import Report, at_least, shown, table
-from tocsin.sim.edge import EdgeLog, EdgeRun, EdgeSimulation
-from tocsin.sim.edge_workload import Deployment, Fluctuation, deploy, fluctuate
+from tocsin.sim.edge.tree import EdgeLog, EdgeRun, EdgeSimulation
+from tocsin.sim.edge.workload import Deployment, Fluctuation, deploy, fluctuate
 from tocsin.sim.kernel import Kernel, seed_from
 
 UPPER_PCT = 60.0

@@ -19,8 +19,8 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from tocsin.experiments import figures
 from tocsin.experiments.report import Report, at_least, at_most, table
-from tocsin.sim.edge import EdgeLog, EdgeRun, EdgeSimulation
-from tocsin.sim.edge_workload import Deployment, Fluctuation, deploy, fluctuate
+from tocsin.sim.edge.tree import EdgeLog, EdgeRun, EdgeSimulation
+from tocsin.sim.edge.workload import Deployment, Fluctuation, deploy, fluctuate
 from tocsin.sim.kernel import Kernel, seed_from
 
 NODES = (15, 31, 63, 127, 255, 511, 1023)

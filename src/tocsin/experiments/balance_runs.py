@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
 from tocsin.experiments.runner import Row
-from tocsin.policies.multistage import BalanceSettings
-from tocsin.policies.placement import Placement
-from tocsin.sim import balance_scenario
-from tocsin.sim.balance_control import PolicyCoordinator
-from tocsin.sim.balance_core import CoreRun, rules_for
-from tocsin.sim.balance_run import BalanceLog, BalanceRun
-from tocsin.sim.balance_world import draw
+from tocsin.policies.balance.multistage import BalanceSettings
+from tocsin.policies.balance.placement import Placement
+from tocsin.sim.balance import scenario as balance_scenario
+from tocsin.sim.balance.control import PolicyCoordinator
+from tocsin.sim.balance.core import CoreRun, rules_for
+from tocsin.sim.balance.run import BalanceLog, BalanceRun
+from tocsin.sim.balance.world import draw
 from tocsin.sim.kernel import Kernel, seed_from
 
 STEADY_S: Final = 600.0

@@ -21,13 +21,13 @@ from tocsin.experiments import figures, variants
 from tocsin.experiments.report import Claim, Report, at_least, at_most, below, shows, table
 from tocsin.experiments.runner import Row
 from tocsin.experiments.variants import BASE
-from tocsin.policies.offload import DRD_LB, Balancer
-from tocsin.policies.offload_baselines import PEER_DRD, PEER_LB
-from tocsin.policies.offload_migration import TIMEOUT_S
-from tocsin.policies.offload_types import OffloadParams
+from tocsin.policies.sites.offload import DRD_LB, Balancer
+from tocsin.policies.sites.offload_baselines import PEER_DRD, PEER_LB
+from tocsin.policies.sites.offload_migration import TIMEOUT_S
+from tocsin.policies.sites.offload_types import OffloadParams
 from tocsin.sim.kernel import Kernel, seed_from
-from tocsin.sim.site import DISTRIBUTED_S, SiteLog, SiteSimulation, SiteTiming
-from tocsin.sim.site_workload import SiteSettings, SiteWorld, draw_bursts, make_site
+from tocsin.sim.sites.site import DISTRIBUTED_S, SiteLog, SiteSimulation, SiteTiming
+from tocsin.sim.sites.workload import SiteSettings, SiteWorld, draw_bursts, make_site
 
 LOAD = 0.80
 """Undisclosed. The heaviest at which the mean broker is still not above TH_low after both bursts of 12.5 topics on

@@ -21,11 +21,11 @@ from tocsin.experiments import figures, variants
 from tocsin.experiments.report import Claim, Report, at_least, at_most, below, table
 from tocsin.experiments.runner import Row
 from tocsin.experiments.variants import BASE
-from tocsin.policies.congestion import CongestionParams
+from tocsin.policies.sites.congestion import CongestionParams
 from tocsin.sim.kernel import Kernel, seed_from
-from tocsin.sim.site_audience import AudienceSettings, draw_audience
-from tocsin.sim.site_congestion import DamagedSite, DamageLog, Second
-from tocsin.sim.site_workload import Quality, SiteSettings, SiteWorld, make_site
+from tocsin.sim.sites.audience import AudienceSettings, draw_audience
+from tocsin.sim.sites.congestion import DamagedSite, DamageLog, Second
+from tocsin.sim.sites.workload import Quality, SiteSettings, SiteWorld, make_site
 
 LOAD = 0.40
 """Undisclosed: output bandwidth in use before the damage. The lightest at which every factor of 0.1–0.4 overloads a

@@ -17,8 +17,8 @@ from tocsin.experiments import figures
 from tocsin.experiments.report import Report, at_most, below, table
 from tocsin.experiments.runner import Row
 from tocsin.experiments.shared_data import shared_file
-from tocsin.sim.agents import SETTLE_ROUNDS, jitter
 from tocsin.sim.kernel import seed_from
+from tocsin.sim.topics.agents import SETTLE_ROUNDS, jitter
 
 NODES = (2, 4, 8, 16, 32, 64, 128)
 """[ePulsar §5.3] varies the agents from 2 to 128."""

@@ -15,12 +15,12 @@ from tocsin.experiments import figures
 from tocsin.experiments.report import Report, at_most, shows, table
 from tocsin.experiments.runner import Row
 from tocsin.model.ids import BrokerId
-from tocsin.policies.partition_types import TopicName
+from tocsin.policies.topics.types import TopicName
 from tocsin.sim.kernel import Kernel, Process, seed_from
-from tocsin.sim.network import Network
-from tocsin.sim.places import INTER_SITE_RTT_S
-from tocsin.sim.topic_migration import Migration, Migrator
-from tocsin.sim.topic_world import TopicWorld
+from tocsin.sim.topics.migration import Migration, Migrator
+from tocsin.sim.topics.network import Network
+from tocsin.sim.topics.places import INTER_SITE_RTT_S
+from tocsin.sim.topics.world import TopicWorld
 
 WAN_MS = (10, 20, 40, 60, 80)
 TOPICS = (16, 32, 64, 128)

@@ -14,8 +14,8 @@ from tocsin.experiments import figures
 from tocsin.experiments.outcome import end_to_end_claims, end_to_end_metrics, episode_rows, episode_table
 from tocsin.experiments.report import Report, table
 from tocsin.experiments.runner import Row
-from tocsin.sim import mmog
 from tocsin.sim.kernel import seed_from
+from tocsin.sim.topics import mmog
 
 BOUND_MS = 100.0
 

@@ -16,10 +16,10 @@ from tocsin.experiments import figures
 from tocsin.experiments.report import Report, equals, shows, table
 from tocsin.experiments.runner import Row
 from tocsin.model.ids import BrokerId
-from tocsin.policies.partition_monitor import pack, pack_all_pairs, summarise
-from tocsin.policies.partition_types import TopicName
+from tocsin.policies.topics.monitor import pack, pack_all_pairs, summarise
+from tocsin.policies.topics.types import TopicName
 from tocsin.sim.kernel import seed_from
-from tocsin.sim.topic_control import PERIOD_S
+from tocsin.sim.topics.control import PERIOD_S
 
 TOPICS = (100, 250, 500, 750, 1000)
 CLIENTS = (2, 8, 32, 128)

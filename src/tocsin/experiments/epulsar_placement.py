@@ -22,12 +22,12 @@ from tocsin.experiments import figures
 from tocsin.experiments.report import Report, at_most, equals, shows, table
 from tocsin.experiments.runner import Row
 from tocsin.model.ids import BrokerId
-from tocsin.policies.partition_baselines import POLICIES, hashed_home
-from tocsin.policies.partition_monitor import summarise, summarise_by_place
-from tocsin.policies.partition_types import Broker, Clients, PartitionParams, PartitionSnapshot, Topic, TopicName
-from tocsin.sim.agents import settled_sites
+from tocsin.policies.topics.baselines import POLICIES, hashed_home
+from tocsin.policies.topics.monitor import summarise, summarise_by_place
+from tocsin.policies.topics.types import Broker, Clients, PartitionParams, PartitionSnapshot, Topic, TopicName
 from tocsin.sim.kernel import seed_from
-from tocsin.sim.places import CITY_HOP_S, LTE_ACCESS_S, SITE_HOP_S, Places, edge_sites, read_places, us_cities
+from tocsin.sim.topics.agents import settled_sites
+from tocsin.sim.topics.places import CITY_HOP_S, LTE_ACCESS_S, SITE_HOP_S, Places, edge_sites, read_places, us_cities
 
 CITIES = (2, 4, 8, 12, 16, 20)
 ZONES = (2, 4, 8, 16, 24, 32)

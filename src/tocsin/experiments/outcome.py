@@ -9,10 +9,10 @@ import numpy as np
 
 from tocsin.experiments.report import Claim, at_most, below, equals
 from tocsin.experiments.runner import Row
-from tocsin.policies.partition_types import TopicName
-from tocsin.sim.topic_control import PERIOD_S, MoveMade
-from tocsin.sim.topic_migration import Migration
-from tocsin.sim.transients import transients
+from tocsin.policies.topics.types import TopicName
+from tocsin.sim.topics.control import PERIOD_S, MoveMade
+from tocsin.sim.topics.migration import Migration
+from tocsin.sim.topics.transients import transients
 
 TRANSIENT_AT_MOST_S = 2 * PERIOD_S
 """Two reporting periods."""

@@ -16,11 +16,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from tocsin.runtime.http_answers import EVENT_STREAM, STREAM_HEADERS, answer, answer_errors, described, read_json
-from tocsin.runtime.http_pages import serve_pages
-from tocsin.runtime.listening import CLOSE_S, Server, listen, stop_on_signals
-from tocsin.runtime.trace_recording import read_trace
-from tocsin.runtime.trace_stream import TraceStream
+from tocsin.runtime.http.answers import EVENT_STREAM, STREAM_HEADERS, answer, answer_errors, described, read_json
+from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals
+from tocsin.runtime.http.pages import serve_pages
+from tocsin.runtime.http.trace_recording import read_trace
+from tocsin.runtime.http.trace_stream import TraceStream
 from tocsin.web import PAGES
 from tocsin.web.player import Player
 from tocsin.wire.errors import Code, TocsinError

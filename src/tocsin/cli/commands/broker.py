@@ -68,10 +68,10 @@ def broker(
 def _serve(flags: dict[str, Any], settings_file: str | None, as_json: bool) -> None:
     import os
 
-    from tocsin.runtime.broker_server import run_broker
-    from tocsin.runtime.broker_settings import BrokerSettings
-    from tocsin.runtime.logs import configure_logs
-    from tocsin.runtime.settings import load
+    from tocsin.runtime.broker.server import run_broker
+    from tocsin.runtime.broker.settings import BrokerSettings
+    from tocsin.runtime.http.logs import configure_logs
+    from tocsin.runtime.http.settings import load
     from tocsin.wire.errors import TocsinError
 
     def ready(address: str) -> None:

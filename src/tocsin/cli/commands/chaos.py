@@ -41,8 +41,8 @@ def chaos(
     import contextlib
     import tempfile
 
-    from tocsin.cli.chaos.run import ChaosSettings, failed, run_chaos
-    from tocsin.runtime.logs import configure_logs
+    from tocsin.chaos.run import ChaosSettings, failed, run_chaos
+    from tocsin.runtime.http.logs import configure_logs
     from tocsin.wire.errors import TocsinError
 
     configure_logs("error")

@@ -122,8 +122,8 @@ def coordinator(
     docs/settings.md has the defaults.
     """
     flags = dict(locals())
-    from tocsin.runtime.coordinator_server import CoordinatorServer
-    from tocsin.runtime.coordinator_settings import CoordinatorSettings
+    from tocsin.runtime.coordinator.server import CoordinatorServer
+    from tocsin.runtime.coordinator.settings import CoordinatorSettings
     from tocsin.web import PAGES
 
     given = {name: flags[name] for name in flags.keys() - {"settings", "as_json"}}

@@ -11,7 +11,7 @@ from tocsin.cli.options import AsJson
 from tocsin.cli.output import fail, note
 
 if TYPE_CHECKING:
-    from tocsin.cli.demo.settings import DemoSettings
+    from tocsin.demo.settings import DemoSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -45,10 +45,10 @@ def demo(
     import sys
     import tempfile
 
-    from tocsin.cli.demo.report import failed
-    from tocsin.cli.demo.settings import DemoSettings, application_file
-    from tocsin.runtime.event_loop import loop_factory
-    from tocsin.runtime.logs import configure_logs
+    from tocsin.demo.report import failed
+    from tocsin.demo.settings import DemoSettings, application_file
+    from tocsin.runtime.http.event_loop import loop_factory
+    from tocsin.runtime.http.logs import configure_logs
     from tocsin.wire.errors import TocsinError
 
     configure_logs("error")
@@ -79,7 +79,7 @@ async def _run(settings: DemoSettings, folder: Path, *, stay: bool, as_json: boo
     import contextlib
     import signal
 
-    from tocsin.cli.demo.run import DemoRun
+    from tocsin.demo.run import DemoRun
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -108,7 +108,7 @@ async def _run(settings: DemoSettings, folder: Path, *, stay: bool, as_json: boo
 async def _work(run: Any, settings: DemoSettings, as_json: bool) -> dict[str, Any]:
     import json
 
-    from tocsin.cli.demo import figures, report
+    from tocsin.demo import figures, report
 
     await run.start()
     outcome = await run.day()

@@ -90,9 +90,9 @@ def _run(chosen: Any, runs: int | None, folder: Path, options: dict[str, str]) -
 
 
 def _run_live(chosen: Any, folder: Path, options: dict[str, str], minutes: float) -> dict[str, Any]:
-    from tocsin.cli.demo.testbed import run_live
     from tocsin.cli.output import note
-    from tocsin.runtime.logs import configure_logs
+    from tocsin.demo.testbed import run_live
+    from tocsin.runtime.http.logs import configure_logs
 
     if chosen.name != "bad-testbed":
         raise ValueError(f"{chosen.name} has no live form; bad-testbed has")

@@ -49,7 +49,7 @@ def _use(session: Session) -> None:
     import tempfile
     import time
 
-    from tocsin.cli.bench_harness import declare, publish
+    from tocsin.benchmarks.shared.harness import declare, publish
     from tocsin.cluster.engine import DataCluster
     from tocsin.cluster.settings import ClusterSettings
     from tocsin.model.ids import BrokerId

@@ -11,7 +11,7 @@ from tocsin.cli.options import DEFAULT_COORDINATOR_URL, AsJson, CoordinatorUrl, 
 from tocsin.cli.output import fail, note, tell
 
 if TYPE_CHECKING:
-    from tocsin.runtime.trace_recording import Recording
+    from tocsin.runtime.http.trace_recording import Recording
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def record(
     """
     import asyncio
 
-    from tocsin.runtime.trace_recording import Recording
+    from tocsin.runtime.http.trace_recording import Recording
     from tocsin.wire.errors import TocsinError
 
     try:
@@ -65,7 +65,7 @@ async def _record(recording: Recording, url: str, token: str | None, seconds: fl
     from tocsin.cli.connection import coordinator_token
     from tocsin.cli.streams import read_events
     from tocsin.model.trace import from_json
-    from tocsin.runtime.listening import stop_on_signals
+    from tocsin.runtime.http.listening import stop_on_signals
 
     async def read() -> None:
         async for event, data in read_events(url, "/v1/watch", coordinator_token(url, token)):

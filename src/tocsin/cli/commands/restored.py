@@ -30,7 +30,8 @@ def restored(
     import time
 
     from tocsin.cluster.restored import begin_new_lives
-    from tocsin.runtime.settings import ClusterProcessSettings, load
+    from tocsin.cluster.server.settings import ClusterProcessSettings
+    from tocsin.runtime.http.settings import load
     from tocsin.wire.errors import TocsinError
 
     try:

@@ -11,7 +11,7 @@ from tocsin.cli.options import DEFAULT_URL, AsJson, Token, Url
 from tocsin.cli.output import fail, table, tell
 
 if TYPE_CHECKING:
-    from tocsin.runtime.tokens import TokenStore
+    from tocsin.cluster.server.tokens import TokenStore
 
 State = Annotated[
     Path | None,
@@ -94,8 +94,8 @@ def _store_in(state: Path) -> TokenStore:
     import time
 
     from tocsin.cluster.catalog import Catalog
+    from tocsin.cluster.server.tokens import TokenStore
     from tocsin.cluster.settings import ClusterSettings
-    from tocsin.runtime.tokens import TokenStore
 
     settings = ClusterSettings(state=str(state), catalog=os.environ.get("TOCSIN_CATALOG"))
     return TokenStore(Catalog(settings.catalog_url()), time.time, time.monotonic)

@@ -11,7 +11,7 @@ from tocsin.cli.options import AsJson
 from tocsin.cli.output import fail, note, tell
 
 if TYPE_CHECKING:
-    from tocsin.runtime.stack import Stack
+    from tocsin.runtime.stack.stack import Stack
 
 
 def register(app: typer.Typer) -> None:
@@ -37,13 +37,14 @@ def up(
     import asyncio
     import os
 
-    from tocsin.runtime.logs import configure_logs
-    from tocsin.runtime.settings import load_settings
-    from tocsin.runtime.stack import StackSettings
+    from tocsin.cluster.server.settings import ClusterProcessSettings
+    from tocsin.runtime.http.logs import configure_logs
+    from tocsin.runtime.http.settings import load
+    from tocsin.runtime.stack.stack import StackSettings
     from tocsin.wire.errors import TocsinError
 
     try:
-        known = load_settings({"root": root, "port": port}, os.environ, settings)
+        known = load(ClusterProcessSettings, {"root": root, "port": port}, os.environ, settings)
         chosen = StackSettings(
             Path(known.root), brokers, cluster_port=known.port, free_ports=known.port == 0, settings=settings
         )
@@ -58,7 +59,7 @@ async def _run(chosen: Any, as_json: bool) -> None:
     import asyncio
     import signal
 
-    from tocsin.runtime.stack import Stack
+    from tocsin.runtime.stack.stack import Stack
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

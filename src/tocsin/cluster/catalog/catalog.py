@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tocsin.cluster.catalog.database import Database, insert_many
 from tocsin.cluster.catalog.subscriptions import SubscriptionTable
 from tocsin.cluster.catalog.tables import (
     NewFile,
@@ -40,6 +39,7 @@ from tocsin.cluster.catalog.tables import (
     subscriptions,
     tokens,
 )
+from tocsin.database.database import Database, insert_many
 from tocsin.model.entities import Channel, Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
 from tocsin.wire.errors import Code, TocsinError

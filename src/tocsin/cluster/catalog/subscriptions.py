@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tocsin.cluster.catalog.database import Database, chunks, insert_many
 from tocsin.cluster.catalog.tables import StoredSubscription, holders, subscriptions
+from tocsin.database.database import Database, chunks, insert_many
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
 

@@ -1,0 +1,255 @@
+"""Drives a data cluster: runs its channels on time, keeps it in order, brings back what died.
+
+Lives on one asyncio loop; all that blocks goes to threads. Decisions are taken elsewhere: `cluster.schedule` says when
+a channel runs, `cluster.engine` what an execution is. Nothing a channel does can stop this process or another
+channel: an execution that fails is logged, counted and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tocsin.cluster.catalog import StoredExecution
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.schedule import Schedule
+from tocsin.cluster.server.ingestion_watch import IngestionWatch
+from tocsin.cluster.server.metrics import Metrics
+from tocsin.cluster.upkeep import OrphanSweep, maintain
+from tocsin.model.ids import ChannelName
+from tocsin.runtime.http.backoff import delay_s
+from tocsin.runtime.http.logs import logger
+from tocsin.wire.errors import Code, TocsinError
+
+SWEEP_S = 600.0
+"""Pause between looks for files that no catalog row names."""
+
+OpenCluster = Callable[[Callable[[ChannelName], None]], DataCluster]
+"""Opens a data cluster that reports to the callback which channels have NEW records. Blocks while Spark starts."""
+
+
+class ClusterProcess:
+    def __init__(
+        self,
+        open_cluster: OpenCluster,
+        metrics: Metrics,
+        *,
+        executions: int = 4,
+        maintain_s: float = 5.0,
+        stop_s: float = 30.0,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_cluster = open_cluster
+        self._metrics = metrics
+        self._maintain_s = maintain_s
+        self._stop_s = stop_s
+        self._clock_s = clock_s
+        self._pool = ThreadPoolExecutor(executions, "execution")
+        self._schedule = Schedule()
+        self._scheduled: dict[ChannelName, tuple[int, float | None]] = {}
+        self._failures: dict[ChannelName, int] = {}
+        """In a row, since the last success."""
+        self._retry_at_s: dict[ChannelName, float] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+        self._log = logger()
+        self._cluster: DataCluster | None = None
+        self.watch: IngestionWatch | None = None
+        self.stopping = asyncio.Event()
+        self._on_stop: set[Callable[[], object]] = set()
+        self.changing = asyncio.Lock()
+        """Around whatever creates or drops datasets, channels and feeds."""
+
+    @property
+    def cluster(self) -> DataCluster:
+        if self._cluster is None or self.stopping.is_set():
+            reason = "the data cluster is stopping" if self.stopping.is_set() else "the data cluster is still starting"
+            raise TocsinError(Code.NOT_READY, reason, retry_after_s=2)
+        return self._cluster
+
+    def reasons_not_ready(self) -> list[str]:
+        if self.stopping.is_set():
+            return ["stopping"]
+        if self._cluster is None or self.watch is None:
+            return ["Spark is starting"]
+        return self.watch.reasons()
+
+    async def start(self) -> DataCluster:
+        loop = asyncio.get_running_loop()
+
+        def arrived(channel: ChannelName) -> None:
+            with suppress(RuntimeError):  # the loop is closed: whoever starts next looks for what is NEW
+                loop.call_soon_threadsafe(self._arrived, channel)
+
+        cluster = self._cluster = await asyncio.to_thread(self._open_cluster, arrived)
+        self._metrics.watch(cluster, lambda name: self._schedule.missed(ChannelName(name)))
+        self.watch = IngestionWatch(cluster, self._metrics, self._clock_s)
+        await self.refresh()
+        self._loops = [
+            asyncio.create_task(self._drive(), name="drive"),
+            asyncio.create_task(self._every(self._maintain_s, "upkeep", lambda: maintain(cluster))),
+            asyncio.create_task(self._every(SWEEP_S, "sweep", OrphanSweep(cluster).sweep, at_once=True)),
+            asyncio.create_task(self._every(1.0, "ingestion", self.watch.look)),
+        ]
+        self._log.info(
+            "data cluster ready", datasets=len(cluster.datasets()), channels=len(self._scheduled),
+            subscriptions=len(cluster.book),
+        )  # fmt: skip
+        return cluster
+
+    async def refresh(self) -> None:
+        """Channels were created, replaced or dropped: schedule what is there now."""
+        live_channels = await asyncio.to_thread(self.cluster.channels)
+        present: set[ChannelName] = set()
+        for live in live_channels:
+            channel = live.prepared.channel
+            present.add(channel.name)
+            wanted = (live.epoch, channel.period_s)
+            if self._scheduled.get(channel.name) == wanted:
+                continue
+            self._scheduled[channel.name] = wanted
+            self._failures.pop(channel.name, None)
+            self._retry_at_s.pop(channel.name, None)
+            if channel.period_s is not None:
+                self._schedule.add_repetitive(channel.name, channel.period_s, self._clock_s())
+            else:
+                self._schedule.add_continuous(channel.name)
+                # What came in before this process started, or before it stopped, is waiting.
+                self._schedule.arrived(channel.name, self._clock_s())
+        for name in self._scheduled.keys() - present:
+            del self._scheduled[name]
+            self._schedule.remove(name)
+        self._wake.set()
+
+    def missed(self, channel: str) -> int:
+        return self._schedule.missed(ChannelName(channel))
+
+    async def execute(self, channel: str) -> StoredExecution | None:
+        """Run a channel now, for an administrator; waits for one that is under way."""
+        name = (await asyncio.to_thread(self.cluster.channel, channel)).prepared.channel.name
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self.cluster, name)
+
+    @contextmanager
+    def calling_on_stop(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Inside the block, `callback` is called when this process begins to stop: streams end themselves by it."""
+        self._on_stop.add(callback)
+        try:
+            yield
+        finally:
+            self._on_stop.discard(callback)
+
+    def begin_stop(self) -> None:
+        """Refuse new work and end streams; what was begun goes on until `stop`."""
+        if not self.stopping.is_set():
+            self.stopping.set()
+            self._wake.set()
+            for callback in list(self._on_stop):
+                callback()
+
+    async def stop(self) -> None:
+        """Finish what runs, within bounds, and let go of the root. Spark is left to whoever started it."""
+        self.begin_stop()
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        cluster = self._cluster
+        if cluster is None:
+            return
+        if self._running:
+            self._log.info("waiting for executions", running=len(self._running))
+            _, late = await asyncio.wait(self._running, timeout=self._stop_s)
+            if late:
+                self._log.warning("executions cancelled, the next start does them again", running=len(late))
+                with suppress(Exception):
+                    await asyncio.to_thread(cluster.spark.sparkContext.cancelAllJobs)
+                await asyncio.wait(late, timeout=5)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(cluster.close)
+        self._log.info("data cluster closed")
+
+    # -- channels --------------------------------------------------------------------------------------------------
+
+    async def _drive(self) -> None:
+        while not self.stopping.is_set():
+            self._wake.clear()
+            for name in self._schedule.take_due(self._clock_s()):
+                task = asyncio.create_task(self._run(name))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+            wait_s = self._schedule.wait_s(self._clock_s())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+
+    async def _run(self, name: ChannelName) -> None:
+        assert self._cluster is not None
+        entry = self._scheduled.get(name)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self._cluster, name)
+            self._failures.pop(name, None)
+        except Exception as error:
+            self._failed(name, error)
+        finally:
+            if self._scheduled.get(name) == entry:  # else a new one took its place, which is not running
+                missed = self._schedule.finished(name, self._clock_s())
+                if missed:
+                    self._log.warning("execution overran its period", channel=name, missed_ticks=missed)
+            self._wake.set()
+
+    def _execute(self, cluster: DataCluster, name: ChannelName) -> StoredExecution | None:
+        before = cluster.channel(name).executions
+        execution = cluster.execute(name)
+        live = cluster.channel(name)
+        if live.executions != before and live.last_duration_s is not None:
+            self._metrics.duration.labels(name).observe(live.last_duration_s)
+        if execution is not None:
+            self._metrics.results.labels(name).inc(execution.results)
+            self._metrics.result_bytes.labels(name).inc(execution.bytes)
+        return execution
+
+    def _failed(self, name: ChannelName, error: Exception) -> None:
+        if isinstance(error, TocsinError) and error.code is Code.UNKNOWN_CHANNEL:
+            return  # dropped while it waited its turn
+        failures = self._failures[name] = self._failures.get(name, 0) + 1
+        reason = str(error).partition("\n")[0]
+        assert self._cluster is not None
+        with suppress(TocsinError):
+            live = self._cluster.channel(name)
+            live.failures += 1
+            live.last_error = reason
+        wait_s = delay_s(failures)
+        self._log.error("execution failed", channel=name, reason=reason, in_a_row=failures, exc_info=error)
+        if name in self._scheduled and self._scheduled[name][1] is None:
+            # A continuous channel has no next tick to be tried again at.
+            self._retry_at_s[name] = self._clock_s() + wait_s
+            asyncio.get_running_loop().call_later(wait_s, self._retry, name)
+
+    def _retry(self, name: ChannelName) -> None:
+        self._retry_at_s.pop(name, None)
+        self._arrived(name)
+
+    def _arrived(self, name: ChannelName) -> None:
+        if name not in self._retry_at_s:
+            self._schedule.arrived(name, self._clock_s())
+            self._wake.set()
+
+    # -- upkeep ----------------------------------------------------------------------------------------------------
+
+    async def _every(self, pause_s: float, what: str, work: Callable[[], Any], *, at_once: bool = False) -> None:
+        if not at_once:
+            await asyncio.sleep(pause_s)
+        while True:
+            await self._logged(what, asyncio.to_thread(work))
+            await asyncio.sleep(pause_s)
+
+    async def _logged(self, what: str, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await work
+        except Exception as error:
+            if not self.stopping.is_set():
+                self._log.error(f"{what} failed and will be tried again", exc_info=error)

@@ -1,0 +1,145 @@
+"""Datasets, channels and feeds: what is declared, and how each of them is doing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from tocsin.cluster.catalog import dataset_owner
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
+from tocsin.cluster.server.process import ClusterProcess
+from tocsin.cluster.server.routes.api import Api, require_admin, require_read
+from tocsin.model.schema import Schema
+from tocsin.runtime.http.answers import answer
+
+router = APIRouter(tags=["definitions"])
+
+
+@router.get("/v1/datasets", response_class=Response)
+def list_datasets(request: Request) -> Response:
+    cluster = require_read(request).cluster
+    return answer({"datasets": [_dataset(cluster, live) for live in cluster.datasets()]})
+
+
+@router.get("/v1/datasets/{name}", response_class=Response)
+def get_dataset(request: Request, name: str) -> Response:
+    cluster = require_read(request).cluster
+    return answer(_dataset(cluster, cluster.dataset(name)))
+
+
+@router.delete("/v1/datasets/{name}", response_class=Response)
+async def drop_dataset(request: Request, name: str) -> Response:
+    """Refused while a channel or feed uses it."""
+    api = require_admin(request)
+    return await _change(api, lambda: api.cluster.drop_dataset(name))
+
+
+@router.get("/v1/channels", response_class=Response)
+def list_channels(request: Request) -> Response:
+    api = require_read(request)
+    return answer({"channels": [_channel(api.process, live) for live in api.cluster.channels()]})
+
+
+@router.get("/v1/channels/{name}", response_class=Response)
+def get_channel(request: Request, name: str) -> Response:
+    api = require_read(request)
+    return answer(_channel(api.process, api.cluster.channel(name)))
+
+
+@router.delete("/v1/channels/{name}", response_class=Response)
+async def drop_channel(request: Request, name: str) -> Response:
+    """Its subscriptions and results go with it."""
+    api = require_admin(request)
+    return await _change(api, lambda: api.cluster.drop_channel(name))
+
+
+@router.post("/v1/channels/{name}/execute", response_class=Response)
+async def execute_channel(request: Request, name: str) -> Response:
+    """Run a channel now, over what is NEW since its last execution."""
+    api = require_admin(request)
+    execution = await api.process.execute(name)
+    return answer({"execution": execution})
+
+
+@router.get("/v1/feeds", response_class=Response)
+def list_feeds(request: Request) -> Response:
+    cluster = require_read(request).cluster
+    return answer({"feeds": [_feed(live) for live in cluster.feeds()]})
+
+
+@router.delete("/v1/feeds/{name}", response_class=Response)
+async def drop_feed(request: Request, name: str) -> Response:
+    api = require_admin(request)
+    return await _change(api, lambda: api.cluster.drop_feed(name))
+
+
+async def _change(api: Api, change: Callable[[], None]) -> Response:
+    async with api.process.changing:
+        await asyncio.to_thread(change)
+        await api.process.refresh()
+    return answer({"dropped": True})
+
+
+def _columns(schema: Schema) -> list[dict[str, str]]:
+    return [{"name": column.name, "type": column.type} for column in schema.columns]
+
+
+def _dataset(cluster: DataCluster, live: LiveDataset) -> dict[str, Any]:
+    dataset = live.dataset
+    files = cluster.catalog.files(dataset_owner(dataset.name))
+    return {
+        "name": dataset.name,
+        "kind": dataset.kind,
+        "columns": _columns(dataset.schema),
+        "key": dataset.key,
+        "order_by": dataset.order_by,
+        "retain_s": dataset.retain_s,
+        "source": dataset.source,
+        "version": live.writer.version,
+        # KEYED: also records that a later one of the same key hides until files are merged.
+        "rows": sum(file.rows for file in files),
+        "files": len(files),
+        "bytes": sum(file.bytes for file in files),
+        "backlog_bytes": 0 if live.gateway is None else live.gateway.backlog_bytes,
+    }
+
+
+def _channel(process: ClusterProcess, live: LiveChannel) -> dict[str, Any]:
+    channel = live.prepared.channel
+    return {
+        "name": channel.name,
+        "kind": channel.kind,
+        "query": channel.query,
+        "parameters": _columns(channel.parameters),
+        "columns": _columns(live.prepared.described),
+        "warnings": live.prepared.warnings,
+        "period_s": channel.period_s,
+        "retain_s": channel.retain_s,
+        "epoch": live.epoch,
+        "positions": live.positions,
+        "subscriptions": live.subscribers.count,
+        "refused": len(live.refused),
+        "executions": live.executions,
+        "empty": live.empty,
+        "missed_ticks": process.missed(channel.name),
+        "failures": live.failures,
+        "last_started_s": live.last_started_s,
+        "last_duration_s": live.last_duration_s,
+        "last_results": live.last_results,
+        "last_error": live.last_error,
+    }
+
+
+def _feed(live: LiveFeed) -> dict[str, Any]:
+    return {
+        "name": live.feed.name,
+        "dataset": live.feed.dataset,
+        "format": live.feed.format,
+        # Options may hold a password of the source; their names say enough.
+        "options": sorted(live.feed.options),
+        "failure": live.query.failure(),
+    }

@@ -1,0 +1,103 @@
+"""Is it alive, is it ready, what does it count; rates of subscriptions and executions of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.server.routes.api import api_of, require_read
+from tocsin.cluster.spark.session import described
+from tocsin.model.ids import ChannelName
+from tocsin.runtime.http.answers import NDJSON, answer, encode
+
+router = APIRouter(tags=["status"])
+
+_PAGE = 5_000
+
+
+@router.get("/healthz", response_class=Response)
+async def alive() -> Response:
+    """The process answers."""
+    return answer({"alive": True})
+
+
+@router.get("/readyz", response_class=Response)
+async def ready(request: Request) -> Response:
+    """503 with the reasons while Spark starts, while it stops, and while a dataset's records do not move."""
+    reasons = api_of(request).process.reasons_not_ready()
+    return answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+
+@router.get("/metrics", response_class=Response)
+def metrics(request: Request) -> Response:
+    return Response(api_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/status", response_class=Response)
+def status(request: Request) -> Response:
+    """How it is doing at a glance: readiness, Spark, and how much there is."""
+    api = require_read(request)
+    cluster = api.cluster
+    reasons = api.process.reasons_not_ready()
+    return answer(
+        {
+            "ready": not reasons,
+            "reasons": reasons,
+            "spark": described(cluster.spark),
+            "datasets": len(cluster.datasets()),
+            "channels": len(cluster.channels()),
+            "subscriptions": len(cluster.book),
+            # Since this process started.
+            "records": api.metrics.records(),
+        }
+    )
+
+
+@router.get("/v1/rates", response_class=Response)
+def rates(
+    request: Request,
+    channel: str,
+    after: int = Query(0, ge=0, le=2**62),
+    limit: int = Query(1_000, ge=1, le=10_000),
+) -> Response:
+    """λ of each backend subscription, in bytes per second: a page of JSON, or all of them as JSON lines."""
+    cluster = require_read(request).cluster
+    name = cluster.channel(channel).prepared.channel.name
+    if NDJSON in request.headers.get("accept", ""):
+        return StreamingResponse(_rate_lines(cluster, name), media_type=NDJSON)
+    found, last = _rates(cluster, name, after, limit)
+    return answer({"rates": found, "next": last if len(found) == limit else None})
+
+
+def _rate_lines(cluster: DataCluster, channel: ChannelName) -> Iterator[bytes]:
+    after = 0
+    while True:
+        found, after = _rates(cluster, channel, after, _PAGE)
+        yield b"".join(encode(rate) + b"\n" for rate in found)
+        if len(found) < _PAGE:
+            return
+
+
+def _rates(cluster: DataCluster, channel: ChannelName, after: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    page = cluster.catalog.subscriptions.page(channel, None, after, limit)
+    numbers = np.array([row[0] for row in page], np.int64)
+    with cluster.guard:
+        bytes_per_s = cluster.rates.of(numbers, cluster.now_s()).tolist()
+    found = [
+        {"subscription": row[2], "bytes_per_s": round(rate, 3)} for row, rate in zip(page, bytes_per_s, strict=True)
+    ]
+    return found, page[-1][0] if page else after
+
+
+@router.get("/v1/executions", response_class=Response)
+def executions(request: Request, channel: str | None = None, limit: int = Query(100, ge=1, le=10_000)) -> Response:
+    """The latest executions that had results, newest first."""
+    cluster = require_read(request).cluster
+    name = None if channel is None else cluster.channel(channel).prepared.channel.name
+    return answer({"executions": cluster.catalog.executions(channel=name, limit=limit, newest=True)})

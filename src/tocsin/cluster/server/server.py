@@ -1,0 +1,134 @@
+"""The data cluster as a process: settings in, a listening server around a `ClusterProcess`, a clean stop on a signal.
+
+The port is open before Spark is up, so that whoever watches can tell a start from a death: /healthz answers, /readyz
+says what is missing, and everything else says 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import uvicorn
+
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.server.metrics import Metrics
+from tocsin.cluster.server.process import ClusterProcess
+from tocsin.cluster.server.routes import Api, make_app
+from tocsin.cluster.server.settings import ClusterProcessSettings
+from tocsin.cluster.server.tokens import TokenStore
+from tocsin.cluster.spark.session import Session, make_session
+from tocsin.model.ids import ChannelName
+from tocsin.runtime.http.listening import CLOSE_S, Server, listen, shown, stop_on_signals, write_secret
+from tocsin.runtime.http.logs import logger
+from tocsin.runtime.http.trusted_keys import TrustedKeys
+
+ADMIN_TOKEN_FILE = "admin-token"
+
+
+class ClusterServer:
+    """`run` it in an event loop. `ready` is told the address, and the first admin token when there is one."""
+
+    def __init__(
+        self,
+        settings: ClusterProcessSettings,
+        ready: Callable[[str, str | None], None] = lambda address, token: None,
+        spark: Session | None = None,
+    ) -> None:
+        """A session handed in is used and left running."""
+        self.settings = settings
+        self._ready = ready
+        self._given = spark
+        self._made: Session | None = None
+        self._stop = asyncio.Event()
+        self.metrics = Metrics()
+        self.process = ClusterProcess(
+            self._open,
+            self.metrics,
+            executions=settings.executions,
+            maintain_s=settings.maintain_s,
+            stop_s=settings.stop_s,
+        )
+        self.api = Api(self.process, self.metrics, settings)
+        if settings.keys is not None:
+            self.api.keys = TrustedKeys(settings.keys, insecure=settings.insecure, ca=settings.keys_ca)
+        self.address = ""
+
+    def _open(self, arrived: Callable[[ChannelName], None]) -> DataCluster:
+        spark = self._given
+        if spark is None:
+            spark = self._made = make_session(self.settings.master, self.settings.spark)
+        return DataCluster(spark, self.settings.cluster(), time.time, arrived)
+
+    def stop(self) -> None:
+        """From the loop's own thread."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        settings = self.settings
+        # Waiting for disks, not computing: many more threads than cores.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "blocking"))
+        listening = listen(settings.host, settings.port)
+        scheme = "http" if settings.tls_cert is None else "https"
+        self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
+        server = Server(
+            uvicorn.Config(
+                make_app(self.api),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                proxy_headers=False,
+                ws="websockets-sansio",
+                ws_max_size=settings.body_bytes + 1024,
+                ws_max_queue=4,
+                ws_per_message_deflate=False,
+                timeout_graceful_shutdown=CLOSE_S,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+            )
+        )
+        with stop_on_signals(self._stop):
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            starting = asyncio.create_task(self._start())
+            stopping = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    await starting  # raises what went wrong
+                    await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.gather(starting, return_exceptions=True)  # Spark cannot be stopped half-way up
+            finally:
+                stopping.cancel()
+                await self._close(server, serving)
+
+    async def _start(self) -> None:
+        cluster = await self.process.start()
+        tokens = TokenStore(cluster.catalog, time.time, time.monotonic)
+        first = None
+        if not tokens.all():
+            _, first = await asyncio.to_thread(tokens.create, "first administrator", ["admin"])
+            if self.settings.token_file:
+                write_secret(cluster.settings.state_folder() / ADMIN_TOKEN_FILE, first)
+        if self.api.keys is not None:
+            await self.api.keys.start()
+        self.api.tokens = tokens
+        logger().info("listening", address=self.address)
+        self._ready(self.address, first)
+
+    async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+        logger().info("stopping")
+        try:
+            if self.api.keys is not None:
+                await self.api.keys.stop()
+            self.process.begin_stop()
+            await self.api.publishers_answered(CLOSE_S)
+            await self.process.stop()
+        finally:
+            server.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
+            if self._made is not None:
+                await asyncio.to_thread(self._made.stop)

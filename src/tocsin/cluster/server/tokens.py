@@ -1,0 +1,85 @@
+"""The data cluster's own bearer tokens: opaque random strings, of which the catalog stores only a SHA-256 digest."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+
+from tocsin.cluster.catalog import Catalog
+from tocsin.runtime.http.callers import Caller, is_scope
+
+PREFIX = "tocsin_"
+_TOKEN_BYTES = 32
+_RELOAD_S = 30.0
+"""A token revoked by another process stops working after at most this long."""
+_RELOAD_ON_MISS_S = 1.0
+"""One made by another process works at once, but strangers cannot make us read the catalog more often than this."""
+
+
+def digest_of(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class TokenStore:
+    """Thread-safe. Answers from memory; the catalog is the truth."""
+
+    def __init__(self, catalog: Catalog, now_s: Callable[[], float], monotonic_s: Callable[[], float]) -> None:
+        self._catalog = catalog
+        self._now_s = now_s
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._known: dict[str, Caller] = {}
+        self._reload()
+
+    def _reload(self) -> None:
+        self._known = {
+            digest: Caller(digest[:12], name, frozenset(scopes), expires_s)
+            for digest, name, scopes, expires_s in self._catalog.tokens()
+        }
+        self._loaded_s = self._monotonic_s()
+
+    def caller(self, token: str) -> Caller | None:
+        """Who this token belongs to; None for strangers and for what has expired."""
+        digest = digest_of(token)
+        age_s = self._monotonic_s() - self._loaded_s
+        if age_s > _RELOAD_S or (digest not in self._known and age_s > _RELOAD_ON_MISS_S):
+            with self._lock:
+                self._reload()
+        known = self._known
+        found: Caller | None = None
+        for candidate in [digest] if digest in known else []:
+            # The lookup compared digests, not tokens; this adds that the last step takes the same time for all.
+            found = known[candidate] if hmac.compare_digest(candidate, digest) else None
+        if found is None or (found.expires_s is not None and self._now_s() >= found.expires_s):
+            return None
+        return found
+
+    def create(self, name: str, scopes: Iterable[str], expires_s: float | None = None) -> tuple[Caller, str]:
+        """A new token; this is the only time it can be seen."""
+        wanted = sorted(set(scopes))
+        if not wanted or not all(is_scope(scope) for scope in wanted):
+            raise ValueError(f"not a list of scopes: {' '.join(wanted)}")
+        token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+        digest = digest_of(token)
+        with self._lock:
+            self._catalog.add_token(digest, name, wanted, expires_s)
+            self._reload()
+        return self._known[digest], token
+
+    def all(self) -> list[Caller]:
+        with self._lock:
+            self._reload()
+        return sorted(self._known.values(), key=lambda caller: (caller.name, caller.id))
+
+    def revoke(self, identity: str) -> bool:
+        """By id; True if there was one."""
+        with self._lock:
+            self._reload()
+            digests = [digest for digest, caller in self._known.items() if caller.id == identity]
+            for digest in digests:
+                self._catalog.remove_token(digest)
+            self._reload()
+        return bool(digests)

@@ -1,0 +1,1 @@
+"""Decisions about which broker holds which subscriber [BAD §4–§5]."""

@@ -1,0 +1,1 @@
+"""Decisions about which edge node runs which operator [AMI]."""

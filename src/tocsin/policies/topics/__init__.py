@@ -1,0 +1,1 @@
+"""Decisions about which broker is the home of which topic [ePulsar]."""

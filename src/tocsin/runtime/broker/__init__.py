@@ -1,0 +1,1 @@
+"""The broker as an asyncio process around `tocsin.broker`."""

@@ -1,0 +1,108 @@
+"""A broker's link to the coordinator: one WebSocket that is opened again whenever it breaks.
+
+Carries messages both ways and knows none of them; what they mean is the broker's logic. While there is no link nothing
+is queued here: what must not be lost is repeated by the logic when the link is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from tocsin.broker import events as seen
+from tocsin.runtime.broker.patience import jittered_s, reason_of, tls_context
+from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.http.logs import logger
+from tocsin.wire import link
+
+_decoder = msgspec.json.Decoder(link.FromCoordinator)
+_encoder = msgspec.json.Encoder()
+_MISSED_BEATS = 3
+_QUEUE = 100_000
+"""Messages on their way; more means that the coordinator does not read, and the link is given up."""
+
+
+class CoordinatorSocket:
+    def __init__(self, process: BrokerProcess) -> None:
+        self._process = process
+        settings = process.settings
+        assert settings.coordinator is not None
+        base = settings.coordinator.rstrip("/").replace("http", "ws", 1)
+        self._address = f"{base}/v1/brokers/{settings.id}/link"
+        self._tls = tls_context(settings.coordinator, settings.ca)
+        self._outgoing: asyncio.Queue[bytes] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._silence_s = 30.0
+        self._log = logger()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_open())
+
+    async def stop(self) -> None:
+        """What was said last is still sent."""
+        outgoing = self._outgoing
+        if outgoing is not None:
+            for _ in range(50):
+                if outgoing.empty():
+                    break
+                await asyncio.sleep(0.02)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def tell(self, message: link.FromBroker) -> None:
+        if self._outgoing is not None:
+            self._outgoing.put_nowait(_encoder.encode(message))
+
+    async def _keep_open(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._talk()
+                failures = 0
+            except (OSError, TimeoutError, WebSocketException, msgspec.DecodeError) as error:
+                failures = 1 if self._outgoing is not None else failures + 1
+                if failures == 1:
+                    self._log.warning("no link to the coordinator", reason=reason_of(error))
+            finally:
+                if self._outgoing is not None:
+                    self._outgoing = None
+                    self._process.happened(seen.LinkLost())
+            await asyncio.sleep(jittered_s(failures))
+
+    async def _talk(self) -> None:
+        token = self._process.settings.secret("coordinator")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls}
+        async with connect(
+            self._address, additional_headers=headers, compression=None, max_size=64 << 20, open_timeout=10, **options
+        ) as socket:
+            outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+            self._outgoing = outgoing
+            self._process.happened(seen.LinkOpened())
+            sending = asyncio.create_task(self._send(socket, outgoing))
+            try:
+                await self._receive(socket, outgoing)
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+    async def _receive(self, socket: ClientConnection, outgoing: asyncio.Queue[bytes]) -> None:
+        while True:
+            async with asyncio.timeout(self._silence_s):
+                text = await socket.recv()
+            message = _decoder.decode(text)
+            if isinstance(message, link.Registered):
+                self._silence_s = max(1.0, _MISSED_BEATS * message.heartbeat_s)
+                self._log.info("registered with the coordinator", accepting=message.accepting)
+            self._process.happened(seen.CoordinatorSaid(message))
+            if outgoing.qsize() > _QUEUE:
+                raise TimeoutError("the coordinator does not read")
+
+    async def _send(self, socket: ClientConnection, outgoing: asyncio.Queue[bytes]) -> None:
+        while True:
+            await socket.send((await outgoing.get()).decode())

@@ -1,0 +1,25 @@
+"""How a broker waits for others: jittered pauses, encrypted links, reasons for the log."""
+
+from __future__ import annotations
+
+import random
+import ssl
+
+from tocsin.runtime.http.backoff import delay_s
+
+LONGEST_S = 15.0
+_dice = random.Random()
+
+
+def jittered_s(failures: int) -> float:
+    """Never all at the same moment, when many wait for the same one."""
+    return min(LONGEST_S, delay_s(failures)) * _dice.uniform(0.5, 1.0) if failures else 0.1
+
+
+def tls_context(address: str, ca: str | None) -> ssl.SSLContext | None:
+    """None where nothing is encrypted."""
+    return ssl.create_default_context(cafile=ca) if address.startswith("https:") else None
+
+
+def reason_of(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,38 @@
+"""A broker's REST and server-sent-events API, under /v1. WebSockets do not pass here: see `runtime.broker_socket`."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+import tocsin
+from tocsin.runtime.broker.routes import asyncapi, status, stream, subscriptions, webhook
+from tocsin.runtime.broker.routes.api import Api
+from tocsin.runtime.broker.routes.door import PART, make_door
+from tocsin.runtime.http.answers import answer_errors
+from tocsin.runtime.http.door import make_internal_handler
+
+__all__ = ["Api", "make_app", "make_routes"]
+
+
+def make_app(api: Api) -> ASGIApp:
+    return make_door(make_routes(api), api)
+
+
+def make_routes(api: Api) -> FastAPI:
+    """The routes without the door around them."""
+    app = FastAPI(
+        title="Tocsin broker",
+        version=tocsin.__version__,
+        description="Subscriptions and their results. Calls under /v1 need a bearer token with the scope subscribe.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.api = api
+    for module in (subscriptions, stream, webhook, status, asyncapi):
+        app.include_router(module.router)
+    answer_errors(app)
+    app.add_exception_handler(Exception, make_internal_handler(PART))
+    return app

@@ -1,0 +1,1 @@
+"""The coordinator as an asyncio process around `tocsin.coordinator`."""

@@ -1,0 +1,1 @@
+"""What every server shares: settings, authentication, answers, pages, metrics and logging."""

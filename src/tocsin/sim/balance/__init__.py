@@ -1,0 +1,1 @@
+"""Simulated broker networks for the balancing policies [BAD §6]."""

@@ -1,0 +1,132 @@
+"""A world drawn from a scenario and a seed: places, interests, rates and times. All arrays, no events.
+
+The same scenario and seed give the same world whatever policy is then tried on it: nothing is drawn while it runs but
+from streams named for their purpose (bursts, results, churn). Driven by `balance_run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.snapshot import Floats, Ints, Place
+from tocsin.policies.balance.load import Longs
+from tocsin.sim.balance.scenario import Scenario
+
+_SPACING_DEG = 1.0
+"""Between neighbouring brokers' places, which are a grid around the equator so that degrees are alike."""
+
+Stream = Callable[[str], np.random.Generator]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    scenario: Scenario
+    brokers: tuple[BrokerId, ...]
+    broker_places: tuple[Place, ...]
+    capacity: Floats
+    subscribers: tuple[SubscriberId, ...]
+    places_deg: Floats
+    """Latitude and longitude per subscriber."""
+    neighbourhood: Ints
+    join_s: Floats
+    start: Longs
+    """Subscriber i wants `wants[start[i]:start[i + 1]]` in the end, each from `subscribe_s` on."""
+    wants: Ints
+    subscribe_s: Floats
+    channel_of: Ints
+    """Per BE subscription."""
+    rate: Floats
+    """λ as it is without bursts, in bytes/s. What policies see is measured."""
+
+
+def draw(scenario: Scenario, stream: Stream) -> World:
+    brokers, people, channels = scenario.brokers, scenario.subscribers, scenario.channels
+    n, q = people.count, len(channels.periods_s) * channels.subscriptions
+    at_deg = broker_places(brokers.count)
+    places_deg, hood = _places(scenario, at_deg, stream("places"))
+    start, wants = _interests(scenario, hood, stream("interests"))
+    times = stream("times")
+    join_s = times.uniform(0.0, people.join_within_s, n)
+    asked_s = times.uniform(people.subscribe_from_s, people.subscribe_until_s, len(wants))
+    width = max(4, len(str(n)))
+    return World(
+        scenario=scenario,
+        brokers=tuple(BrokerId(f"broker-{j:03}") for j in range(brokers.count)),
+        broker_places=tuple(Place(float(lat), float(lon)) for lat, lon in at_deg),
+        capacity=np.resize(np.array(brokers.capacity or (1.0,), dtype=np.float64), brokers.count),
+        subscribers=tuple(SubscriberId(f"subscriber-{i:0{width}}") for i in range(n)),
+        places_deg=places_deg, neighbourhood=hood, join_s=join_s, start=start, wants=wants,
+        subscribe_s=np.maximum(asked_s, np.repeat(join_s, np.diff(start))),
+        channel_of=np.repeat(np.arange(len(channels.periods_s)), channels.subscriptions).astype(np.int32),
+        rate=_rates(scenario, q, stream("rates")),
+    )  # fmt: skip
+
+
+def broker_places(count: int) -> Floats:
+    side = int(np.ceil(np.sqrt(count)))
+    grid = np.stack(np.divmod(np.arange(count), side), axis=1)
+    return (grid - side / 2.0) * _SPACING_DEG
+
+
+def _places(scenario: Scenario, at_deg: Floats, rng: np.random.Generator) -> tuple[Floats, Ints]:
+    """Around a broker's place each; neighbours around their neighbourhood's middle, which is around such a place."""
+    people, brokers = scenario.subscribers, scenario.brokers
+    share = np.resize(np.array(brokers.crowd or (1.0,)), brokers.count)
+    scatter_deg = brokers.scatter * _SPACING_DEG
+    groups = people.neighbourhoods or people.count
+    near = rng.choice(brokers.count, groups, p=share / share.sum())
+    middle_deg = at_deg[near] + rng.normal(0.0, scatter_deg, (groups, 2))
+    if not people.neighbourhoods:
+        return middle_deg, np.full(people.count, -1, dtype=np.int32)
+    hood = rng.integers(0, groups, people.count).astype(np.int32)
+    return middle_deg[hood] + rng.normal(0.0, scatter_deg / 10.0, (people.count, 2)), hood
+
+
+def _interests(scenario: Scenario, hood: Ints, rng: np.random.Generator) -> tuple[Longs, Ints]:
+    """Drawn with repeats, which are then one: somebody subscribes to a thing once."""
+    people, channels = scenario.subscribers, scenario.channels
+    n, per_channel = people.count, channels.subscriptions
+    low, high = people.subscriptions
+    if people.channels[1]:
+        # A random set of channels each, then some subscriptions in every one.
+        kinds = len(channels.periods_s)
+        ranks = rng.random((n, kinds)).argsort(axis=1).argsort(axis=1)
+        chosen = ranks < rng.integers(people.channels[0], people.channels[1] + 1, n)[:, None]
+        counts = np.where(chosen, rng.integers(low, high + 1, (n, kinds)), 0)
+        who = np.repeat(np.arange(n), counts.sum(axis=1))
+        channel = np.repeat(np.tile(np.arange(kinds), n), counts.ravel())
+        wanted = channel * per_channel + _popular(per_channel, channels.popularity, len(who), rng)
+    else:
+        who = np.repeat(np.arange(n), rng.integers(low, high + 1, n))
+        q = per_channel * len(channels.periods_s)
+        wanted = _popular(q, channels.popularity, len(who), rng)
+        if people.neighbourhoods:
+            own = rng.random(len(who)) < people.own_share
+            pool = max(1, q // people.neighbourhoods)
+            # A neighbourhood's own interests are spread over channels: every `neighbourhoods`-th BE subscription.
+            local = hood[who] + people.neighbourhoods * rng.integers(0, pool, len(who))
+            wanted = np.where(own, local % q, wanted)
+    pairs = np.unique(who.astype(np.int64) * (per_channel * len(channels.periods_s)) + wanted)
+    who, wanted = np.divmod(pairs, per_channel * len(channels.periods_s))
+    start = np.concatenate([[0], np.cumsum(np.bincount(who, minlength=n))]).astype(np.int64)
+    return start, wanted.astype(np.int32)
+
+
+def _popular(count: int, exponent: float, draws: int, rng: np.random.Generator) -> Longs:
+    if exponent == 0.0:
+        return rng.integers(0, count, draws)
+    share = 1.0 / np.arange(1, count + 1) ** exponent
+    return np.searchsorted(np.cumsum(share / share.sum()), rng.random(draws)).clip(0, count - 1)
+
+
+def _rates(scenario: Scenario, q: int, rng: np.random.Generator) -> Floats:
+    channels = scenario.channels
+    mean = channels.mean_bytes_per_s
+    rate = np.maximum(mean / 10.0, rng.normal(mean, channels.sd_bytes_per_s, q))
+    if channels.tail:
+        rate *= np.exp(rng.normal(0.0, channels.tail, q) - channels.tail**2 / 2.0)
+    return rate

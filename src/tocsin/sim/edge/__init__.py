@@ -1,0 +1,1 @@
+"""A simulated tree of edge nodes that negotiate operators [AMI]."""

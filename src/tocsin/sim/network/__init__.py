@@ -1,0 +1,1 @@
+"""The real broker, coordinator and client session on a simulated network."""

@@ -1,0 +1,1 @@
+"""Simulated sites: a head, its edges, their publishers and subscribers [ePEER]."""

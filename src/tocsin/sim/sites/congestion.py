@@ -1,0 +1,276 @@
+"""One site whose bandwidth breaks down and comes back, with and without congestion control [ePEER §5.3].
+
+Seconds, not messages: rates are constant, so a second is a few sums. The policy is asked each second and its limits
+hold from the next. Without congestion control the same site is simply offered what its publishers have: that is what
+the load reductions are measured against. Where other edges can take an overloaded edge's load, they do (DRD-LB comes
+first).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tocsin.model.ids import BrokerId
+from tocsin.policies.sites.congestion import CongestionParams, CongestionSnapshot, PublisherView, TopicView, plan
+from tocsin.policies.sites.offload import DRD_LB
+from tocsin.policies.sites.offload_analysis import subscriber_bundle
+from tocsin.policies.sites.offload_detection import state_of
+from tocsin.policies.sites.offload_distribution import drd_edge
+from tocsin.policies.sites.offload_types import (
+    BrokerReport,
+    Bundle,
+    Load,
+    LoadState,
+    OffloadSnapshot,
+    utilisation,
+)
+from tocsin.sim.kernel import Kernel
+from tocsin.sim.sites.audience import Audience
+from tocsin.sim.sites.workload import HEAD, SITE, Floats, SiteWorld
+
+
+@dataclass(frozen=True)
+class DamageTiming:
+    """[ePEER §5.3.1.2]"""
+
+    damage_s: int = 301
+    repair_s: int = 900
+    end_s: int = 1_000
+    revise_s: int = 5
+    """Ours: feedback comes each second, limits are revised less often. Each revision is a message to every publisher
+    whose limit changes."""
+
+
+@dataclass
+class Second:
+    """What one second was like."""
+
+    used: Floats
+    """Edge by metric (Ui, Uo, Um), as published."""
+    offered: Floats
+    """The same without any limit."""
+    heard: float | None
+    """Ē_s over the subscribers that hear anybody (equations 5–7)."""
+    everybody: float
+    """Ē_s over all subscribers, those that hear nobody counting as 0."""
+    by_message: float | None
+    """The same as `heard`, but a subscriber's mean is over messages rather than over publishers."""
+    served: float
+    """Share of subscribers that hear anybody."""
+
+
+@dataclass
+class DamageLog:
+    seconds: list[Second] = field(default_factory=list)
+    limited_from_s: int | None = None
+    recovered_s: int | None = None
+    stopped_topics: float = 0.0
+    """Summed over revisions; divide by `revisions`."""
+    revisions: int = 0
+    changes: int = 0
+    """Limits that changed after they were first set: notifications to publishers."""
+    offloads: int = 0
+
+
+class DamagedSite:
+    def __init__(
+        self,
+        kernel: Kernel,
+        world: SiteWorld,
+        audience: Audience,
+        factors: Floats,
+        head_factor: float,
+        params: CongestionParams | None = None,
+        timing: DamageTiming | None = None,
+        *,
+        one_budget: bool = False,
+    ) -> None:
+        """`factors` of the bandwidth remain per edge. `one_budget`: topics are selected under the sum of all edges'
+        output bandwidth, as the thesis words it, instead of under each broker's own."""
+        self.world, self.audience = world, audience
+        self.params = params or CongestionParams()
+        self.timing = timing or DamageTiming()
+        self.log = DamageLog()
+        self._rng = kernel.stream("feedback")
+        self._factors, self._head_factor, self._one_budget = factors, head_factor, one_budget
+        self._offered = np.concatenate(world.rates_per_s)
+        self._names = [publisher for publishers in world.publishers for publisher in publishers]
+        self._limit = np.full(len(self._offered), math.inf)
+        self._utility = np.full(len(self._offered), 0.5)
+        self._edge = np.full(len(world.topics), -1)
+        """All subscribers of a topic share an edge: DRD-LB puts and moves them together."""
+        self._counts = world.audience
+        self._would_send: Floats | None = None
+        """Loads without limits; forgotten when topics are placed or moved."""
+        self._second = 0
+        self._is_limited = False
+
+    def run(self) -> DamageLog:
+        for second in range(1, self.timing.end_s + 1):
+            self._second = second
+            if second <= len(self.world.topics):
+                self._place(second - 1)
+            self._listen()
+            self._decide()
+        return self.log
+
+    # The world.
+
+    @property
+    def _is_damaged(self) -> bool:
+        return self.timing.damage_s <= self._second < self.timing.repair_s
+
+    def _bandwidth(self) -> Floats:
+        factors: Floats = self._factors if self._is_damaged else np.ones(len(self.world.edges))
+        return np.asarray(self.world.edge_bytes_per_s * factors, dtype=np.float64)
+
+    def _head_bandwidth(self) -> float:
+        return self.world.head_bytes_per_s * (self._head_factor if self._is_damaged else 1.0)
+
+    def _place(self, topic: int) -> None:
+        chosen = drd_edge(self.world.topics[topic], self._reports(), self.params.thresholds)
+        assert chosen is not None
+        self._would_send = None
+        self._edge[topic] = self.world.edges.index(chosen)
+
+    def _published(self) -> Floats:
+        joined = self._edge[self.audience.publisher_topic] >= 0
+        return np.where(joined, np.minimum(self._offered, self._limit), 0.0)
+
+    def _loads(self, rates: Floats) -> Floats:
+        """Edge by (λ, μ, σ)."""
+        world = self.world
+        per_topic = np.bincount(self.audience.publisher_topic, rates, len(world.topics))
+        bytes_ = per_topic * world.size_bytes
+        at, edges = np.where(self._edge >= 0, self._edge, 0), len(world.edges)
+        columns = (bytes_, bytes_ * self._counts, per_topic)
+        return np.stack([np.bincount(at, column, edges) for column in columns], axis=1)
+
+    def _capacity(self) -> Floats:
+        bandwidth = self._bandwidth()
+        return np.stack([bandwidth, bandwidth, self.world.matching_per_s], axis=1)
+
+    # Feedback, each second.
+
+    def _listen(self) -> None:
+        audience, rates = self.audience, self._published()
+        averages = audience.averages(rates, self._rng)
+        # A publisher that sends less than a message a second is heard in that share of the seconds.
+        heard = self._rng.random(len(rates)) < rates
+        active = heard[audience.pair_publisher]
+        judged = np.bincount(audience.pair_publisher[active], minlength=len(rates))
+        sums = np.bincount(audience.pair_publisher[active], averages[active], len(rates))
+        self._utility = np.where(judged > 0, sums / np.maximum(judged, 1), self._utility)
+        subscribers = len(audience.subscriber_topic)
+        hearing = np.bincount(audience.pair_subscriber[active], minlength=subscribers)
+        enjoyed = np.bincount(audience.pair_subscriber[active], averages[active], subscribers)
+        messages = rates[audience.pair_publisher]
+        received = np.bincount(audience.pair_subscriber, messages, subscribers)
+        worth = np.bincount(audience.pair_subscriber, messages * averages, subscribers)
+        some = hearing > 0
+        experience = enjoyed[some] / hearing[some]
+        joined = int((self._edge[audience.subscriber_topic] >= 0).sum())
+        capacity = self._capacity()
+        if self._would_send is None:
+            self._would_send = self._loads(np.where(self._edge[audience.publisher_topic] >= 0, self._offered, 0.0))
+        self.log.seconds.append(
+            Second(
+                used=self._loads(rates) / capacity,
+                offered=self._would_send / capacity,
+                heard=float(experience.mean()) if some.any() else None,
+                everybody=float(experience.sum()) / max(joined, 1),
+                by_message=float((worth[some] / received[some]).mean()) if some.any() else None,
+                served=float(some.sum()) / max(joined, 1),
+            )
+        )
+
+    # Decisions.
+
+    def _decide(self) -> None:
+        if not self._is_limited:
+            reports = self._reports()
+            if not any(report.state is LoadState.OVERLOAD for report in reports):
+                return
+            snapshot = OffloadSnapshot(self._second, float(self._second), tuple(reports), _Profiles(self))
+            offloading = DRD_LB.plan(snapshot)
+            for move in (move for offload in offloading.offloads for move in offload.moves):
+                self._edge[self.world.topics.index(move.topic)] = self.world.edges.index(move.target)
+            self._would_send = None
+            self.log.offloads += len(offloading.offloads)
+            self._is_limited = bool(offloading.limited)
+            if not self._is_limited:
+                return
+            self.log.limited_from_s = self.log.limited_from_s or self._second
+        elif self._second % self.timing.revise_s:
+            return
+        decided = plan(self._congestion(), self.params)
+        limits = np.array([decided.limits.get(name, math.inf) for name in self._names])
+        if self._second != self.log.limited_from_s:
+            self.log.changes += int((limits != self._limit).sum())
+        self._limit = limits
+        self.log.stopped_topics += len(decided.stopped)
+        self.log.revisions += 1
+        if not decided.limits:
+            self._is_limited = False
+            self.log.recovered_s = self._second
+
+    def _reports(self) -> list[BrokerReport]:
+        loads, capacity = self._loads(self._published()).tolist(), self._capacity().tolist()
+        reports = []
+        for name, load, whole in zip(self.world.edges, loads, capacity, strict=True):
+            state = state_of(utilisation(Load(*load), Load(*whole)), self.params.thresholds)
+            reports.append(BrokerReport(name, SITE, False, state, Load(*load), Load(*whole)))
+        return reports
+
+    def _congestion(self) -> CongestionSnapshot:
+        bandwidth = self._bandwidth().tolist()
+        rooms = {HEAD: self._head_bandwidth()} | dict(zip(self.world.edges, bandwidth, strict=True))
+        whole = BrokerId("all edges")
+        offered, utility, limit = self._offered.tolist(), self._utility.tolist(), self._limit.tolist()
+        topics, at = [], 0
+        for number, publishers in enumerate(self.world.publishers):
+            views = tuple(
+                PublisherView(name, offered[n], utility[n], None if math.isinf(limit[n]) else limit[n])
+                for n, name in enumerate(publishers, start=at)
+            )
+            at += len(publishers)
+            count = len(self.world.subscribers[number])
+            edge = whole if self._one_budget else self.world.edges[int(self._edge[number])]
+            copies = {edge: count} if self._one_budget else {edge: count, HEAD: 1}
+            topics.append(
+                TopicView(self.world.topics[number], float(self.world.size_bytes[number]), count, copies, views)
+            )
+        if self._one_budget:
+            rooms = {whole: sum(bandwidth)}
+        return CongestionSnapshot(self._second, rooms, tuple(topics), limited=True)
+
+    def _profile(self, edge: int) -> tuple[Bundle, ...]:
+        per_topic = np.bincount(self.audience.publisher_topic, self._published(), len(self.world.topics))
+        bundles = []
+        for number in np.flatnonzero(self._edge == edge).tolist():
+            rate, size = float(per_topic[number]), float(self.world.size_bytes[number])
+            whole = subscriber_bundle(
+                self.world.topics[number], float(self.world.delay_s[number]), rate, size, self.world.subscribers[number]
+            )
+            # Topics are kept whole here: for the policy all their subscribers are one client, which it cannot split.
+            sent = whole.load.out_bytes_per_s
+            bundles.append(replace(whole, clients=whole.clients[:1], client_bytes_per_s=(sent,)))
+        return tuple(bundles)
+
+
+class _Profiles(Mapping[BrokerId, tuple[Bundle, ...]]):
+    def __init__(self, site: DamagedSite) -> None:
+        self._site = site
+
+    def __getitem__(self, broker: BrokerId) -> tuple[Bundle, ...]:
+        return self._site._profile(self._site.world.edges.index(broker))
+
+    def __iter__(self) -> Iterator[BrokerId]:
+        return iter(self._site.world.edges)
+
+    def __len__(self) -> int:
+        return len(self._site.world.edges)

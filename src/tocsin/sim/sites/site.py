@@ -1,0 +1,326 @@
+"""One site under a balancing policy: rates, load states, offloadings and the delays they cause [ePEER §4.5].
+
+Messages are not simulated one by one: a topic is a rate, a broker a sum of rates with a queue where the sum exceeds its
+capacity. Clients are simulated one by one: each is notified, connects, drains its queue and confirms, through the same
+state machine that a live head will drive. Detection, plans and BUSY are the policies' own; this module is the world
+they look at, second by second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.policies.sites.offload import Balancer
+from tocsin.policies.sites.offload_analysis import subscriber_bundle
+from tocsin.policies.sites.offload_detection import Window, state_of
+from tocsin.policies.sites.offload_migration import (
+    ClientConnected,
+    ClientDrained,
+    DeadlinePassed,
+    Effect,
+    LeaveBusy,
+    Migrations,
+    NotifyClient,
+    OffloadOrdered,
+)
+from tocsin.policies.sites.offload_types import (
+    BrokerReport,
+    Bundle,
+    Load,
+    LoadState,
+    Offload,
+    OffloadParams,
+    OffloadSnapshot,
+    utilisation,
+)
+from tocsin.policies.topics.types import TopicName
+from tocsin.sim.kernel import LATE, Kernel
+from tocsin.sim.sites.workload import HEAD, SITE, Counts, SiteWorld
+
+DISTRIBUTED_S = 100.0
+"""Until then one topic's clients register each second; afterwards nobody joins [ePEER §4.5.1.2]."""
+
+
+@dataclass(frozen=True)
+class SiteTiming:
+    """Seconds of the experiment [ePEER §4.5.1.2], and what moving takes."""
+
+    first_burst_s: float = 301.0
+    second_burst_s: float = 401.0
+    calm_s: float = 900.0
+    end_s: float = 1_000.0
+    burst_factor: float = 1.5
+    hop_s: float = 0.010
+    """Undisclosed: one way between an agent and a client."""
+    connect_s: float = 0.150
+    """Undisclosed: setting up an AMQP connection, session and subscription, some seven round trips of 20 ms."""
+
+
+@dataclass
+class OffloadSeen:
+    at_s: float
+    clients: int
+    delay_ratio: float = 0.0
+    """O_d: Σ over its clients of unexpected delay ÷ delay requirement [ePEER table 4-9]."""
+
+
+@dataclass
+class SiteLog:
+    used: list[tuple[float, ...]] = field(default_factory=list)
+    """Matching utilisation per edge, each second."""
+    offloads: list[OffloadSeen] = field(default_factory=list)
+    overloaded_s: int = 0
+    """Seconds in which some edge was above TH_high, summed over edges."""
+    limited_s: int = 0
+    """Seconds in which an overloaded edge found nobody to help."""
+    control_messages: int = 0
+    """Notifications and confirmations of migrations."""
+    longest_busy_s: float = 0.0
+
+
+class SiteSimulation:
+    def __init__(
+        self,
+        kernel: Kernel,
+        world: SiteWorld,
+        bursts: tuple[Counts, Counts],
+        policy: Balancer,
+        params: OffloadParams | None = None,
+        timing: SiteTiming | None = None,
+        *,
+        assign_each: bool = False,
+        poisson: bool = False,
+    ) -> None:
+        """`assign_each`: every subscriber is given its edge for itself, not with the others of its topic. `poisson`:
+        rates of a second are drawn around their means."""
+        self.kernel, self.world, self.policy = kernel, world, policy
+        self.params = params or OffloadParams()
+        self.timing = timing or SiteTiming()
+        self.log = SiteLog()
+        self.migrations = Migrations()
+        self._assign_each, self._poisson = assign_each, poisson
+        self._bursts = bursts
+        self._mean_rate = world.topic_rate_per_s
+        self._factor = np.ones(len(world.topics))
+        self._rate = np.zeros(len(world.topics))
+        self._seats: list[dict[SubscriberId, int]] = [{} for _ in world.topics]
+        """Per topic, the edge that serves each subscriber; while it moves it is counted at both."""
+        self._served = np.zeros((len(world.topics), len(world.edges)))
+        self._number = {edge: n for n, edge in enumerate(world.edges)}
+        self._topic_number = {topic: n for n, topic in enumerate(world.topics)}
+        self._windows = [Window() for _ in world.edges]
+        self._queued = np.zeros(len(world.edges))
+        """Messages received and not yet matched."""
+        self._excess = np.zeros(len(world.edges))
+        self._seen: dict[tuple[SubscriberId, TopicName], tuple[OffloadSeen, float]] = {}
+        self._busy_since: dict[BrokerId, float] = {}
+        self._generation = 0
+        self._overloaded_now = self._limited_now = 0
+        self._idle_ticks = 0
+        """Ticks since anything changed. After two the window holds equal measurements and all decisions repeat."""
+
+    def run(self) -> SiteLog:
+        timing = self.timing
+        for number in range(len(self.world.topics)):
+            self.kernel.call_at(number + 1.0, self._register, number)
+        for at_s, chosen in zip((timing.first_burst_s, timing.second_burst_s), self._bursts, strict=True):
+            self.kernel.call_at(at_s, self._set_factor, chosen, timing.burst_factor)
+        self.kernel.call_at(timing.calm_s, self._set_factor, np.arange(len(self.world.topics)), 1.0)
+        self.kernel.every(1.0, self._tick, priority=LATE)
+        self.kernel.run(until_s=timing.end_s)
+        return self.log
+
+    # What happens to the site.
+
+    def _register(self, topic: int) -> None:
+        """All clients of one topic [ePEER §4.5.1.2]."""
+        rng = self.kernel.stream("assignment")
+        self._rate[topic] = self._mean_rate[topic] * self._factor[topic]
+        edge: BrokerId | None = None
+        for subscriber in self.world.subscribers[topic]:
+            if edge is None or self._assign_each:
+                edge = self.policy.edge_for(self.world.topics[topic], self._reports(), self.params, rng)
+            assert edge is not None
+            self._seats[topic][subscriber] = self._number[edge]
+            self._served[topic, self._number[edge]] += 1
+        self._idle_ticks = 0
+
+    def _set_factor(self, topics: Counts, factor: float) -> None:
+        self._factor[topics] = factor
+        self._rate = self._mean_rate * self._factor
+        self._idle_ticks = 0
+
+    # Load detection, each second.
+
+    def _tick(self) -> None:
+        if self._poisson:
+            self._rate = self.kernel.stream("rates").poisson(self._mean_rate * self._factor).astype(float)
+            self._rate[[not seats for seats in self._seats]] = 0.0
+            self._idle_ticks = 0
+        if self._idle_ticks >= 2 and not self.migrations.busy:
+            self._queued = np.maximum(self._queued + self._excess, 0.0)
+            self.log.used.append(self.log.used[-1])
+            self.log.overloaded_s += self._overloaded_now
+            self.log.limited_s += self._limited_now
+            return
+        self._idle_ticks += 1
+        measured = self._measure()
+        self._windows = [window.with_(load) for window, load in zip(self._windows, measured, strict=True)]
+        self._queue_up(measured)
+        self._decide()
+
+    def _measure(self) -> list[Load]:
+        """λ, μ and σ per edge [ePEER table 4-2]: input and matching once per topic, output once per subscriber."""
+        present = self._served > 0
+        bytes_ = self._rate * self.world.size_bytes
+        rows = zip(
+            (bytes_ @ present).tolist(), (bytes_ @ self._served).tolist(), (self._rate @ present).tolist(), strict=True
+        )
+        return [Load(*row) for row in rows]
+
+    def _queue_up(self, measured: list[Load]) -> None:
+        matched = np.array([load.matched_per_s for load in measured])
+        self._excess = matched - self.world.matching_per_s
+        self._queued = np.maximum(self._queued + self._excess, 0.0)
+        self.log.used.append(tuple((matched / self.world.matching_per_s).tolist()))
+
+    def _capacity(self, edge: int) -> Load:
+        bandwidth = float(self.world.edge_bytes_per_s[edge])
+        return Load(bandwidth, bandwidth, float(self.world.matching_per_s[edge]))
+
+    def _reports(self) -> list[BrokerReport]:
+        busy = self.migrations.busy
+        reports = []
+        for edge, (name, window) in enumerate(zip(self.world.edges, self._windows, strict=True)):
+            load, capacity = window.average(), self._capacity(edge)
+            state = LoadState.BUSY if name in busy else state_of(utilisation(load, capacity), self.params.thresholds)
+            reports.append(BrokerReport(name, SITE, False, state, load, capacity, _Topics(self, edge)))
+        return reports
+
+    def _head(self) -> BrokerReport:
+        bytes_ = self._rate * self.world.size_bytes
+        out = float(bytes_ @ (self._served > 0).sum(axis=1))
+        capacity = Load(self.world.head_bytes_per_s, self.world.head_bytes_per_s, math.inf)
+        load = Load(float(bytes_.sum()), out, 0.0)
+        state = state_of(utilisation(load, capacity), self.params.thresholds)
+        return BrokerReport(HEAD, SITE, True, state, load, capacity)
+
+    # Offloading.
+
+    def _decide(self) -> None:
+        edges = self._reports()
+        self._generation += 1
+        snapshot = OffloadSnapshot(
+            self._generation, self.kernel.now_s, (self._head(), *edges), _Profiles(self), neighbours=()
+        )
+        plan = self.policy.plan(snapshot, self.params, self.kernel.stream("ties"))
+        self._overloaded_now = sum(edge.state is LoadState.OVERLOAD for edge in edges)
+        self._limited_now = sum(broker != HEAD for broker in plan.limited)
+        self.log.overloaded_s += self._overloaded_now
+        self.log.limited_s += self._limited_now
+        for offload in plan.offloads:
+            self._start(offload)
+
+    def _start(self, offload: Offload) -> None:
+        now_s = self.kernel.now_s
+        clients = sum(len(move.clients) for move in offload.moves)
+        seen = OffloadSeen(now_s, clients)
+        self.log.offloads.append(seen)
+        self.log.control_messages += 2 * clients
+        effects = self.migrations.handle(OffloadOrdered(offload), now_s)
+        self._busy_since.update(dict.fromkeys(offload.brokers, now_s))
+        for effect in effects:
+            if isinstance(effect, NotifyClient):
+                self._notify(effect, seen)
+        deadline_s = self.migrations.deadline_s()
+        if deadline_s is not None:
+            self.kernel.call_at(deadline_s, self._on_deadline)
+
+    def _notify(self, effect: NotifyClient, seen: OffloadSeen) -> None:
+        """The client connects to its target, and leaves its source when what is queued there has been matched and
+        sent."""
+        client, timing = SubscriberId(effect.client), self.timing
+        source = self._number[effect.source]
+        self._seen[client, effect.topic] = (seen, self.kernel.now_s)
+        connected_s = timing.hop_s + timing.connect_s
+        drained_s = max(connected_s, float(self._queued[source] / self.world.matching_per_s[source]))
+        self.kernel.call_after(connected_s, self._connected, client, effect.topic, effect.target)
+        self.kernel.call_after(drained_s + timing.hop_s, self._drained, client, effect.topic, effect.source)
+
+    def _connected(self, client: SubscriberId, topic: TopicName, target: BrokerId) -> None:
+        number = self._topic_number[topic]
+        self._served[number, self._number[target]] += 1
+        self._seats[number][client] = self._number[target]
+        self._idle_ticks = 0
+        self._do(self.migrations.handle(ClientConnected(client, topic), self.kernel.now_s))
+
+    def _drained(self, client: SubscriberId, topic: TopicName, source: BrokerId) -> None:
+        number = self._topic_number[topic]
+        self._served[number, self._number[source]] -= 1
+        self._idle_ticks = 0
+        seen, since_s = self._seen.pop((client, topic))
+        seen.delay_ratio += (self.kernel.now_s - since_s) / float(self.world.delay_s[number])
+        self._do(self.migrations.handle(ClientDrained(client, topic), self.kernel.now_s))
+
+    def _on_deadline(self) -> None:
+        self._do(self.migrations.handle(DeadlinePassed(), self.kernel.now_s))
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, LeaveBusy):
+                for broker in effect.brokers:
+                    self._windows[self._number[broker]] = Window()
+                    since_s = self._busy_since.pop(broker)
+                    self.log.longest_busy_s = max(self.log.longest_busy_s, self.kernel.now_s - since_s)
+                # A window without measurements would say LOW: measure at once, not at the next second.
+                measured = self._measure()
+                for broker in effect.brokers:
+                    number = self._number[broker]
+                    self._windows[number] = Window().with_(measured[number])
+
+    def _profile(self, edge: int) -> tuple[Bundle, ...]:
+        """The load distribution profile of an edge [ePEER §4.4.3.1]. All publishers are of this site."""
+        bundles = []
+        world = self.world
+        for number in np.flatnonzero(self._served[:, edge]).tolist():
+            clients = [client for client, at in self._seats[number].items() if at == edge]
+            if clients:
+                rate, size = float(self._rate[number]), float(world.size_bytes[number])
+                bundles.append(
+                    subscriber_bundle(world.topics[number], float(world.delay_s[number]), rate, size, clients)
+                )
+        return tuple(bundles)
+
+
+class _Topics(Container[TopicName]):
+    """Topics of an edge, looked up rather than copied each second."""
+
+    def __init__(self, simulation: SiteSimulation, edge: int) -> None:
+        self._simulation, self._edge = simulation, edge
+
+    def __contains__(self, topic: object) -> bool:
+        number = self._simulation._topic_number[topic]  # type: ignore[index]
+        return bool(self._simulation._served[number, self._edge])
+
+
+class _Profiles(Mapping[BrokerId, tuple[Bundle, ...]]):
+    """Profiles made when a policy asks for them: most seconds nobody does."""
+
+    def __init__(self, simulation: SiteSimulation) -> None:
+        self._simulation = simulation
+
+    def __getitem__(self, broker: BrokerId) -> tuple[Bundle, ...]:
+        if broker not in self._simulation._number:
+            raise KeyError(broker)
+        return self._simulation._profile(self._simulation._number[broker])
+
+    def __iter__(self) -> Iterator[BrokerId]:
+        return iter(self._simulation.world.edges)
+
+    def __len__(self) -> int:
+        return len(self._simulation.world.edges)

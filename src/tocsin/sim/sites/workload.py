@@ -1,0 +1,119 @@
+"""Random sites with their topics and clients, as the thesis sets them up [ePEER §4.5.1, §5.3.1].
+
+Values only: a `SiteWorld` is what a simulation starts from. What the thesis leaves open is a field of `SiteSettings`
+that says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.policies.sites.offload_types import PublisherId, SiteId
+from tocsin.policies.topics.types import TopicName
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+BYTES_PER_S_PER_MBPS = 125_000.0
+SITE = SiteId("site")
+HEAD = BrokerId("Bh")
+
+
+class Quality(StrEnum):
+    """What a publisher's messages are worth to its subscribers [ePEER §5.3.1.2]."""
+
+    GOOD = "good"
+    MEDIUM = "medium"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    load: float
+    """Undisclosed: mean utilisation of the edges at rest, of the metric that `load_is_output` names. Rates are drawn
+    and then scaled to it, so that runs differ in how load is spread and not in how much there is."""
+    load_is_output: bool = False
+    """False: of matching, which is what fills up in §4.5; True: of output bandwidth, which is in §5.3."""
+    topics: int = 100
+    edges: int = 4
+    matching_per_s: tuple[float, float] = (20_000.0, 30_000.0)
+    edge_mbps: tuple[float, float] = (1_000.0, 1_000.0)
+    head_mbps: float = 1_000.0
+    size_bytes: tuple[float, float] = (200.0, 1_000.0)
+    """§4.5 says so of sensor data; all topics are taken to be like that."""
+    delay_s: tuple[float, float] = (1.0, 50.0)
+    publishers: tuple[int, int] = (1, 5)
+    """Undisclosed: per topic."""
+    subscribers: tuple[int, int] = (1, 8)
+    """Undisclosed: per topic. 450 in all on average; §5.3.4 counts 435 in its example."""
+    rate_spread: tuple[float, float] = (0.2, 1.8)
+    """Undisclosed: a publisher's rate, as a multiple of the mean."""
+
+
+@dataclass(frozen=True)
+class SiteWorld:
+    edges: tuple[BrokerId, ...]
+    matching_per_s: Floats
+    """C_m per edge."""
+    edge_bytes_per_s: Floats
+    """C_i = C_o per edge."""
+    head_bytes_per_s: float
+    topics: tuple[TopicName, ...]
+    size_bytes: Floats
+    """Per topic."""
+    delay_s: Floats
+    """Per topic: what its subscribers require."""
+    publishers: tuple[tuple[PublisherId, ...], ...]
+    """Per topic."""
+    rates_per_s: tuple[Floats, ...]
+    """Per topic, of each publisher."""
+    subscribers: tuple[tuple[SubscriberId, ...], ...]
+    """Per topic."""
+
+    @property
+    def topic_rate_per_s(self) -> Floats:
+        return np.array([rates.sum() for rates in self.rates_per_s])
+
+    @property
+    def audience(self) -> Counts:
+        return np.array([len(subscribers) for subscribers in self.subscribers])
+
+
+def make_site(settings: SiteSettings, rng: np.random.Generator) -> SiteWorld:
+    count = settings.topics
+    matching = rng.uniform(*settings.matching_per_s, settings.edges)
+    bandwidth = rng.uniform(*settings.edge_mbps, settings.edges) * BYTES_PER_S_PER_MBPS
+    size = rng.uniform(*settings.size_bytes, count)
+    delay = rng.uniform(*settings.delay_s, count)
+    audience = rng.integers(settings.subscribers[0], settings.subscribers[1], count, endpoint=True)
+    sources = rng.integers(settings.publishers[0], settings.publishers[1], count, endpoint=True)
+    rates = [rng.uniform(*settings.rate_spread, n) for n in sources]
+    totals = np.array([one.sum() for one in rates])
+    if settings.load_is_output:
+        scale = settings.load * bandwidth.sum() / float((totals * size * audience).sum())
+    else:
+        scale = settings.load * matching.sum() / float(totals.sum())
+    return SiteWorld(
+        edges=tuple(BrokerId(f"B{n}") for n in range(settings.edges)),
+        matching_per_s=matching,
+        edge_bytes_per_s=bandwidth,
+        head_bytes_per_s=settings.head_mbps * BYTES_PER_S_PER_MBPS,
+        topics=tuple(TopicName(f"t{n:03}") for n in range(count)),
+        size_bytes=size,
+        delay_s=delay,
+        publishers=tuple(tuple(PublisherId(f"p{n:03}-{k}") for k in range(m)) for n, m in enumerate(sources)),
+        rates_per_s=tuple(scale * one for one in rates),
+        subscribers=tuple(tuple(SubscriberId(f"s{n:03}-{k}") for k in range(m)) for n, m in enumerate(audience)),
+    )
+
+
+def draw_bursts(topics: int, rng: np.random.Generator) -> tuple[Counts, Counts]:
+    """Topics of the two bursts: 10 to 15 each, and not the same ones twice [ePEER §4.5.1.2]."""
+    first, second = rng.integers(10, 15, 2, endpoint=True)
+    chosen = rng.permutation(topics)[: first + second]
+    return chosen[:first], chosen[first:]

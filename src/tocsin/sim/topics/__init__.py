@@ -1,0 +1,1 @@
+"""Simulated topics: brokers, agents, mobile clients and moving homes [ePulsar]."""

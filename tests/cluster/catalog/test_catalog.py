@@ -1,0 +1,163 @@
+"""The catalog on each database it may live in: what commits, what does not, and what is known afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import OperationalError
+
+from tests import postgresql
+from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner, results_owner
+from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.statements import CreateChannel, CreateDataset
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName
+from tocsin.model.subscription import subscription_id
+from tocsin.wire.errors import TocsinError
+
+REPORTS, OF_KIND, NORTH = DatasetName("Reports"), ChannelName("OfKind"), BrokerId("north")
+APPLICATION = """
+CREATE STREAM DATASET Reports (id STRING, kind STRING) KEY (id) RETAIN 7 DAYS;
+CREATE REPETITIVE CHANNEL OfKind (kind STRING) EVERY 10 SECONDS AS
+  SELECT r.* FROM NEW Reports r WHERE r.kind = :kind;
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    yield from postgresql.running_or_skipped()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
+    url = f"sqlite:///{tmp_path / 'catalog.sqlite'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("server")
+        postgresql.make_empty(url)
+    opened = Catalog(url)
+    for statement in parse_application(APPLICATION).statements:
+        if isinstance(statement, CreateDataset):
+            opened.create_dataset(statement.dataset, 1)
+        elif isinstance(statement, CreateChannel):
+            opened.create_channel(statement.channel, 2, {REPORTS: 0})
+    yield opened
+    opened.close()
+
+
+def file(number: int, path: str | None = None) -> NewFile:
+    return NewFile(path or f"datasets/Reports/{number}.parquet", 10, 1000, number, number)
+
+
+def add(catalog: Catalog, version: int) -> None:
+    catalog.commit_records(REPORTS, version, [file(version)], 100.0 + version, position=1000 * version)
+
+
+def execute(
+    catalog: Catalog, execution: int, upto: int, results: int = 5, finished_s: float = 200.0, last: int | None = None
+) -> int | None:
+    files = [file(execution, f"results/OfKind-2/{execution}.parquet")] if results else []
+    return catalog.commit_execution(
+        OF_KIND, 2, execution, last or execution, {REPORTS: (upto - 1, upto)}, files, results=results, size_bytes=50,
+        started_s=190.0, finished_s=finished_s,
+    )  # fmt: skip
+
+
+def test_records_and_executions_follow_each_other(catalog: Catalog) -> None:
+    for version in (1, 2, 3):
+        add(catalog, version)
+    assert catalog.stands(REPORTS) == (3, 3000)
+    with pytest.raises(TocsinError, match="two writers"):
+        add(catalog, 3)
+    assert execute(catalog, 1, 1) == 1
+    with pytest.raises(TocsinError, match="ran twice"):
+        execute(catalog, 2, 1)
+    assert execute(catalog, 2, 2, results=0) is None
+    assert execute(catalog, 2, 3) == 2, "what was refused left nothing, not even a number"
+    [channel] = catalog.channels()
+    assert (channel.execution, channel.positions) == (2, {REPORTS: 3})
+    assert [one.execution for one in catalog.executions(1)] == [2]
+    assert [one.path for one in catalog.files(results_owner("OfKind", 2))] == [
+        "results/OfKind-2/1.parquet", "results/OfKind-2/2.parquet",
+    ]  # fmt: skip
+
+
+def test_an_execution_that_takes_several_numbers_goes_by_the_first_and_the_next_follows_the_last(
+    catalog: Catalog,
+) -> None:
+    add(catalog, 1)
+    add(catalog, 2)
+    execute(catalog, 1, 1, last=3)
+    assert catalog.channels()[0].execution == 3
+    execute(catalog, 4, 2)
+    assert [one.execution for one in catalog.executions()] == [1, 4]
+
+
+def test_subscriptions_are_one_row_and_go_with_their_last_holder(catalog: Catalog) -> None:
+    kinds = ["fire", 'it\'s \\ 100 % "flood" 🔥', "fire"]
+    wanted = [(subscription_id(OF_KIND, (kind,)), f'["{number}"]') for number, kind in enumerate(kinds[:2])]
+    first = catalog.subscriptions.subscribe(OF_KIND, wanted, NORTH)
+    again = catalog.subscriptions.subscribe(OF_KIND, wanted[:1], BrokerId("south"))
+    assert [one.created for one in first] == [True, True] and not again[0].created
+    assert again[0].number == first[0].number
+    ids = [identity for identity, _ in wanted]
+    assert catalog.subscriptions.unsubscribe(OF_KIND, ids, NORTH) == (
+        [one.number for one in first], [first[1].number],
+    )  # fmt: skip
+    assert [row[0] for row in catalog.subscriptions.of_channel(OF_KIND)] == [first[0].number]
+    assert list(catalog.subscriptions.holders()) == [(first[0].number, BrokerId("south"))]
+
+
+def test_what_was_merged_or_is_too_old_becomes_garbage_and_forgetting_is_remembered(catalog: Catalog) -> None:
+    for version in (1, 2, 3):
+        add(catalog, version)
+    owner = dataset_owner(REPORTS)
+    old = catalog.files(owner)[:2]
+    assert catalog.replace_files(owner, old, [NewFile("merged.parquet", 20, 2000, 1, 2)], 300.0)
+    assert not catalog.replace_files(owner, old, [], 300.0), "they are gone"
+    assert [(one.path, one.generation) for one in catalog.files(owner)] == [
+        ("merged.parquet", 1), ("datasets/Reports/3.parquet", 0),
+    ]  # fmt: skip
+    execute(catalog, 1, 1, finished_s=10.0)
+    execute(catalog, 2, 2, finished_s=500.0)
+    assert catalog.forgotten_sequence() == 0
+    catalog.expire_executions(OF_KIND, 100.0)
+    catalog.expire_executions(OF_KIND, 100.0)
+    assert catalog.forgotten_sequence() == 1 and catalog.last_sequence() == 2
+    deleted: list[str] = []
+    assert catalog.collect_garbage(400.0, deleted.append) == 2
+    assert sorted(deleted) == ["datasets/Reports/1.parquet", "datasets/Reports/2.parquet"]
+
+
+def test_a_commit_whose_answer_was_lost_is_recognised(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = catalog._database.write
+
+    @contextmanager
+    def answer_lost() -> Iterator[Connection]:
+        with write() as connection:
+            yield connection
+        raise OperationalError("COMMIT", {}, OSError("the connection is gone"))
+
+    monkeypatch.setattr(catalog._database, "write", answer_lost)
+    add(catalog, 1)
+    add(catalog, 2)
+    assert execute(catalog, 1, 1) == 1 and execute(catalog, 2, 2, results=0) is None
+    monkeypatch.undo()
+
+    @contextmanager
+    def never_committed() -> Iterator[Connection]:
+        with write() as connection:
+            yield connection
+            raise OperationalError("COMMIT", {}, OSError("the connection is gone"))
+
+    monkeypatch.setattr(catalog._database, "write", never_committed)
+    with pytest.raises(OperationalError):
+        add(catalog, 3)
+    with pytest.raises(OperationalError):
+        execute(catalog, 2, 3)
+    monkeypatch.undo()
+    add(catalog, 3)
+    sequence = execute(catalog, 2, 3)
+    assert sequence is not None and [one.sequence for one in catalog.executions()] == [1, sequence]

@@ -1,0 +1,83 @@
+"""From a publisher's request to a broker's results, over HTTP, on a real Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from tests.cluster.server.conftest import RunningServer
+
+pytestmark = pytest.mark.spark
+
+
+def events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any], str | None]]:
+    """(event, data, id) of a stream of server-sent events."""
+    fields: dict[str, str] = {}
+    for line in response.iter_lines():
+        if line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "data" in fields:
+            yield fields.get("event", "message"), json.loads(fields["data"]), fields.get("id")
+            fields = {}
+
+
+def next_execution(heard: Iterator[tuple[str, dict[str, Any], str | None]]) -> tuple[dict[str, Any], str | None]:
+    for kind, data, identity in heard:
+        if kind == "execution":
+            return data, identity
+    raise AssertionError("the stream ended")
+
+
+def publish(client: httpx.Client, *records: dict[str, Any]) -> dict[str, Any]:
+    answer = client.post("/v1/datasets/Reports/records", json=list(records))
+    assert answer.status_code == 200, answer.text
+    said: dict[str, Any] = answer.json()
+    return said
+
+
+def test_a_record_travels_from_its_publisher_to_a_broker_that_was_told_of_it(server: RunningServer) -> None:
+    broker = server.client(server.token_for("broker:b1"))
+    publisher = server.client(server.token_for("publish:Reports"))
+    [held] = broker.post("/v1/subscriptions", json={"channel": "ReportsOfKind", "parameters": {"kind": "flood"}}).json()
+    with broker.stream("GET", "/v1/brokers/b1/announcements?after=0") as stream:
+        heard = events(stream)
+        assert next(heard)[0] == "ready"
+        said = publish(
+            publisher,
+            {"report_id": "e1", "kind": "flood", "severity": 4, "seen_at": "2026-11-15T18:00:00Z"},
+            {"report_id": "e2", "kind": "fire", "severity": 5},
+        )
+        assert said["accepted"] == 2
+        announced, identity = next_execution(heard)
+    assert announced["channel"] == "ReportsOfKind"
+    assert announced["subscriptions"] == [
+        {"id": held["id"], "results": 1, "bytes": announced["subscriptions"][0]["bytes"]}
+    ]
+
+    wanted = {"channel": "ReportsOfKind", "subscriptions": {held["id"]: held["cursor"]}}
+    lines = broker.post("/v1/results", json=wanted, headers={"Accept": "application/x-ndjson"})
+    [line] = [json.loads(text) for text in lines.text.splitlines()]
+    assert line["result"] == {"report_id": "e1", "severity": 4, "kind": "flood"}
+    arrow = broker.post("/v1/results", json=wanted, headers={"Accept": "application/vnd.apache.arrow.stream"})
+    table = pa.ipc.open_stream(io.BytesIO(arrow.content)).read_all()
+    assert table.column_names == ["subscription", "cursor", "bytes", "report_id", "severity", "kind"]
+    assert table.to_pylist() == [
+        {"subscription": held["id"], "cursor": line["cursor"], "bytes": line["bytes"], **line["result"]}
+    ]
+
+    # The broker goes away, misses something, and resumes where it stood, in the announcements and in the results.
+    publish(publisher, {"report_id": "e3", "kind": "flood", "severity": 1})
+    with broker.stream("GET", "/v1/brokers/b1/announcements", headers={"Last-Event-ID": str(identity)}) as stream:
+        again, _ = next_execution(events(stream))
+    assert again["sequence"] > announced["sequence"]
+    wanted = {"channel": "ReportsOfKind", "subscriptions": {held["id"]: line["cursor"]}}
+    lines = broker.post("/v1/results", json=wanted)
+    assert [json.loads(text)["result"]["report_id"] for text in lines.text.splitlines()] == ["e3"]
+    assert "Tocsin-Gap" not in lines.headers

@@ -1,0 +1,189 @@
+"""Many requests, few syncs; an answer only when the sync that took a request up has ended, and by how that ended."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, RecordForm, Refused, Unavailable
+from tocsin.cluster.server.group_commit import INLINE_BYTES, GroupCommit
+from tocsin.model.entities import Dataset, DatasetKind
+from tocsin.model.ids import DatasetName
+from tocsin.model.schema import Schema
+
+
+class SlowDisk(FeedGateway):
+    """Counts its syncs; each waits until it is let go."""
+
+    def __init__(self, folder: Path) -> None:
+        dataset = Dataset(DatasetName("D"), DatasetKind.STREAM, Schema.of(id="INT", text="STRING"))
+        super().__init__(dataset, folder, FeedLimits(), lambda: 1_000.0)
+        self.syncs = 0
+        self.may_go_on = threading.Event()
+        write = self._log.sync
+
+        def wait_and_write(upto: int | None = None) -> int:
+            self.syncs += 1
+            assert self.may_go_on.wait(10)
+            return write(upto)
+
+        self._log.sync = wait_and_write  # type: ignore[method-assign]
+
+    def stored(self) -> list[int]:
+        frames, _ = self._log.read(self._log.start, 1 << 30)
+        return [json.loads(line)["id"] for frame in frames for line in frame.lines()]
+
+
+def make(folder: Path) -> SlowDisk:
+    folder.mkdir(exist_ok=True)
+    return SlowDisk(folder)
+
+
+async def store(commit: GroupCommit, body: bytes, key: str | None = None) -> Accepted | Refused:
+    return await commit.store(body, RecordForm.JSON, key)
+
+
+def test_requests_that_wait_share_one_sync(tmp_path: Path) -> None:
+    gateway = make(tmp_path / "d")
+
+    async def main() -> None:
+        commit = GroupCommit(gateway)
+        waiting = [asyncio.create_task(store(commit, b'{"id": %d}' % index)) for index in range(100)]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in waiting), "nobody is answered before its sync"
+        gateway.may_go_on.set()
+        assert all(isinstance(one, Accepted) for one in await asyncio.gather(*waiting))
+
+    asyncio.run(main())
+    assert gateway.syncs <= 2
+    gateway.close()
+
+
+def test_a_request_that_comes_during_a_sync_waits_for_the_next(tmp_path: Path) -> None:
+    gateway = make(tmp_path / "d")
+
+    async def main() -> None:
+        commit = GroupCommit(gateway)
+        first = asyncio.create_task(store(commit, b'{"id": 1}'))
+        while not gateway.syncs:
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(store(commit, b'{"id": 2}'))
+        await asyncio.sleep(0.02)
+        gateway.may_go_on.set()
+        await asyncio.gather(first, second)
+
+    asyncio.run(main())
+    assert gateway.syncs == 2
+    assert gateway.durable_end == gateway._log.tail
+    gateway.close()
+
+
+def test_who_is_acknowledged_is_stored_and_who_is_refused_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second sync fails while publishers keep coming, also between a sync's start and what it takes up."""
+    gateway = make(tmp_path / "d")
+    gateway.may_go_on.set()
+    fdatasync, calls = os.fdatasync, itertools.count()
+
+    def fails_now_and_then(fd: int) -> None:
+        if next(calls) % 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fails_now_and_then)
+
+    async def main() -> dict[int, bool]:
+        commit = GroupCommit(gateway)
+        told: dict[int, bool] = {}
+
+        async def publish(number: int) -> None:
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            told[number] = isinstance(await store(commit, b'{"id": %d}' % number), Accepted)
+
+        for turn in range(60):
+            await asyncio.gather(*(publish(40 * turn + number) for number in range(40)))
+        return told
+
+    told = asyncio.run(main())
+    monkeypatch.undo()
+    stored = gateway.stored()
+    assert sorted(stored) == sorted(number for number, accepted in told.items() if accepted)
+    assert 0 < len(stored) < len(told)
+    gateway.close()
+
+
+def test_a_gateway_may_be_closed_under_its_publishers(tmp_path: Path) -> None:
+    """As when a dataset is dropped: nobody waits for ever, and nobody is told wrong."""
+    for turn in range(5):
+        gateway = make(tmp_path / f"d{turn}")
+        gateway.may_go_on.set()
+        acknowledged: list[int] = []
+
+        async def main(gateway: SlowDisk = gateway, acknowledged: list[int] = acknowledged) -> None:
+            commit, numbers = GroupCommit(gateway), itertools.count()
+
+            async def publish() -> None:
+                for number in numbers:
+                    outcome = await store(commit, b'{"id": %d}' % number, f"key-{number}")
+                    if not isinstance(outcome, Accepted):
+                        assert isinstance(outcome, Unavailable)
+                        return
+                    acknowledged.append(number)
+
+            publishing = [asyncio.create_task(publish()) for _ in range(40)]
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(gateway.close)
+            await asyncio.wait_for(asyncio.gather(*publishing), 10)
+
+        asyncio.run(main())
+        again = make(tmp_path / f"d{turn}")
+        assert acknowledged and set(acknowledged) <= set(again.stored())
+        again.close()
+
+
+def test_a_publisher_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> None:
+    gateway = make(tmp_path / "d")
+
+    async def main() -> None:
+        commit = GroupCommit(gateway)
+        leaves = asyncio.create_task(store(commit, b'{"id": 1}'))
+        stays = asyncio.create_task(store(commit, b'{"id": 2}'))
+        await asyncio.sleep(0.02)
+        leaves.cancel()
+        gateway.may_go_on.set()
+        assert isinstance(await stays, Accepted)
+
+    asyncio.run(main())
+    gateway.close()
+
+
+def test_a_large_body_is_checked_beside_the_event_loop(tmp_path: Path) -> None:
+    gateway = make(tmp_path / "d")
+    gateway.may_go_on.set()
+    threads: list[int] = []
+    accept = gateway.accept_into_group
+
+    def noted(body: bytes, form: RecordForm, key: str | None = None) -> object:
+        threads.append(threading.get_ident())
+        return accept(body, form, key)
+
+    gateway.accept_into_group = noted  # type: ignore[method-assign, assignment]
+
+    async def main() -> int:
+        commit = GroupCommit(gateway)
+        await store(commit, b'{"id": 1}')
+        await store(commit, b'[{"id": 1, "text": "%s"}]' % (b"x" * 100) + b" " * INLINE_BYTES)
+        return threading.get_ident()
+
+    loop_thread = asyncio.run(main())
+    assert threads[0] == loop_thread and threads[1] != loop_thread
+    gateway.close()

@@ -1,0 +1,133 @@
+"""Who may do what; only digests are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.server.tokens import PREFIX, TokenStore, digest_of
+from tocsin.runtime.http.callers import Caller, is_broker_id, is_scope
+
+
+class Time:
+    def __init__(self) -> None:
+        self.s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    opened = Catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")
+    yield opened
+    opened.close()
+
+
+def caller(*scopes: str) -> Caller:
+    return Caller("0123456789ab", "somebody", frozenset(scopes))
+
+
+def test_a_token_is_found_by_its_digest_and_never_stored(catalog: Catalog, time: Time, tmp_path: Path) -> None:
+    store = TokenStore(catalog, time, time)
+    made, token = store.create("publisher", ["publish:Reports"])
+    assert token.startswith(PREFIX) and len(token) > 40
+    assert store.caller(token) == made
+    assert [digest for digest, *_ in catalog.tokens()] == [digest_of(token)]
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert token.encode() not in stored
+
+
+def test_strangers_and_near_misses_are_nobody(catalog: Catalog, time: Time) -> None:
+    store = TokenStore(catalog, time, time)
+    _, token = store.create("publisher", ["read"])
+    for wrong in ("", token[:-1], token + "x", token.upper(), "tocsin_\udcff", digest_of(token)):
+        assert store.caller(wrong) is None
+
+
+def test_a_token_expires(catalog: Catalog, time: Time) -> None:
+    store = TokenStore(catalog, time, time)
+    _, token = store.create("guest", ["read"], expires_s=time.s + 10)
+    assert store.caller(token) is not None
+    time.s += 10
+    assert store.caller(token) is None
+
+
+def test_a_revoked_token_is_nobody_at_once(catalog: Catalog, time: Time) -> None:
+    store = TokenStore(catalog, time, time)
+    made, token = store.create("guest", ["read"])
+    assert store.revoke(made.id)
+    assert store.caller(token) is None
+    assert not store.revoke(made.id)
+
+
+def test_a_token_made_by_another_process_is_found(catalog: Catalog, time: Time) -> None:
+    store = TokenStore(catalog, time, time)
+    _, token = TokenStore(catalog, time, time).create("rescue", ["admin"])
+    time.s += 2
+    assert store.caller(token) is not None
+
+
+def test_strangers_cannot_make_the_store_read_the_catalog_all_the_time(catalog: Catalog, time: Time) -> None:
+    store = TokenStore(catalog, time, time)
+    reads = 0
+    read = catalog.tokens
+
+    def counted() -> list[tuple[str, str, tuple[str, ...], float | None]]:
+        nonlocal reads
+        reads += 1
+        return read()
+
+    catalog.tokens = counted  # type: ignore[method-assign]
+    for index in range(1_000):
+        store.caller(f"tocsin_guess{index}")
+        time.s += 0.001
+    assert reads <= 2
+
+
+def test_what_is_no_scope_is_refused(catalog: Catalog, time: Time) -> None:
+    store = TokenStore(catalog, time, time)
+    for scopes in ([], ["root"], ["publish:"], ["publish:a b"], ["broker:../x"], ["admin;"]):
+        with pytest.raises(ValueError):
+            store.create("x", scopes)
+
+
+@pytest.mark.parametrize(
+    "scope", ["admin", "read", "subscribe", "publish:*", "publish:A_1", "broker:*", "broker:b-1.x"]
+)
+def test_these_are_scopes(scope: str) -> None:
+    assert is_scope(scope)
+
+
+def test_an_administrator_may_do_everything() -> None:
+    admin = caller("admin")
+    assert admin.may_read and admin.may_publish("X") and admin.may_be("b1") and admin.may_be_any
+
+
+def test_a_publisher_may_publish_to_its_dataset_whatever_its_case_and_nothing_else() -> None:
+    publisher = caller("publish:Reports")
+    assert publisher.may_publish("reports")
+    assert not publisher.may_publish("Report")
+    assert not (publisher.may_read or publisher.is_admin or publisher.is_some_broker)
+
+
+def test_a_broker_speaks_for_itself_only() -> None:
+    broker = caller("broker:b1")
+    assert broker.own_broker == "b1"
+    assert broker.may_be("b1") and not broker.may_be("b2") and not broker.may_publish("b1")
+
+
+def test_a_subscriber_is_a_broker_of_its_own_that_nobody_else_can_be() -> None:
+    subscriber = caller("subscribe")
+    assert subscriber.may_be(subscriber.own_broker)
+    assert is_broker_id(subscriber.own_broker)
+    other = Caller("ffffffffffff", "other", frozenset({"subscribe"}))
+    assert not other.may_be(subscriber.own_broker)

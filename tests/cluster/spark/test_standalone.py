@@ -1,0 +1,116 @@
+"""The data cluster on a real Spark standalone cluster: a master and two workers from the installed pyspark."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pyspark
+import pytest
+
+from tests.cluster.spark.standalone_child import LARGE
+from tocsin.cluster.spark.archive import OPTIONS, java_options
+from tocsin.cluster.spark.session import require_java
+from tocsin.wire.errors import TocsinError
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+PROJECT = Path(__file__).parent.parent.parent.parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start(
+    command: list[str], environment: dict[str, str], ready: str
+) -> tuple[subprocess.Popen[str], threading.Thread]:
+    """A process that has said it is `ready`, and the thread that reads on so that a full pipe does not stop it."""
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    said, heard = threading.Event(), []
+
+    def read() -> None:
+        assert process.stderr is not None
+        with process.stderr as lines:
+            for line in lines:
+                heard.append(line)
+                if ready in line:
+                    said.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert said.wait(60), "".join(heard[-20:])
+    return process, reader
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    try:
+        require_java()
+    except TocsinError as error:
+        pytest.skip(error.message)
+    home = Path(pyspark.__file__).parent
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    environment["SPARK_DAEMON_MEMORY"] = "256m"
+    environment["SPARK_DAEMON_JAVA_OPTS"] = java_options().get(OPTIONS, "")
+    port, page = free_port(), free_port()
+    url = f"spark://127.0.0.1:{port}"
+    daemon = [str(home / "bin" / "spark-class")]
+    roles = [
+        ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port",
+         str(page)],
+        *(
+            ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "700m",
+             "--work-dir", str(tmp_path / f"worker-{number}"), "--webui-port", "0", url]
+            for number in (1, 2)
+        ),
+    ]  # fmt: skip
+    started = []
+    try:
+        for role in roles:
+            ready = "elected leader" if "Master" in role[0] else "Successfully registered"
+            started.append(start([*daemon, *role], environment, ready))
+        with urlopen(f"http://127.0.0.1:{page}/json/") as answer:
+            assert len(json.load(answer)["workers"]) == 2
+        yield url
+    finally:
+        for process, _ in reversed(started):
+            process.terminate()
+        for process, reader in started:
+            process.wait(timeout=30)
+            reader.join(timeout=30)
+
+
+def test_an_application_runs_on_a_standalone_cluster(master: str, tmp_path: Path) -> None:
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.cluster.spark.standalone_child", str(tmp_path / "data"), master],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr[-3000:]
+    said = json.loads(child.stdout.splitlines()[-1])
+    assert said["executors"] == 3, "two executors and the driver"
+    assert said["rows"] == 2 * 3 + LARGE
+    near, far = [f"r{number}" for number in range(3)], [f"far{number}" for number in range(3)]
+    assert said["results"] == {
+        "OfKind": {"('fire',)": near, "('flood',)": far},
+        "NearMe": {"('ann', 500.0)": near},
+    }

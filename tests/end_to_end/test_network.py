@@ -1,0 +1,291 @@
+"""From publisher to subscriber through real processes, while parts of the network move, drain, die and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.end_to_end.conftest import Network, take, until
+from tocsin.client import BadResult, ClientError, Denied, RequestRefused, Subscriber
+from tocsin.client import sync as blocking
+from tocsin.wire.errors import Code
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class Near(msgspec.Struct):
+    id: str
+    name: str
+    away_m: float
+
+
+def test_a_subscriber_gets_enriched_results_with_its_own_type(network: Network) -> None:
+    async def story() -> None:
+        await network.publisher.publish("People", [{"name": "ann", "lat": 60.170, "lon": 24.940}])
+        async with network.subscriber("ann", encoding="msgpack") as ann:
+            near = await ann.subscribe("NearMe", {"me": "ann", "radius_m": 500}, type=Near)
+            await until(lambda: _people(network))
+            await network.publish(next(network.kinds), "r1")
+            [result] = await take(near, 1)
+            assert isinstance(result.value, Near) and result.value.name == "ann"
+            assert 100 < result.value.away_m < 150
+
+    network.run(story())
+
+
+def _people(network: Network) -> bool:
+    """Whether ann's place has entered its dataset, which reports are joined with as it is when they are executed."""
+    said = network.cluster.get("/v1/datasets/People").json()
+    return bool(said["rows"])
+
+
+def test_what_cannot_be_subscribed_to_is_refused_with_a_code(network: Network) -> None:
+    async def story() -> None:
+        async with network.subscriber() as subscriber:
+            with pytest.raises(RequestRefused) as unknown:
+                await subscriber.subscribe("Nothing", {})
+            assert unknown.value.code is Code.UNKNOWN_CHANNEL
+            with pytest.raises(RequestRefused) as wrong:
+                await subscriber.subscribe("OfKind", {"colour": "red"})
+            assert wrong.value.code is Code.BAD_PARAMETER
+
+    network.run(story())
+
+
+def test_a_migration_while_results_flow_loses_and_repeats_nothing(network: Network) -> None:
+    async def story() -> None:
+        kind = next(network.kinds)
+        async with network.subscriber() as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            source = await subscriber.connected()
+            target = network.others(source)[0]
+            await network.publish(kind, "0")
+            await take(held, 1)
+            publishing = asyncio.create_task(_stream(network, kind, 1, 30))
+            await asyncio.to_thread(network.migrate, subscriber.user, target)
+            results = await take(held, 29)
+            await publishing
+            await until(lambda: subscriber.brokers_seen == [source, target])
+            assert sorted(int(one.value["id"].rpartition("-")[2]) for one in results) == list(range(1, 30))
+            assert await subscriber.connected() == target
+
+    network.run(story())
+
+
+async def _stream(network: Network, kind: str, first: int, end: int) -> None:
+    for number in range(first, end):
+        await network.publish(kind, str(number))
+
+
+def test_a_drained_broker_is_left_by_all_and_gets_nobody_until_it_may(network: Network) -> None:
+    async def story() -> None:
+        kind = next(network.kinds)
+        async with network.subscriber() as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            drained = await subscriber.connected()
+            said = network.coordinator.post(f"/v1/brokers/{drained}/drain", json={"on": True})
+            assert said.status_code == 200, said.text
+            try:
+                await until(lambda: len(subscriber.brokers_seen) == 2)
+                assert await subscriber.connected() != drained
+                async with network.subscriber() as other:
+                    await other.subscribe("OfKind", {"kind": kind})
+                    assert await other.connected() != drained
+                await network.publish(kind, "after")
+                await take(held, 1)
+            finally:
+                network.coordinator.post(f"/v1/brokers/{drained}/drain", json={"on": False}).raise_for_status()
+
+    network.run(story())
+
+
+def test_a_program_that_is_started_again_goes_on_where_it_was(network: Network, tmp_path: Path) -> None:
+    async def story() -> None:
+        kind, user, state = next(network.kinds), next(network.users), tmp_path / "state"
+        async with network.subscriber(user, state=state) as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            await network.publish(kind, "1", "2")
+            first = await take(held, 2)
+        assert state.stat().st_mode & 0o777 == 0o600
+        await network.publish(kind, "3")
+        async with network.subscriber(user, state=state) as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            await network.publish(kind, "4")
+            again = await take(held, 2)
+        got = [one.value["id"] for one in [*first, *again]]
+        assert sorted(got) == [f"{kind}-{number}" for number in (1, 2, 3, 4)]
+
+    network.run(story())
+
+
+def test_what_was_not_handled_comes_again_to_a_program_that_remembers_nothing(network: Network) -> None:
+    async def story() -> None:
+        kind, user = next(network.kinds), next(network.users)
+        async with network.subscriber(user, acknowledge="manual") as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            await network.publish(kind, "1")
+            await network.publish(kind, "2")
+            results = await take(held, 2)
+            subscriber.ack(results[0])
+        async with network.subscriber(user) as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            [again] = await take(held, 1)
+            assert again.value == results[1].value
+
+    network.run(story())
+
+
+def test_a_result_that_does_not_fit_its_type_is_told_and_the_next_one_comes(network: Network) -> None:
+    class Wrong(msgspec.Struct):
+        id: int
+
+    async def story() -> None:
+        kind = next(network.kinds)
+        async with network.subscriber() as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind}, type=Wrong)
+            await network.publish(kind, "1")
+            with pytest.raises(BadResult, match="id") as refused:
+                await take(held, 1)
+            assert msgspec.json.decode(refused.value.raw) == {"id": f"{kind}-1", "kind": kind}
+            with pytest.raises(TimeoutError):
+                await take(held, 1, 0.2)
+
+    network.run(story())
+
+
+def test_the_blocking_subscriber_and_the_command_line_see_the_same(network: Network) -> None:
+    kind = next(network.kinds)
+    command = subprocess.Popen(
+        [sys.executable, "-c", "from tocsin.cli.main import main; main()", "subscribe", "OfKind", f"kind={kind}",
+         "--url", network.stack.coordinator_url, "--user", next(network.users), "--count", "1", "--leave", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TOCSIN_TOKEN": network.token},
+    )  # fmt: skip
+    assert command.stderr is not None and "holds OfKind" in command.stderr.readline()
+    with blocking.Subscriber(network.stack.coordinator_url, user=next(network.users), token=network.token) as plain:
+        held = plain.subscribe("OfKind", {"kind": kind})
+        network.run(network.publish(kind, "1"))
+        result = held.get(60)
+        held.unsubscribe()
+    printed, errors = command.communicate(timeout=60)
+    assert command.returncode == 0, errors
+    assert msgspec.json.decode(printed) == {"cursor": result.cursor, "result": {"id": f"{kind}-1", "kind": kind}}
+
+
+def test_another_users_name_cursor_and_subscription_are_of_no_use(network: Network) -> None:
+    async def story() -> None:
+        kind, victim, thief = next(network.kinds), next(network.users), next(network.users)
+        own = network.coordinator.post("/v1/users", json={"user": thief}).json()["token"]
+        async with network.subscriber(victim) as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            await network.publish(kind, "1")
+            await take(held, 1)
+            with pytest.raises(Denied):
+                async with Subscriber(network.stack.coordinator_url, user=victim, token=own) as stolen:
+                    await stolen.subscribe("OfKind", {"kind": kind})
+            async with Subscriber(network.stack.coordinator_url, user=thief, token=own) as curious:
+                await curious.connected()
+                assert curious.subscriptions() == {}, "what another user holds is not shown"
+                await curious.unsubscribe(held.id)  # not the thief's: nothing happens
+            await network.publish(kind, "2")
+            assert (await take(held, 1))[0].value["id"] == f"{kind}-2"
+
+    network.run(story())
+
+
+def test_a_subscribers_token_administers_and_publishes_nothing(network: Network) -> None:
+    own = network.coordinator.post("/v1/users", json={"user": next(network.users)}).json()["token"]
+    headers = {"Authorization": f"Bearer {own}"}
+    assert network.coordinator.get("/v1/status", headers=headers).status_code == 403
+    assert network.coordinator.post("/v1/brokers/broker-1/drain", json={"on": True}, headers=headers).status_code == 403
+    assert network.cluster.post("/v1/datasets/Reports/records", json=[{}], headers=headers).status_code == 403
+    assert network.cluster.post("/v1/applications", json={"text": ""}, headers=headers).status_code == 403
+
+
+def test_no_secret_is_in_a_process_list_or_a_log(network: Network) -> None:
+    secrets = {network.token} | {
+        (network.stack.token_file.parents[1] / "brokers" / name / "token").read_text().strip()
+        for name in network.stack.brokers
+    }
+    assert len(secrets) == 4
+    for child in network.stack.children:
+        listed = Path(f"/proc/{child.pid}/cmdline").read_bytes().decode() if child.pid else ""
+        assert child.name.split("-")[0] in listed
+        logged = (network.stack.token_file.parents[2] / f"{child.name}.log").read_text()
+        assert not [secret for secret in secrets if secret in listed or secret in logged]
+        files = [path for path in network.stack.token_file.parents[1].rglob("*token*") if path.is_file()]
+        assert files and all(path.stat().st_mode & 0o077 == 0 for path in files)
+
+
+def test_subscribers_of_a_killed_broker_are_served_elsewhere_and_miss_nothing(network: Network) -> None:
+    async def story() -> None:
+        kind = next(network.kinds)
+        async with network.subscriber() as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            killed = await subscriber.connected()
+            await network.publish(kind, "0")
+            await take(held, 1)
+            publishing = asyncio.create_task(_stream(network, kind, 1, 10))
+            network.stack.brokers[killed].signal(signal.SIGKILL)
+            results = await take(held, 9)
+            await publishing
+            assert sorted(one.value["id"] for one in results) == [f"{kind}-{number}" for number in range(1, 10)]
+            assert len(subscriber.brokers_seen) >= 2
+
+    network.run(story())
+
+
+def test_delivery_goes_on_and_sessions_come_back_while_the_coordinator_is_away(network: Network) -> None:
+    async def story() -> None:
+        kind = next(network.kinds)
+        async with network.subscriber() as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            await subscriber.connected()
+            starts = network.stack.coordinator.starts
+            network.stack.coordinator.signal(signal.SIGKILL)
+            subscriber.break_connections()
+            await network.publish(kind, "1")
+            assert (await take(held, 1))[0].value["id"] == f"{kind}-1"
+            assert len(set(subscriber.brokers_seen)) == 1, "the last known broker took it back"
+            await until(lambda: network.stack.coordinator.starts > starts and network.stack.coordinator.pid)
+            await until(lambda: _answers(network))
+
+    network.run(story())
+
+
+def _answers(network: Network) -> bool:
+    try:
+        return network.coordinator.get("/v1/status").status_code == 200
+    except Exception:
+        return False
+
+
+def test_nothing_is_lost_when_the_data_cluster_is_killed(network: Network) -> None:
+    async def story() -> None:
+        kind = next(network.kinds)
+        async with network.subscriber() as subscriber:
+            held = await subscriber.subscribe("OfKind", {"kind": kind})
+            await network.publish(kind, "0")
+            network.stack.cluster.signal(signal.SIGKILL)
+            publishing = asyncio.create_task(_stream(network, kind, 1, 6))
+            results = await take(held, 6, 200)
+            await publishing
+            assert sorted(one.value["id"] for one in results) == [f"{kind}-{number}" for number in range(6)]
+
+    network.run(story(), 240)
+
+
+def test_a_subscriber_nobody_lets_in_is_told_so(network: Network) -> None:
+    async def story() -> None:
+        with pytest.raises(ClientError) as refused:
+            async with Subscriber(network.stack.coordinator_url, user="x", token="nonsense") as subscriber:
+                await subscriber.subscribe("OfKind", {"kind": "a"})
+        assert refused.value.code is Code.UNAUTHENTICATED
+
+    network.run(story())

@@ -1,0 +1,144 @@
+"""Migration from notification to the end of BUSY, whatever clients and brokers do."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.policies.sites.offload_migration import (
+    BrokerLost,
+    ClientConnected,
+    ClientDrained,
+    ClientGone,
+    Code,
+    DeadlinePassed,
+    Ending,
+    EnterBusy,
+    Event,
+    LeaveBusy,
+    Migrations,
+    NotifyClient,
+    OffloadEnded,
+    OffloadOrdered,
+    Reject,
+)
+from tocsin.policies.sites.offload_types import NO_LOAD, BundleMove, Offload, SiteId
+from tocsin.policies.topics.types import TopicName
+
+T = TopicName("t")
+A, B, C = BrokerId("a"), BrokerId("b"), BrokerId("c")
+S1, S2 = SubscriberId("s1"), SubscriberId("s2")
+
+
+def offload(source: BrokerId = A, target: BrokerId = B, clients: tuple[SubscriberId, ...] = (S1, S2)) -> Offload:
+    return Offload(source, (BundleMove(T, clients, source, target, SiteId("x"), NO_LOAD),), "test")
+
+
+def started() -> Migrations:
+    migrations = Migrations(timeout_s=30.0)
+    migrations.handle(OffloadOrdered(offload()), 0.0)
+    return migrations
+
+
+def test_an_order_makes_both_brokers_busy_and_notifies_every_client() -> None:
+    migrations = Migrations()
+    effects = migrations.handle(OffloadOrdered(offload()), 0.0)
+    assert effects == [EnterBusy((A, B)), NotifyClient(S1, T, A, B), NotifyClient(S2, T, A, B)]
+    assert migrations.busy == {A, B}
+
+
+def test_a_client_has_moved_when_it_is_connected_and_its_old_queue_is_empty() -> None:
+    migrations = started()
+    assert migrations.handle(ClientConnected(S1, T), 1.0) == []
+    assert migrations.handle(ClientDrained(S2, T), 1.0) == [], "drained first, connected later"
+    assert migrations.handle(ClientDrained(S1, T), 2.0) == []
+    assert migrations.handle(ClientDrained(S1, T), 2.0) == [], "said twice"
+    ended, left = migrations.handle(ClientConnected(S2, T), 3.0)
+    assert ended == OffloadEnded(offload(), Ending.COMPLETE, ((S1, T), (S2, T)), ())
+    assert left == LeaveBusy((A, B))
+    assert migrations.deadline_s() is None
+
+
+def test_the_time_out_ends_it_and_says_who_stayed() -> None:
+    migrations = started()
+    migrations.handle(ClientConnected(S1, T), 1.0)
+    assert migrations.deadline_s() == 30.0
+    assert migrations.handle(DeadlinePassed(), 29.0) == []
+    ended, left = migrations.handle(DeadlinePassed(), 30.0)
+    assert ended == OffloadEnded(offload(), Ending.TIMED_OUT, ((S1, T),), ((S2, T),))
+    assert left == LeaveBusy((A, B))
+    assert migrations.busy == frozenset()
+
+
+def test_nobody_waits_for_clients_that_are_gone_or_for_a_lost_broker() -> None:
+    migrations = started()
+    migrations.handle(ClientGone(S1, T), 1.0)
+    ended, _ = migrations.handle(ClientGone(S2, T), 1.0)
+    assert isinstance(ended, OffloadEnded)
+    assert ended.moved == ended.stayed == ()
+    migrations = started()
+    ended, _ = migrations.handle(BrokerLost(B), 1.0)
+    assert isinstance(ended, OffloadEnded)
+    assert ended.ending is Ending.BROKER_LOST
+    assert migrations.busy == frozenset()
+
+
+def test_busy_brokers_take_part_in_nothing_else_and_strangers_confirm_nothing() -> None:
+    migrations = started()
+    for event, code in (
+        (OffloadOrdered(offload(B, C)), Code.BUSY),
+        (OffloadOrdered(Offload(C, (), "empty")), Code.NOTHING_TO_MOVE),
+        (ClientConnected(SubscriberId("stranger"), T), Code.UNKNOWN_CLIENT),
+    ):
+        (effect,) = migrations.handle(event, 1.0)
+        assert isinstance(effect, Reject)
+        assert effect.code is code
+    assert migrations.busy == {A, B}
+
+
+clients = st.sampled_from([SubscriberId(f"s{n}") for n in range(4)])
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(lambda who: ClientConnected(who, T), clients),
+    st.builds(lambda who: ClientDrained(who, T), clients),
+    st.builds(lambda who: ClientGone(who, T), clients),
+    st.builds(BrokerLost, st.sampled_from([A, B, C])),
+    st.just(DeadlinePassed()),
+    st.builds(
+        lambda source, target, who: OffloadOrdered(offload(source, target, tuple(sorted(who)))),
+        st.sampled_from([A, B, C]),
+        st.sampled_from([BrokerId("d"), BrokerId("e")]),
+        st.sets(clients),
+    ),
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(events, st.integers(0, 12)), max_size=40))
+def test_busy_is_always_left_and_every_client_is_accounted_for(what: list[tuple[Event, int]]) -> None:
+    migrations = Migrations(timeout_s=30.0)
+    now_s = 0.0
+    entered: list[BrokerId] = []
+    left: list[BrokerId] = []
+    notified, accounted, gone = 0, 0, 0
+    for event, wait_s in [*what, (DeadlinePassed(), 30)]:
+        now_s += wait_s
+        before = migrations.busy
+        if isinstance(event, ClientGone):
+            gone += 1
+        for effect in migrations.handle(event, now_s):
+            match effect:
+                case EnterBusy(brokers):
+                    assert not set(brokers) & before
+                    entered += brokers
+                case LeaveBusy(brokers):
+                    left += brokers
+                case NotifyClient():
+                    notified += 1
+                case OffloadEnded(_, _, moved, stayed):
+                    accounted += len(moved) + len(stayed)
+        assert len(entered) - len(left) == len(migrations.busy)
+        assert (migrations.deadline_s() or now_s) <= now_s + 30.0
+    assert migrations.busy == frozenset()
+    assert sorted(entered) == sorted(left)
+    assert notified - gone <= accounted <= notified

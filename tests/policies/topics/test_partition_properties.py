@@ -1,0 +1,176 @@
+"""Topic partitioning in random worlds: what must hold whatever the world is like."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.policies.topics.partition_worlds import PARAMS, after, at, broker, overloaded, topic, world
+from tocsin.coords.coordinate import Coordinate
+from tocsin.policies.topics.baselines import all_pairs, expected_from_all_pairs
+from tocsin.policies.topics.partition import expected_from_centroids, plan
+from tocsin.policies.topics.types import Move, PartitionPolicy, PartitionSnapshot, Reason, Shortfall
+
+BOTH = pytest.mark.parametrize("policy", [plan, all_pairs], ids=["partition", "all-pairs"])
+ESTIMATES = {plan: expected_from_centroids, all_pairs: expected_from_all_pairs}
+
+
+def anywhere(rng: np.random.Generator, middle: npt.NDArray[np.float64], spread_ms: float) -> Coordinate:
+    x_ms, y_ms = (middle + rng.uniform(-spread_ms, spread_ms, 2)).tolist()
+    return at(x_ms, y_ms, float(rng.uniform(0, 5)))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> PartitionSnapshot:
+    """Up to 8 brokers and 25 topics scattered over 100 × 100 ms; tight and loose bounds; some brokers overloaded."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    busy = draw(st.sampled_from([0.1, 0.6, 0.9]))
+    rate_limit = draw(st.sampled_from([60.0, 200.0, 1e6]))
+    brokers = [
+        replace(
+            broker(f"b{n}", anywhere(rng, np.array([50.0, 50.0]), 50.0)),
+            cpu=float(rng.uniform(0, busy)),
+            network=float(rng.uniform(0, busy)),
+            rate_limit_per_s=rate_limit,
+        )
+        for n in range(draw(st.integers(1, 8)))
+    ]
+    topics = []
+    for n in range(draw(st.integers(1, 25))):
+        middle, spread_ms = rng.uniform(0, 100, 2), float(rng.choice([1.0, 10.0, 40.0]))
+        clients = [anywhere(rng, middle, spread_ms) for _ in range(rng.integers(0, 6))]
+        cut = int(rng.integers(0, len(clients) + 1))
+        topics.append(
+            topic(
+                f"t{n:02}",
+                brokers[int(rng.integers(0, len(brokers)))],
+                clients[:cut],
+                clients[cut:],
+                bound_ms=float(rng.choice([20.0, 60.0, 120.0])) if rng.random() < 0.9 else None,
+                rate_per_s=float(rng.uniform(0, 40)),
+            )
+        )
+    return world(topics, brokers)
+
+
+@BOTH
+@given(snapshot=snapshots())
+@settings(max_examples=60)
+def test_no_prefix_of_a_plan_overloads_a_broker_that_was_not(
+    policy: PartitionPolicy, snapshot: PartitionSnapshot
+) -> None:
+    allowed = overloaded(snapshot)
+    answer = policy(snapshot, PARAMS)
+    for length in range(1, len(answer.moves) + 1):
+        now = overloaded(after(snapshot, replace(answer, moves=answer.moves[:length])))
+        assert now <= allowed
+        allowed = now
+
+
+@BOTH
+@given(snapshot=snapshots())
+@settings(max_examples=60)
+def test_no_feasible_topic_is_left_violated_while_a_feasible_broker_has_room(
+    policy: PartitionPolicy, snapshot: PartitionSnapshot
+) -> None:
+    answer = policy(snapshot, PARAMS)
+    end = after(snapshot, answer)
+    for left in end.topics:
+        if left.bound_s is None or left.report.worst_latency_s <= left.bound_s:
+            continue
+        expected_s = ESTIMATES[policy]([left], end.brokers)[0]  # type: ignore[index]
+        for number, candidate in enumerate(end.brokers):
+            if expected_s[number] <= left.bound_s and candidate.broker != left.report.broker:
+                extra = Move(left.report.topic, left.report.broker, candidate.broker, Reason.LATENCY, 0.0, 0.0)
+                # One more move of the same plan, so that a message costs each broker what the plan took it to cost.
+                with_extra = replace(answer, moves=(*answer.moves, extra))
+                assert candidate.broker in overloaded(after(snapshot, with_extra)), (left.report, candidate)
+
+
+@BOTH
+@given(snapshot=snapshots())
+@settings(max_examples=60)
+def test_every_move_gains_and_moves_a_topic_once(policy: PartitionPolicy, snapshot: PartitionSnapshot) -> None:
+    answer, hot = policy(snapshot, PARAMS), overloaded(snapshot)
+    topics = {one.report.topic: one for one in snapshot.topics}
+    assert len({move.topic for move in answer.moves}) == len(answer.moves)
+    for move in answer.moves:
+        assert move.source == topics[move.topic].report.broker != move.target
+        if move.reason == "latency":
+            bound_s = topics[move.topic].bound_s
+            assert bound_s is not None
+            assert topics[move.topic].report.worst_latency_s > bound_s
+            assert move.expected_after_s < move.expected_before_s
+        else:
+            assert move.source in hot
+
+
+@BOTH
+@given(snapshot=snapshots())
+@settings(max_examples=60)
+def test_planning_an_unchanged_world_again_and_again_comes_to_rest_without_going_back(
+    policy: PartitionPolicy, snapshot: PartitionSnapshot
+) -> None:
+    been = {one.report.topic: [one.report.broker] for one in snapshot.topics}
+    for _ in range(30):
+        answer = policy(snapshot, PARAMS)
+        if not answer.moves:
+            break
+        for move in answer.moves:
+            assert move.target not in been[move.topic], been
+            been[move.topic].append(move.target)
+        snapshot = after(snapshot, answer, elapsed_s=5.0)
+    assert not policy(snapshot, PARAMS).moves
+
+
+@BOTH
+@given(snapshot=snapshots())
+@settings(max_examples=60)
+def test_planning_comes_to_rest_even_when_all_memory_has_expired(
+    policy: PartitionPolicy, snapshot: PartitionSnapshot
+) -> None:
+    """The rest is a safeguard against noise; what ends the planning is that every move gains."""
+    for _ in range(30):
+        answer = policy(snapshot, PARAMS)
+        if not answer.moves:
+            break
+        snapshot = after(snapshot, answer, elapsed_s=PARAMS.rest_s + 1.0)
+    assert not policy(snapshot, PARAMS).moves
+
+
+@given(snapshot=snapshots())
+@settings(max_examples=60)
+def test_expected_latency_from_centroids_is_never_below_the_exact_one(snapshot: PartitionSnapshot) -> None:
+    """W(t, b) ≥ E(t) at b: what is feasible by centroids is feasible."""
+    pairs = [one for one in snapshot.topics if one.report.producers and one.report.consumers]
+    if pairs:
+        cautious = expected_from_centroids(pairs, snapshot.brokers)
+        exact = expected_from_all_pairs(pairs, snapshot.brokers)
+        assert (cautious >= exact - 1e-7).all()
+
+
+@BOTH
+@given(snapshot=snapshots())
+@settings(max_examples=60)
+def test_every_topic_still_above_its_bound_is_reported_with_a_latency_above_it_or_the_reason(
+    policy: PartitionPolicy, snapshot: PartitionSnapshot
+) -> None:
+    answer = policy(snapshot, PARAMS)
+    end = after(snapshot, answer)
+    reported = {one.topic: one for one in answer.unmet}
+    was_violated = {
+        one.report.topic
+        for one in snapshot.topics
+        if one.bound_s is not None and one.report.worst_latency_s > one.bound_s
+    }
+    for one in end.topics:
+        if one.report.topic in was_violated and one.bound_s is not None and one.report.worst_latency_s > one.bound_s:
+            assert one.report.topic in reported
+    for unmet in answer.unmet:
+        if unmet.why is Shortfall.OUT_OF_REACH:
+            assert unmet.best_latency_s > unmet.bound_s

@@ -1,0 +1,88 @@
+"""TLS on the listener and on the link to the data cluster, with a certificate of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from websockets.asyncio.client import connect
+
+from tests.runtime.broker.broker_world import Subscriber, row, running_broker, token
+from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
+from tocsin.runtime.broker.settings import BrokerSettings
+from tocsin.wire.errors import TocsinError
+
+
+def make_certificate(folder: Path) -> tuple[str, str]:
+    """Self-signed, for 127.0.0.1."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tocsin test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    chain, private = folder / "cert.pem", folder / "key.pem"
+    chain.write_bytes(certificate.public_bytes(Encoding.PEM))
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return str(chain), str(private)
+
+
+def test_everything_works_over_tls_and_nothing_without_trust(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+
+    async def scenario() -> None:
+        trusting = ssl.create_default_context(cafile=cert)
+        async with (
+            EmulatedCluster("Reports", tls=(cert, key)) as cluster,
+            running_broker(tmp_path, cluster.url, tls_cert=cert, tls_key=key, ca=cert) as broker,
+        ):
+            assert broker.address.startswith("wss://")
+            with pytest.raises(ssl.SSLCertVerificationError):
+                async with connect(f"{broker.address}/v1/session"):
+                    pass
+            async with connect(f"{broker.address}/v1/session", ssl=trusting, compression=None) as socket:
+                ann = Subscriber(socket)
+                assert (await ann.ask("login", token=token("ann")))["type"] == "logged_in"
+                identity = (await ann.subscribe())["subscription"]
+                cluster.execute("Reports", {identity: [row(1)]})
+                assert await ann.results(1) == [1]
+            async with httpx.AsyncClient(base_url=broker.url, verify=trusting) as client:
+                assert (await client.get("/healthz")).status_code == 200
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"cluster": "http://cluster.example:8571"}, "use https"),
+        ({"coordinator": "http://192.0.2.7"}, "use https"),
+        ({"cluster": "cluster.example"}, "expected an address"),
+        ({"keys": None}, "nobody's token"),
+        ({"host": "0.0.0.0"}, "other machines"),
+        ({"slow": "panic"}, "expected drop or disconnect"),
+        ({"id": "no spaces"}, "a broker's name"),
+        ({"half_open": 0}, "at least 1"),
+    ],
+)
+def test_settings_that_would_give_a_secret_away_or_make_no_sense_are_refused(
+    given: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(TocsinError, match=expected):
+        BrokerSettings(**({"keys": "keys.json"} | given)).check()  # type: ignore[arg-type]

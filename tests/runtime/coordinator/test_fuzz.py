@@ -1,0 +1,56 @@
+"""Whatever is sent to the coordinator's API, by its own description and beyond, the answer is never a 5xx of its own.
+
+503 with `Retry-After` is an answer too: there may be no broker to give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import httpx
+import pytest
+from schemathesis import GenerationMode
+
+from tests.runtime.http.fuzzing import MODES, operations, told_to_wait, try_all
+from tocsin.runtime.coordinator.server import CoordinatorServer
+from tocsin.runtime.coordinator.settings import CoordinatorSettings
+
+
+class InThread:
+    """A coordinator on a loop of its own: schemathesis does not speak asyncio."""
+
+    def __init__(self, folder: Path) -> None:
+        self._up: Future[tuple[str, str | None]] = Future()
+        self._settings = CoordinatorSettings(state=str(folder), port=0, tick_s=0.05, log_level="error")
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
+        self._thread.start()
+        self.url, token = self._up.result(30)
+        self.headers = {"Authorization": f"Bearer {token}"}
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._server = CoordinatorServer(self._settings, lambda *known: self._up.set_result(known))
+        await self._server.run()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._server.stop)
+        self._thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InThread]:
+    running = InThread(tmp_path_factory.mktemp("fuzzed"))
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["fitting", "not fitting"])
+def test_no_request_makes_it_fail(server: InThread, mode: GenerationMode) -> None:
+    found = operations(server.url, server.headers, ["/v1/watch"])
+    assert len(found) >= 26, [operation.label for operation in found]
+    assert try_all(server.url, server.headers, mode, found, told_to_wait) >= 20
+    assert httpx.get(f"{server.url}/readyz").status_code == 200

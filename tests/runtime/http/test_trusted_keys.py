@@ -1,0 +1,150 @@
+"""Keys from a file or from a server: fetched with patience, refreshed seldom, never forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from tocsin.runtime.http.credentials import Signer
+from tocsin.runtime.http.trusted_keys import REFRESH_S, TrustedKeys
+from tocsin.wire.errors import TocsinError
+
+NOW_S = 1_800_000_000.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class KeyServer:
+    """Answers with `body`, or 503 while it is None."""
+
+    def __init__(self) -> None:
+        self.body: bytes | None = None
+        self.asked = 0
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked += 1
+                self.send_response(200 if outer.body else 503)
+                self.end_headers()
+                self.wfile.write(outer.body or b"")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/keys"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[KeyServer]:
+    running = KeyServer()
+    yield running
+    running.stop()
+
+
+def made() -> tuple[Signer, str]:
+    signer = Signer(Ed25519PrivateKey.generate())
+    return signer, signer.sign("ada", ["read"], now_s=NOW_S, identity="t", lifetime_s=60)
+
+
+def jwks(*signers: Signer) -> bytes:
+    return json.dumps({"keys": [key for signer in signers for key in signer.jwks()["keys"]]}).encode()
+
+
+def test_keys_come_from_a_file_and_a_new_one_is_found_when_a_token_names_it(tmp_path: Path) -> None:
+    (old, old_token), (new, new_token) = made(), made()
+    file, clock = tmp_path / "keys.json", Clock()
+    file.write_bytes(jwks(old))
+
+    async def scenario() -> None:
+        keys = TrustedKeys(str(file), monotonic_s=clock)
+        await keys.start()
+        assert keys.ready and keys.known_claims(old_token, NOW_S) is not None
+        file.write_bytes(jwks(old, new))
+        assert await keys.claims(new_token, NOW_S) is None, "looked a moment ago"
+        clock.now_s += REFRESH_S
+        assert await keys.claims(new_token, NOW_S) is not None
+        assert await keys.claims(old_token, NOW_S) is not None
+
+    asyncio.run(scenario())
+
+
+def test_strangers_cannot_make_us_ask_more_than_once_in_a_while(server: KeyServer) -> None:
+    (ours, token), (_, foreign) = made(), made()
+    server.body = jwks(ours)
+
+    async def scenario() -> None:
+        keys = TrustedKeys(server.url, monotonic_s=Clock())
+        await keys.start()
+        for _ in range(20):
+            assert await keys.claims(foreign, NOW_S) is None
+            assert await keys.claims("not.a.token", NOW_S) is None
+            assert await keys.claims("nothing", NOW_S) is None
+        assert server.asked == 1
+        assert await keys.claims(token, NOW_S) is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_starts_before_its_coordinator_gets_the_keys_later(
+    server: KeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, token = made()
+    monkeypatch.setattr("tocsin.runtime.http.trusted_keys.delay_s", lambda failures: 0.01)
+
+    async def scenario() -> None:
+        keys = TrustedKeys(server.url)
+        await keys.start()
+        assert not keys.ready and keys.known_claims(token, NOW_S) is None
+        server.body = jwks(ours)
+        async with asyncio.timeout(10):
+            while keys.known_claims(token, NOW_S) is None:
+                await asyncio.sleep(0.01)
+        assert await keys.claims(token, NOW_S) is not None
+        await keys.stop()
+
+    asyncio.run(scenario())
+
+
+def test_keys_stay_good_while_their_source_is_away_or_talks_nonsense(server: KeyServer) -> None:
+    (ours, token), (_, foreign) = made(), made()
+    server.body, clock = jwks(ours), Clock()
+
+    async def scenario() -> None:
+        keys = TrustedKeys(server.url, monotonic_s=clock)
+        await keys.start()
+        for body in (None, b"[]", b'{"keys": [5]}', b'{"keys": [{"kty": "OKP"}]}', b"x" * (1 << 17)):
+            server.body, clock.now_s = body, clock.now_s + REFRESH_S
+            assert await keys.claims(foreign, NOW_S) is None
+            assert await keys.claims(token, NOW_S) is not None
+        assert server.asked == 6
+
+    asyncio.run(scenario())
+
+
+def test_keys_are_not_taken_unencrypted_from_another_machine() -> None:
+    with pytest.raises(TocsinError, match="use https"):
+        TrustedKeys("http://192.0.2.1/v1/keys")
+    TrustedKeys("http://192.0.2.1/v1/keys", insecure=True)
+    TrustedKeys("https://192.0.2.1/v1/keys")

@@ -1,0 +1,93 @@
+"""Supervised processes come back when they die, are not started again in vain, and leave with their supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tocsin.runtime.stack.supervisor import Child, free_ports
+from tocsin.wire.errors import TocsinError
+
+_SCRIPT = """
+import asyncio, sys
+from pathlib import Path
+from tocsin.runtime.stack.supervisor import Child
+
+async def main():
+    child = Child("coordinator", ["coordinator", "--state", sys.argv[1], "--port", "0"], log=Path(sys.argv[1] + ".log"))
+    child.start()
+    await child.ready(60)
+    print(child.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def coordinator(folder: Path, *more: str) -> Child:
+    arguments = ["coordinator", "--state", str(folder / "state"), *more]
+    return Child("coordinator", arguments, log=folder / "log", stop_s=10)
+
+
+def test_a_process_that_dies_is_started_again_where_it_was(tmp_path: Path) -> None:
+    async def story() -> None:
+        child = coordinator(tmp_path, "--port", str(free_ports(1)[0]))
+        child.start()
+        try:
+            first, pid = await child.ready(60), child.pid
+            assert first["token"], "the first start says the administrator's token"
+            assert child.signal(signal.SIGKILL)
+            async with asyncio.timeout(60):
+                while child.pid in (None, pid):
+                    await asyncio.sleep(0.02)
+            again = await child.ready(60)
+            assert again["address"] == first["address"] and child.starts == 2
+        finally:
+            await child.stop()
+        assert child.pid is None
+
+    asyncio.run(story())
+
+
+def test_a_process_that_cannot_start_is_not_started_again_and_says_why(tmp_path: Path) -> None:
+    async def story() -> None:
+        child = coordinator(tmp_path, "--host", "0.0.0.0")
+        child.start()
+        with pytest.raises(TocsinError, match="tls_cert"):
+            await child.ready(60)
+        assert child.starts == 1
+        await child.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends children with their parent")
+def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT, str(tmp_path / "state")], stdout=subprocess.PIPE, text=True
+    )
+    assert supervisor.stdout is not None
+    pid = int(supervisor.stdout.readline())
+    os.kill(pid, 0)
+    supervisor.kill()
+    supervisor.wait()
+    supervisor.stdout.close()
+    deadline_s = time.monotonic() + 20
+    while _alive(pid):
+        assert time.monotonic() < deadline_s, "an orphan"
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    """A zombie that its new parent has not looked at yet is not alive."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

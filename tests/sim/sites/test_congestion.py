@@ -1,0 +1,115 @@
+"""A damaged site: feedback is what equations 1–8 say, limits hold, and everything returns with the bandwidth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tocsin.experiments.epeer_fdcc import SETTINGS
+from tocsin.model.ids import SubscriberId
+from tocsin.policies.sites.congestion_utility import by_keywords, mean_experience, publisher_utility
+from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.sim.kernel import Kernel
+from tocsin.sim.sites.audience import AudienceSettings, _judge, _subsets, draw_audience
+from tocsin.sim.sites.congestion import DamagedSite, DamageTiming
+from tocsin.sim.sites.workload import Quality, make_site
+
+
+def damaged(seed: int, end_s: int = 400) -> DamagedSite:
+    rng = np.random.default_rng(seed)
+    world = make_site(SETTINGS, rng)
+    audience = draw_audience(world, AudienceSettings(), rng)
+    timing = DamageTiming(damage_s=150, repair_s=300, end_s=end_s)
+    return DamagedSite(Kernel(seed), world, audience, np.full(4, 0.25), 0.4, timing=timing)
+
+
+@pytest.fixture(scope="module")
+def site() -> DamagedSite:
+    site = damaged(1)
+    site.run()
+    return site
+
+
+def test_limits_end_the_overload_of_every_edge(site: DamagedSite) -> None:
+    before, during = site.log.seconds[140], site.log.seconds[160:299]
+    assert before.used[:, 1].max() < 0.9
+    assert max(one.offered[:, 1].min() for one in during) > 0.95, "without limits all edges would be overloaded"
+    assert max(one.used[:, 1].max() for one in during) <= 0.95 + 1e-9
+    assert site.log.limited_from_s == 150
+
+
+def test_everything_returns_with_the_bandwidth(site: DamagedSite) -> None:
+    assert site.log.recovered_s == 300
+    assert np.isinf(site._limit).all()
+    assert np.allclose(site.log.seconds[-1].used, site.log.seconds[140].used)
+    assert site.log.seconds[-1].heard == pytest.approx(site.log.seconds[140].heard, abs=0.01)
+
+
+def test_useless_publishers_are_limited_most_and_those_who_are_heard_are_worth_more() -> None:
+    site = damaged(2, end_s=250)
+    site.run()
+    qualities = site.audience.quality
+    limits = {
+        quality: np.mean([limit for limit, one in zip(site._limit, qualities, strict=True) if one is quality])
+        for quality in Quality
+    }
+    assert limits[Quality.BAD] <= 0.1 < limits[Quality.MEDIUM] < limits[Quality.GOOD]
+    before, after = site.log.seconds[140].heard, site.log.seconds[240].heard
+    assert before is not None
+    assert after is not None
+    assert after > 1.1 * before
+
+
+def test_other_edges_help_before_anybody_is_limited() -> None:
+    rng = np.random.default_rng(5)
+    world = make_site(replace(SETTINGS, load=0.3), rng)
+    audience = draw_audience(world, AudienceSettings(), rng)
+    timing = DamageTiming(damage_s=150, repair_s=200, end_s=220)
+    factors = np.array([0.3, 1.0, 1.0, 1.0])
+    site = DamagedSite(Kernel(5), world, audience, factors, 1.0, timing=timing)
+    log = site.run()
+    assert log.offloads >= 1
+    assert log.limited_from_s is None
+    assert max(one.used[:, 1].max() for one in log.seconds[160:199]) <= 0.95
+
+
+def test_utilities_of_a_second_are_those_of_the_policys_equations() -> None:
+    """The simulation sums arrays; the policy's functions say what the sums must be."""
+    site = damaged(3, end_s=1)
+    site._edge[:] = 0
+    audience, rates = site.audience, site._published()
+    state = site._rng.bit_generator.state
+    averages = audience.averages(rates, site._rng)
+    site._rng.bit_generator.state = state
+    site._listen()
+    feedback: dict[SubscriberId, dict[PublisherId, float]] = {}
+    for by, of, value in zip(audience.pair_subscriber, audience.pair_publisher, averages, strict=True):
+        feedback.setdefault(SubscriberId(str(by)), {})[PublisherId(str(of))] = float(value)
+    utilities = publisher_utility(feedback)
+    assert [utilities[PublisherId(str(n))] for n in range(len(rates))] == pytest.approx(site._utility.tolist())
+    assert site.log.seconds[-1].heard == pytest.approx(mean_experience(feedback))
+
+
+def test_messages_are_judged_by_equation_8() -> None:
+    settings = AudienceSettings()
+    wanted = _subsets(np.array([4, 8]), settings.vocabulary, np.random.default_rng(1))
+    utilities = _judge(wanted, Quality.MEDIUM, settings, np.random.default_rng(2))
+    replay = np.random.default_rng(2)
+    keywords = np.asarray(replay.integers(*settings.keywords, utilities.shape[1], endpoint=True))
+    said = _subsets(np.asarray(keywords // 2), settings.vocabulary, replay)
+    for subscriber in range(2):
+        interests = {f"k{n}" for n in np.flatnonzero(wanted[subscriber])}
+        for message in range(5):
+            on_topic = {f"k{n}" for n in np.flatnonzero(said[message])}
+            off_topic = {f"other{n}" for n in range(int(keywords[message]) - len(on_topic))}
+            assert utilities[subscriber, message] == pytest.approx(by_keywords(interests, on_topic | off_topic))
+    assert not _judge(wanted, Quality.BAD, settings, np.random.default_rng(3)).any()
+
+
+def test_half_the_publishers_are_good_and_a_quarter_useless(site: DamagedSite) -> None:
+    quality = site.audience.quality
+    assert [quality.count(kind) / len(quality) for kind in Quality] == pytest.approx([0.5, 0.25, 0.25], abs=0.01)
+    useless = [quality[publisher] is Quality.BAD for publisher in site.audience.pair_publisher]
+    assert not site.audience.pair_mean[useless].any()

@@ -12,7 +12,7 @@ from tocsin.model.ids import BrokerId, SubscriberId
 
 
 class Urgency(StrEnum):
-    """Why somebody moves, most urgent first: the order in which the arbiter takes plans (docs/design.md, Balance)."""
+    """Why somebody moves, most urgent first: the order in which the arbiter takes plans (docs/architecture.md)."""
 
     FAILOVER = "failover"
     DRAIN = "drain"

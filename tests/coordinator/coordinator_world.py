@@ -11,22 +11,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.effects import Answer, CloseLink, Effect, ReleaseAtCluster, Send, SendHandOver, Watched
+from tocsin.coordinator.effects import (
+    AnswerRequest,
+    CloseLink,
+    Effect,
+    RecordTrace,
+    ReleaseAtCluster,
+    SendHandOver,
+    SendToBroker,
+)
 from tocsin.coordinator.events import (
     BrokerReleased,
     BrokerRequested,
     DrainOrdered,
     Event,
-    Heard,
     LinkClosed,
-    MoveWanted,
+    LinkMessageReceived,
     Placed,
     PlanProposed,
+    RequestedMove,
     Ticked,
     UserRegistered,
 )
-from tocsin.coordinator.ledger import Ledger
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.storage import InMemoryStore
 from tocsin.coordinator.watching import BrokerChanges, broker_row, picture
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.trace import Kind
@@ -34,7 +42,7 @@ from tocsin.model.trace_present import Present
 from tocsin.wire import link as wire
 from tocsin.wire.link import FromBroker, FromCoordinator, Frontend, SubscriberState
 
-RULES = Rules(grace_s=10.0, probation_s=5.0, failover_per_s=1000, drain_per_s=100, hold_s=150)
+RULES = CoordinatorRules(grace_s=10.0, probation_s=5.0, failover_per_s=1000, drain_per_s=100, hold_s=150)
 
 
 @dataclass
@@ -189,10 +197,10 @@ class ModelBroker:
 
 
 class World:
-    def __init__(self, brokers: int = 3, subscribers: int = 3, rules: Rules = RULES) -> None:
+    def __init__(self, brokers: int = 3, subscribers: int = 3, rules: CoordinatorRules = RULES) -> None:
         self.rules = rules
         self.now_s = 1_000.0
-        self.ledger = Ledger()
+        self.ledger = InMemoryStore()
         self.starts = 0
         self.links = 0
         self.asks = 0
@@ -238,7 +246,7 @@ class World:
         if die == "before telling":
             self.start_coordinator()
             return []
-        told = [effect.row for effect in effects if isinstance(effect, Watched)]
+        told = [effect.row for effect in effects if isinstance(effect, RecordTrace)]
         for row in [*self.broker_changes.since(self.core, self.now_s), *told]:
             self.seen.fold(row)
         for effect in effects:
@@ -247,7 +255,7 @@ class World:
 
     def _do(self, effect: Effect) -> None:
         match effect:
-            case Send(broker, number, message):
+            case SendToBroker(broker, number, message):
                 self._tell(broker, number, message)
             case SendHandOver():
                 message = wire.HandOver(
@@ -267,7 +275,7 @@ class World:
     def ask(self, make: Callable[[int], Event]) -> object:
         self.asks += 1
         for effect in self.happen(make(self.asks)):
-            if isinstance(effect, Answer) and effect.ask == self.asks:
+            if isinstance(effect, AnswerRequest) and effect.ask == self.asks:
                 return effect.value
         return None
 
@@ -309,7 +317,7 @@ class World:
     def send_next(self, broker: BrokerId, die: str | None = None) -> None:
         found = self.brokers[broker]
         if found.out and found.link is not None:
-            self.happen(Heard(broker, found.link, found.out.popleft()), die=die)
+            self.happen(LinkMessageReceived(broker, found.link, found.out.popleft()), die=die)
 
     def receive_next(self, broker: BrokerId) -> None:
         found = self.brokers[broker]
@@ -375,7 +383,7 @@ class World:
                 self.brokers[broker].changed(subscriber=one, acked=dict.fromkeys(held, f"1-{offset}"))
 
     def move(self, one: SubscriberId, target: BrokerId) -> object:
-        return self.ask(lambda ask: PlanProposed(ask, None, (MoveWanted(one, target),), dry_run=False))
+        return self.ask(lambda ask: PlanProposed(ask, None, (RequestedMove(one, target),), dry_run=False))
 
     def drain(self, broker: BrokerId, on: bool) -> object:
         return self.ask(lambda ask: DrainOrdered(ask, broker, on))

@@ -11,20 +11,20 @@ import pytest
 from tocsin.coordinator import effects, events
 from tocsin.coordinator.arbiter import Decision
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.effects import Effect, Memory, Rejection
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.effects import Effect, RequestRejection, StoredState
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.wire import link
 
 BROKERS = [BrokerId(name) for name in ("a", "b", "c")]
-RULES = Rules(balancing=True, balance_s=10.0, balance=BalanceSettings(shuffle="none", rest_s=60.0))
+RULES = CoordinatorRules(balancing=True, balance_s=10.0, balance=BalanceSettings(shuffle="none", rest_s=60.0))
 
 
 class Network:
     """Brokers that do what they are told at once."""
 
-    def __init__(self, rules: Rules = RULES, subscribers: int = 60) -> None:
+    def __init__(self, rules: CoordinatorRules = RULES, subscribers: int = 60) -> None:
         self.core = Coordinator(rules, "e")
         self.now_s = 0.0
         self.moves = 0
@@ -40,23 +40,23 @@ class Network:
             self.say(BROKERS[0], link.Changed(number + 1, name, added))
 
     def say(self, broker: BrokerId, message: link.FromBroker, number: int | None = None) -> None:
-        self.post(events.Heard(broker, BROKERS.index(broker) if number is None else number, message))
+        self.post(events.LinkMessageReceived(broker, BROKERS.index(broker) if number is None else number, message))
 
     def post(self, event: events.Event) -> object:
         answer: object = None
         for effect in self.core.handle(event, self.now_s):
-            answer = effect.value if isinstance(effect, effects.Answer) else answer
+            answer = effect.value if isinstance(effect, effects.AnswerRequest) else answer
             self._do(effect)
         return answer
 
     def _do(self, effect: Effect) -> None:
         match effect:
-            case effects.Send(broker, _, link.Prepare(migration=migration)):
+            case effects.SendToBroker(broker, _, link.Prepare(migration=migration)):
                 self.say(broker, link.Prepared(migration))
             case effects.SendHandOver():
                 self.moves += 1
                 self.say(effect.target, link.SessionOpened(effect.subscriber, effect.migration))
-            case effects.Send(broker, _, link.Release(subscriber=subscriber, migration=migration)):
+            case effects.SendToBroker(broker, _, link.Release(subscriber=subscriber, migration=migration)):
                 self.say(broker, link.Released(subscriber, migration))
 
     def run(self, seconds: float, jitter: float = 0.0, seed: int = 1) -> None:
@@ -125,7 +125,7 @@ def test_settings_change_while_it_runs_and_survive_a_restart() -> None:
         for effect in network.core.handle(events.BalanceChosen(2, changes={"gamma": 0.9}), 1.0)
         if isinstance(effect, effects.StoreFact)
     ]
-    restarted = Coordinator(RULES, "f", memory=Memory(facts=tuple(stored)))
+    restarted = Coordinator(RULES, "f", memory=StoredState(facts=tuple(stored)))
     assert (restarted.rules.balancing, restarted.rules.balance_s) == (False, 5.0)
     assert restarted.rules.balance == BalanceSettings(
         scheme="sdm", shuffle="none", alpha=0.3, gamma=0.9, rest_s=RULES.balance.rest_s
@@ -136,10 +136,10 @@ def test_settings_change_while_it_runs_and_survive_a_restart() -> None:
 def test_what_no_policy_could_follow_is_refused_and_changes_nothing(changes: dict[str, object], named: str) -> None:
     network = Network(subscribers=1)
     answer = network.post(events.BalanceChosen(1, on=False, changes=changes))
-    assert isinstance(answer, Rejection) and named in answer.message
+    assert isinstance(answer, RequestRejection) and named in answer.message
     assert network.core.rules == RULES
 
 
 def test_a_stored_setting_that_no_longer_exists_is_passed_over() -> None:
     fact = effects.StoreFact("balance", json.dumps({"on": True, "period_s": 7.0, "settings": {"of_old": 1}}))
-    assert Coordinator(RULES, "f", memory=Memory(facts=(fact,))).rules == replace(RULES, balance_s=7.0)
+    assert Coordinator(RULES, "f", memory=StoredState(facts=(fact,))).rules == replace(RULES, balance_s=7.0)

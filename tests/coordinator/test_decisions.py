@@ -7,24 +7,32 @@ import pytest
 from tests.coordinator.coordinator_world import World
 from tocsin.coordinator.arbiter import Decision
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.effects import Answer, Effect, KeepAtCluster, Note, Rejection, ReleaseAtCluster, Send
-from tocsin.coordinator.entities import Health, Step
+from tocsin.coordinator.effects import (
+    AnswerRequest,
+    Effect,
+    KeepAtCluster,
+    Note,
+    ReleaseAtCluster,
+    RequestRejection,
+    SendToBroker,
+)
 from tocsin.coordinator.events import (
     BrokerDismissed,
     BrokerReleased,
     BrokerRequested,
     Event,
-    Heard,
     LinkClosed,
-    MoveWanted,
+    LinkMessageReceived,
     Placed,
     PlacementChosen,
     PlanProposed,
+    RequestedMove,
     Ticked,
     UserDeleted,
     UserRegistered,
 )
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.records import Health, MigrationStep
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.snapshots import balance_of
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
@@ -41,8 +49,8 @@ B1, B2, B3 = BrokerId("b1"), BrokerId("b2"), BrokerId("b3")
 class Bench:
     """A core with brokers that only say what a test has them say."""
 
-    def __init__(self, rules: Rules | None = None, **more: object) -> None:
-        self.core = Coordinator(rules or Rules(), "e", now_s=100.0, **more)  # type: ignore[arg-type]
+    def __init__(self, rules: CoordinatorRules | None = None, **more: object) -> None:
+        self.core = Coordinator(rules or CoordinatorRules(), "e", now_s=100.0, **more)  # type: ignore[arg-type]
         self.now_s = 100.0
         self.effects: list[Effect] = []
         self._links: dict[BrokerId, int] = {}
@@ -58,7 +66,7 @@ class Bench:
             self.say(broker, wire.Register(broker, "i1", f"ws://{broker}", **about))  # type: ignore[arg-type]
 
     def say(self, broker: BrokerId, message: wire.FromBroker) -> list[Effect]:
-        return self.happen(Heard(broker, self._links[broker], message))
+        return self.happen(LinkMessageReceived(broker, self._links[broker], message))
 
     def cut(self, broker: BrokerId) -> None:
         self.happen(LinkClosed(broker, self._links[broker]))
@@ -66,7 +74,7 @@ class Bench:
     def ask(self, make: object) -> object:
         self._asks += 1
         self.happen(make(self._asks))  # type: ignore[operator]
-        return next(one.value for one in self.effects if isinstance(one, Answer) and one.ask == self._asks)
+        return next(one.value for one in self.effects if isinstance(one, AnswerRequest) and one.ask == self._asks)
 
     def user(self, name: str, place: Place | None = None, coordinate: Coordinate | None = None) -> object:
         one = SubscriberId(name)
@@ -85,7 +93,7 @@ class Bench:
             self.happen(Ticked())
 
     def sent(self, broker: BrokerId) -> list[FromCoordinator]:
-        return [one.message for one in self.effects if isinstance(one, Send) and one.broker == broker]
+        return [one.message for one in self.effects if isinstance(one, SendToBroker) and one.broker == broker]
 
 
 def frontend(name: str) -> Frontend:
@@ -101,14 +109,14 @@ def at(answer: object) -> BrokerId:
 
 
 def test_round_robin_gives_every_broker_the_same_number() -> None:
-    bench = Bench(Rules(placement=Placement.ROUND_ROBIN))
+    bench = Bench(CoordinatorRules(placement=Placement.ROUND_ROBIN))
     bench.register(B1, B2, B3)
     assert [at(bench.user(f"u{n}")) for n in range(6)] == [B1, B2, B3] * 2
 
 
 def test_random_placement_is_spread_and_repeatable() -> None:
     def homes() -> list[BrokerId]:
-        bench = Bench(Rules(placement=Placement.RANDOM))
+        bench = Bench(CoordinatorRules(placement=Placement.RANDOM))
         bench.register(B1, B2, B3)
         return [at(bench.user(f"u{n}")) for n in range(300)]
 
@@ -118,7 +126,7 @@ def test_random_placement_is_spread_and_repeatable() -> None:
 
 def test_a_crowd_of_newcomers_does_not_all_land_on_the_broker_that_looked_idle() -> None:
     """What was assigned and cannot have been reported yet counts [BAD §5.1]."""
-    bench = Bench(Rules(placement=Placement.LEAST_LOADED))
+    bench = Bench(CoordinatorRules(placement=Placement.LEAST_LOADED))
     bench.register(B1)
     for number in range(10):
         bench.user(f"early{number}")
@@ -155,7 +163,7 @@ def test_a_number_that_cannot_be_counts_as_nothing(lie: float) -> None:
 
 
 def test_the_snapshot_counts_moves_under_way_as_made_and_loads_as_the_paper_does() -> None:
-    bench = Bench(Rules(placement=Placement.ROUND_ROBIN))
+    bench = Bench(CoordinatorRules(placement=Placement.ROUND_ROBIN))
     bench.register(B1, B2)
     for name in ("ada", "bob", "eve"):  # b1, b2, b1
         home = at(bench.user(name))
@@ -166,7 +174,7 @@ def test_the_snapshot_counts_moves_under_way_as_made_and_loads_as_the_paper_does
     assert snapshot.broker_of.tolist() == [0, 1, 0] and snapshot.movable.all()
     # F_j = z (1 + n) λ: two subscribers share one fetch at b1.
     assert balance_of(snapshot).loads == (30.0, 20.0)
-    bench.ask(lambda ask: PlanProposed(ask, None, (MoveWanted(SubscriberId("eve"), B2),), dry_run=False))
+    bench.ask(lambda ask: PlanProposed(ask, None, (RequestedMove(SubscriberId("eve"), B2),), dry_run=False))
     moving = bench.core.snapshot(bench.now_s)
     assert moving.broker_of.tolist() == [0, 1, 1] and not moving.movable[2]
     assert moving.generation > snapshot.generation
@@ -176,7 +184,7 @@ def test_the_snapshot_counts_moves_under_way_as_made_and_loads_as_the_paper_does
 
 
 def test_a_broker_that_misses_heartbeats_is_suspect_then_dead_and_its_subscribers_move() -> None:
-    bench = Bench(Rules(placement=Placement.ROUND_ROBIN))
+    bench = Bench(CoordinatorRules(placement=Placement.ROUND_ROBIN))
     bench.register(B1, B2)
     bench.user("ada")
     bench.wait(5.0, B2)
@@ -188,7 +196,7 @@ def test_a_broker_that_misses_heartbeats_is_suspect_then_dead_and_its_subscriber
 
 
 def test_each_failure_costs_twice_the_trust_of_the_one_before_until_it_is_forgiven() -> None:
-    rules = Rules(probation_s=15, forgive_s=300)
+    rules = CoordinatorRules(probation_s=15, forgive_s=300)
     bench = Bench(rules)
     bench.register(B1, B2)
     waits = []
@@ -224,7 +232,7 @@ def test_when_nobody_is_trusted_those_on_probation_take_newcomers_and_are_told_s
     bench.register(B1)
     bench.cut(B1)
     bench.wait(11)
-    assert isinstance(bench.user("ada"), Rejection)
+    assert isinstance(bench.user("ada"), RequestRejection)
     bench._asks += 1
     bench.register(B1)
     assert [one.accepting for one in bench.sent(B1) if isinstance(one, wire.Registered)] == [True]
@@ -234,7 +242,7 @@ def test_when_nobody_is_trusted_those_on_probation_take_newcomers_and_are_told_s
 
 
 def test_failover_is_spread_over_the_living_at_a_bounded_rate_and_webhooks_come_first() -> None:
-    bench = Bench(Rules(failover_per_s=10))
+    bench = Bench(CoordinatorRules(failover_per_s=10))
     bench.register(B1)
     for number in range(50):
         bench.user(f"u{number}")
@@ -251,7 +259,7 @@ def test_failover_is_spread_over_the_living_at_a_bounded_rate_and_webhooks_come_
 
 
 def test_who_asks_while_its_dead_brokers_others_wait_is_served_at_once() -> None:
-    bench = Bench(Rules(failover_per_s=0.001))
+    bench = Bench(CoordinatorRules(failover_per_s=0.001))
     bench.register(B1)
     bench.user("ada")
     bench.say(B1, wire.Changed(1, SubscriberId("ada"), added=[frontend("x")]))
@@ -264,7 +272,7 @@ def test_who_asks_while_its_dead_brokers_others_wait_is_served_at_once() -> None
 
 
 def test_a_dead_broker_is_forgotten_in_the_end_and_what_it_held_is_let_go() -> None:
-    bench = Bench(Rules(forget_broker_s=60))
+    bench = Bench(CoordinatorRules(forget_broker_s=60))
     bench.register(B1)
     bench.user("ada")
     bench.cut(B1)
@@ -281,7 +289,7 @@ def test_a_dead_broker_is_forgotten_in_the_end_and_what_it_held_is_let_go() -> N
 
 
 def test_a_broker_that_returns_while_it_is_being_forgotten_is_kept() -> None:
-    bench = Bench(Rules(forget_broker_s=5))
+    bench = Bench(CoordinatorRules(forget_broker_s=5))
     bench.register(B1, B2)
     bench.cut(B1)
     bench.wait(20, B2)
@@ -296,7 +304,7 @@ def test_only_dead_or_drained_brokers_are_dismissed() -> None:
     bench = Bench()
     bench.register(B1)
     refused = bench.ask(lambda ask: BrokerDismissed(ask, B1))
-    assert isinstance(refused, Rejection) and refused.code is Code.IN_USE and "drain it first" in refused.message
+    assert isinstance(refused, RequestRejection) and refused.code is Code.IN_USE and "drain it first" in refused.message
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
@@ -323,7 +331,7 @@ def decided(answer: object) -> Decision:
 def propose(
     bench: Bench, *moves: tuple[str, BrokerId], dry_run: bool = True, generation: int | None = None
 ) -> Decision:
-    wanted = tuple(MoveWanted(SubscriberId(one), target) for one, target in moves)
+    wanted = tuple(RequestedMove(SubscriberId(one), target) for one, target in moves)
     return decided(bench.ask(lambda ask: PlanProposed(ask, None, wanted, dry_run, generation)))
 
 
@@ -363,7 +371,7 @@ def test_every_refused_move_has_a_reason(move: tuple[str, BrokerId], reason: str
 
 def test_moves_wait_for_a_place_and_each_leaves_a_reason_in_the_log() -> None:
     bench = crowded()
-    bench.core.rules = Rules(migrations=1)
+    bench.core.rules = CoordinatorRules(migrations=1)
     propose(bench, ("ada", B2), ("bob", B2), ("eve", B2), dry_run=False)
     notes = [one.event for one in bench.effects if isinstance(one, Note)]
     assert notes.count("move taken") == 3
@@ -377,7 +385,7 @@ def test_moves_wait_for_a_place_and_each_leaves_a_reason_in_the_log() -> None:
 
 def test_the_more_urgent_plan_goes_first() -> None:
     bench = crowded()
-    bench.core.rules = Rules(migrations=1)
+    bench.core.rules = CoordinatorRules(migrations=1)
     bench.core.planners["even"] = lambda snapshot: Plan(
         snapshot.generation, "even", Urgency.IMBALANCE,
         tuple(Move(SubscriberId(one), B1, B2, "even out") for one in ("ada", "bob")),
@@ -405,7 +413,7 @@ def test_a_policy_enters_by_name_and_its_memory_comes_back_with_the_next_snapsho
         decided(bench.ask(lambda ask, dry_run=dry_run: PlanProposed(ask, "mine", dry_run=dry_run)))
     assert [snapshot.memory.get("hits", 0) for snapshot in seen] == [0, 0, 1]
     unknown = bench.ask(lambda ask: PlanProposed(ask, "magic"))
-    assert isinstance(unknown, Rejection)
+    assert isinstance(unknown, RequestRejection)
     assert all(name in unknown.message for name in ("drain", "failover", "mine", "multistage"))
 
 
@@ -514,7 +522,7 @@ def moved_to_b2() -> Bench:
     [migration] = bench.core.registry.migrations.values()
     bench.say(B2, wire.Prepared(migration.id))
     bench.say(B2, wire.SessionOpened(SubscriberId("ada"), migration.id))
-    assert migration.step is Step.RELEASING and bench.home("ada") == B2
+    assert migration.step is MigrationStep.RELEASING and bench.home("ada") == B2
     return bench
 
 
@@ -541,7 +549,7 @@ def test_a_hand_over_that_nobody_follows_ends_at_the_source() -> None:
     propose(bench, ("ada", B2), dry_run=False)
     [migration] = bench.core.registry.migrations.values()
     bench.say(B2, wire.Prepared(migration.id))
-    assert migration.step is Step.HANDING_OVER
+    assert migration.step is MigrationStep.HANDING_OVER
     bench.wait(25, B1, B2)
     assert not bench.core.registry.migrations and bench.home("ada") == B1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tocsin.coordinator.drawing import Drawn, channel_row, street_rows
+from tocsin.coordinator.drawing import DatasetDrawing, channel_row, street_rows
 from tocsin.model.trace import Kind
 
 
@@ -16,7 +16,7 @@ def described(kind: str, key: list[str], /, **columns: str) -> dict[str, Any]:
 
 
 def test_who_is_where_is_a_position() -> None:
-    drawn = Drawn.of(described("KEYED", ["user"], user="STRING"))
+    drawn = DatasetDrawing.of(described("KEYED", ["user"], user="STRING"))
     assert drawn is not None
     row = drawn.row({"user": "ada", "lat": 60.0, "lon": 24.5}, 7.0)
     assert row is not None and (row.kind, row.subscriber, row.lat, row.lon) == (Kind.POSITION, "ada", 60.0, 24.5)
@@ -24,17 +24,17 @@ def test_who_is_where_is_a_position() -> None:
 
 
 def test_what_happens_is_an_event_with_its_kind_and_severity() -> None:
-    drawn = Drawn.of(described("STREAM", ["id"], id="STRING", text="STRING", kind="STRING", severity="INT"))
+    drawn = DatasetDrawing.of(described("STREAM", ["id"], id="STRING", text="STRING", kind="STRING", severity="INT"))
     assert drawn is not None
     row = drawn.row({"id": "r1", "text": "help", "kind": "fire", "severity": 4, "lat": 1.0, "lon": 2.0}, 7.0)
     assert row is not None and (row.kind, row.note) == (Kind.EVENT, "fire")
     assert row.detail == {"dataset": "D", "severity": 4, "id": "r1"}
-    plain = Drawn.of(described("STREAM", ["id"], id="STRING", number="INT", text="STRING"))
+    plain = DatasetDrawing.of(described("STREAM", ["id"], id="STRING", number="INT", text="STRING"))
     assert plain is not None and plain.note == "text", "the first text that is not the key"
 
 
 def test_what_stands_somewhere_is_a_place_with_all_that_is_known_of_it() -> None:
-    drawn = Drawn.of(described("STATIC", [], code="STRING", name="STRING", beds="INT"))
+    drawn = DatasetDrawing.of(described("STATIC", [], code="STRING", name="STRING", beds="INT"))
     assert drawn is not None
     row = drawn.row({"code": "s1", "name": "School", "beds": 40, "lat": 1.0, "lon": 2.0}, 0.0)
     assert row is not None and (row.kind, row.note) == (Kind.PLACE, "School")
@@ -43,8 +43,8 @@ def test_what_stands_somewhere_is_a_place_with_all_that_is_known_of_it() -> None
 
 def test_what_has_no_place_is_not_drawn() -> None:
     columns = [{"name": "lat", "type": "DOUBLE"}, {"name": "lon", "type": "STRING"}]
-    assert Drawn.of({"name": "D", "kind": "STREAM", "key": [], "columns": columns}) is None
-    drawn = Drawn.of(described("STREAM", []))
+    assert DatasetDrawing.of({"name": "D", "kind": "STREAM", "key": [], "columns": columns}) is None
+    drawn = DatasetDrawing.of(described("STREAM", []))
     assert drawn is not None
     for lat, lon in ((None, 1.0), (91.0, 1.0), (1.0, 181.0), (float("nan"), 1.0), ("1", 1.0), (True, 1.0)):
         assert drawn.row({"lat": lat, "lon": lon}, 0.0) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.coordinator.coordinator_world import RULES, World
-from tocsin.coordinator.effects import Watched
+from tocsin.coordinator.effects import RecordTrace
 from tocsin.coordinator.events import Ticked
 from tocsin.coordinator.watching import balance_row, measured, picture
 from tocsin.model.ids import BrokerId
@@ -12,7 +12,7 @@ from tocsin.model.trace import Kind, TraceRow
 
 def told_by_time(world: World, seconds: float) -> list[TraceRow]:
     world.now_s += seconds
-    return [effect.row for effect in world.happen(Ticked()) if isinstance(effect, Watched)]
+    return [effect.row for effect in world.happen(Ticked()) if isinstance(effect, RecordTrace)]
 
 
 def test_a_death_is_told_first_and_then_who_went_where() -> None:

@@ -14,7 +14,7 @@ from itertools import count
 import numpy as np
 
 from tocsin.coordinator import migrations
-from tocsin.coordinator.entities import Health
+from tocsin.coordinator.records import Health
 from tocsin.coordinator.snapshots import balance_of
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import SubscriberId

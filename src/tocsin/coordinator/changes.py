@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tocsin.coordinator import migrations
 from tocsin.coordinator.effects import StoreSubscriptions, StoreWebhook
-from tocsin.coordinator.entities import Step, Subscriber
+from tocsin.coordinator.records import MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, SubscriptionId
@@ -45,7 +45,7 @@ def changed(turn: Turn, broker: BrokerId, message: Changed) -> None:
         _tell_others(turn, broker, found)
 
 
-def _has_say(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> bool:
+def _has_say(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> bool:
     migration = turn.registry.moving.get(subscriber.id)
     return subscriber.home in (None, broker) or (
         migration is not None and broker in (migration.source, migration.target)
@@ -64,13 +64,13 @@ def _renewed(turn: Turn, broker: BrokerId, message: Changed) -> set[Subscription
     return migration.renewed
 
 
-def _merged(subscriber: Subscriber, new: Frontend) -> Frontend:
+def _merged(subscriber: SubscriberRecord, new: Frontend) -> Frontend:
     """A subscription handed in twice keeps the later cursor."""
     old = subscriber.subscriptions.get(new.subscription)
     return old if old is not None and _later(old.cursor, new.cursor) else new
 
 
-def _acknowledged(subscriber: Subscriber, acked: dict[SubscriptionId, str]) -> dict[SubscriptionId, Frontend]:
+def _acknowledged(subscriber: SubscriberRecord, acked: dict[SubscriptionId, str]) -> dict[SubscriptionId, Frontend]:
     advanced = {}
     for one, cursor in acked.items():
         old = subscriber.subscriptions.get(one)
@@ -85,14 +85,14 @@ def _later(cursor: str, other: str) -> bool:
     return one is not None and (two is None or one > two)
 
 
-def _tell_others(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
+def _tell_others(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> None:
     """Whoever else holds this subscriber, or is about to, must hold the same."""
     migration = turn.registry.moving.get(subscriber.id)
-    if migration is not None and migration.step is Step.PREPARING and broker == migration.source:
+    if migration is not None and migration.step is MigrationStep.PREPARING and broker == migration.source:
         migrations.prepare_again(turn, migration)
         return
     other = subscriber.home
-    if migration is not None and migration.step is not Step.RELEASING and broker == migration.source:
+    if migration is not None and migration.step is not MigrationStep.RELEASING and broker == migration.source:
         other = migration.target
         migrations.adopted_by_target(turn, migration)
     if other is not None and other != broker:

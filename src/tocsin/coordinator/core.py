@@ -12,17 +12,18 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tocsin.coordinator import changes, events, failover, liveness, migrations, reconciling, restoring, sessions
+from tocsin.coordinator import changes, events, failover, liveness, migrations, restoring, sessions
+from tocsin.coordinator import registration as reconciling
 from tocsin.coordinator.arbiter import Arbiter, Decision
-from tocsin.coordinator.balancing import MULTISTAGE, NAMES, Rounds, changed, planned
 from tocsin.coordinator.draining import Draining
-from tocsin.coordinator.effects import Answer, Effect, Memory, Rejection, StoreFact
-from tocsin.coordinator.entities import Broker, Health
-from tocsin.coordinator.loads import Loads
+from tocsin.coordinator.effects import AnswerRequest, Effect, RequestRejection, StoredState, StoreFact
+from tocsin.coordinator.loads import BrokerLoads
 from tocsin.coordinator.placing import choose
 from tocsin.coordinator.planners import OWN, Planner
+from tocsin.coordinator.planning import BALANCING_POLICIES, MULTISTAGE, Rounds, changed, planned
+from tocsin.coordinator.records import BrokerRecord, Health
 from tocsin.coordinator.registry import Registry
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.snapshots import SnapshotBuilder
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -38,17 +39,17 @@ _TRY_AGAIN_S = 2.0
 class Coordinator:
     def __init__(
         self,
-        rules: Rules,
+        rules: CoordinatorRules,
         epoch: str,
         *,
-        memory: Memory = Memory(),
+        memory: StoredState = StoredState(),
         now_s: float = 0.0,
         planners: Mapping[str, Planner] | None = None,
     ) -> None:
         """`epoch` is different for every start; `planners` are the balancing policies by name."""
         self.rules = rules
         self.registry = Registry()
-        self.loads = Loads()
+        self.loads = BrokerLoads()
         self.arbiter = Arbiter(epoch)
         self.planners = dict(planners or {})
         self.policy_memory: dict[str, float] = {}
@@ -67,7 +68,7 @@ class Coordinator:
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
         turn = Turn(self.registry, self.loads, self.rules, now_s)
         match event:
-            case events.Heard():
+            case events.LinkMessageReceived():
                 self._heard(turn, event)
             case events.Ticked(may_plan):
                 self._ticked(turn, may_plan)
@@ -78,7 +79,7 @@ class Coordinator:
             case events.BrokerReleased(broker):
                 failover.released_at_cluster(turn, broker)
             case _:
-                turn.do(Answer(event.ask, self._asked(turn, event)))
+                turn.do(AnswerRequest(event.ask, self._asked(turn, event)))
         if self.registry.generation != self._told_generation:
             self._told_generation = self.registry.generation
             liveness.tell_accepting(turn)
@@ -97,7 +98,7 @@ class Coordinator:
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
-    def _heard(self, turn: Turn, heard: events.Heard) -> None:
+    def _heard(self, turn: Turn, heard: events.LinkMessageReceived) -> None:
         message = heard.message
         if isinstance(message, link.Register):
             if message.broker == heard.broker:
@@ -109,7 +110,7 @@ class Coordinator:
         liveness.heard(turn, broker)
         self._told(turn, broker, message)
 
-    def _told(self, turn: Turn, broker: Broker, message: link.FromBroker) -> None:
+    def _told(self, turn: Turn, broker: BrokerRecord, message: link.FromBroker) -> None:
         match message:
             case link.Heartbeat(sessions=open_sessions, frontend=frontend, backend=backend):
                 broker.sessions, broker.frontend, broker.backend = open_sessions, frontend, backend
@@ -143,7 +144,7 @@ class Coordinator:
                 return self._request(turn, event)
             case events.UserDeleted(user=user):
                 if self._is_unknown(user):
-                    return Rejection(Code.NOT_FOUND, f"there is no user {user!r}")
+                    return RequestRejection(Code.NOT_FOUND, f"there is no user {user!r}")
                 sessions.deleted(turn, user)
                 return True
             case events.DrainOrdered(broker=broker, on=on):
@@ -165,7 +166,7 @@ class Coordinator:
     def _register(self, turn: Turn, event: events.UserRegistered) -> object:
         known = self.registry.subscribers.get(event.user)
         if known is not None and known.deleted:
-            return Rejection(
+            return RequestRejection(
                 Code.IN_USE, "a user of that name is being deleted: try again in a moment", retry_after_s=_TRY_AGAIN_S
             )
         subscriber = turn.known(event.user)
@@ -178,7 +179,7 @@ class Coordinator:
     def _request(self, turn: Turn, event: events.BrokerRequested) -> object:
         """Sticky: whoever serves it goes on doing so, if it is well and can be reached."""
         if self._is_unknown(event.user):
-            return Rejection(Code.NOT_FOUND, f"there is no user {event.user!r}: register it first")
+            return RequestRejection(Code.NOT_FOUND, f"there is no user {event.user!r}: register it first")
         subscriber = self.registry.subscribers[event.user]
         if (event.place, event.coordinate) not in ((None, None), (subscriber.place, subscriber.coordinate)):
             subscriber.place = event.place or subscriber.place
@@ -190,7 +191,7 @@ class Coordinator:
             return events.Placed(home.id, home.address)
         target = self._somewhere(turn, event)
         if target is None:
-            return Rejection(
+            return RequestRejection(
                 Code.NOT_READY, "no broker accepts subscribers at the moment; try again", retry_after_s=_TRY_AGAIN_S
             )
         if migration is None and (home is None or home.health is Health.DEAD):
@@ -199,7 +200,7 @@ class Coordinator:
         # else: its home goes on holding everything until it has logged in there (sessions.wanted).
         return events.Placed(target.id, target.address)
 
-    def _somewhere(self, turn: Turn, event: events.BrokerRequested) -> Broker | None:
+    def _somewhere(self, turn: Turn, event: events.BrokerRequested) -> BrokerRecord | None:
         subscriber = self.registry.subscribers[event.user]
         migration = self.registry.moving.get(event.user)
         for candidate in () if migration is None else (migration.target, subscriber.home):
@@ -214,7 +215,7 @@ class Coordinator:
     def _drain(self, turn: Turn, broker: BrokerId, on: bool) -> object:
         found = self.registry.brokers.get(broker)
         if found is None:
-            return Rejection(Code.NOT_FOUND, f"there is no broker {broker!r}")
+            return RequestRejection(Code.NOT_FOUND, f"there is no broker {broker!r}")
         if found.draining != on:
             found.draining = on
             self.registry.generation += 1
@@ -227,12 +228,14 @@ class Coordinator:
     def _dismiss(self, turn: Turn, broker: BrokerId) -> object:
         found = self.registry.brokers.get(broker)
         if found is None:
-            return Rejection(Code.NOT_FOUND, f"there is no broker {broker!r}")
+            return RequestRejection(Code.NOT_FOUND, f"there is no broker {broker!r}")
         left = len(self.registry.hosted(broker))
         if found.health is not Health.DEAD and not found.draining:
-            return Rejection(Code.IN_USE, f"{broker} is {found.state}: drain it first (`tocsin drain {broker} --wait`)")
+            return RequestRejection(
+                Code.IN_USE, f"{broker} is {found.state}: drain it first (`tocsin drain {broker} --wait`)"
+            )
         if left:
-            return Rejection(Code.IN_USE, f"{broker} still has {left} subscribers: wait until they have moved")
+            return RequestRejection(Code.IN_USE, f"{broker} still has {left} subscribers: wait until they have moved")
         failover.dismiss(turn, found)
         return True
 
@@ -249,9 +252,9 @@ class Coordinator:
         try:
             settings = changed(self.rules.balance, event.changes)
         except ValueError as error:
-            return Rejection(Code.BAD_REQUEST, str(error))
+            return RequestRejection(Code.BAD_REQUEST, str(error))
         if event.period_s is not None and not 0.1 <= event.period_s <= 86_400:
-            return Rejection(Code.BAD_REQUEST, "period_s: expected 0.1 to 86,400 seconds between rounds")
+            return RequestRejection(Code.BAD_REQUEST, "period_s: expected 0.1 to 86,400 seconds between rounds")
         self.rules = replace(
             self.rules,
             balance=settings,
@@ -269,13 +272,13 @@ class Coordinator:
     def snapshot(self, now_s: float) -> Snapshot:
         return self._snapshots.build(self.registry, self.loads, now_s, self.policy_memory)
 
-    def _plan(self, turn: Turn, event: events.PlanProposed) -> Decision | Rejection:
+    def _plan(self, turn: Turn, event: events.PlanProposed) -> Decision | RequestRejection:
         snapshot = self.snapshot(turn.now_s)
         if event.policy is not None:
             plan = self._planned(turn, event.policy, snapshot)
             if plan is None:
-                known = ", ".join(sorted({*OWN, *NAMES, *self.planners}))
-                return Rejection(Code.NOT_FOUND, f"there is no policy {event.policy!r} (there are: {known})")
+                known = ", ".join(sorted({*OWN, *BALANCING_POLICIES, *self.planners}))
+                return RequestRejection(Code.NOT_FOUND, f"there is no policy {event.policy!r} (there are: {known})")
         else:
             plan = self._asked_for(event)
         decision = self.arbiter.decide(turn, plan, snapshot)
@@ -290,7 +293,7 @@ class Coordinator:
     def _planned(self, turn: Turn, policy: str, snapshot: Snapshot) -> Plan | None:
         if policy in OWN:
             return OWN[policy](turn)
-        if policy in NAMES:
+        if policy in BALANCING_POLICIES:
             return planned(policy, snapshot, self.rules.balance)
         planner = self.planners.get(policy)
         return None if planner is None else planner(snapshot)
@@ -300,7 +303,7 @@ class Coordinator:
         generation = self.registry.generation if event.generation is None else event.generation
         return Plan(generation, "asked for", Urgency.LATENCY, tuple(self._moves(event.moves or ())))
 
-    def _moves(self, wanted: Iterable[events.MoveWanted]) -> Iterable[Move]:
+    def _moves(self, wanted: Iterable[events.RequestedMove]) -> Iterable[Move]:
         for one in wanted:
             subscriber = self.registry.subscribers.get(one.subscriber)
             demand = 0.0 if subscriber is None else self.loads.demand(subscriber)

@@ -10,8 +10,8 @@ from itertools import islice
 
 from tocsin.coordinator import migrations
 from tocsin.coordinator.arbiter import Arbiter
-from tocsin.coordinator.entities import Broker, Health
 from tocsin.coordinator.placing import choose
+from tocsin.coordinator.records import BrokerRecord, Health
 from tocsin.coordinator.turn import Turn
 from tocsin.model.plan import Move, Urgency
 
@@ -33,7 +33,7 @@ class Draining:
             if broker.draining and broker.health in (Health.ALIVE, Health.PROBATION):
                 self._move_some(turn, arbiter, broker)
 
-    def _move_some(self, turn: Turn, arbiter: Arbiter, broker: Broker) -> None:
+    def _move_some(self, turn: Turn, arbiter: Arbiter, broker: BrokerRecord) -> None:
         registry = turn.registry
         ready = (
             registry.subscribers[one]

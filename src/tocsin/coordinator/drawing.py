@@ -21,7 +21,7 @@ _NAME_COLUMNS = ("name", "title")
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DatasetDrawing:
     """How the records of one dataset are drawn."""
 
     dataset: str

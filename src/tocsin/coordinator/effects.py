@@ -19,7 +19,7 @@ from tocsin.wire.link import FromCoordinator, Frontend, Webhook
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendToBroker:
     broker: BrokerId
     link: int
     message: FromCoordinator
@@ -46,7 +46,7 @@ class CloseLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class RequestRejection:
     """Why something was not done, for whoever asked."""
 
     code: Code
@@ -55,7 +55,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerRequest:
     """To the request that carried this number."""
 
     ask: int
@@ -73,7 +73,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class RecordTrace:
     """For whoever watches the network: what happened, as a row of the trace. Of no consequence to anything else."""
 
     row: TraceRow
@@ -171,15 +171,25 @@ class StoreFact:
     value: str
 
 
-Stored = (
+StoreEffect = (
     StoreBroker | ForgetBroker | StoreSubscriber | ForgetSubscriber | StoreSubscriptions | StoreWebhook
     | StoreMigration | ForgetMigration | StoreFact
 )  # fmt: skip
-Effect = Stored | Send | SendHandOver | CloseLink | Answer | Note | Watched | ReleaseAtCluster | KeepAtCluster
+Effect = (
+    StoreEffect
+    | SendToBroker
+    | SendHandOver
+    | CloseLink
+    | AnswerRequest
+    | Note
+    | RecordTrace
+    | ReleaseAtCluster
+    | KeepAtCluster
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class StoredState:
     """All that was stored, as a restarted coordinator gets it back."""
 
     brokers: tuple[StoreBroker, ...] = ()

@@ -23,7 +23,7 @@ class Ticked:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LinkMessageReceived:
     """A broker said something over a link; links are numbered by the driver, never twice the same."""
 
     broker: BrokerId
@@ -101,7 +101,7 @@ class BrokerDismissed:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveWanted:
+class RequestedMove:
     subscriber: SubscriberId
     target: BrokerId
     reason: str = "asked for"
@@ -113,7 +113,7 @@ class PlanProposed:
 
     ask: int
     policy: str | None = None
-    moves: tuple[MoveWanted, ...] | None = None
+    moves: tuple[RequestedMove, ...] | None = None
     dry_run: bool = True
     generation: int | None = None
     """Of the snapshot the moves were thought up on; None for the present one."""
@@ -140,6 +140,6 @@ class BalanceChosen:
 
 
 Event = (
-    Ticked | Heard | LinkClosed | BrokerReleased | UserRegistered | BrokerRequested | UserDeleted | DrainOrdered
+    Ticked | LinkMessageReceived | LinkClosed | BrokerReleased | UserRegistered | BrokerRequested | UserDeleted | DrainOrdered
     | BrokerDismissed | PlanProposed | PlacementChosen | BalanceChosen
 )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 from tocsin.coordinator.effects import ForgetBroker, ReleaseAtCluster
-from tocsin.coordinator.entities import Broker, Health, Subscriber
 from tocsin.coordinator.placing import choose
+from tocsin.coordinator.records import BrokerRecord, Health, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
 
@@ -32,10 +32,10 @@ class Failover:
                 self._replace_some(turn, broker)
                 _forget_if_long_dead(turn, broker)
 
-    def _replace_some(self, turn: Turn, broker: Broker) -> None:
+    def _replace_some(self, turn: Turn, broker: BrokerRecord) -> None:
         registry = turn.registry
         waiting = (registry.subscribers[one] for one in registry.hosted(broker.id) if one not in registry.moving)
-        adopted: dict[BrokerId, list[Subscriber]] = {}
+        adopted: dict[BrokerId, list[SubscriberRecord]] = {}
         for subscriber in list(islice(waiting, int(self._allowed))):
             if subscriber.deleted:
                 turn.forget_subscriber(subscriber)
@@ -50,7 +50,7 @@ class Failover:
             turn.note("subscribers re-placed", source=broker.id, target=target, subscribers=len(subscribers))
 
 
-def replace(turn: Turn, subscriber: Subscriber) -> BrokerId | None:
+def replace(turn: Turn, subscriber: SubscriberRecord) -> BrokerId | None:
     """A new home for somebody whose broker is dead; the caller has it adopted. None when nobody accepts."""
     target = choose(turn, subscriber, turn.rules.replacement)
     if target is not None:
@@ -58,7 +58,7 @@ def replace(turn: Turn, subscriber: Subscriber) -> BrokerId | None:
     return target
 
 
-def dismiss(turn: Turn, broker: Broker) -> None:
+def dismiss(turn: Turn, broker: BrokerRecord) -> None:
     """It is not to come back: what it holds at the data cluster is let go, then it is forgotten."""
     broker.dismissed = True
     turn.store_broker(broker)
@@ -76,7 +76,7 @@ def released_at_cluster(turn: Turn, broker: BrokerId) -> None:
     turn.note("broker is forgotten", broker=broker)
 
 
-def _forget_if_long_dead(turn: Turn, broker: Broker) -> None:
+def _forget_if_long_dead(turn: Turn, broker: BrokerRecord) -> None:
     long_dead = turn.now_s - broker.since_s > turn.rules.forget_broker_s
     if long_dead and not broker.dismissed and not turn.registry.hosted(broker.id):
         dismiss(turn, broker)

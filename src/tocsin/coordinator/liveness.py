@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tocsin.coordinator import migrations
 from tocsin.coordinator.effects import KeepAtCluster
-from tocsin.coordinator.entities import Broker, Health
+from tocsin.coordinator.records import BrokerRecord, Health
 from tocsin.coordinator.turn import Turn
 from tocsin.model.trace import Kind
 from tocsin.wire.link import Accepting, Beat
@@ -17,14 +17,14 @@ _SETTLED_S = 60.0
 """After this long on a link that is alive, whatever was said over it has been heard."""
 
 
-def heard(turn: Turn, broker: Broker) -> None:
+def heard(turn: Turn, broker: BrokerRecord) -> None:
     """It said something over its link."""
     broker.heard_s = turn.now_s
     if broker.health is Health.SUSPECT and broker.linked:
         returned(turn, broker)
 
 
-def link_closed(turn: Turn, broker: Broker) -> None:
+def link_closed(turn: Turn, broker: BrokerRecord) -> None:
     broker.link = None
     broker.told_accepting = None
     turn.registry.releases_lost(broker.id)
@@ -32,7 +32,7 @@ def link_closed(turn: Turn, broker: Broker) -> None:
         _suspect(turn, broker, "its link is broken", turn.now_s + turn.rules.dead_s)
 
 
-def await_return(turn: Turn, broker: Broker) -> None:
+def await_return(turn: Turn, broker: BrokerRecord) -> None:
     """Known from before this coordinator's start."""
     broker.health = Health.SUSPECT
     broker.awaited = True
@@ -40,7 +40,7 @@ def await_return(turn: Turn, broker: Broker) -> None:
     broker.dead_at_s = turn.now_s + turn.rules.grace_s
 
 
-def returned(turn: Turn, broker: Broker) -> None:
+def returned(turn: Turn, broker: BrokerRecord) -> None:
     """It is back, over a new link or the old one. Failing costs trust; waiting for our own restart does not."""
     was, broker.health = broker.health, Health.ALIVE
     broker.since_s = turn.now_s
@@ -95,7 +95,7 @@ def tell_accepting(turn: Turn) -> None:
             turn.send(broker.id, Accepting(accepting, broker.draining))
 
 
-def _suspect(turn: Turn, broker: Broker, why: str, dead_at_s: float) -> None:
+def _suspect(turn: Turn, broker: BrokerRecord, why: str, dead_at_s: float) -> None:
     broker.health = Health.SUSPECT
     broker.since_s = turn.now_s
     broker.dead_at_s = dead_at_s
@@ -103,7 +103,7 @@ def _suspect(turn: Turn, broker: Broker, why: str, dead_at_s: float) -> None:
     turn.note("broker is suspect", "warning", broker=broker.id, reason=why)
 
 
-def _died(turn: Turn, broker: Broker) -> None:
+def _died(turn: Turn, broker: BrokerRecord) -> None:
     broker.health = Health.DEAD
     broker.since_s = turn.now_s
     broker.awaited = False

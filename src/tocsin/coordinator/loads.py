@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.coordinator.entities import Subscriber
+from tocsin.coordinator.records import SubscriberRecord
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.wire.link import LoadReport
 
@@ -38,7 +38,7 @@ class BrokerLoad:
         return self.in_bytes_per_s + self.out_bytes_per_s + self.given_bytes_per_s
 
 
-class Loads:
+class BrokerLoads:
     def __init__(self) -> None:
         self.brokers: dict[BrokerId, BrokerLoad] = {}
         self.rates: dict[SubscriptionId, float] = {}
@@ -68,7 +68,7 @@ class Loads:
                 del self._told_by[subscription]
                 del self.rates[subscription]
 
-    def given(self, broker: BrokerId, subscriber: Subscriber, subscribers: int) -> None:
+    def given(self, broker: BrokerId, subscriber: SubscriberRecord, subscribers: int) -> None:
         """A subscriber was sent there; of `subscribers` in all, it is taken for an average one at least."""
         load = self.of(broker)
         mean = sum(one.out_bytes_per_s for one in self.brokers.values()) / max(1, subscribers)
@@ -82,7 +82,7 @@ class Loads:
         if load is not None and subscriber in load.given:
             load.given_bytes_per_s -= load.given.pop(subscriber)[0]
 
-    def demand(self, subscriber: Subscriber) -> float:
+    def demand(self, subscriber: SubscriberRecord) -> float:
         """Σ λ over what it subscribes to: what delivering to it takes."""
         return sum(self.rates.get(one, 0.0) for one in subscriber.subscriptions)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 
-from tocsin.coordinator.entities import Subscriber
+from tocsin.coordinator.records import SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
 from tocsin.policies.balance.placement import BrokerChoice, Newcomer, Placement, place
 
 
-def choose(turn: Turn, subscriber: Subscriber, policy: Placement, avoid: Collection[BrokerId] = ()) -> BrokerId | None:
+def choose(
+    turn: Turn, subscriber: SubscriberRecord, policy: Placement, avoid: Collection[BrokerId] = ()
+) -> BrokerId | None:
     """None when nobody accepts. The draw of `random` comes from the subscriber and the count: repeatable, and fair."""
     registry = turn.registry
     choices = [

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tocsin.coordinator.entities import Health, Subscriber
 from tocsin.coordinator.placing import choose
+from tocsin.coordinator.records import Health, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.plan import Move, Plan, Urgency
 from tocsin.model.snapshot import Snapshot
@@ -34,7 +34,7 @@ def drain_plan(turn: Turn) -> Plan:
     ])  # fmt: skip
 
 
-def _evacuation(turn: Turn, urgency: Urgency, leaving: list[tuple[Subscriber, str]]) -> Plan:
+def _evacuation(turn: Turn, urgency: Urgency, leaving: list[tuple[SubscriberRecord, str]]) -> Plan:
     placed = turn.registry.placed
     moves = []
     for subscriber, reason in leaving:

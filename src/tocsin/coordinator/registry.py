@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tocsin.coordinator.entities import Broker, Health, Migration, Step, Subscriber
+from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, MigrationStep, SubscriberRecord
 from tocsin.model.ids import BrokerId, SubscriberId
 
 _DELETED = 10_000
@@ -16,10 +16,10 @@ _DELETED = 10_000
 
 class Registry:
     def __init__(self) -> None:
-        self.brokers: dict[BrokerId, Broker] = {}
-        self.subscribers: dict[SubscriberId, Subscriber] = {}
-        self.migrations: dict[str, Migration] = {}
-        self.moving: dict[SubscriberId, Migration] = {}
+        self.brokers: dict[BrokerId, BrokerRecord] = {}
+        self.subscribers: dict[SubscriberId, SubscriberRecord] = {}
+        self.migrations: dict[str, MigrationRecord] = {}
+        self.moving: dict[SubscriberId, MigrationRecord] = {}
         """The one migration each subscriber is in."""
         self.generation = 1
         """Grows with every change of assignment or membership."""
@@ -40,7 +40,7 @@ class Registry:
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
-    def add_broker(self, broker: Broker) -> None:
+    def add_broker(self, broker: BrokerRecord) -> None:
         self.brokers[broker.id] = broker
         self.generation += 1
 
@@ -52,7 +52,7 @@ class Registry:
         self._adopting.pop(broker, None)
         self.generation += 1
 
-    def accepting(self, broker: Broker) -> bool:
+    def accepting(self, broker: BrokerRecord) -> bool:
         """May be given newcomers. Those on probation may when there is nobody else: late is better than nowhere."""
         if broker.trusted:
             return True
@@ -65,14 +65,14 @@ class Registry:
 
     # -- subscribers ---------------------------------------------------------------------------------------------------
 
-    def add_subscriber(self, subscriber: Subscriber) -> None:
+    def add_subscriber(self, subscriber: SubscriberRecord) -> None:
         self.subscribers[subscriber.id] = subscriber
         self.deleted.pop(subscriber.id, None)
         if subscriber.home is not None:
             self._hosted.setdefault(subscriber.home, {})[subscriber.id] = None
         self.generation += 1
 
-    def remove_subscriber(self, subscriber: Subscriber) -> None:
+    def remove_subscriber(self, subscriber: SubscriberRecord) -> None:
         self.end_session(subscriber)
         self._leave_home(subscriber)
         del self.subscribers[subscriber.id]
@@ -81,14 +81,14 @@ class Registry:
             del self.deleted[next(iter(self.deleted))]
         self.generation += 1
 
-    def set_home(self, subscriber: Subscriber, home: BrokerId | None) -> None:
+    def set_home(self, subscriber: SubscriberRecord, home: BrokerId | None) -> None:
         self._leave_home(subscriber)
         subscriber.home = home
         if home is not None:
             self._hosted.setdefault(home, {})[subscriber.id] = None
         self.generation += 1
 
-    def _leave_home(self, subscriber: Subscriber) -> None:
+    def _leave_home(self, subscriber: SubscriberRecord) -> None:
         if subscriber.home is not None:
             self._hosted.get(subscriber.home, {}).pop(subscriber.id, None)
 
@@ -102,12 +102,12 @@ class Registry:
         called = [one for one in hosted if self.subscribers[one].webhook is not None]
         self._hosted[broker] = dict.fromkeys(called) | hosted
 
-    def begin_session(self, subscriber: Subscriber, broker: BrokerId) -> None:
+    def begin_session(self, subscriber: SubscriberRecord, broker: BrokerId) -> None:
         self.end_session(subscriber)
         subscriber.session_at = broker
         self._sessions.setdefault(broker, {})[subscriber.id] = None
 
-    def end_session(self, subscriber: Subscriber) -> None:
+    def end_session(self, subscriber: SubscriberRecord) -> None:
         if subscriber.session_at is not None:
             self._sessions.get(subscriber.session_at, {}).pop(subscriber.id, None)
             subscriber.session_at = None
@@ -155,26 +155,26 @@ class Registry:
 
     # -- migrations ----------------------------------------------------------------------------------------------------
 
-    def add_migration(self, migration: Migration) -> None:
+    def add_migration(self, migration: MigrationRecord) -> None:
         self.migrations[migration.id] = migration
         self.moving[migration.subscriber] = migration
         self._count(migration, 1)
         self.generation += 1
 
-    def remove_migration(self, migration: Migration) -> None:
+    def remove_migration(self, migration: MigrationRecord) -> None:
         del self.migrations[migration.id]
         del self.moving[migration.subscriber]
         self._count(migration, -1)
         self.generation += 1
 
-    def _count(self, migration: Migration, by: int) -> None:
+    def _count(self, migration: MigrationRecord, by: int) -> None:
         for key in ((migration.source, False), (migration.target, True)):
             self._involved[key] = self._involved.get(key, 0) + by
 
     def involved(self, broker: BrokerId, *, as_target: bool) -> int:
         return self._involved.get((broker, as_target), 0)
 
-    def migrations_with(self, broker: BrokerId) -> Iterator[Migration]:
+    def migrations_with(self, broker: BrokerId) -> Iterator[MigrationRecord]:
         """As source or target; may be changed while it is walked."""
         return iter([one for one in self.migrations.values() if broker in (one.source, one.target)])
 
@@ -195,7 +195,7 @@ class Registry:
             if self.moving.get(migration.subscriber) is not migration:
                 wrong.append(f"{migration.id} is not the migration {migration.subscriber} is in")
             owner = self.subscribers.get(migration.subscriber)
-            expected = migration.target if migration.step is Step.RELEASING else migration.source
+            expected = migration.target if migration.step is MigrationStep.RELEASING else migration.source
             if owner is None or owner.home != expected:
                 wrong.append(f"{migration.id} is {migration.step} but the home is not {expected}")
         return wrong

@@ -7,22 +7,22 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tocsin.coordinator import liveness
-from tocsin.coordinator.effects import Memory
-from tocsin.coordinator.entities import Broker, Health, Migration, Step, Subscriber
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.effects import StoredState
+from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, MigrationStep, SubscriberRecord
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.turn import Turn
 from tocsin.model.plan import Urgency
 from tocsin.policies.balance.placement import Placement
 
 
-def restore(turn: Turn, memory: Memory) -> dict[str, str]:
+def restore(turn: Turn, memory: StoredState) -> dict[str, str]:
     """Fills the registry; returns the facts.
 
     Whoever was letting go of what a dismissed broker held is gone as well: that begins again when it has been dead for
     long enough, or is dismissed once more.
     """
     for broker in memory.brokers:
-        made = Broker(
+        made = BrokerRecord(
             broker.broker, broker.address, broker.incarnation, broker.capacity, broker.place,
             draining=broker.draining, failures=broker.failures,
         )  # fmt: skip
@@ -33,7 +33,7 @@ def restore(turn: Turn, memory: Memory) -> dict[str, str]:
             liveness.await_return(turn, made)
     for subscriber in memory.subscribers:
         turn.registry.add_subscriber(
-            Subscriber(
+            SubscriberRecord(
                 subscriber.subscriber, subscriber.place, subscriber.coordinate, subscriber.home,
                 moved_at_s=subscriber.moved_at_s, deleted=subscriber.deleted, uncertain=subscriber.uncertain,
             )
@@ -50,11 +50,11 @@ def restore(turn: Turn, memory: Memory) -> dict[str, str]:
     return {fact.name: fact.value for fact in memory.facts}
 
 
-def _restore_migrations(turn: Turn, memory: Memory) -> None:
+def _restore_migrations(turn: Turn, memory: StoredState) -> None:
     rules = turn.rules
     for stored in memory.migrations:
-        step = Step(stored.step)
-        migration = Migration(
+        step = MigrationStep(stored.step)
+        migration = MigrationRecord(
             stored.migration, stored.subscriber, stored.source, stored.target, Urgency(stored.urgency), stored.reason,
             step, turn.now_s, turn.now_s + rules.grace_s + rules.hand_over_s, claimed=stored.claimed,
             adopted=stored.adopted,
@@ -62,7 +62,7 @@ def _restore_migrations(turn: Turn, memory: Memory) -> None:
         turn.registry.add_migration(migration)
 
 
-def chosen(rules: Rules, facts: dict[str, str]) -> Rules:
+def chosen(rules: CoordinatorRules, facts: dict[str, str]) -> CoordinatorRules:
     """What an administrator chose while an earlier process ran stays chosen."""
     rules = _balance(rules, json.loads(facts.get("balance", "{}")))
     return replace(
@@ -72,12 +72,12 @@ def chosen(rules: Rules, facts: dict[str, str]) -> Rules:
     )
 
 
-def balance_fact(rules: Rules) -> str:
+def balance_fact(rules: CoordinatorRules) -> str:
     """How balancing is set, as it is stored."""
     return json.dumps({"on": rules.balancing, "period_s": rules.balance_s, "settings": asdict(rules.balance)})
 
 
-def _balance(rules: Rules, stored: dict[str, Any]) -> Rules:
+def _balance(rules: CoordinatorRules, stored: dict[str, Any]) -> CoordinatorRules:
     """Settings that this version does not know, or not any more, fall back to what the process was given."""
     if not stored:
         return rules

@@ -9,7 +9,7 @@ from tocsin.policies.balance.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CoordinatorRules:
     heartbeat_s: float = 2.0
     """How often brokers say that they live."""
     report_s: float = 5.0

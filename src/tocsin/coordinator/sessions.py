@@ -7,7 +7,7 @@ What a broker says of a subscriber between our `Release` and its `Released` cros
 from __future__ import annotations
 
 from tocsin.coordinator import migrations
-from tocsin.coordinator.entities import Health, Migration, Step
+from tocsin.coordinator.records import Health, MigrationRecord, MigrationStep
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 
@@ -21,7 +21,7 @@ def opened(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
         return
     turn.registry.begin_session(found, broker)
     migration = turn.registry.moving.get(subscriber)
-    if migration is not None and migration.step is not Step.RELEASING:
+    if migration is not None and migration.step is not MigrationStep.RELEASING:
         if migration.target == broker:
             migrations.arrive(turn, migration)
             return
@@ -72,7 +72,7 @@ def wanted(turn: Turn, broker: BrokerId, subscriber: SubscriberId, identity: str
         migration = None
     home = None if found.home is None else turn.registry.brokers.get(found.home)
     if migration is not None:
-        if migration.target == broker and migration.step is not Step.RELEASING:
+        if migration.target == broker and migration.step is not MigrationStep.RELEASING:
             migrations.adopted_by_target(turn, migration)
     elif home is None or home.health is Health.DEAD:
         turn.set_home(found, broker)
@@ -81,9 +81,9 @@ def wanted(turn: Turn, broker: BrokerId, subscriber: SubscriberId, identity: str
     turn.adopt(broker, [found], asked=True)
 
 
-def _end_for(turn: Turn, migration: Migration, broker: BrokerId) -> None:
+def _end_for(turn: Turn, migration: MigrationRecord, broker: BrokerId) -> None:
     """It has gone to a third broker: wherever it was going does not matter any more."""
-    if migration.step is Step.RELEASING:
+    if migration.step is MigrationStep.RELEASING:
         turn.release(migration.source, migration.subscriber, migration.id)
         turn.forget_migration(migration)
     else:
@@ -94,7 +94,7 @@ def deleted(turn: Turn, subscriber: SubscriberId) -> None:
     """Forgotten at once if nobody holds anything of it, otherwise when its broker has let go."""
     found = turn.registry.subscribers[subscriber]
     migration = turn.registry.moving.get(subscriber)
-    if migration is not None and migration.step is Step.RELEASING:
+    if migration is not None and migration.step is MigrationStep.RELEASING:
         turn.forget_migration(migration)
     elif migration is not None:
         migrations.abort(turn, migration, "the user is deleted")

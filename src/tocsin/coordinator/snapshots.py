@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tocsin.coordinator.entities import Health, Subscriber
-from tocsin.coordinator.loads import Loads
+from tocsin.coordinator.loads import BrokerLoads
+from tocsin.coordinator.records import Health, SubscriberRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.model.ids import BrokerId, SubscriptionId
 from tocsin.model.plan import Balance
@@ -25,7 +25,7 @@ class SnapshotBuilder:
         self._fixed: Snapshot | None = None
         self._wanted: list[SubscriptionId] = []
 
-    def build(self, registry: Registry, loads: Loads, now_s: float, memory: Mapping[str, float]) -> Snapshot:
+    def build(self, registry: Registry, loads: BrokerLoads, now_s: float, memory: Mapping[str, float]) -> Snapshot:
         if self._fixed is None or self._generation != registry.generation:
             self._fixed, self._wanted = _fixed(registry)
             self._generation = registry.generation
@@ -66,13 +66,13 @@ def _fixed(registry: Registry) -> tuple[Snapshot, list[SubscriptionId]]:
     return snapshot, list(numbers)
 
 
-def _broker_of(registry: Registry, subscriber: Subscriber, at: Mapping[BrokerId, int]) -> int:
+def _broker_of(registry: Registry, subscriber: SubscriberRecord, at: Mapping[BrokerId, int]) -> int:
     migration = registry.moving.get(subscriber.id)
     broker = subscriber.home if migration is None else migration.target
     return UNPLACED if broker is None else at.get(broker, UNPLACED)
 
 
-def _movable(registry: Registry, subscriber: Subscriber) -> bool:
+def _movable(registry: Registry, subscriber: SubscriberRecord) -> bool:
     return subscriber.id not in registry.moving and subscriber.session_at is not None and subscriber.home is not None
 
 

@@ -15,17 +15,17 @@ from tocsin.coordinator.effects import (
     ForgetMigration,
     ForgetSubscriber,
     Note,
-    Send,
+    RecordTrace,
     SendHandOver,
+    SendToBroker,
     StoreBroker,
     StoreMigration,
     StoreSubscriber,
-    Watched,
 )
-from tocsin.coordinator.entities import Broker, Health, Migration, Subscriber
-from tocsin.coordinator.loads import Loads
+from tocsin.coordinator.loads import BrokerLoads
+from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, SubscriberRecord
 from tocsin.coordinator.registry import Registry
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.wire.link import Adopt, FromCoordinator, Release, SubscriberState
@@ -35,7 +35,7 @@ _ADOPTED_AT_ONCE = 200
 
 
 class Turn:
-    def __init__(self, registry: Registry, loads: Loads, rules: Rules, now_s: float) -> None:
+    def __init__(self, registry: Registry, loads: BrokerLoads, rules: CoordinatorRules, now_s: float) -> None:
         self.registry = registry
         self.loads = loads
         self.rules = rules
@@ -49,7 +49,7 @@ class Turn:
         self.effects.append(Note(event, fields, level))
 
     def watched(self, kind: Kind, **columns: Any) -> None:
-        self.effects.append(Watched(TraceRow(self.now_s, kind, **columns)))
+        self.effects.append(RecordTrace(TraceRow(self.now_s, kind, **columns)))
 
     # -- telling brokers -----------------------------------------------------------------------------------------------
 
@@ -59,14 +59,14 @@ class Turn:
         if known is None or known.link is None:
             return False
         known.spoke_s = self.now_s
-        self.effects.append(Send(known.id, known.link, message))
+        self.effects.append(SendToBroker(known.id, known.link, message))
         return True
 
     def release(self, broker: BrokerId | None, subscriber: SubscriberId, migration: str | None = None) -> None:
         if broker is not None and self.send(broker, Release(subscriber, migration)):
             self.registry.release_sent(broker, subscriber)
 
-    def send_hand_over(self, migration: Migration) -> bool:
+    def send_hand_over(self, migration: MigrationRecord) -> bool:
         source = self.registry.brokers.get(migration.source)
         target = self.registry.brokers.get(migration.target)
         if source is None or source.link is None or target is None:
@@ -77,7 +77,7 @@ class Turn:
         )
         return True
 
-    def adopt(self, broker: BrokerId, subscribers: Sequence[Subscriber], *, asked: bool = False) -> None:
+    def adopt(self, broker: BrokerId, subscribers: Sequence[SubscriberRecord], *, asked: bool = False) -> None:
         """Of somebody who holds nothing there is nothing to serve before it logs in, unless the broker has to know."""
         states: list[SubscriberState] = [
             one.state() for one in subscribers if asked or one.subscriptions or one.webhook
@@ -88,7 +88,7 @@ class Turn:
             for state in some:
                 self.registry.adoption_sent(broker, state.subscriber, self.now_s)
 
-    def close_link(self, broker: Broker, reason: str) -> None:
+    def close_link(self, broker: BrokerRecord, reason: str) -> None:
         if broker.link is not None:
             self.effects.append(CloseLink(broker.id, broker.link, reason))
             broker.link = None
@@ -96,7 +96,7 @@ class Turn:
 
     # -- what is stored ------------------------------------------------------------------------------------------------
 
-    def store_broker(self, broker: Broker) -> None:
+    def store_broker(self, broker: BrokerRecord) -> None:
         self.effects.append(
             StoreBroker(
                 broker.id, broker.address, broker.incarnation, broker.capacity, broker.place, broker.draining,
@@ -104,7 +104,7 @@ class Turn:
             )
         )  # fmt: skip
 
-    def store_subscriber(self, subscriber: Subscriber) -> None:
+    def store_subscriber(self, subscriber: SubscriberRecord) -> None:
         self.effects.append(
             StoreSubscriber(
                 subscriber.id, subscriber.place, subscriber.coordinate, subscriber.home, subscriber.moved_at_s,
@@ -112,7 +112,7 @@ class Turn:
             )
         )  # fmt: skip
 
-    def store_migration(self, migration: Migration) -> None:
+    def store_migration(self, migration: MigrationRecord) -> None:
         self.effects.append(
             StoreMigration(
                 migration.id, migration.subscriber, migration.source, migration.target, str(migration.step),
@@ -120,22 +120,22 @@ class Turn:
             )
         )  # fmt: skip
 
-    def forget_migration(self, migration: Migration) -> None:
+    def forget_migration(self, migration: MigrationRecord) -> None:
         self.registry.remove_migration(migration)
         self.effects.append(ForgetMigration(migration.id))
 
     # -- subscribers ---------------------------------------------------------------------------------------------------
 
-    def known(self, subscriber: SubscriberId) -> Subscriber:
+    def known(self, subscriber: SubscriberId) -> SubscriberRecord:
         """Its record; a new one for somebody with a valid token whom nobody registered."""
         found = self.registry.subscribers.get(subscriber)
         if found is None:
-            found = Subscriber(subscriber)
+            found = SubscriberRecord(subscriber)
             self.registry.add_subscriber(found)
             self.store_subscriber(found)
         return found
 
-    def set_home(self, subscriber: Subscriber, home: BrokerId, *, confirmed: bool = False) -> None:
+    def set_home(self, subscriber: SubscriberRecord, home: BrokerId, *, confirmed: bool = False) -> None:
         """From here on this broker is the one that holds its subscriptions; `confirmed` if it said that it does."""
         if subscriber.home == home:
             return
@@ -149,7 +149,7 @@ class Turn:
         self.loads.given(home, subscriber, len(self.registry.subscribers))
         self.store_subscriber(subscriber)
 
-    def _watched_home(self, subscriber: Subscriber, home: BrokerId) -> None:
+    def _watched_home(self, subscriber: SubscriberRecord, home: BrokerId) -> None:
         """Every change of a home leaves exactly one row: whoever folds them knows where everybody is."""
         former = None if subscriber.home is None else self.registry.brokers.get(subscriber.home)
         if subscriber.home is None:
@@ -159,7 +159,7 @@ class Turn:
         else:
             self.watched(Kind.MOVED, subscriber=subscriber.id, broker=subscriber.home, target=home)
 
-    def forget_subscriber(self, subscriber: Subscriber) -> None:
+    def forget_subscriber(self, subscriber: SubscriberRecord) -> None:
         if subscriber.home is not None:
             self.watched(Kind.LEAVE, subscriber=subscriber.id, broker=subscriber.home)
             self.loads.taken(subscriber.home, subscriber.id)

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.entities import Broker, Health, Migration
+from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord
 from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.wire.link import Frontend
 
 
-def broker_view(core: Coordinator, broker: Broker) -> dict[str, Any]:
+def broker_view(core: Coordinator, broker: BrokerRecord) -> dict[str, Any]:
     registry, load = core.registry, core.loads.of(broker.id)
     return {
         "broker": broker.id,
@@ -87,7 +87,7 @@ class HeldSubscriptions:
         return {"subscriptions": views, "total": len(self._count)}
 
 
-def migration_view(migration: Migration) -> dict[str, Any]:
+def migration_view(migration: MigrationRecord) -> dict[str, Any]:
     return {
         "migration": migration.id,
         "subscriber": migration.subscriber,

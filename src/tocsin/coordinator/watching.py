@@ -12,7 +12,7 @@ from dataclasses import asdict
 from itertools import islice
 
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.entities import Broker, Health
+from tocsin.coordinator.records import BrokerRecord, Health
 from tocsin.coordinator.views import cov_of
 from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind, TraceRow
@@ -48,13 +48,13 @@ class BrokerChanges:
         return gone + changed
 
 
-def _looks(core: Coordinator, broker: Broker) -> tuple[object, ...]:
+def _looks(core: Coordinator, broker: BrokerRecord) -> tuple[object, ...]:
     """All that a broker's row is made of."""
     accepting = core.registry.accepting(broker)
     return broker.health, broker.draining, accepting, broker.address, broker.capacity, broker.place
 
 
-def broker_row(core: Coordinator, broker: Broker, now_s: float) -> TraceRow:
+def broker_row(core: Coordinator, broker: BrokerRecord, now_s: float) -> TraceRow:
     place = broker.place
     probation = broker.health is Health.PROBATION
     detail = {
@@ -72,7 +72,7 @@ def broker_row(core: Coordinator, broker: Broker, now_s: float) -> TraceRow:
     )  # fmt: skip
 
 
-def sample_row(core: Coordinator, broker: Broker, now_s: float) -> TraceRow:
+def sample_row(core: Coordinator, broker: BrokerRecord, now_s: float) -> TraceRow:
     load = core.loads.of(broker.id)
     return TraceRow(
         now_s, Kind.SAMPLE, broker=broker.id, load_bytes_per_s=load.bytes_per_s,

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.plan import Plan
 from tocsin.model.snapshot import Snapshot
@@ -23,7 +23,7 @@ MULTISTAGE: Final = "multistage"
 """As it is set, with all it remembers."""
 ONCE: Final = "multistage-once"
 """The same at once: an imbalance need not have been seen before."""
-NAMES: Final = frozenset({MULTISTAGE, ONCE, *MIGRATIONS, *SHUFFLES})
+BALANCING_POLICIES: Final = frozenset({MULTISTAGE, ONCE, *MIGRATIONS, *SHUFFLES})
 """The policies one can ask for by name; a single migration or shuffle is tried whatever α, γ and pauses say."""
 
 
@@ -51,7 +51,7 @@ def compile_policies() -> None:
         (SubscriberId("x"), SubscriberId("y")), np.zeros(2, np.int32), np.array([0, 1, 2], np.int32),
         np.array([0, 1], np.int32), np.ones(2), np.ones(2, np.bool_), np.full(2, -np.inf),
     )  # fmt: skip
-    for policy in sorted(NAMES):
+    for policy in sorted(BALANCING_POLICIES):
         planned(policy, toy, BalanceSettings())
 
 
@@ -61,7 +61,7 @@ class Rounds:
     def __init__(self) -> None:
         self._next_at_s: float | None = None
 
-    def due(self, now_s: float, rules: Rules, waiting: int) -> bool:
+    def due(self, now_s: float, rules: CoordinatorRules, waiting: int) -> bool:
         """The first is a whole period after the start: rates are moving averages and need their time."""
         if self._next_at_s is None or not rules.balancing:
             self._next_at_s = now_s + rules.balance_s

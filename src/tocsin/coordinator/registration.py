@@ -7,7 +7,7 @@ session counts for more than our memory; our memory counts for more than what a 
 from __future__ import annotations
 
 from tocsin.coordinator import liveness, migrations, sessions
-from tocsin.coordinator.entities import Broker, Health, Step, Subscriber
+from tocsin.coordinator.records import BrokerRecord, Health, MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.snapshot import Place
@@ -28,10 +28,10 @@ def registered(turn: Turn, link: int, message: Register) -> None:
     _match_migrations(turn, broker.id, set(message.hosting))
 
 
-def _welcome(turn: Turn, link: int, message: Register) -> Broker:
+def _welcome(turn: Turn, link: int, message: Register) -> BrokerRecord:
     broker = turn.registry.brokers.get(message.broker)
     if broker is None:
-        broker = Broker(message.broker, since_s=turn.now_s)
+        broker = BrokerRecord(message.broker, since_s=turn.now_s)
         turn.registry.add_broker(broker)
         turn.note("broker registers for the first time", broker=message.broker, address=message.address)
     elif broker.link not in (None, link):
@@ -60,7 +60,7 @@ def _match_sessions(turn: Turn, broker: BrokerId, online: set[SubscriberId]) -> 
             _session_seen(turn, broker, one, found)
 
 
-def _session_seen(turn: Turn, broker: BrokerId, identity: SubscriberId, found: Subscriber | None) -> None:
+def _session_seen(turn: Turn, broker: BrokerId, identity: SubscriberId, found: SubscriberRecord | None) -> None:
     """It is connected there and we did not know. If another broker that is here said the same before, that stands."""
     arriving = turn.registry.moving.get(identity)
     expected = arriving is not None and arriving.target == broker
@@ -89,11 +89,11 @@ def _match_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> N
     turn.adopt(broker, missing)
 
 
-def _settle_stray(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
+def _settle_stray(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> None:
     """Somebody who is here and holds it is worth more than a home that is away and may have lost it."""
     home = None if subscriber.home is None else turn.registry.brokers.get(subscriber.home)
     migration = turn.registry.moving.get(subscriber.id)
-    if migration is not None and migration.step is Step.RELEASING and (home is None or not home.linked):
+    if migration is not None and migration.step is MigrationStep.RELEASING and (home is None or not home.linked):
         turn.forget_migration(migration)
         migration = None
     if (home is None or not home.linked) and migration is None:
@@ -104,7 +104,7 @@ def _settle_stray(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
         turn.release(broker, subscriber.id)
 
 
-def _belongs(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> bool:
+def _belongs(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> bool:
     migration = turn.registry.moving.get(subscriber.id)
     arriving = migration is not None and migration.target == broker
     return subscriber.home == broker or arriving or subscriber.session_at == broker
@@ -113,13 +113,17 @@ def _belongs(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> bool:
 def _match_migrations(turn: Turn, broker: BrokerId, hosting: set[SubscriberId]) -> None:
     """What was said while the link was broken is said again; a target that forgot what it prepared begins anew."""
     for migration in turn.registry.migrations_with(broker):
-        if migration.target == broker and migration.step is Step.PREPARING:
+        if migration.target == broker and migration.step is MigrationStep.PREPARING:
             migrations.prepare_again(turn, migration)
         elif migration.target == broker and migration.claimed:
             turn.adopt(broker, [turn.registry.subscribers[migration.subscriber]])
-        elif migration.target == broker and migration.step is not Step.RELEASING:
+        elif migration.target == broker and migration.step is not MigrationStep.RELEASING:
             migrations.start_again(turn, migration)
-        elif migration.source == broker and migration.step is Step.RELEASING and migration.subscriber not in hosting:
+        elif (
+            migration.source == broker
+            and migration.step is MigrationStep.RELEASING
+            and migration.subscriber not in hosting
+        ):
             migrations.released(turn, broker, migration.subscriber)
-        elif migration.source == broker and migration.step is Step.HANDING_OVER:
+        elif migration.source == broker and migration.step is MigrationStep.HANDING_OVER:
             turn.send_hand_over(migration)

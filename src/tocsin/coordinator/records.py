@@ -23,7 +23,7 @@ class Health(StrEnum):
 
 
 @dataclass(slots=True)
-class Broker:
+class BrokerRecord:
     id: BrokerId
     address: str = ""
     incarnation: str = ""
@@ -69,7 +69,7 @@ class Broker:
 
 
 @dataclass(slots=True)
-class Subscriber:
+class SubscriberRecord:
     id: SubscriberId
     place: Place | None = None
     coordinate: Coordinate | None = None
@@ -94,7 +94,7 @@ class Subscriber:
         return SubscriberState(self.id, list(self.subscriptions.values()), self.webhook)
 
 
-class Step(StrEnum):
+class MigrationStep(StrEnum):
     PREPARING = "preparing"
     """The target is to hold the subscriptions and catch up."""
     HANDING_OVER = "handing_over"
@@ -106,14 +106,14 @@ class Step(StrEnum):
 
 
 @dataclass(slots=True)
-class Migration:
+class MigrationRecord:
     id: str
     subscriber: SubscriberId
     source: BrokerId
     target: BrokerId
     urgency: Urgency
     reason: str
-    step: Step
+    step: MigrationStep
     began_s: float
     deadline_s: float
     """Of this step."""

@@ -9,8 +9,8 @@ from tocsin.coordinator.effects import (
     ForgetBroker,
     ForgetMigration,
     ForgetSubscriber,
-    Memory,
     StoreBroker,
+    StoredState,
     StoreFact,
     StoreMigration,
     StoreSubscriber,
@@ -21,7 +21,7 @@ from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.wire.link import Frontend
 
 
-class Ledger:
+class InMemoryStore:
     def __init__(self) -> None:
         self._brokers: dict[BrokerId, StoreBroker] = {}
         self._subscribers: dict[SubscriberId, StoreSubscriber] = {}
@@ -63,8 +63,8 @@ class Ledger:
             case StoreFact(name, _):
                 self._facts[name] = effect
 
-    def load(self) -> Memory:
-        return Memory(
+    def load(self) -> StoredState:
+        return StoredState(
             tuple(self._brokers.values()),
             tuple(self._subscribers.values()),
             tuple(

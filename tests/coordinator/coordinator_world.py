@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.coordinator.invariants import broken_invariants
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import (
     AnswerRequest,
@@ -404,7 +405,7 @@ class World:
         ]
 
     def check(self) -> None:
-        wrong = self.core.registry.broken_invariants()
+        wrong = broken_invariants(self.core.registry)
         assert not wrong, wrong
         homes = {one.id: one.home for one in self.core.registry.subscribers.values() if one.home is not None}
         assert self.seen.homes == homes, "whoever watches sees something else"

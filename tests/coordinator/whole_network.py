@@ -16,6 +16,7 @@ from itertools import count
 import msgspec
 
 from tests.broker.simulated import CHANNEL, SimulatedCluster, subscription
+from tests.coordinator.invariants import broken_invariants
 from tocsin.broker import effects as wanted
 from tocsin.broker import events as seen
 from tocsin.broker.core import Broker
@@ -136,7 +137,7 @@ class Network:
                     self._cut(self.nodes[broker])
                 case decided.AnswerRequest(_, value):
                     answer = value
-        assert not self.coordinator.registry.broken_invariants()
+        assert not broken_invariants(self.coordinator.registry)
         return answer
 
     def _say(self, broker: BrokerId, number: int, message: link.FromCoordinator) -> None:

@@ -1,4 +1,4 @@
-"""What the coordinator knows of brokers, subscribers and migrations: plain records that `registry` keeps consistent."""
+"""The coordinator's records of brokers, subscribers and migrations. `registry` keeps them consistent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tocsin.wire.link import Frontend, SubscriberState, Webhook
 class Health(StrEnum):
     ALIVE = "alive"
     SUSPECT = "suspect"
-    """Silent, or its link is broken: nobody new is sent there, nobody is taken away yet."""
+    """Silent, or its link is broken: it gets no new subscribers and keeps those it has."""
     DEAD = "dead"
     """Its subscribers are being re-placed."""
     PROBATION = "probation"
-    """Back, and keeps whom it serves, but is not trusted with newcomers yet."""
+    """Back after a failure: it serves existing subscribers, but gets no new ones."""
 
 
 @dataclass(slots=True)
@@ -32,27 +32,29 @@ class BrokerRecord:
     health: Health = Health.ALIVE
     draining: bool = False
     link: int | None = None
-    """The connection it speaks over; None while there is none."""
+    """The number of its connection; None while it has none."""
     heard_s: float = 0.0
-    spoke_s: float = 0.0
-    """When it was last sent something."""
+    """Time of its last message."""
+    sent_s: float = 0.0
+    """Time of the last message to it."""
     since_s: float = 0.0
-    """When its health last changed."""
+    """Time of the last change of its health."""
     dead_at_s: float = 0.0
-    """While suspect: when it counts as dead."""
+    """While suspect: the time from which it counts as dead."""
     awaited: bool = False
-    """Known from before this coordinator's start and not back yet: its absence says nothing about it."""
+    """Restored from the store and not registered yet: its absence does not count as a failure."""
     failures: int = 0
-    """Times it failed and came back, until forgiven."""
+    """How often it failed and came back, until forgiven."""
     trusted_at_s: float = 0.0
-    """While on probation: when that ends."""
-    told_accepting: bool | None = None
-    """What it was last told about taking newcomers."""
+    """While on probation: the time at which probation ends."""
+    announced_accepting: bool | None = None
+    """The last `accepting` that was sent over its link; None when the link has broken."""
     sessions: int = 0
     frontend: int = 0
     backend: int = 0
     dismissed: bool = False
-    """An administrator wants it forgotten, or it has been dead for long: its backend subscriptions are being let go."""
+    """It is being forgotten: an administrator dismissed it, or it has been dead for long. The data cluster is releasing
+    its backend subscriptions."""
 
     @property
     def linked(self) -> bool:
@@ -64,7 +66,7 @@ class BrokerRecord:
 
     @property
     def state(self) -> str:
-        """In one word, for people."""
+        """One word for status pages and logs."""
         return "draining" if self.draining and self.health is Health.ALIVE else str(self.health)
 
 
@@ -74,21 +76,21 @@ class SubscriberRecord:
     place: Place | None = None
     coordinate: Coordinate | None = None
     home: BrokerId | None = None
-    """The one broker that holds its subscriptions by our word; None before the first placement."""
+    """The one broker assigned to hold its subscriptions; None before the first placement."""
     session_at: BrokerId | None = None
-    """Where it is connected, as far as brokers told."""
+    """The broker it is connected to, as brokers report it."""
     subscriptions: dict[SubscriptionId, Frontend] = field(default_factory=dict)
     webhook: Webhook | None = None
     moved_at_s: float = float("-inf")
     rests_until_s: float = float("-inf")
-    """After a failed migration."""
+    """Set after a failed migration."""
     shunned: BrokerId | None = None
     """The target of that migration."""
     uncertain: bool = False
-    """Home may have missed what others handed in for it, or hold an old state of it, and is told whenever it registers.
-    Never taken back: that costs a message now and then, and is one thing less to get wrong."""
+    """Home may have missed a change that another broker sent, or hold an old state: the coordinator sends it `Adopt`
+    whenever it registers. Never cleared: that costs a message now and then and removes a source of errors."""
     deleted: bool = False
-    """To be forgotten as soon as its broker has let go."""
+    """To be forgotten as soon as its home broker has released it."""
 
     def state(self) -> SubscriberState:
         return SubscriberState(self.id, list(self.subscriptions.values()), self.webhook)
@@ -96,13 +98,13 @@ class SubscriberRecord:
 
 class MigrationStep(StrEnum):
     PREPARING = "preparing"
-    """The target is to hold the subscriptions and catch up."""
+    """The target acquires the subscriptions and catches up."""
     HANDING_OVER = "handing_over"
-    """The target is ready; the subscriber, at the source, is told where to go."""
+    """The target is ready; the source sends the subscriber to it."""
     CONFIRMING = "confirming"
-    """It has left the source; the target is to say that it arrived."""
+    """The subscriber has left the source; the target has to report its session."""
     RELEASING = "releasing"
-    """Its home is the target; the source is to let go."""
+    """Home is the target; the source has to release the subscriber."""
 
 
 @dataclass(slots=True)
@@ -113,14 +115,15 @@ class MigrationRecord:
     target: BrokerId
     urgency: Urgency
     reason: str
-    step: MigrationStep
     began_s: float
     deadline_s: float
-    """Of this step."""
+    """The time at which this step times out."""
+    step: MigrationStep = MigrationStep.PREPARING
     releases: int = 0
+    """How often `Release` was sent to the source."""
     claimed: bool = False
-    """The subscriber went there by itself: nobody prepared, the target asked what it holds."""
+    """The subscriber logged in at the target by itself: there was no `Prepare`, the target asked for its state."""
     adopted: bool = False
-    """The target was told to serve it, not only to be ready: `Release` takes that back, `Abandon` would not."""
+    """The target received `Adopt`, not only `Prepare`: `Release` takes that back, `Abandon` would not."""
     renewed: set[SubscriptionId] = field(default_factory=set)
-    """What it subscribed to at the target, perhaps again: what the source still says of those is older."""
+    """Subscriptions made at the target, perhaps again: a removal of these that the source reports is older."""

@@ -31,8 +31,7 @@ from tocsin.coordinator.effects import (
     StoreEffect,
 )
 from tocsin.coordinator.events import Event, LinkClosed, Ticked
-from tocsin.coordinator.planners import Planner
-from tocsin.coordinator.planning import compile_policies
+from tocsin.coordinator.planning import Planner, compile_policies
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator.links import Link

@@ -9,8 +9,6 @@ from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.arbiter import Decision
 from tocsin.coordinator.events import PlanProposed, RequestedMove
-from tocsin.coordinator.planners import OWN
-from tocsin.coordinator.planning import BALANCING_POLICIES
 from tocsin.coordinator.views import migration_view
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.routes.api import Api, require_admin, require_read
@@ -37,9 +35,7 @@ class WantedPlan(msgspec.Struct):
 @router.get("/v1/plans", response_class=Response)
 async def list_policies(request: Request) -> Response:
     core = require_read(request).core
-    return answer(
-        {"policies": sorted({*OWN, *BALANCING_POLICIES, *core.planners}), "generation": core.registry.generation}
-    )
+    return answer({"policies": core.planning.policy_names, "generation": core.registry.generation})
 
 
 @router.post("/v1/plans", openapi_extra=described(WantedPlan), response_class=Response)

@@ -20,7 +20,7 @@ _SETTLED_S = 60.0
 
 
 def note_message(turn: Turn, broker: BrokerRecord) -> None:
-    """Any message over its link shows that the broker lives."""
+    """Any message over its link shows that the broker is alive."""
     broker.heard_s = turn.now_s
     if broker.health is Health.SUSPECT and broker.linked:
         welcome_back(turn, broker)

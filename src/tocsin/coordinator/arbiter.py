@@ -12,8 +12,10 @@ gets the subscriber without a hand-over.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 from tocsin.coordinator import migrations
 from tocsin.coordinator.records import SubscriberRecord
@@ -30,6 +32,8 @@ _WORSE = 1.01
 _REPLACED_AT_ONCE = 500
 """Subscribers re-placed in one turn at most, so that a coordinator that was suspended does not block afterwards."""
 
+_WaitingMove = tuple[int, int, Move, Urgency]
+"""(rank, order of arrival, move, urgency) in a heap."""
 _Replaced = dict[tuple[BrokerId | None, BrokerId, str], list[SubscriberRecord]]
 """Subscribers of dead brokers that got a new home in this turn, by (source, target, reason)."""
 
@@ -70,7 +74,7 @@ class Arbiter:
         self._epoch = epoch
         self._number = count(1)
         self._order = count()
-        self._waiting: list[tuple[int, int, Move, Urgency]] = []
+        self._waiting: list[_WaitingMove] = []
         self._queued: set[SubscriberId] = set()
         self._allowances = {Urgency.FAILOVER: _Allowance(), Urgency.DRAIN: _Allowance()}
 
@@ -100,14 +104,9 @@ class Arbiter:
         plan = decision.plan
         for verdict in decision.verdicts:
             move = verdict.move
-            turn.note(
-                "move taken" if verdict.taken else "move refused",
-                policy=plan.policy,
-                subscriber=move.subscriber,
-                source=move.source,
-                target=move.target,
-                reason=verdict.reason,
-            )
+            names: dict[str, Any] = {"subscriber": move.subscriber, "source": move.source, "target": move.target}
+            event = "move taken" if verdict.taken else "move refused"
+            turn.note(event, policy=plan.policy, **names, reason=verdict.reason)
             if verdict.taken:
                 self._queued.add(move.subscriber)
                 heapq.heappush(self._waiting, (_RANK[plan.urgency], next(self._order), move, plan.urgency))
@@ -116,10 +115,8 @@ class Arbiter:
     def start(self, turn: Turn) -> None:
         """Start as many of the waiting moves as have a free place."""
         replaced: _Replaced = {}
-        held_back: list[tuple[int, int, Move, Urgency]] = []
-        while self._waiting and len(held_back) <= 4 * turn.rules.migrations:
-            if _is_full(turn) and not _home_is_dead(turn, self._waiting[0][2]):
-                break
+        held_back: list[_WaitingMove] = []
+        while self._waiting and not _is_full(turn) and len(held_back) <= 4 * turn.rules.migrations:
             entry = heapq.heappop(self._waiting)
             _, _, move, urgency = entry
             refusal = _why_not(turn, move)
@@ -147,7 +144,7 @@ class Arbiter:
     def carry_out(self, turn: Turn, plan: Plan) -> None:
         """Make the moves of a failover or drain plan. It overtakes moves that wait: those are dropped at their turn."""
         replaced: _Replaced = {}
-        verdicts = self._judge(turn, plan, frozenset())
+        verdicts = self._judge(turn, plan, ())
         made = sum(v.taken and self._make(turn, v.move, plan.urgency, replaced) for v in verdicts)
         self._allowances[plan.urgency].moves -= made
         turn.registry.placed += made
@@ -155,7 +152,7 @@ class Arbiter:
 
     # -- one move ------------------------------------------------------------------------------------------------------
 
-    def _judge(self, turn: Turn, plan: Plan, queued: frozenset[SubscriberId] | set[SubscriberId]) -> list[Verdict]:
+    def _judge(self, turn: Turn, plan: Plan, queued: Collection[SubscriberId]) -> list[Verdict]:
         present = turn.registry.generation
         if plan.generation != present:
             stale = f"the plan is of generation {plan.generation}, the present is {present}: plan again"
@@ -170,8 +167,8 @@ class Arbiter:
 
     def _make(self, turn: Turn, move: Move, urgency: Urgency, replaced: _Replaced) -> bool:
         """Start one move. False if no place is free."""
-        if _home_is_dead(turn, move):
-            subscriber = turn.registry.subscribers[move.subscriber]
+        subscriber = turn.registry.subscribers[move.subscriber]
+        if turn.registry.is_dead(subscriber.home):
             replaced.setdefault((subscriber.home, move.target, move.reason), []).append(subscriber)
             turn.set_home(subscriber, move.target)
             return True
@@ -209,11 +206,6 @@ def _why_not(turn: Turn, move: Move) -> str | None:
     if not registry.accepting(target):
         return f"{target.id} does not accept subscribers: it is {target.state}"
     return None
-
-
-def _home_is_dead(turn: Turn, move: Move) -> bool:
-    subscriber = turn.registry.subscribers.get(move.subscriber)
-    return subscriber is not None and turn.registry.is_dead(subscriber.home)
 
 
 def _is_full(turn: Turn) -> bool:

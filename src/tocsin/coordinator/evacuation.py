@@ -25,7 +25,7 @@ def failover_plan(turn: Turn, limit: int | None = None) -> Plan:
 
 
 def drain_plan(turn: Turn, limit: int | None = None) -> Plan:
-    """Moves away from draining brokers. With a `limit`, each broker gives only as many as it may hand over now."""
+    """Moves away from draining brokers, `limit` at most and then no more per broker than it may hand over now."""
     registry, placer = turn.registry, Placer(turn, turn.rules.replacement)
 
     def ready(broker: BrokerRecord) -> Iterator[SubscriberRecord]:

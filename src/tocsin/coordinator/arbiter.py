@@ -104,9 +104,7 @@ class Arbiter:
         plan = decision.plan
         for verdict in decision.verdicts:
             move = verdict.move
-            names: dict[str, Any] = {"subscriber": move.subscriber, "source": move.source, "target": move.target}
-            event = "move taken" if verdict.taken else "move refused"
-            turn.note(event, policy=plan.policy, **names, reason=verdict.reason)
+            _log(turn, plan, verdict)
             if verdict.taken:
                 self._queued.add(move.subscriber)
                 heapq.heappush(self._waiting, (_RANK[plan.urgency], next(self._order), move, plan.urgency))
@@ -145,7 +143,12 @@ class Arbiter:
         """Make the moves of a failover or drain plan. It overtakes moves that wait: those are dropped at their turn."""
         replaced: _Replaced = {}
         verdicts = self._judge(turn, plan, ())
-        made = sum(v.taken and self._make(turn, v.move, plan.urgency, replaced) for v in verdicts)
+        made = 0
+        for verdict in verdicts:
+            if verdict.taken:  # logged when it begins
+                made += self._make(turn, verdict.move, plan.urgency, replaced)
+            else:
+                _log(turn, plan, verdict)
         self._allowances[plan.urgency].moves -= made
         turn.registry.placed += made
         _adopt(turn, replaced)
@@ -176,6 +179,13 @@ class Arbiter:
             return False
         migrations.begin(turn, self.new_id(), move, urgency)
         return True
+
+
+def _log(turn: Turn, plan: Plan, verdict: Verdict) -> None:
+    move = verdict.move
+    names: dict[str, Any] = {"subscriber": move.subscriber, "source": move.source, "target": move.target}
+    event = "move taken" if verdict.taken else "move refused"
+    turn.note(event, policy=plan.policy, **names, reason=verdict.reason)
 
 
 def _adopt(turn: Turn, replaced: _Replaced) -> None:

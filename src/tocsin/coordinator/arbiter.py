@@ -1,4 +1,4 @@
-"""The arbiter stands between plans and migrations. It alone carries plans out, most urgent first, within the limits.
+"""The arbiter decides which moves of a plan are made. It alone carries plans out, most urgent first, within limits.
 
 The order is failover > drain > latency > overload > imbalance. The arbiter refuses a plan made from an older snapshot
 as a whole. Of any other plan it judges every move by itself and gives a reason. Projected loads count migrations in
@@ -140,7 +140,7 @@ class Arbiter:
         return int(allowance.moves)
 
     def carry_out(self, turn: Turn, plan: Plan) -> None:
-        """Make the moves of a failover or drain plan. It overtakes moves that wait: those are dropped at their turn."""
+        """Make the moves of a failover or drain plan. `start` later drops waiting moves of the same subscribers."""
         replaced: _Replaced = {}
         verdicts = self._judge(turn, plan, ())
         made = 0

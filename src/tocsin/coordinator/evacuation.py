@@ -52,7 +52,7 @@ EVACUATIONS: dict[Urgency, Callable[[Turn, int | None], Plan]] = {
 def forget_deleted(turn: Turn, limit: int) -> None:
     """Forget users that were deleted before their broker died: it cannot confirm the release any more.
 
-    Looks at the first `limit` subscribers of each dead broker; failover brings the others to the front.
+    Looks at the first `limit` subscribers of each dead broker; later ticks reach the others.
     """
     for broker in _dead(turn):
         for name in list(islice(turn.registry.hosted(broker.id), limit)):

@@ -35,7 +35,7 @@ _MULTISTAGE: Final = "multistage"
 _MULTISTAGE_ONCE: Final = "multistage-once"
 """The same without waiting: one look at an imbalance is enough."""
 _BALANCING_POLICIES: Final = frozenset({_MULTISTAGE, _MULTISTAGE_ONCE, *MIGRATIONS, *SHUFFLES})
-"""Policies by name. A single migration scheme or shuffle runs whatever α, γ and the rests are."""
+"""Policies by name. A single migration scheme or shuffle runs regardless of α, γ and the rests."""
 
 
 class Planning:

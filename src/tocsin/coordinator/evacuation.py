@@ -19,14 +19,15 @@ from tocsin.model.plan import Move, Plan, Urgency
 
 def failover_plan(turn: Turn, limit: int | None = None) -> Plan:
     """New homes for the subscribers of dead brokers, `limit` at most."""
-    placer = Placer(turn, turn.rules.replacement)
-    leaving = chain.from_iterable(_leaving(turn, broker) for broker in _dead(turn))
-    return _plan(turn, Urgency.FAILOVER, islice(leaving, limit), "its broker {} is dead", placer.choose)
+    placer, dead = Placer(turn, turn.rules.replacement), _dead(turn)
+    leaving = chain.from_iterable(_leaving(turn, broker) for broker in dead)
+    return _plan(turn, Urgency.FAILOVER, dead, islice(leaving, limit), "its broker {} is dead", placer.choose)
 
 
 def drain_plan(turn: Turn, limit: int | None = None) -> Plan:
     """Moves away from draining brokers, `limit` at most and then no more per broker than it may hand over now."""
     registry, placer = turn.registry, Placer(turn, turn.rules.replacement)
+    draining = [b for b in registry.brokers.values() if b.draining and b.health in (Health.ALIVE, Health.PROBATION)]
 
     def ready(broker: BrokerRecord) -> Iterator[SubscriberRecord]:
         places = turn.rules.migrations_per_broker - registry.count_migrations(broker.id, as_target=False)
@@ -37,9 +38,8 @@ def drain_plan(turn: Turn, limit: int | None = None) -> Plan:
         avoid = [name for name in (subscriber.home, subscriber.shunned) if name is not None]
         return placer.choose(subscriber, avoid) or placer.choose(subscriber, avoid[:1])
 
-    draining = [b for b in registry.brokers.values() if b.draining and b.health in (Health.ALIVE, Health.PROBATION)]
     leaving = chain.from_iterable(ready(broker) for broker in draining)
-    return _plan(turn, Urgency.DRAIN, islice(leaving, limit), "{} is drained", target)
+    return _plan(turn, Urgency.DRAIN, draining, islice(leaving, limit), "{} is drained", target)
 
 
 EVACUATIONS: dict[Urgency, Callable[[Turn, int | None], Plan]] = {
@@ -64,11 +64,14 @@ def forget_deleted(turn: Turn, limit: int) -> None:
 def _plan(
     turn: Turn,
     urgency: Urgency,
+    sources: list[BrokerRecord],
     leaving: Iterable[SubscriberRecord],
     reason: str,
     choose: Callable[[SubscriberRecord], BrokerId | None],
 ) -> Plan:
-    moves, note = [], "no subscriber has to move"
+    """The reason's `{}` is the source. The note says why the plan has no moves."""
+    left = any(turn.registry.hosted(broker.id) for broker in sources)
+    moves, note = [], "every subscriber left is moving or rests" if left else "no subscriber has to move"
     for subscriber in leaving:
         target = choose(subscriber)
         if target is None:

@@ -16,6 +16,7 @@ from itertools import count
 import msgspec
 
 from tests.broker.simulated import CHANNEL, SimulatedCluster, subscription
+from tests.coordinator.invariants import broken_invariants
 from tocsin.broker import effects as wanted
 from tocsin.broker import events as seen
 from tocsin.broker.core import Broker
@@ -26,8 +27,8 @@ from tocsin.client.session import SubscriberSession
 from tocsin.coordinator import effects as decided
 from tocsin.coordinator import events
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.ledger import Ledger
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.storage import InMemoryStore
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.wire import link
@@ -35,7 +36,7 @@ from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 
 KINDS = ("fire", "flood", "quake")
-RULES = Rules(grace_s=10.0, probation_s=5.0, failover_per_s=1000, drain_per_s=100)
+RULES = CoordinatorRules(grace_s=10.0, probation_s=5.0, failover_per_s=1000, drain_per_s=100)
 
 
 @dataclass(eq=False)
@@ -87,7 +88,7 @@ class Network:
         self.now_s = 1_000.0
         self.queue_bytes = queue_bytes
         self.cluster = SimulatedCluster()
-        self.ledger = Ledger()
+        self.ledger = InMemoryStore()
         self.nodes: dict[BrokerId, Node] = {}
         self.applications: dict[SubscriberId, Application] = {}
         self.connections: dict[tuple[SubscriberId, int], Connection] = {}
@@ -125,7 +126,7 @@ class Network:
         answer = None
         for effect in effects:
             match effect:
-                case decided.Send(broker, number, message):
+                case decided.SendToBroker(broker, number, message):
                     self._say(broker, number, message)
                 case decided.SendHandOver():
                     self._say(effect.broker, effect.link, link.HandOver(
@@ -134,9 +135,9 @@ class Network:
                     ))  # fmt: skip
                 case decided.CloseLink(broker, number, _) if self.nodes[broker].number == number:
                     self._cut(self.nodes[broker])
-                case decided.Answer(_, value):
+                case decided.AnswerRequest(_, value):
                     answer = value
-        assert not self.coordinator.registry.broken_invariants()
+        assert not broken_invariants(self.coordinator.registry)
         return answer
 
     def _say(self, broker: BrokerId, number: int, message: link.FromCoordinator) -> None:
@@ -144,7 +145,7 @@ class Network:
             self.nodes[broker].into.append(message)
 
     def move(self, name: SubscriberId, target: BrokerId) -> None:
-        moves = (events.MoveWanted(name, target),)
+        moves = (events.RequestedMove(name, target),)
         self.coordinate(events.PlanProposed(next(self._numbers), None, moves, dry_run=False))
 
     # -- brokers and links ---------------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ class Network:
         """The coordinator hears the next thing this broker said."""
         node = self.nodes[broker]
         if node.out and node.number is not None:
-            self.coordinate(events.Heard(broker, node.number, node.out.popleft()), die)
+            self.coordinate(events.LinkMessageReceived(broker, node.number, node.out.popleft()), die)
 
     def obey(self, broker: BrokerId) -> None:
         """This broker hears the next thing the coordinator said."""

@@ -1,102 +1,108 @@
-"""Durable changes that brokers hand in: subscriptions, acknowledged cursors, webhooks. Repeats do no harm.
+"""Durable changes that brokers report: subscriptions, acknowledged cursors, webhooks. A repeated report is harmless.
 
-Acknowledgements only ever advance. What a broker adds counts even if the subscriber has moved on since (its broker had
-promised to hand it in later); what it removes counts only if it has a say in this subscriber, because an old removal,
-repeated, must not take away what was subscribed again elsewhere. The source of a migration has a say to its end: what
-was unsubscribed there just before the move may be heard of only after it. But not about what was subscribed at the
-target. (A broker that is told of a removal it knows better about hands that subscription in again.)
+- Acknowledged cursors only advance.
+- An added subscription always counts, even if the subscriber has moved since: its former broker had granted it.
+- A removal counts only from the home broker and, during a migration, from the source and the target. A repeated old
+  removal from another broker must not remove a subscription made again elsewhere.
+- A removal from the source does not count for a subscription made at the target. (A broker that receives a removal of
+  a subscription it has granted itself reports that subscription again.)
 """
 
 from __future__ import annotations
 
 from tocsin.coordinator import migrations
 from tocsin.coordinator.effects import StoreSubscriptions, StoreWebhook
-from tocsin.coordinator.entities import Step, Subscriber
+from tocsin.coordinator.records import MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, SubscriptionId
 from tocsin.wire.link import Changed, Frontend
 
 
-def changed(turn: Turn, broker: BrokerId, message: Changed) -> None:
+def apply_change(turn: Turn, broker: BrokerId, message: Changed) -> None:
     known = turn.registry.subscribers.get(message.subscriber)
     if known is None and (message.subscriber in turn.registry.deleted or not (message.added or message.webhook)):
-        return  # who was deleted is not made again by a broker that was away, nor is anybody by letting something go
+        return  # neither a late report about a deleted user nor a removal creates a user
     if known is not None and known.deleted:
         return
-    found = known or turn.known(message.subscriber)
-    has_say = _has_say(turn, broker, found)
-    renewed = _renewed(turn, broker, message)
-    before = set(found.subscriptions)
-    held = {one.subscription: one for one in (_merged(found, new) for new in message.added)}
-    found.subscriptions |= held
-    removed = [one for one in message.removed if has_say and one in found.subscriptions and one not in renewed]
-    for one in removed:
-        del found.subscriptions[one]
-        held.pop(one, None)
-    held |= _acknowledged(found, message.acked)
-    if held or removed:
-        turn.do(StoreSubscriptions(found.id, tuple(held.values()), tuple(removed)))
-    if message.webhook is not None or (message.webhook_removed and has_say):
-        found.webhook = message.webhook
-        turn.do(StoreWebhook(found.id, message.webhook))
-    if set(found.subscriptions) != before:
+    subscriber = known or turn.known_subscriber(message.subscriber)
+    may_remove = _may_remove(turn, broker, subscriber)
+    renewed = _renewed_at_target(turn, broker, message)
+    before = set(subscriber.subscriptions)
+    stored = {frontend.subscription: _merged(subscriber, frontend) for frontend in message.added}
+    subscriber.subscriptions |= stored
+    removed = [
+        subscription
+        for subscription in message.removed
+        if may_remove and subscription in subscriber.subscriptions and subscription not in renewed
+    ]
+    for subscription in removed:
+        del subscriber.subscriptions[subscription]
+        stored.pop(subscription, None)
+    stored |= _advance_cursors(subscriber, message.acked)
+    if stored or removed:
+        turn.do(StoreSubscriptions(subscriber.id, tuple(stored.values()), tuple(removed)))
+    if message.webhook is not None or (message.webhook_removed and may_remove):
+        subscriber.webhook = message.webhook
+        turn.do(StoreWebhook(subscriber.id, message.webhook))
+    if set(subscriber.subscriptions) != before:
         turn.registry.generation += 1
-        _tell_others(turn, broker, found)
+        _update_other_broker(turn, broker, subscriber)
 
 
-def _has_say(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> bool:
+def _may_remove(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> bool:
     migration = turn.registry.moving.get(subscriber.id)
     return subscriber.home in (None, broker) or (
         migration is not None and broker in (migration.source, migration.target)
     )
 
 
-def _renewed(turn: Turn, broker: BrokerId, message: Changed) -> set[SubscriptionId]:
-    """What the subscriber has asked for at the broker it is moving to, if this is the other one."""
+def _renewed_at_target(turn: Turn, broker: BrokerId, message: Changed) -> set[SubscriptionId]:
+    """Subscriptions made at the target of the migration: the source cannot remove them. Empty for the target itself."""
     migration = turn.registry.moving.get(message.subscriber)
     if migration is None:
         return set()
     if broker == migration.target:
-        migration.renewed |= {one.subscription for one in message.added}
+        migration.renewed |= {frontend.subscription for frontend in message.added}
         migration.renewed -= set(message.removed)
         return set()
     return migration.renewed
 
 
-def _merged(subscriber: Subscriber, new: Frontend) -> Frontend:
-    """A subscription handed in twice keeps the later cursor."""
+def _merged(subscriber: SubscriberRecord, new: Frontend) -> Frontend:
+    """A subscription reported twice keeps the later cursor."""
     old = subscriber.subscriptions.get(new.subscription)
-    return old if old is not None and _later(old.cursor, new.cursor) else new
+    return old if old is not None and _is_later(old.cursor, new.cursor) else new
 
 
-def _acknowledged(subscriber: Subscriber, acked: dict[SubscriptionId, str]) -> dict[SubscriptionId, Frontend]:
+def _advance_cursors(subscriber: SubscriberRecord, acked: dict[SubscriptionId, str]) -> dict[SubscriptionId, Frontend]:
     advanced = {}
-    for one, cursor in acked.items():
-        old = subscriber.subscriptions.get(one)
-        if old is not None and _later(cursor, old.cursor):
-            advanced[one] = Frontend(one, old.channel, old.parameters, cursor)
+    for subscription, cursor in acked.items():
+        old = subscriber.subscriptions.get(subscription)
+        if old is not None and _is_later(cursor, old.cursor):
+            advanced[subscription] = Frontend(subscription, old.channel, old.parameters, cursor)
     subscriber.subscriptions |= advanced
     return advanced
 
 
-def _later(cursor: str, other: str) -> bool:
-    one, two = Cursor.parse(cursor), Cursor.parse(other)
-    return one is not None and (two is None or one > two)
+def _is_later(cursor: str, than: str) -> bool:
+    """False if `cursor` cannot be parsed."""
+    left, right = Cursor.parse(cursor), Cursor.parse(than)
+    return left is not None and (right is None or left > right)
 
 
-def _tell_others(turn: Turn, broker: BrokerId, subscriber: Subscriber) -> None:
-    """Whoever else holds this subscriber, or is about to, must hold the same."""
+def _update_other_broker(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> None:
+    """Send the new state to the other broker that holds this subscriber or prepares for it."""
     migration = turn.registry.moving.get(subscriber.id)
-    if migration is not None and migration.step is Step.PREPARING and broker == migration.source:
-        migrations.prepare_again(turn, migration)
+    if migration is not None and migration.step is MigrationStep.PREPARING and broker == migration.source:
+        migrations.send_prepare(turn, migration)
         return
     other = subscriber.home
-    if migration is not None and migration.step is not Step.RELEASING and broker == migration.source:
+    if migration is not None and migration.step is not MigrationStep.RELEASING and broker == migration.source:
         other = migration.target
-        migrations.adopted_by_target(turn, migration)
+        migrations.mark_adopted(turn, migration)
     if other is not None and other != broker:
         if not subscriber.uncertain:
             subscriber.uncertain = True
             turn.store_subscriber(subscriber)
-        turn.adopt(other, [subscriber], asked=True)  # also that it holds nothing any more
+        turn.adopt(other, [subscriber], even_empty=True)

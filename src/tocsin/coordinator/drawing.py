@@ -1,7 +1,7 @@
-"""What of the data cluster can be drawn on a map: records of datasets with a place, channels, streets. As trace rows.
+"""Turns descriptions and records from the data cluster into trace rows for the map: datasets, channels, streets.
 
-Pure: what the data cluster said goes in, rows come out. Anything that does not fit is left out, never an error: what is
-drawn is for people to look at, and a dataset that nobody meant for a map may have such columns by accident.
+Pure. Values that do not fit are left out and never raise an error: the map is for people to look at, and a dataset may
+have columns named `lat` and `lon` by accident.
 """
 
 from __future__ import annotations
@@ -13,75 +13,74 @@ from typing import Any, Self
 
 from tocsin.model.trace import Kind, TraceRow
 
-_NOTE_COLUMNS = ("kind", "type")
-_POINTS = 500_000
-"""Of all streets together: what a browser still draws."""
+_MOST_POINTS = 500_000
+"""Points of all streets together: as many as a browser can draw."""
 _KIND_OF = {"KEYED": Kind.POSITION, "STREAM": Kind.EVENT, "STATIC": Kind.PLACE}
 _NAME_COLUMNS = ("name", "title")
+_NOTE_COLUMNS = ("kind", "type")
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DatasetDrawing:
     """How the records of one dataset are drawn."""
 
     dataset: str
     kind: Kind
     key: str | None
     note: str | None
-    """The column whose value people read."""
+    """The column whose value is shown as text."""
 
     @classmethod
-    def of(cls, described: Mapping[str, Any]) -> Self | None:
+    def of(cls, description: Mapping[str, Any]) -> Self | None:
         """From an entry of GET /v1/datasets; None if its records have no place."""
-        types = {str(one["name"]): str(one["type"]) for one in described["columns"]}
-        kind = _KIND_OF.get(str(described["kind"]))
+        types = {str(column["name"]): str(column["type"]) for column in description["columns"]}
+        kind = _KIND_OF.get(str(description["kind"]))
         if kind is None or (types.get("lat"), types.get("lon")) != ("DOUBLE", "DOUBLE"):
             return None
-        key = next(iter(described.get("key") or ()), None)
+        key = next(iter(description.get("key") or ()), None)
         if kind is Kind.POSITION and key is None:
             return None
         preferred = _NAME_COLUMNS if kind is Kind.PLACE else _NOTE_COLUMNS
         texts = [name for name, type in types.items() if type == "STRING" and (name != key or kind is Kind.PLACE)]
         note = next((name for name in (*preferred, *texts) if name in texts), None)
-        return cls(str(described["name"]), kind, key, note)
+        return cls(str(description["name"]), kind, key, note)
 
     def row(self, record: Mapping[str, Any], time_s: float) -> TraceRow | None:
         """None for a record without a place on Earth."""
         lat, lon = record.get("lat"), record.get("lon")
         if not (_within(lat, 90.0) and _within(lon, 180.0)):
             return None
+        detail: dict[str, Any] = {"dataset": self.dataset}
         if self.kind is Kind.POSITION:
-            who = record.get(self.key or "")
-            return None if who is None else TraceRow(
-                time_s, self.kind, subscriber=str(who), lat=lat, lon=lon, detail={"dataset": self.dataset}
-            )  # fmt: skip
+            key = record.get(self.key or "")
+            if key is None:
+                return None
+            return TraceRow(time_s, self.kind, subscriber=str(key), lat=lat, lon=lon, detail=detail)
         note = None if self.note is None else record.get(self.note)
         if self.kind is Kind.PLACE:
             rest = {name: value for name, value in record.items() if name not in ("lat", "lon", self.note)}
-            detail = rest | {"dataset": self.dataset}
+            detail = rest | detail
         else:
-            named = {"severity": record.get("severity"), "id": None if self.key is None else record.get(self.key)}
-            detail = {"dataset": self.dataset} | {name: value for name, value in named.items() if value is not None}
+            known = {"severity": record.get("severity"), "id": None if self.key is None else record.get(self.key)}
+            detail |= {name: value for name, value in known.items() if value is not None}
         return TraceRow(time_s, self.kind, lat=lat, lon=lon, note=None if note is None else str(note), detail=detail)
 
 
-def channel_row(described: Mapping[str, Any], time_s: float) -> TraceRow:
-    """From an entry of GET /v1/channels, without the query's text."""
-    detail = {name: value for name, value in described.items() if name not in ("name", "query", "state")}
-    failing = bool(described.get("last_error")) and bool(described.get("failures"))
-    return TraceRow(
-        time_s, Kind.CHANNEL, channel=str(described["name"]),
-        detail=detail | {"state": str(described.get("state") or ("failing" if failing else "running"))},
-    )  # fmt: skip
+def channel_row(description: Mapping[str, Any], time_s: float) -> TraceRow:
+    """From an entry of GET /v1/channels, without the text of the query."""
+    detail = {name: value for name, value in description.items() if name not in ("name", "query", "state")}
+    failing = bool(description.get("last_error")) and bool(description.get("failures"))
+    detail["state"] = str(description.get("state") or ("failing" if failing else "running"))
+    return TraceRow(time_s, Kind.CHANNEL, channel=str(description["name"]), detail=detail)
 
 
 def street_rows(geojson: object, time_s: float) -> Iterator[TraceRow]:
-    """LineStrings and MultiLineStrings of a GeoJSON object, which is lon, lat (RFC 7946); ours is lat, lon."""
+    """LineStrings and MultiLineStrings of a GeoJSON object, which has lon, lat (RFC 7946); a trace row has lat, lon."""
     points = 0
     for line in _lines(geojson):
         drawn = [[round(float(point[1]), 6), round(float(point[0]), 6)] for point in line if _is_point(point)]
         points += len(drawn)
-        if points > _POINTS:
+        if points > _MOST_POINTS:
             return
         if len(drawn) > 1:
             yield TraceRow(time_s, Kind.STREET, detail={"line": drawn})

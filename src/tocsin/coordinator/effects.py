@@ -1,7 +1,7 @@
-"""What the coordinator's logic wants done. Whoever drives it does so in this order, and tells nobody anything (`Send…`,
-`Answer`) before everything to be stored so far (`Store…`, `Forget…`) is on disk: what was said is never taken back.
+"""The effects that the coordinator's logic asks its driver for, in the order in which the driver carries them out.
 
-Storing is by key, complete rows: doing it twice does no harm.
+The driver sends nothing (`Send…`, `AnswerRequest`) before all earlier `Store…` and `Forget…` effects are on disk, so
+that a crash never takes back an announced fact. A store effect is a complete row by key: writing it twice is harmless.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tocsin.wire.link import FromCoordinator, Frontend, Webhook
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendToBroker:
     broker: BrokerId
     link: int
     message: FromCoordinator
@@ -27,7 +27,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendHandOver:
-    """A `HandOver` whose token the driver signs: the logic holds no key."""
+    """Send a `HandOver`. The driver signs its token: the logic holds no key."""
 
     broker: BrokerId
     link: int
@@ -46,8 +46,8 @@ class CloseLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why something was not done, for whoever asked."""
+class RequestRejection:
+    """The answer to a request that the coordinator refuses."""
 
     code: Code
     message: str
@@ -55,17 +55,16 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """To the request that carried this number."""
-
+class AnswerRequest:
     ask: int
+    """The number of the request."""
     value: object
-    """What the event's documentation says, or a `Rejection`."""
+    """The value that the request's docstring names, or a `RequestRejection`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the log: every decision about a subscriber or a broker leaves one, with its reason."""
+    """Write a log line: every decision about a subscriber or a broker leaves one, with its reason."""
 
     event: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -73,22 +72,22 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """For whoever watches the network: what happened, as a row of the trace. Of no consequence to anything else."""
+class RecordTrace:
+    """Pass a trace row to the dashboard and the recording. Nothing else depends on it."""
 
     row: TraceRow
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAtCluster:
-    """Let go of everything this broker holds at the data cluster, then say `BrokerReleased`."""
+    """Release every subscription that this broker holds at the data cluster, then post `BrokerReleased`."""
 
     broker: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAtCluster:
-    """It is back: whatever is still being let go in its name stays, for it may be what it holds now."""
+    """Cancel `ReleaseAtCluster`: the broker is back and may hold those subscriptions again."""
 
     broker: BrokerId
 
@@ -124,7 +123,7 @@ class StoreSubscriber:
 
 @dataclass(frozen=True, slots=True)
 class ForgetSubscriber:
-    """With its subscriptions and webhook."""
+    """Forget a subscriber, its subscriptions and its webhook."""
 
     subscriber: SubscriberId
 
@@ -133,7 +132,7 @@ class ForgetSubscriber:
 class StoreSubscriptions:
     subscriber: SubscriberId
     held: tuple[Frontend, ...] = ()
-    """New, or with a new cursor."""
+    """Subscriptions that are new or have a new cursor."""
     removed: tuple[SubscriptionId, ...] = ()
 
 
@@ -165,22 +164,30 @@ class ForgetMigration:
 
 @dataclass(frozen=True, slots=True)
 class StoreFact:
-    """Something small that outlives the process: a chosen policy, what policies remember."""
+    """Store a small named value: a chosen policy, the memory of the balancing policies."""
 
     name: str
     value: str
 
 
-Stored = (
-    StoreBroker | ForgetBroker | StoreSubscriber | ForgetSubscriber | StoreSubscriptions | StoreWebhook
-    | StoreMigration | ForgetMigration | StoreFact
-)  # fmt: skip
-Effect = Stored | Send | SendHandOver | CloseLink | Answer | Note | Watched | ReleaseAtCluster | KeepAtCluster
+StoreEffect = (
+    StoreBroker
+    | ForgetBroker
+    | StoreSubscriber
+    | ForgetSubscriber
+    | StoreSubscriptions
+    | StoreWebhook
+    | StoreMigration
+    | ForgetMigration
+    | StoreFact
+)
+SendEffect = SendToBroker | SendHandOver | CloseLink | AnswerRequest
+Effect = StoreEffect | SendEffect | Note | RecordTrace | ReleaseAtCluster | KeepAtCluster
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """All that was stored, as a restarted coordinator gets it back."""
+class StoredState:
+    """All stored rows: a coordinator starts from them."""
 
     brokers: tuple[StoreBroker, ...] = ()
     subscribers: tuple[StoreSubscriber, ...] = ()

@@ -1,4 +1,4 @@
-"""What happens to a coordinator. Requests carry a number (`ask`) and get exactly one `Answer` with it."""
+"""The events that a driver hands to the coordinator. Each request has a number (`ask`) and gets one `AnswerRequest`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tocsin.wire.link import FromBroker
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time passes: a few times a second, or whenever the driver likes."""
+    """Time passes: the driver sends this a few times a second."""
 
     may_plan: bool = True
-    """False while the driver could not bear a plan: compiling the policies for the first time takes seconds."""
+    """False while balancing must wait: the first compilation of the policies takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A broker said something over a link; links are numbered by the driver, never twice the same."""
+class LinkMessageReceived:
+    """A broker sent a message over a link. The driver numbers links and never uses a number twice."""
 
     broker: BrokerId
     link: int
@@ -39,7 +39,7 @@ class LinkClosed:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReleased:
-    """Nothing is held at the data cluster in this broker's name any more (or nobody looks after that)."""
+    """The data cluster holds no subscription of this broker any more, or the driver has no data cluster to clean up."""
 
     broker: BrokerId
 
@@ -49,7 +49,7 @@ class BrokerReleased:
 
 @dataclass(frozen=True, slots=True)
 class UserRegistered:
-    """registeruser [BAD §6.1.1]. Answer: True if it is new."""
+    """registeruser [BAD §6.1.1]. Answer: True if the user is new."""
 
     ask: int
     user: SubscriberId
@@ -66,7 +66,7 @@ class BrokerRequested:
     place: Place | None = None
     coordinate: Coordinate | None = None
     avoid: frozenset[BrokerId] = frozenset()
-    """Those it could not reach."""
+    """Brokers that the user could not reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class UserDeleted:
 
 @dataclass(frozen=True, slots=True)
 class DrainOrdered:
-    """Answer: how many subscribers it has left."""
+    """Answer: how many subscribers the broker still has."""
 
     ask: int
     broker: BrokerId
@@ -94,14 +94,14 @@ class DrainOrdered:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDismissed:
-    """Forget a dead or drained broker. Answer: True; it disappears once the data cluster has let go of it too."""
+    """Forget a dead or drained broker. Answer: True; the broker disappears once the data cluster has released it."""
 
     ask: int
     broker: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
-class MoveWanted:
+class RequestedMove:
     subscriber: SubscriberId
     target: BrokerId
     reason: str = "asked for"
@@ -109,14 +109,14 @@ class MoveWanted:
 
 @dataclass(frozen=True, slots=True)
 class PlanProposed:
-    """By the name of a policy, or as moves. Answer: `arbiter.Decision`."""
+    """A plan by the name of a policy, or as moves. Answer: `arbiter.Decision`."""
 
     ask: int
     policy: str | None = None
-    moves: tuple[MoveWanted, ...] | None = None
+    moves: tuple[RequestedMove, ...] | None = None
     dry_run: bool = True
     generation: int | None = None
-    """Of the snapshot the moves were thought up on; None for the present one."""
+    """Generation of the snapshot the moves were made from; None for the present one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +130,23 @@ class PlacementChosen:
 
 @dataclass(frozen=True, slots=True)
 class BalanceChosen:
-    """What is not named stays as it is. Answer: True."""
+    """New balancing settings; a value that is not given stays as it is. Answer: True."""
 
     ask: int
     on: bool | None = None
     period_s: float | None = None
     changes: Mapping[str, object] = field(default_factory=dict)
-    """Of `BalanceSettings`."""
+    """Fields of `BalanceSettings`."""
 
 
-Event = (
-    Ticked | Heard | LinkClosed | BrokerReleased | UserRegistered | BrokerRequested | UserDeleted | DrainOrdered
-    | BrokerDismissed | PlanProposed | PlacementChosen | BalanceChosen
-)  # fmt: skip
+Request = (
+    UserRegistered
+    | BrokerRequested
+    | UserDeleted
+    | DrainOrdered
+    | BrokerDismissed
+    | PlanProposed
+    | PlacementChosen
+    | BalanceChosen
+)
+Event = Ticked | LinkMessageReceived | LinkClosed | BrokerReleased | Request

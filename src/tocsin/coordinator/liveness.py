@@ -1,56 +1,58 @@
-"""Which brokers live. Silence and broken links make one suspect, then dead; whoever fails and returns, again and again,
-is trusted later each time.
+"""The life cycle of brokers: alive, suspect, dead, on probation, draining, dismissed.
 
-After a start of the coordinator everybody is away: that says nothing about them, so they get a grace period.
+Silence or a broken link makes a broker suspect, then dead. A broker that fails repeatedly is on probation longer each
+time. After a start of the coordinator no broker is linked yet: all get a grace period before their silence counts.
 """
 
 from __future__ import annotations
 
 from tocsin.coordinator import migrations
-from tocsin.coordinator.effects import KeepAtCluster
-from tocsin.coordinator.entities import Broker, Health
+from tocsin.coordinator.effects import ForgetBroker, KeepAtCluster, ReleaseAtCluster, RequestRejection
+from tocsin.coordinator.records import BrokerRecord, Health
 from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind
+from tocsin.wire.errors import Code
 from tocsin.wire.link import Accepting, Beat
 
 _SETTLED_S = 60.0
-"""After this long on a link that is alive, whatever was said over it has been heard."""
+"""After this long on a working link, a sent `Adopt` counts as received."""
 
 
-def heard(turn: Turn, broker: Broker) -> None:
-    """It said something over its link."""
+def note_message(turn: Turn, broker: BrokerRecord) -> None:
+    """Any message over its link shows that the broker is alive."""
     broker.heard_s = turn.now_s
     if broker.health is Health.SUSPECT and broker.linked:
-        returned(turn, broker)
+        welcome_back(turn, broker)
 
 
-def link_closed(turn: Turn, broker: Broker) -> None:
+def handle_link_closed(turn: Turn, broker: BrokerRecord) -> None:
     broker.link = None
-    broker.told_accepting = None
-    turn.registry.releases_lost(broker.id)
+    broker.announced_accepting = None
+    turn.registry.clear_releases(broker.id)
     if broker.health in (Health.ALIVE, Health.PROBATION):
         _suspect(turn, broker, "its link is broken", turn.now_s + turn.rules.dead_s)
 
 
-def await_return(turn: Turn, broker: Broker) -> None:
-    """Known from before this coordinator's start."""
+def await_return(turn: Turn, broker: BrokerRecord) -> None:
+    """Wait for a broker that an earlier coordinator process stored."""
     broker.health = Health.SUSPECT
     broker.awaited = True
     broker.since_s = broker.heard_s = turn.now_s
     broker.dead_at_s = turn.now_s + turn.rules.grace_s
 
 
-def returned(turn: Turn, broker: Broker) -> None:
-    """It is back, over a new link or the old one. Failing costs trust; waiting for our own restart does not."""
-    was, broker.health = broker.health, Health.ALIVE
+def welcome_back(turn: Turn, broker: BrokerRecord) -> None:
+    """The broker is back, over a new link or the old one. A failure costs trust; the coordinator's restart does not."""
+    before, broker.health = broker.health, Health.ALIVE
     broker.since_s = turn.now_s
     broker.dismissed = False
-    turn.do(KeepAtCluster(broker.id))  # also if we do not know of a dismissal: an earlier start of ours may have
-    if was is Health.DEAD:
-        turn.watched(Kind.BROKER_BACK, broker=broker.id)
-    if not broker.awaited and was in (Health.SUSPECT, Health.DEAD):
-        # Dying counts twice: a broken link may be the network's fault, ten seconds of silence are the broker's.
-        broker.failures += 2 if was is Health.DEAD else 1
+    turn.do(KeepAtCluster(broker.id))  # even without a known dismissal: an earlier process may have begun one
+    if before is Health.DEAD:
+        turn.trace(Kind.BROKER_BACK, broker=broker.id)
+    if not broker.awaited and before in (Health.SUSPECT, Health.DEAD):
+        # A death counts twice: the network may have broken the link, but `dead_s` of silence are the broker's fault.
+        broker.failures += 2 if before is Health.DEAD else 1
         if broker.failures >= 2:
             rules = turn.rules
             untrusted_s = min(rules.probation_most_s, rules.probation_s * 2.0 ** min(broker.failures - 2, 16))
@@ -58,20 +60,21 @@ def returned(turn: Turn, broker: Broker) -> None:
             broker.trusted_at_s = turn.now_s + untrusted_s
             turn.note("broker is back, on probation", "warning", broker=broker.id, for_s=untrusted_s)
         turn.store_broker(broker)
-    elif was is Health.DEAD:
+    elif before is Health.DEAD:
         turn.store_broker(broker)
     broker.awaited = False
     turn.registry.generation += 1
 
 
-def check_time(turn: Turn) -> None:
+def check_brokers(turn: Turn) -> None:
+    """Called at every tick: detect silence, end probation, forgive old failures, send heartbeats."""
     rules, now_s = turn.rules, turn.now_s
     for broker in list(turn.registry.brokers.values()):
         match broker.health:
             case Health.ALIVE | Health.PROBATION if now_s - broker.heard_s > rules.suspect_s:
                 _suspect(turn, broker, "it is silent", broker.heard_s + rules.dead_s)
             case Health.SUSPECT if now_s >= broker.dead_at_s:
-                _died(turn, broker)
+                _declare_dead(turn, broker)
             case Health.PROBATION if now_s >= broker.trusted_at_s:
                 broker.health = Health.ALIVE
                 broker.since_s = now_s
@@ -81,40 +84,96 @@ def check_time(turn: Turn) -> None:
                 broker.failures = 0
                 turn.store_broker(broker)
         if broker.linked and broker.health is not Health.SUSPECT:
-            turn.registry.adoptions_settled(broker.id, now_s - _SETTLED_S)
-        if broker.linked and now_s - broker.spoke_s >= rules.heartbeat_s:
+            turn.registry.confirm_adoptions(broker.id, now_s - _SETTLED_S)
+        if broker.linked and now_s - broker.sent_s >= rules.heartbeat_s:
             turn.send(broker.id, Beat())
 
 
-def tell_accepting(turn: Turn) -> None:
-    """Whoever's answer to "may I take newcomers" has changed is told; the answer depends on the others as well."""
+def announce_accepting(turn: Turn) -> None:
+    """Send `Accepting` to every broker for which it has changed; it also depends on the health of the others."""
     for broker in turn.registry.brokers.values():
         accepting = turn.registry.accepting(broker)
-        if broker.linked and broker.told_accepting is not None and broker.told_accepting != accepting:
-            broker.told_accepting = accepting
+        if broker.linked and broker.announced_accepting is not None and broker.announced_accepting != accepting:
+            broker.announced_accepting = accepting
             turn.send(broker.id, Accepting(accepting, broker.draining))
 
 
-def _suspect(turn: Turn, broker: Broker, why: str, dead_at_s: float) -> None:
+def _suspect(turn: Turn, broker: BrokerRecord, reason: str, dead_at_s: float) -> None:
     broker.health = Health.SUSPECT
     broker.since_s = turn.now_s
     broker.dead_at_s = dead_at_s
     turn.registry.generation += 1
-    turn.note("broker is suspect", "warning", broker=broker.id, reason=why)
+    turn.note("broker is suspect", "warning", broker=broker.id, reason=reason)
 
 
-def _died(turn: Turn, broker: Broker) -> None:
+def _declare_dead(turn: Turn, broker: BrokerRecord) -> None:
     broker.health = Health.DEAD
     broker.since_s = turn.now_s
     broker.awaited = False
     turn.registry.generation += 1
-    turn.loads.gone(broker.id)
+    turn.loads.remove_broker(broker.id)
     turn.close_link(broker, "it was silent for too long: register again")
-    turn.note(
-        "broker is dead", "warning", broker=broker.id, subscribers=len(turn.registry.hosted(broker.id))
-    )  # fmt: skip
-    turn.watched(Kind.BROKER_FAILED, broker=broker.id)
+    turn.note("broker is dead", "warning", broker=broker.id, subscribers=len(turn.registry.hosted(broker.id)))
+    turn.trace(Kind.BROKER_FAILED, broker=broker.id)
     turn.store_broker(broker)
     turn.registry.end_sessions(broker.id)
-    turn.registry.webhooks_first(broker.id)
-    migrations.broker_died(turn, broker.id)
+    turn.registry.put_webhooks_first(broker.id)
+    migrations.handle_broker_death(turn, broker.id)
+
+
+# -- draining and dismissal --------------------------------------------------------------------------------------------
+
+
+def set_draining(turn: Turn, name: BrokerId, on: bool) -> int | RequestRejection:
+    """The number of subscribers that the broker still has."""
+    broker = turn.registry.brokers.get(name)
+    if broker is None:
+        return RequestRejection(Code.NOT_FOUND, f"there is no broker {name!r}")
+    if broker.draining != on:
+        broker.draining = on
+        turn.registry.generation += 1
+        turn.store_broker(broker)
+        accepting = broker.announced_accepting = turn.registry.accepting(broker)
+        turn.send(name, Accepting(accepting, draining=on))
+        turn.note("broker drains" if on else "broker no longer drains", broker=name)
+    return len(turn.registry.hosted(name))
+
+
+def dismiss(turn: Turn, name: BrokerId) -> bool | RequestRejection:
+    """An administrator dismisses a broker that is dead, or drained and empty."""
+    broker = turn.registry.brokers.get(name)
+    if broker is None:
+        return RequestRejection(Code.NOT_FOUND, f"there is no broker {name!r}")
+    left = len(turn.registry.hosted(name))
+    if broker.health is not Health.DEAD and not broker.draining:
+        message = f"{name} is {broker.state}: drain it first (`tocsin drain {name} --wait`)"
+        return RequestRejection(Code.IN_USE, message)
+    if left:
+        return RequestRejection(Code.IN_USE, f"{name} still has {left} subscribers: wait until they have moved")
+    _start_dismissal(turn, broker)
+    return True
+
+
+def forget_long_dead(turn: Turn) -> None:
+    for broker in turn.registry.brokers.values():
+        long_dead = broker.health is Health.DEAD and turn.now_s - broker.since_s > turn.rules.forget_broker_s
+        if long_dead and not broker.dismissed and not turn.registry.hosted(broker.id):
+            _start_dismissal(turn, broker)
+
+
+def _start_dismissal(turn: Turn, broker: BrokerRecord) -> None:
+    """Release the broker's subscriptions at the data cluster first; `finish_dismissal` forgets the broker."""
+    broker.dismissed = True
+    turn.store_broker(broker)
+    turn.do(ReleaseAtCluster(broker.id))
+
+
+def finish_dismissal(turn: Turn, name: BrokerId) -> None:
+    broker = turn.registry.brokers.get(name)
+    if broker is None or not broker.dismissed or turn.registry.hosted(name):
+        return  # the broker came back in time
+    turn.close_link(broker, "this broker was dismissed")
+    turn.registry.remove_broker(name)
+    turn.loads.remove_broker(name)
+    turn.do(ForgetBroker(name))
+    turn.note("broker is forgotten", broker=name)

@@ -1,22 +1,23 @@
-"""How loaded brokers are: what they report, and what they were given since and cannot have reported yet.
+"""The reported loads of brokers, plus the expected load of subscribers that a broker got since its last reports.
 
-Without the second part a crowd of newcomers, or of refugees, all land on whoever looked idle a moment ago [BAD §5.1].
+Without the expected part a crowd of new or re-placed subscribers would all get the broker that looked idle a moment
+ago [BAD §5.1].
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.coordinator.entities import Subscriber
+from tocsin.coordinator.records import SubscriberRecord
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.wire.link import LoadReport
 
 _SETTLING_REPORTS = 2
-"""Reports after which what was given counts as reported: the first may have been on its way already."""
+"""Reports after which an assigned subscriber counts as reported: the first may have been sent before it came."""
 _LEAST_BYTES_PER_S = 1.0
-"""What a subscriber counts for when nobody knows anything: enough to spread a crowd evenly."""
-_PER_HOSTED_BYTES_PER_S = 1e-3
-"""Breaks ties between brokers without load by how many they host."""
+"""The expected load of a subscriber without any known rate: enough to spread a crowd evenly."""
+PER_HOSTED_BYTES_PER_S = 1e-3
+"""Added per hosted subscriber, to break ties between brokers without load."""
 
 
 @dataclass(slots=True)
@@ -27,74 +28,80 @@ class BrokerLoad:
     delivery_s_p50: float | None = None
     delivery_s_p95: float | None = None
     reports: int = 0
-    given: dict[SubscriberId, tuple[float, int]] = field(default_factory=dict)
-    """Subscriber → (bytes/s expected of it, reports at that time): not part of what is reported yet."""
-    given_bytes_per_s: float = 0.0
-    """Their sum: asked for at every placement."""
+    expected: dict[SubscriberId, tuple[float, int]] = field(default_factory=dict)
+    """Subscriber → (expected bytes/s, number of reports at that time): not in the reported load yet."""
+    expected_bytes_per_s: float = 0.0
+    """The sum of `expected`, kept because every placement reads it."""
 
     @property
     def bytes_per_s(self) -> float:
-        """F_j, with what was given since [BAD eq. 5]."""
-        return self.in_bytes_per_s + self.out_bytes_per_s + self.given_bytes_per_s
+        """F_j [BAD eq. 5] as reported, plus the expected load."""
+        return self.in_bytes_per_s + self.out_bytes_per_s + self.expected_bytes_per_s
 
 
-class Loads:
+class BrokerLoads:
     def __init__(self) -> None:
         self.brokers: dict[BrokerId, BrokerLoad] = {}
         self.rates: dict[SubscriptionId, float] = {}
         """λ in bytes/s."""
-        self._told_by: dict[SubscriptionId, BrokerId] = {}
-        """Whose word a rate is: only it can say that it is gone."""
+        self._reporter: dict[SubscriptionId, BrokerId] = {}
+        """The broker that reported a rate last: only this broker can remove the rate."""
 
     def of(self, broker: BrokerId) -> BrokerLoad:
         return self.brokers.setdefault(broker, BrokerLoad())
 
-    def reported(self, broker: BrokerId, report: LoadReport) -> None:
+    def add_report(self, broker: BrokerId, report: LoadReport) -> None:
         load = self.of(broker)
         load.in_bytes_per_s = _sane(report.in_bytes_per_s)
         load.out_bytes_per_s = _sane(report.out_bytes_per_s)
         load.notifications_per_s = _sane(report.notifications_per_s)
         load.delivery_s_p50, load.delivery_s_p95 = report.delivery_s_p50, report.delivery_s_p95
         load.reports += 1
-        load.given = {
-            one: (expected, at) for one, (expected, at) in load.given.items() if load.reports - at < _SETTLING_REPORTS
+        load.expected = {
+            subscriber: (bytes_per_s, at_report)
+            for subscriber, (bytes_per_s, at_report) in load.expected.items()
+            if load.reports - at_report < _SETTLING_REPORTS
         }
-        load.given_bytes_per_s = sum(expected for expected, _ in load.given.values())
+        load.expected_bytes_per_s = sum(bytes_per_s for bytes_per_s, _ in load.expected.values())
         for subscription, rate in report.rates.items():
             if rate > 0:
                 self.rates[subscription] = _sane(rate)
-                self._told_by[subscription] = broker
-            elif self._told_by.get(subscription) == broker:
-                del self._told_by[subscription]
+                self._reporter[subscription] = broker
+            elif self._reporter.get(subscription) == broker:
+                del self._reporter[subscription]
                 del self.rates[subscription]
 
-    def given(self, broker: BrokerId, subscriber: Subscriber, subscribers: int) -> None:
-        """A subscriber was sent there; of `subscribers` in all, it is taken for an average one at least."""
+    def add_expected(self, broker: BrokerId, subscriber: SubscriberRecord, subscribers: int) -> None:
+        """Count a subscriber that was assigned to this broker; `subscribers` is the number of all."""
         load = self.of(broker)
-        mean = sum(one.out_bytes_per_s for one in self.brokers.values()) / max(1, subscribers)
-        expected = max(2 * self.demand(subscriber), mean, _LEAST_BYTES_PER_S)
-        self.taken(broker, subscriber.id)
-        load.given[subscriber.id] = (expected, load.reports)
-        load.given_bytes_per_s += expected
+        bytes_per_s = self.expected(subscriber, subscribers)
+        self.remove_expected(broker, subscriber.id)
+        load.expected[subscriber.id] = (bytes_per_s, load.reports)
+        load.expected_bytes_per_s += bytes_per_s
 
-    def taken(self, broker: BrokerId, subscriber: SubscriberId) -> None:
+    def remove_expected(self, broker: BrokerId, subscriber: SubscriberId) -> None:
         load = self.brokers.get(broker)
-        if load is not None and subscriber in load.given:
-            load.given_bytes_per_s -= load.given.pop(subscriber)[0]
+        if load is not None and subscriber in load.expected:
+            load.expected_bytes_per_s -= load.expected.pop(subscriber)[0]
 
-    def demand(self, subscriber: Subscriber) -> float:
-        """Σ λ over what it subscribes to: what delivering to it takes."""
-        return sum(self.rates.get(one, 0.0) for one in subscriber.subscriptions)
+    def expected(self, subscriber: SubscriberRecord, subscribers: int) -> float:
+        """The load in bytes/s that a subscriber brings to its broker: at least that of an average subscriber."""
+        mean = sum(load.out_bytes_per_s for load in self.brokers.values()) / max(1, subscribers)
+        return max(2 * self.demand(subscriber), mean, _LEAST_BYTES_PER_S)
 
-    def shown(self, broker: BrokerId, hosted: int) -> float:
-        """What placement compares."""
-        return self.of(broker).bytes_per_s + hosted * _PER_HOSTED_BYTES_PER_S
+    def demand(self, subscriber: SubscriberRecord) -> float:
+        """Σ λ over its subscriptions, in bytes/s: the outgoing load of delivering to it."""
+        return sum(self.rates.get(subscription, 0.0) for subscription in subscriber.subscriptions)
 
-    def gone(self, broker: BrokerId) -> None:
-        """A dead broker carries nothing; the rates it told stay until somebody knows better."""
+    def for_placement(self, broker: BrokerId, hosted: int) -> float:
+        """The load that placement policies compare."""
+        return self.of(broker).bytes_per_s + hosted * PER_HOSTED_BYTES_PER_S
+
+    def remove_broker(self, broker: BrokerId) -> None:
+        """A dead broker has no load. The rates it reported stay until another broker reports them."""
         self.brokers.pop(broker, None)
 
 
 def _sane(value: float) -> float:
-    """A peer's number: never negative, never NaN, never infinite."""
+    """A peer's number; 0 if it is negative, NaN or infinite."""
     return value if 0.0 <= value < 1e18 else 0.0

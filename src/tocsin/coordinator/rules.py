@@ -1,4 +1,4 @@
-"""What can be set about the coordinator's logic. Each has a unit, a default and a reason."""
+"""The tunables of the coordinator's logic. Each has a unit, a default and a reason."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from tocsin.policies.balance.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CoordinatorRules:
     heartbeat_s: float = 2.0
-    """How often brokers say that they live."""
+    """Period of the heartbeats that brokers send."""
     report_s: float = 5.0
-    """How often brokers report their load."""
+    """Period of the load reports that brokers send."""
     suspect_s: float = 6.0
-    """Silence after which a broker gets no newcomers: three heartbeats, so that one lost in a pause is nothing."""
+    """Silence after which a broker gets no new subscribers: three heartbeats, so that a lost one is harmless."""
     dead_s: float = 10.0
-    """Silence, or a broken link, after which its subscribers are re-placed."""
+    """Silence, or a broken link, after which the broker's subscribers are re-placed."""
     grace_s: float = 30.0
-    """After a start of the coordinator, how long brokers have to come back before their silence counts."""
+    """After a start of the coordinator, how long brokers have to register before their silence counts."""
     probation_s: float = 15.0
-    """How long a broker that failed is not trusted with newcomers; doubles each time."""
+    """How long a broker that failed gets no new subscribers; doubles with each failure."""
     probation_most_s: float = 600.0
     forgive_s: float = 300.0
-    """Quiet life after which earlier failures are forgotten."""
+    """Time without a failure after which earlier failures are forgotten."""
     failover_per_s: float = 2_000.0
-    """Subscribers of a dead broker re-placed per second: fast, and no avalanche for those who take them."""
+    """Subscribers of dead brokers re-placed per second: fast, without flooding the brokers that take them."""
     drain_per_s: float = 200.0
     """Migrations that draining starts per second, over all brokers."""
     migrations: int = 200
-    """Under way at a time."""
+    """Migrations in progress at a time."""
     migrations_per_broker: int = 50
-    """Under way at a time with one broker as source, and as target: each holds a place in its cache while it waits."""
+    """Migrations in progress with one broker as source, and with one as target: each takes room in its cache."""
     prepare_s: float = 20.0
     """How long the target has to hold the subscriptions and catch up."""
     hold_s: float = 86_400.0
-    """How long a target keeps what it prepared when it hears nothing more. Long on purpose: one that is linked hears
-    `Abandon`, one that was not is told when it registers, and one that lets go too early leaves somebody unserved."""
+    """How long a target keeps a preparation when the coordinator is silent. Long on purpose: a linked target receives
+    `Abandon`, an unlinked one learns it when it registers, and one that forgets too early serves no subscriber."""
     hand_over_s: float = 20.0
-    """How long the subscriber has to appear at the target after it was told to go."""
+    """How long the subscriber has to appear at the target after the source has announced the move to it."""
     confirm_s: float = 10.0
-    """How long it has once its session at the source has ended."""
+    """How long the subscriber has once its session at the source has ended."""
     release_s: float = 10.0
-    """How long the source has to let go before it is told again."""
+    """How long the source has to confirm a `Release` before the coordinator sends it again."""
     releases: int = 3
-    """Times it is told; a source that is away learns it when it registers."""
+    """How often `Release` is sent; a source without a link learns it when it registers."""
     retry_s: float = 10.0
-    """Rest of a subscriber whose migration failed before it is tried again."""
+    """How long a subscriber rests after a failed migration before draining moves it again."""
     forget_broker_s: float = 3_600.0
-    """How long a dead broker without subscribers may still come back before it is forgotten."""
+    """How long a dead broker without subscribers may come back before it is forgotten."""
     placement: Placement = Placement.NEAREST
-    """Of newcomers."""
+    """Policy for new subscribers."""
     replacement: Placement = Placement.LEAST_LOADED
-    """Of those whose broker died or drains: their neighbours would otherwise all land on one broker."""
+    """Policy for subscribers of dead and draining brokers: `nearest` would send a whole neighbourhood to one broker."""
     balancing: bool = False
     """Whether the multistage policy runs by itself; the process's settings switch it on."""
     balance_s: float = 10.0
-    """Between its rounds: two load reports, so that each round sees what the last one did."""
+    """Period of its rounds: two load reports, so that each round sees the effect of the one before."""
     balance: BalanceSettings = field(default_factory=BalanceSettings)

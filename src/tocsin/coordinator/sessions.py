@@ -1,119 +1,126 @@
-"""Where subscribers are connected. A session is the truth: whoever has it open becomes home, the former home lets go.
+"""Sessions of subscribers. The broker with the open session becomes home, and the former home releases the subscriber.
 
-Of two sessions of one subscriber the later one counts; the earlier is closed as `moved` when its broker is released.
-What a broker says of a subscriber between our `Release` and its `Released` crossed it on the way: no longer true.
+Of two sessions of one subscriber the later one counts; releasing the earlier broker closes its session as `moved`.
+A broker's reports about a subscriber between our `Release` and its `Released` may be older than the `Release`, so the
+coordinator ignores them.
 """
 
 from __future__ import annotations
 
 from tocsin.coordinator import migrations
-from tocsin.coordinator.entities import Health, Migration, Step
+from tocsin.coordinator.effects import RequestRejection
+from tocsin.coordinator.records import MigrationRecord, MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.wire.errors import Code
 
 
-def opened(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
-    if turn.registry.is_releasing(broker, subscriber):
+def open_session(turn: Turn, broker: BrokerId, name: SubscriberId) -> None:
+    subscriber = _reported_subscriber(turn, broker, name)
+    if subscriber is None:
         return
-    found = turn.known(subscriber)
-    if found.deleted:
-        turn.release(broker, subscriber)
-        return
-    turn.registry.begin_session(found, broker)
-    migration = turn.registry.moving.get(subscriber)
-    if migration is not None and migration.step is not Step.RELEASING:
+    turn.registry.begin_session(subscriber, broker)
+    migration = turn.registry.moving.get(name)
+    if migration is not None and migration.step is not MigrationStep.RELEASING:
         if migration.target == broker:
             migrations.arrive(turn, migration)
             return
         if migration.source == broker:
-            migrations.back_at_source(turn, migration)
+            migrations.handle_return_to_source(turn, migration)
             return
-        migrations.abort(turn, migration, f"it connected to {broker} instead")
-    if found.home != broker:
-        _move_in(turn, broker, subscriber)
+        migrations.abort(turn, migration, f"the subscriber connected to {broker} instead")
+    if subscriber.home != broker:
+        _make_home(turn, broker, subscriber)
 
 
-def _move_in(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
-    found = turn.registry.subscribers[subscriber]
-    former = found.home
-    migration = turn.registry.moving.get(subscriber)
-    if migration is not None:  # it had just moved, and went on or back
+def _reported_subscriber(turn: Turn, broker: BrokerId, name: SubscriberId) -> SubscriberRecord | None:
+    """The subscriber that a broker reports. None for a deleted user, and if the report may precede our `Release`."""
+    if turn.registry.is_releasing(broker, name):
+        return None
+    subscriber = turn.known_subscriber(name)
+    if subscriber.deleted:
+        turn.release(broker, name)
+        return None
+    return subscriber
+
+
+def _make_home(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> None:
+    former = subscriber.home
+    migration = turn.registry.moving.get(subscriber.id)
+    if migration is not None:  # in step RELEASING: the subscriber has just moved and connected to another broker
         if migration.source != broker:
-            turn.release(migration.source, subscriber, migration.id)
+            turn.release(migration.source, subscriber.id, migration.id)
         turn.forget_migration(migration)
-    turn.set_home(found, broker)
-    turn.adopt(broker, [found])  # it may be about to hear that a preparation was abandoned, or hold an old state
+    turn.set_home(subscriber, broker)
+    turn.adopt(broker, [subscriber])  # the broker may hold an old state, or an `Abandon` may still be on the link
     if former is not None:
-        turn.release(former, subscriber)
-        turn.note("subscriber moved by itself", subscriber=subscriber, source=former, target=broker)
+        turn.release(former, subscriber.id)
+        turn.note("subscriber moved by itself", subscriber=subscriber.id, source=former, target=broker)
 
 
-def closed(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
-    found = turn.registry.subscribers.get(subscriber)
-    if found is None or found.session_at != broker:
+def close_session(turn: Turn, broker: BrokerId, name: SubscriberId) -> None:
+    subscriber = turn.registry.subscribers.get(name)
+    if subscriber is None or subscriber.session_at != broker:
         return
-    turn.registry.end_session(found)
-    migration = turn.registry.moving.get(subscriber)
+    turn.registry.end_session(subscriber)
+    migration = turn.registry.moving.get(name)
     if migration is not None and migration.source == broker:
-        migrations.left_source(turn, migration)
+        migrations.handle_session_end_at_source(turn, migration)
 
 
-def wanted(turn: Turn, broker: BrokerId, subscriber: SubscriberId, identity: str) -> None:
-    """A broker asks what somebody holds who logged in there. It becomes home once it says that the session is open."""
-    if turn.registry.is_releasing(broker, subscriber):
-        return  # if it still wants to know when it has let go, it says that a session is open
-    found = turn.known(subscriber)
-    if found.deleted:
-        turn.release(broker, subscriber)
+def adopt_at(turn: Turn, broker: BrokerId, name: SubscriberId, migration_id: str) -> None:
+    """Send a broker the state of a subscriber that logged in there. The broker becomes home when it opens a session."""
+    subscriber = _reported_subscriber(turn, broker, name)
+    if subscriber is None:  # if the broker still needs it after its `Released`, it reports an open session
         return
-    migration = turn.registry.moving.get(subscriber)
+    migration = turn.registry.moving.get(name)
     if migration is not None and broker not in (migration.source, migration.target):
-        _end_for(turn, migration, broker)
+        _end_for_third_broker(turn, migration, broker)
         migration = None
-    home = None if found.home is None else turn.registry.brokers.get(found.home)
     if migration is not None:
-        if migration.target == broker and migration.step is not Step.RELEASING:
-            migrations.adopted_by_target(turn, migration)
-    elif home is None or home.health is Health.DEAD:
-        turn.set_home(found, broker)
-    elif found.home != broker:
-        migrations.claim(turn, identity, found, broker)
-    turn.adopt(broker, [found], asked=True)
+        if migration.target == broker and migration.step is not MigrationStep.RELEASING:
+            migrations.mark_adopted(turn, migration)
+    elif turn.registry.is_dead(subscriber.home):
+        turn.set_home(subscriber, broker)
+    elif subscriber.home != broker:
+        migrations.claim(turn, migration_id, name, broker)
+    turn.adopt(broker, [subscriber], even_empty=True)
 
 
-def _end_for(turn: Turn, migration: Migration, broker: BrokerId) -> None:
-    """It has gone to a third broker: wherever it was going does not matter any more."""
-    if migration.step is Step.RELEASING:
+def _end_for_third_broker(turn: Turn, migration: MigrationRecord, broker: BrokerId) -> None:
+    if migration.step is MigrationStep.RELEASING:
         turn.release(migration.source, migration.subscriber, migration.id)
         turn.forget_migration(migration)
     else:
-        migrations.abort(turn, migration, f"it connected to {broker} instead")
+        migrations.abort(turn, migration, f"the subscriber connected to {broker} instead")
 
 
-def deleted(turn: Turn, subscriber: SubscriberId) -> None:
-    """Forgotten at once if nobody holds anything of it, otherwise when its broker has let go."""
-    found = turn.registry.subscribers[subscriber]
-    migration = turn.registry.moving.get(subscriber)
-    if migration is not None and migration.step is Step.RELEASING:
+def delete_user(turn: Turn, user: SubscriberId) -> bool | RequestRejection:
+    """Forget the user at once if no broker holds its state, otherwise when its home broker has released it."""
+    subscriber = turn.registry.subscribers.get(user)
+    if subscriber is None or subscriber.deleted:
+        return RequestRejection(Code.NOT_FOUND, f"there is no user {user!r}")
+    migration = turn.registry.moving.get(user)
+    if migration is not None and migration.step is MigrationStep.RELEASING:
         turn.forget_migration(migration)
     elif migration is not None:
         migrations.abort(turn, migration, "the user is deleted")
-    home = None if found.home is None else turn.registry.brokers.get(found.home)
-    if home is None or home.health is Health.DEAD:
-        turn.forget_subscriber(found)
-        return
-    found.deleted = True
-    turn.store_subscriber(found)
-    turn.release(home.id, subscriber)
+    if subscriber.home is None or turn.registry.is_dead(subscriber.home):
+        turn.forget_subscriber(subscriber)
+        return True
+    subscriber.deleted = True
+    turn.store_subscriber(subscriber)
+    turn.release(subscriber.home, user)
+    return True
 
 
-def released(turn: Turn, broker: BrokerId, subscriber: SubscriberId) -> None:
-    turn.registry.release_confirmed(broker, subscriber)
-    found = turn.registry.subscribers.get(subscriber)
-    if found is None:
+def handle_released(turn: Turn, broker: BrokerId, name: SubscriberId) -> None:
+    turn.registry.confirm_release(broker, name)
+    subscriber = turn.registry.subscribers.get(name)
+    if subscriber is None:
         return
-    if found.session_at == broker and found.home != broker:
-        turn.registry.end_session(found)
-    migrations.released(turn, broker, subscriber)
-    if found.deleted and found.home == broker:
-        turn.forget_subscriber(found)
+    if subscriber.session_at == broker and subscriber.home != broker:
+        turn.registry.end_session(subscriber)
+    migrations.handle_released(turn, broker, name)
+    if subscriber.deleted and subscriber.home == broker:
+        turn.forget_subscriber(subscriber)

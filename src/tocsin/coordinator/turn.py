@@ -1,7 +1,7 @@
-"""One event being handled: what is known, what time it is, and what is to be done about it.
+"""`Turn`: the handling of one event. It carries the registry, the loads, the rules, the time and the effects so far.
 
-Handed from module to module; the few steps that several of them take (telling a broker, giving a subscriber a home) are
-here, so that what must go together (memory, disk, load, index) cannot be forgotten apart.
+Steps that several modules take (send to a broker, assign a home) are here, so that memory, store, loads and indices
+always change together.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from tocsin.coordinator.effects import (
     ForgetMigration,
     ForgetSubscriber,
     Note,
-    Send,
+    RecordTrace,
     SendHandOver,
+    SendToBroker,
     StoreBroker,
     StoreMigration,
     StoreSubscriber,
-    Watched,
 )
-from tocsin.coordinator.entities import Broker, Health, Migration, Subscriber
-from tocsin.coordinator.loads import Loads
+from tocsin.coordinator.loads import BrokerLoads
+from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, SubscriberRecord
 from tocsin.coordinator.registry import Registry
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.trace import Kind, TraceRow
-from tocsin.wire.link import Adopt, FromCoordinator, Release, SubscriberState
+from tocsin.wire.link import Adopt, FromCoordinator, Release
 
 _ADOPTED_AT_ONCE = 200
-"""Subscribers in one message."""
+"""Subscribers in one `Adopt` message."""
 
 
 class Turn:
-    def __init__(self, registry: Registry, loads: Loads, rules: Rules, now_s: float) -> None:
+    def __init__(self, registry: Registry, loads: BrokerLoads, rules: CoordinatorRules, now_s: float) -> None:
         self.registry = registry
         self.loads = loads
         self.rules = rules
@@ -48,120 +48,111 @@ class Turn:
     def note(self, event: str, level: str = "info", **fields: Any) -> None:
         self.effects.append(Note(event, fields, level))
 
-    def watched(self, kind: Kind, **columns: Any) -> None:
-        self.effects.append(Watched(TraceRow(self.now_s, kind, **columns)))
+    def trace(self, kind: Kind, **columns: Any) -> None:
+        self.effects.append(RecordTrace(TraceRow(self.now_s, kind, **columns)))
 
-    # -- telling brokers -----------------------------------------------------------------------------------------------
+    # -- messages to brokers -------------------------------------------------------------------------------------------
 
-    def send(self, broker: BrokerId | None, message: FromCoordinator) -> bool:
-        """False if there is no link: whatever it would have learnt, it learns when it registers."""
-        known = None if broker is None else self.registry.brokers.get(broker)
-        if known is None or known.link is None:
+    def send(self, broker: BrokerId, message: FromCoordinator) -> bool:
+        """False if the broker has no link: it learns the same when it registers."""
+        record = self.registry.brokers.get(broker)
+        if record is None or record.link is None:
             return False
-        known.spoke_s = self.now_s
-        self.effects.append(Send(known.id, known.link, message))
+        record.sent_s = self.now_s
+        self.effects.append(SendToBroker(broker, record.link, message))
         return True
 
-    def release(self, broker: BrokerId | None, subscriber: SubscriberId, migration: str | None = None) -> None:
-        if broker is not None and self.send(broker, Release(subscriber, migration)):
-            self.registry.release_sent(broker, subscriber)
+    def release(self, broker: BrokerId, subscriber: SubscriberId, migration: str | None = None) -> None:
+        if self.send(broker, Release(subscriber, migration)):
+            self.registry.add_release(broker, subscriber)
 
-    def send_hand_over(self, migration: Migration) -> bool:
+    def send_hand_over(self, migration: MigrationRecord) -> None:
         source = self.registry.brokers.get(migration.source)
         target = self.registry.brokers.get(migration.target)
-        if source is None or source.link is None or target is None:
-            return False
-        left_s = max(1.0, migration.deadline_s - self.now_s)
-        self.effects.append(
-            SendHandOver(source.id, source.link, migration.id, migration.subscriber, target.id, target.address, left_s)
-        )
-        return True
+        if source is not None and source.link is not None and target is not None:
+            left_s = max(1.0, migration.deadline_s - self.now_s)
+            self.effects.append(
+                SendHandOver(
+                    source.id, source.link, migration.id, migration.subscriber, target.id, target.address, left_s
+                )
+            )
 
-    def adopt(self, broker: BrokerId, subscribers: Sequence[Subscriber], *, asked: bool = False) -> None:
-        """Of somebody who holds nothing there is nothing to serve before it logs in, unless the broker has to know."""
-        states: list[SubscriberState] = [
-            one.state() for one in subscribers if asked or one.subscriptions or one.webhook
+    def adopt(self, broker: BrokerId, subscribers: Sequence[SubscriberRecord], *, even_empty: bool = False) -> None:
+        """Send the subscribers' states. Leave out a subscriber without subscriptions and webhook, unless `even_empty`:
+        the broker has nothing to serve before that subscriber logs in."""
+        states = [
+            subscriber.state()
+            for subscriber in subscribers
+            if even_empty or subscriber.subscriptions or subscriber.webhook
         ]
         for start in range(0, len(states), _ADOPTED_AT_ONCE):
-            some = states[start : start + _ADOPTED_AT_ONCE]
-            self.send(broker, Adopt(some))
-            for state in some:
-                self.registry.adoption_sent(broker, state.subscriber, self.now_s)
+            batch = states[start : start + _ADOPTED_AT_ONCE]
+            self.send(broker, Adopt(batch))
+            for state in batch:
+                self.registry.add_adoption(broker, state.subscriber, self.now_s)
 
-    def close_link(self, broker: Broker, reason: str) -> None:
+    def close_link(self, broker: BrokerRecord, reason: str) -> None:
         if broker.link is not None:
             self.effects.append(CloseLink(broker.id, broker.link, reason))
             broker.link = None
-            self.registry.releases_lost(broker.id)
+            self.registry.clear_releases(broker.id)
 
-    # -- what is stored ------------------------------------------------------------------------------------------------
+    # -- the store -----------------------------------------------------------------------------------------------------
 
-    def store_broker(self, broker: Broker) -> None:
-        self.effects.append(
-            StoreBroker(
-                broker.id, broker.address, broker.incarnation, broker.capacity, broker.place, broker.draining,
-                broker.health == "dead", broker.failures, broker.dismissed,
-            )
-        )  # fmt: skip
+    def store_broker(self, broker: BrokerRecord) -> None:
+        state = (broker.draining, broker.health is Health.DEAD, broker.failures, broker.dismissed)
+        self.do(StoreBroker(broker.id, broker.address, broker.incarnation, broker.capacity, broker.place, *state))
 
-    def store_subscriber(self, subscriber: Subscriber) -> None:
-        self.effects.append(
-            StoreSubscriber(
-                subscriber.id, subscriber.place, subscriber.coordinate, subscriber.home, subscriber.moved_at_s,
-                subscriber.deleted, subscriber.uncertain,
-            )
-        )  # fmt: skip
+    def store_subscriber(self, subscriber: SubscriberRecord) -> None:
+        where = (subscriber.place, subscriber.coordinate, subscriber.home, subscriber.moved_at_s)
+        self.do(StoreSubscriber(subscriber.id, *where, subscriber.deleted, subscriber.uncertain))
 
-    def store_migration(self, migration: Migration) -> None:
-        self.effects.append(
-            StoreMigration(
-                migration.id, migration.subscriber, migration.source, migration.target, str(migration.step),
-                str(migration.urgency), migration.reason, migration.began_s, migration.claimed, migration.adopted,
-            )
-        )  # fmt: skip
+    def store_migration(self, migration: MigrationRecord) -> None:
+        names = (migration.id, migration.subscriber, migration.source, migration.target)
+        why = (str(migration.step), str(migration.urgency), migration.reason)
+        self.do(StoreMigration(*names, *why, migration.began_s, migration.claimed, migration.adopted))
 
-    def forget_migration(self, migration: Migration) -> None:
+    def forget_migration(self, migration: MigrationRecord) -> None:
         self.registry.remove_migration(migration)
         self.effects.append(ForgetMigration(migration.id))
 
     # -- subscribers ---------------------------------------------------------------------------------------------------
 
-    def known(self, subscriber: SubscriberId) -> Subscriber:
-        """Its record; a new one for somebody with a valid token whom nobody registered."""
-        found = self.registry.subscribers.get(subscriber)
-        if found is None:
-            found = Subscriber(subscriber)
-            self.registry.add_subscriber(found)
-            self.store_subscriber(found)
-        return found
+    def known_subscriber(self, subscriber: SubscriberId) -> SubscriberRecord:
+        """The record of this subscriber. An unregistered subscriber with a valid token gets a new record."""
+        record = self.registry.subscribers.get(subscriber)
+        if record is None:
+            record = SubscriberRecord(subscriber)
+            self.registry.add_subscriber(record)
+            self.store_subscriber(record)
+        return record
 
-    def set_home(self, subscriber: Subscriber, home: BrokerId, *, confirmed: bool = False) -> None:
-        """From here on this broker is the one that holds its subscriptions; `confirmed` if it said that it does."""
+    def set_home(self, subscriber: SubscriberRecord, home: BrokerId, *, confirmed: bool = False) -> None:
+        """Assign the broker that holds the subscriptions. `confirmed`: that broker has reported that it holds them."""
         if subscriber.home == home:
             return
         if not confirmed and (subscriber.subscriptions or subscriber.webhook):
             subscriber.uncertain = True
-        self._watched_home(subscriber, home)
+        self._trace_home(subscriber, home)
         if subscriber.home is not None:
-            self.loads.taken(subscriber.home, subscriber.id)
+            self.loads.remove_expected(subscriber.home, subscriber.id)
             subscriber.moved_at_s = self.now_s
         self.registry.set_home(subscriber, home)
-        self.loads.given(home, subscriber, len(self.registry.subscribers))
+        self.loads.add_expected(home, subscriber, len(self.registry.subscribers))
         self.store_subscriber(subscriber)
 
-    def _watched_home(self, subscriber: Subscriber, home: BrokerId) -> None:
-        """Every change of a home leaves exactly one row: whoever folds them knows where everybody is."""
-        former = None if subscriber.home is None else self.registry.brokers.get(subscriber.home)
+    def _trace_home(self, subscriber: SubscriberRecord, home: BrokerId) -> None:
+        """Record exactly one row for a change of home: folding the rows gives every subscriber's present home."""
         if subscriber.home is None:
-            self.watched(Kind.JOIN, subscriber=subscriber.id, broker=home)
-        elif subscriber.id not in self.registry.moving and (former is None or former.health is Health.DEAD):
-            self.watched(Kind.FAILOVER, subscriber=subscriber.id, target=home)
+            self.trace(Kind.JOIN, subscriber=subscriber.id, broker=home)
+        elif subscriber.id not in self.registry.moving and self.registry.is_dead(subscriber.home):
+            self.trace(Kind.FAILOVER, subscriber=subscriber.id, target=home)
         else:
-            self.watched(Kind.MOVED, subscriber=subscriber.id, broker=subscriber.home, target=home)
+            self.trace(Kind.MOVED, subscriber=subscriber.id, broker=subscriber.home, target=home)
 
-    def forget_subscriber(self, subscriber: Subscriber) -> None:
+    def forget_subscriber(self, subscriber: SubscriberRecord) -> None:
         if subscriber.home is not None:
-            self.watched(Kind.LEAVE, subscriber=subscriber.id, broker=subscriber.home)
-            self.loads.taken(subscriber.home, subscriber.id)
+            self.trace(Kind.LEAVE, subscriber=subscriber.id, broker=subscriber.home)
+            self.loads.remove_expected(subscriber.home, subscriber.id)
         self.registry.remove_subscriber(subscriber)
         self.effects.append(ForgetSubscriber(subscriber.id))

@@ -1,4 +1,8 @@
-"""What is told about the network to whoever asks: plain dictionaries for JSON."""
+"""What the coordinator reports about the network: plain dictionaries for JSON.
+
+*Reported* figures come from the brokers' load reports (`loads`). *Modelled* figures come from subscriptions and rates
+(`policies.balance.load`): a plan's balance before and after is modelled.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,33 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.entities import Broker, Health, Migration
+from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord
 from tocsin.model.ids import SubscriberId, SubscriptionId
+from tocsin.policies.balance.load import balance_of
 from tocsin.wire.link import Frontend
 
 
-def broker_view(core: Coordinator, broker: Broker) -> dict[str, Any]:
+def reported_loads(core: Coordinator) -> list[float]:
+    """Of every broker that is not dead, in bytes/s."""
+    return [core.loads.of(broker.id).bytes_per_s for broker in _not_dead(core)]
+
+
+def reported_cov(core: Coordinator) -> float:
+    """The cov of reported load ÷ capacity, over brokers that accept subscribers [BAD eq. 6–8]."""
+    brokers = _not_dead(core)
+    capacity = np.array([broker.capacity for broker in brokers])
+    accepting = np.array([core.registry.accepting(broker) for broker in brokers], np.bool_)
+    return balance_of(np.array(reported_loads(core)) / capacity, accepting).cov
+
+
+def _not_dead(core: Coordinator) -> list[BrokerRecord]:
+    return [broker for broker in core.registry.brokers.values() if broker.health is not Health.DEAD]
+
+
+def broker_view(core: Coordinator, broker: BrokerRecord) -> dict[str, Any]:
     registry, load = core.registry, core.loads.of(broker.id)
     return {
         "broker": broker.id,
@@ -35,59 +59,59 @@ def broker_view(core: Coordinator, broker: Broker) -> dict[str, Any]:
         "notifications_per_s": load.notifications_per_s,
         "delivery_s_p50": load.delivery_s_p50,
         "delivery_s_p95": load.delivery_s_p95,
-        "migrations_in": registry.involved(broker.id, as_target=True),
-        "migrations_out": registry.involved(broker.id, as_target=False),
+        "migrations_in": registry.count_migrations(broker.id, as_target=True),
+        "migrations_out": registry.count_migrations(broker.id, as_target=False),
     }
 
 
-def subscriber_views(core: Coordinator, some: Iterable[SubscriberId]) -> list[dict[str, Any]]:
-    """Of those that are still known."""
-    found = (core.registry.subscribers.get(one) for one in some)
+def subscriber_views(core: Coordinator, names: Iterable[SubscriberId]) -> list[dict[str, Any]]:
+    """Unknown subscribers are left out."""
+    subscribers = (core.registry.subscribers.get(name) for name in names)
     return [
         {
-            "subscriber": one.id,
-            "online": one.session_at is not None,
-            "subscriptions": len(one.subscriptions),
-            "load_bytes_per_s": core.loads.demand(one),
+            "subscriber": subscriber.id,
+            "online": subscriber.session_at is not None,
+            "subscriptions": len(subscriber.subscriptions),
+            "load_bytes_per_s": core.loads.demand(subscriber),
         }
-        for one in found
-        if one is not None
+        for subscriber in subscribers
+        if subscriber is not None
     ]
 
 
 class HeldSubscriptions:
-    """The backend subscriptions behind what some subscribers hold, counted as they are added."""
+    """Counts the backend subscriptions of subscribers as they are added."""
 
     def __init__(self, core: Coordinator) -> None:
         self._core = core
         self._first: dict[SubscriptionId, Frontend] = {}
         self._count: dict[SubscriptionId, int] = {}
 
-    def add(self, some: Iterable[SubscriberId]) -> None:
-        for name in some:
-            one = self._core.registry.subscribers.get(name)
-            for subscription, frontend in {} if one is None else one.subscriptions.items():
+    def add(self, names: Iterable[SubscriberId]) -> None:
+        for name in names:
+            subscriber = self._core.registry.subscribers.get(name)
+            for subscription, frontend in {} if subscriber is None else subscriber.subscriptions.items():
                 self._first.setdefault(subscription, frontend)
                 self._count[subscription] = self._count.get(subscription, 0) + 1
 
     def heaviest(self, limit: int) -> dict[str, Any]:
-        """By λ, then by how many want it."""
-        rates = self._core.loads.rates
-        chosen = heapq.nlargest(limit, self._count, key=lambda one: (rates.get(one, 0.0), self._count[one]))
+        """By λ, then by the number of frontend subscriptions."""
+        rates, count = self._core.loads.rates, self._count
+        heaviest = heapq.nlargest(limit, count, key=lambda name: (rates.get(name, 0.0), count[name]))
         views = [
             {
-                "subscription": one,
-                "channel": self._first[one].channel,
-                "parameters": self._first[one].parameters,
-                "frontend": self._count[one],
-                "rate_bytes_per_s": rates.get(one, 0.0),
+                "subscription": subscription,
+                "channel": self._first[subscription].channel,
+                "parameters": self._first[subscription].parameters,
+                "frontend": count[subscription],
+                "rate_bytes_per_s": rates.get(subscription, 0.0),
             }
-            for one in chosen
+            for subscription in heaviest
         ]
-        return {"subscriptions": views, "total": len(self._count)}
+        return {"subscriptions": views, "total": len(count)}
 
 
-def migration_view(migration: Migration) -> dict[str, Any]:
+def migration_view(migration: MigrationRecord) -> dict[str, Any]:
     return {
         "migration": migration.id,
         "subscriber": migration.subscriber,
@@ -101,34 +125,40 @@ def migration_view(migration: Migration) -> dict[str, Any]:
 
 
 def balance_view(core: Coordinator) -> dict[str, Any]:
-    last = core.last_round
     return {
         "on": core.rules.balancing,
         "period_s": core.rules.balance_s,
         **asdict(core.rules.balance),
-        "last_round": None if last is None else {
-            "policy": last.plan.policy,
-            "note": last.plan.note,
-            "moves": len(last.plan.moves),
-            "taken": sum(verdict.taken for verdict in last.verdicts),
-            "cov_before": last.before.cov,
-            "cov_after": last.after.cov,
-        },
-    }  # fmt: skip
+        "last_round": _last_round(core),
+    }
+
+
+def _last_round(core: Coordinator) -> dict[str, Any] | None:
+    """`cov_before` and `cov_after` are modelled."""
+    decision = core.last_round
+    if decision is None:
+        return None
+    return {
+        "policy": decision.plan.policy,
+        "note": decision.plan.note,
+        "moves": len(decision.plan.moves),
+        "taken": sum(verdict.taken for verdict in decision.verdicts),
+        "cov_before": decision.before.cov,
+        "cov_after": decision.after.cov,
+    }
 
 
 def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
+    """`load_bytes_per_s` and `cov` are reported."""
     registry = core.registry
-    alive = [broker for broker in registry.brokers.values() if broker.health is not Health.DEAD]
-    reported = [core.loads.of(broker.id).bytes_per_s / broker.capacity for broker in alive]
     return {
         "brokers": [broker_view(core, broker) for broker in registry.brokers.values()],
         "subscribers": len(registry.subscribers),
         "online": sum(len(registry.sessions(broker)) for broker in registry.brokers),
-        "sessions": sum(broker.sessions for broker in alive),
-        "frontend_subscriptions": sum(len(one.subscriptions) for one in registry.subscribers.values()),
-        "load_bytes_per_s": sum(core.loads.of(broker.id).bytes_per_s for broker in alive),
-        "cov": cov_of(reported),
+        "sessions": sum(broker.sessions for broker in _not_dead(core)),
+        "frontend_subscriptions": sum(len(s.subscriptions) for s in registry.subscribers.values()),
+        "load_bytes_per_s": sum(reported_loads(core)),
+        "cov": reported_cov(core),
         "migrations": len(registry.migrations),
         "moves_waiting": core.arbiter.waiting,
         "generation": registry.generation,
@@ -136,11 +166,3 @@ def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
         "balance": balance_view(core),
         "at_s": now_s,
     }
-
-
-def cov_of(loads: list[float]) -> float:
-    """Of what brokers report [BAD eq. 6–8]."""
-    mean = sum(loads) / len(loads) if loads else 0.0
-    if mean <= 0:
-        return 0.0
-    return float((sum((load - mean) ** 2 for load in loads) / len(loads)) ** 0.5 / mean)

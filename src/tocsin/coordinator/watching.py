@@ -1,8 +1,8 @@
-"""What the coordinator knows, as trace rows: what changed about brokers, how loaded they are, and the whole picture.
+"""Trace rows about the whole network: changes of brokers, their reported loads, and the complete present state.
 
-What happens to subscribers is said by the logic itself, row by row, as it happens (`effects.Watched`). Here is the
-rest, at a cost that follows the number of brokers, never of subscribers, except for a picture, which names some.
-Driven by `runtime.coordinator_watch`.
+The logic itself records what happens to subscribers, row by row (`effects.RecordTrace`). The rows here cost time in
+proportion to the number of brokers, never of subscribers, except for `picture`, which lists some subscribers.
+`runtime.coordinator.watch` calls this module.
 """
 
 from __future__ import annotations
@@ -12,70 +12,73 @@ from dataclasses import asdict
 from itertools import islice
 
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.entities import Broker, Health
-from tocsin.coordinator.views import cov_of
+from tocsin.coordinator.records import BrokerRecord, Health
+from tocsin.coordinator.views import reported_cov, reported_loads
 from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.model.trace_present import PEOPLE
 
-_SHOWN = ("scheme", "shuffle", "alpha", "beta_bytes_per_s", "gamma", "theta_bytes_per_s")
-"""Of the balancing settings, those a picture of the balance is read with."""
+_SHOWN_SETTINGS = ("scheme", "shuffle", "alpha", "beta_bytes_per_s", "gamma", "theta_bytes_per_s")
+"""The balancing settings in a balance row."""
 
 
 class BrokerChanges:
-    """Remembers what was last told of each broker, and nothing else."""
+    """Remembers the last reported appearance of each broker."""
 
     def __init__(self) -> None:
         self._generation = -1
-        self._told: dict[BrokerId, tuple[object, ...]] = {}
+        self._appearances: dict[BrokerId, tuple[object, ...]] = {}
 
     def since(self, core: Coordinator, now_s: float) -> list[TraceRow]:
-        """A row for each broker that is not as it was at the last call."""
+        """A row for each broker that has changed since the last call."""
         if core.registry.generation == self._generation:
             return []
         self._generation = core.registry.generation
-        # Assignments change the generation too, thousands of times a second: looking must be cheap, rows are rare.
+        # Assignments change the generation too, thousands of times a second, so the comparison must be cheap.
         brokers = core.registry.brokers
-        present = {name: _looks(core, broker) for name, broker in brokers.items()}
-        gone = [
+        present = {name: _appearance(core, broker) for name, broker in brokers.items()}
+        removed = [
             TraceRow(now_s, Kind.BROKER, broker=name, detail={"state": "gone", "accepting": False})
-            for name in self._told.keys() - present.keys()
+            for name in self._appearances.keys() - present.keys()
         ]
         changed = [
-            broker_row(core, brokers[name], now_s) for name, looks in present.items() if self._told.get(name) != looks
+            broker_row(core, brokers[name], now_s)
+            for name, appearance in present.items()
+            if self._appearances.get(name) != appearance
         ]
-        self._told = present
-        return gone + changed
+        self._appearances = present
+        return removed + changed
 
 
-def _looks(core: Coordinator, broker: Broker) -> tuple[object, ...]:
-    """All that a broker's row is made of."""
+def _appearance(core: Coordinator, broker: BrokerRecord) -> tuple[object, ...]:
+    """All values that `broker_row` shows."""
     accepting = core.registry.accepting(broker)
     return broker.health, broker.draining, accepting, broker.address, broker.capacity, broker.place
 
 
-def broker_row(core: Coordinator, broker: Broker, now_s: float) -> TraceRow:
+def broker_row(core: Coordinator, broker: BrokerRecord, now_s: float) -> TraceRow:
     place = broker.place
     probation = broker.health is Health.PROBATION
     detail = {
         "address": broker.address,
         "capacity": broker.capacity,
-        # To be seen from outside it is not trusted yet; that it serves whom it has is in the samples.
+        # A broker on probation is shown as suspect: it serves existing subscribers, but gets no new ones.
         "state": "suspect" if probation else broker.state,
         "accepting": core.registry.accepting(broker),
     }
     if probation:
         detail["on_probation"] = True
-    return TraceRow(
-        now_s, Kind.BROKER, broker=broker.id, detail=detail,
-        lat=None if place is None else place.lat, lon=None if place is None else place.lon,
-    )  # fmt: skip
+    lat, lon = (None, None) if place is None else (place.lat, place.lon)
+    return TraceRow(now_s, Kind.BROKER, broker=broker.id, detail=detail, lat=lat, lon=lon)
 
 
-def sample_row(core: Coordinator, broker: Broker, now_s: float) -> TraceRow:
+def sample_row(core: Coordinator, broker: BrokerRecord, now_s: float) -> TraceRow:
     load = core.loads.of(broker.id)
     return TraceRow(
-        now_s, Kind.SAMPLE, broker=broker.id, load_bytes_per_s=load.bytes_per_s,
+        now_s,
+        Kind.SAMPLE,
+        broker=broker.id,
+        load_bytes_per_s=load.bytes_per_s,
         subscribers=len(core.registry.hosted(broker.id)),
         detail={
             "in_bytes_per_s": load.in_bytes_per_s,
@@ -87,27 +90,29 @@ def sample_row(core: Coordinator, broker: Broker, now_s: float) -> TraceRow:
             "delivery_s_p50": load.delivery_s_p50,
             "delivery_s_p95": load.delivery_s_p95,
         },
-    )  # fmt: skip
+    )
 
 
 def balance_row(core: Coordinator, now_s: float) -> TraceRow:
-    registry = core.registry
-    alive = [broker for broker in registry.brokers.values() if broker.health is not Health.DEAD]
-    loads = [core.loads.of(broker.id).bytes_per_s for broker in alive]
+    """Mean, maximum and cov of the reported loads, with the balancing settings."""
+    loads = reported_loads(core)
     settings = asdict(core.rules.balance)
     return TraceRow(
-        now_s, Kind.BALANCE, subscribers=len(registry.subscribers), moves=registry.migrated,
+        now_s,
+        Kind.BALANCE,
+        subscribers=len(core.registry.subscribers),
+        moves=core.registry.migrated,
         load_bytes_per_s=sum(loads) / len(loads) if loads else 0.0,
-        cov=cov_of([load / broker.capacity for load, broker in zip(loads, alive, strict=True)]),
+        cov=reported_cov(core),
         detail={
             "max_bytes_per_s": max(loads, default=0.0),
             "on": core.rules.balancing,
-            **{name: settings[name] for name in _SHOWN},
+            **{name: settings[name] for name in _SHOWN_SETTINGS},
             "placement": str(core.rules.placement),
             "waiting": core.arbiter.waiting,
-            "under_way": len(registry.migrations),
+            "under_way": len(core.registry.migrations),
         },
-    )  # fmt: skip
+    )
 
 
 def measured(core: Coordinator, now_s: float) -> list[TraceRow]:
@@ -117,12 +122,12 @@ def measured(core: Coordinator, now_s: float) -> list[TraceRow]:
 
 
 def picture(core: Coordinator, now_s: float, people: int = PEOPLE) -> list[TraceRow]:
-    """Brokers, where subscribers are (the first `people` of them), and the newest measurements."""
+    """All brokers, the homes of the first `people` subscribers, and the newest measurements."""
     brokers = [broker_row(core, broker, now_s) for broker in core.registry.brokers.values()]
     return [*brokers, *islice(_joins(core, now_s), people), *measured(core, now_s)]
 
 
 def _joins(core: Coordinator, now_s: float) -> Iterator[TraceRow]:
-    for one in core.registry.subscribers.values():
-        if one.home is not None:
-            yield TraceRow(now_s, Kind.JOIN, subscriber=one.id, broker=one.home)
+    for subscriber in core.registry.subscribers.values():
+        if subscriber.home is not None:
+            yield TraceRow(now_s, Kind.JOIN, subscriber=subscriber.id, broker=subscriber.home)

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from tests.runtime.coordinator.harness import ADA, FakeBroker, coordinator, frontend
-from tocsin.coordinator.effects import Memory
-from tocsin.coordinator.effects import Stored as StoredEffect
+from tocsin.coordinator.effects import StoredState
+from tocsin.coordinator.effects import StoreEffect as StoredEffect
 from tocsin.model.ids import SubscriberId
 from tocsin.runtime.coordinator.store import CoordinatorStore
 from tocsin.runtime.http.credentials import Verifier
@@ -366,7 +366,7 @@ def test_a_store_that_cannot_be_read_when_it_begins_again_is_read_later(
     unreadable = True
     load = CoordinatorStore.load
 
-    def failing(self: CoordinatorStore) -> Memory:
+    def failing(self: CoordinatorStore) -> StoredState:
         if unreadable:
             raise sa.exc.OperationalError("SELECT", {}, OSError("database is locked"))
         return load(self)

@@ -16,16 +16,16 @@ from tocsin.coordinator.effects import (
     ForgetBroker,
     ForgetMigration,
     ForgetSubscriber,
-    Memory,
     StoreBroker,
-    Stored,
+    StoredState,
+    StoreEffect,
     StoreFact,
     StoreMigration,
     StoreSubscriber,
     StoreSubscriptions,
     StoreWebhook,
 )
-from tocsin.coordinator.ledger import Ledger
+from tocsin.coordinator.storage import InMemoryStore
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.snapshot import Place
@@ -57,7 +57,7 @@ def frontend(name: str, cursor: str = "1-0") -> Frontend:
     return Frontend(SubscriptionId(name), ChannelName("Fires"), {"kind": "ü\u2603", "least": 2.5}, cursor)
 
 
-EVERYTHING: list[Stored] = [
+EVERYTHING: list[StoreEffect] = [
     StoreBroker(B1, "ws://one", "i1", 2.5, Place(1.5, -2.5), True, False, 3, False),
     StoreBroker(B2, "ws://two", "i2", 1.0, None, False, True, 0, True),
     StoreSubscriber(ADA, Place(48.1, 11.6), Coordinate(height_s=0.01), B1, 1_800_000_000.25, False, True),
@@ -69,9 +69,9 @@ EVERYTHING: list[Stored] = [
 ]
 
 
-def as_sets(memory: Memory) -> dict[str, set[str]]:
+def as_sets(memory: StoredState) -> dict[str, set[str]]:
     """Comparable: rows have no order, and the store's own fact is not ours."""
-    found = {name: {repr(row) for row in getattr(memory, name)} for name in Memory.__slots__}
+    found = {name: {repr(row) for row in getattr(memory, name)} for name in StoredState.__slots__}
     found["facts"] = {row for row in found["facts"] if "'epoch'" not in row}
     return found
 
@@ -81,7 +81,7 @@ def test_what_was_committed_comes_back(url: str) -> None:
     store.commit(EVERYTHING)
     store.close()
     again = CoordinatorStore(url, "second")
-    expected = Ledger()
+    expected = InMemoryStore()
     expected.commit(EVERYTHING)
     assert as_sets(again.load()) == as_sets(expected.load())
     again.close()
@@ -99,7 +99,7 @@ def test_committing_again_changes_nothing(url: str) -> None:
 def test_the_last_word_in_a_batch_counts(url: str) -> None:
     store = CoordinatorStore(url, "e")
     store.commit(EVERYTHING)
-    batch: list[Stored] = [
+    batch: list[StoreEffect] = [
         StoreSubscriptions(ADA, (frontend("s3"),)),
         ForgetSubscriber(ADA),
         StoreSubscriber(ADA, None, None, B2, 5.0, False),
@@ -110,7 +110,7 @@ def test_the_last_word_in_a_batch_counts(url: str) -> None:
         ForgetMigration("m1"),
     ]
     store.commit(batch)
-    expected = Ledger()
+    expected = InMemoryStore()
     expected.commit([*EVERYTHING, *batch])
     found = store.load()
     assert as_sets(found) == as_sets(expected.load())
@@ -140,12 +140,12 @@ changes = st.one_of(
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(changes, max_size=8), max_size=4))
-def test_any_history_comes_back_as_memory_would_have_it(url: str, batches: list[list[Stored]]) -> None:
+def test_any_history_comes_back_as_memory_would_have_it(url: str, batches: list[list[StoreEffect]]) -> None:
     store = CoordinatorStore(url, "e")
     for table in ("brokers", "subscribers", "subscriptions", "webhooks"):
         with store._database.write() as connection:
             connection.execute(sa.text(f"DELETE FROM coordinator_{table}"))
-    expected = Ledger()
+    expected = InMemoryStore()
     for batch in batches:
         store.commit(batch)
         expected.commit(batch)
@@ -167,7 +167,7 @@ def test_whoever_opened_the_store_last_is_the_only_one_to_write(url: str) -> Non
 
 def test_many_rows_fit_into_one_commit(url: str) -> None:
     store = CoordinatorStore(url, "e")
-    many: list[Stored] = [StoreSubscriber(SubscriberId(f"s{n}"), None, None, B1, 1.0, False) for n in range(3_000)]
+    many: list[StoreEffect] = [StoreSubscriber(SubscriberId(f"s{n}"), None, None, B1, 1.0, False) for n in range(3_000)]
     many += [StoreSubscriptions(SubscriberId(f"s{n}"), (frontend("x"),)) for n in range(3_000)]
     store.commit(many)
     store.commit([ForgetSubscriber(SubscriberId(f"s{n}")) for n in range(2_990)])

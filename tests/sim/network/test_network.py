@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.coordinator import events
 from tocsin.coordinator.arbiter import Decision
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.policies.balance.placement import Placement
@@ -22,14 +22,14 @@ from tocsin.sim.network.network import LiveNetwork, Report
 
 FAST, SLOW = ChannelName("Fast"), ChannelName("Slow")
 PERIODS_S = {FAST: 2.0, SLOW: 7.0}
-OFF = Rules(balancing=False, placement=Placement.ROUND_ROBIN)
+OFF = CoordinatorRules(balancing=False, placement=Placement.ROUND_ROBIN)
 
 
 def some(_identity: SubscriptionId, rng: np.random.Generator) -> list[int]:
     return [int(size) for size in rng.integers(100, 400, rng.poisson(1.5))]
 
 
-def city(seed: int, rules: Rules, brokers: list[str], people: int = 24) -> LiveNetwork:
+def city(seed: int, rules: CoordinatorRules, brokers: list[str], people: int = 24) -> LiveNetwork:
     network = LiveNetwork(Kernel(seed), PERIODS_S, some, brokers, rules)
     rng = network.kernel.stream("wants")
     for number in range(people):
@@ -114,7 +114,7 @@ def restart_coordinator(network: LiveNetwork, rng: np.random.Generator, _broker:
 def move_some(network: LiveNetwork, rng: np.random.Generator, broker: BrokerId) -> None:
     if network.coordinator is not None:
         chosen = rng.choice(sorted(network.people), 6, replace=False)
-        moves = tuple(events.MoveWanted(SubscriberId(str(one)), broker) for one in chosen)
+        moves = tuple(events.RequestedMove(SubscriberId(str(one)), broker) for one in chosen)
         network.ask(events.PlanProposed(0, moves=moves, dry_run=False))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tocsin.coordinator.events import Heard
+from tocsin.coordinator.events import LinkMessageReceived
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.link import FromBroker, FromCoordinator, Register, Stored
@@ -85,7 +85,7 @@ class Link:
                 elif not registered:
                     self.close("register first")
                     await asyncio.Event().wait()
-                process.post(Heard(self._broker, number, message))
+                process.post(LinkMessageReceived(self._broker, number, message))
         except (WebSocketDisconnect, RuntimeError):
             return
         except (msgspec.MsgspecError, KeyError, UnicodeDecodeError, RecursionError) as error:

@@ -17,23 +17,22 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tocsin.coordinator.balancing import compile_policies
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import (
-    Answer,
+    AnswerRequest,
     CloseLink,
     Effect,
     KeepAtCluster,
     Note,
-    Rejection,
     ReleaseAtCluster,
-    Send,
+    RequestRejection,
     SendHandOver,
-    Stored,
+    SendToBroker,
+    StoreEffect,
 )
 from tocsin.coordinator.events import Event, LinkClosed, Ticked
-from tocsin.coordinator.planners import Planner
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.planning import Planner, compile_policies
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator.links import Link
 from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
@@ -44,7 +43,7 @@ from tocsin.wire.link import FromCoordinator, HandOver
 
 _AT_ONCE = 10_000
 """Events handled before what they change is written."""
-_STORED = Stored.__args__
+_STORED = StoreEffect.__args__
 
 SignHandOver = Callable[[SendHandOver], str]
 
@@ -52,7 +51,7 @@ SignHandOver = Callable[[SendHandOver], str]
 class CoordinatorProcess:
     def __init__(
         self,
-        rules: Rules,
+        rules: CoordinatorRules,
         store: CoordinatorStore,
         epoch: str,
         sign: SignHandOver,
@@ -138,7 +137,7 @@ class CoordinatorProcess:
             answer = await waiting
         finally:
             self._waiting.pop(number, None)
-        if isinstance(answer, Rejection):
+        if isinstance(answer, RequestRejection):
             raise TocsinError(answer.code, answer.message, retry_after_s=answer.retry_after_s)
         return answer
 
@@ -201,7 +200,7 @@ class CoordinatorProcess:
             effects += self.core.handle(event, self.now_s())
         return effects
 
-    async def _commit(self, stored: list[Stored]) -> bool:
+    async def _commit(self, stored: list[StoreEffect]) -> bool:
         """Until it is written: nothing else is true before. False if this process may not write any more."""
         failures = 0
         while True:
@@ -244,14 +243,14 @@ class CoordinatorProcess:
     def _refuse_waiting(self, why: str) -> None:
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_result(Rejection(Code.NOT_READY, why, retry_after_s=2))
+                waiting.set_result(RequestRejection(Code.NOT_READY, why, retry_after_s=2))
 
     # -- what is to be done --------------------------------------------------------------------------------------------
 
     def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send(_, number, message):
+                case SendToBroker(_, number, message):
                     self._send(number, message)
                 case SendHandOver():
                     self._send(effect.link, self._hand_over(effect))
@@ -259,7 +258,7 @@ class CoordinatorProcess:
                     link = self._links.get(number)
                     if link is not None:
                         link.close(reason)
-                case Answer(number, value):
+                case AnswerRequest(number, value):
                     waiting = self._waiting.get(number)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(value)

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from tocsin.coordinator.effects import SendHandOver
-from tocsin.coordinator.planners import Planner
+from tocsin.coordinator.planning import Planner
 from tocsin.runtime.coordinator.cluster import ClusterReleases
 from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
 from tocsin.runtime.coordinator.process import CoordinatorProcess

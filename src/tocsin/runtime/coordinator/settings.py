@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.policies.balance.placement import Placement
 from tocsin.runtime.http.settings import ListenerSettings, check_listener, refused
 
-_RULES = Rules()
+_RULES = CoordinatorRules()
 _BALANCE = BalanceSettings()
 _POSITIVE = (
     "heartbeat_s", "report_s", "suspect_s", "dead_s", "tick_s", "migrations", "migrations_per_broker", "failover_per_s",
@@ -124,12 +124,12 @@ class CoordinatorSettings(ListenerSettings):
     shuffle_gain: float = _BALANCE.shuffle_gain
     """Share of the cov that a shuffle must take away to be worth it."""
 
-    def rules(self) -> Rules:
-        shared = {entry.name for entry in fields(Rules)} & {entry.name for entry in fields(self)}
+    def rules(self) -> CoordinatorRules:
+        shared = {entry.name for entry in fields(CoordinatorRules)} & {entry.name for entry in fields(self)}
         given = {name: getattr(self, name) for name in shared}
         given["placement"] = Placement(self.placement)
         given["replacement"] = Placement(self.replacement)
-        return Rules(**given, balance=self.balance())
+        return CoordinatorRules(**given, balance=self.balance())
 
     def balance(self) -> BalanceSettings:
         """Raises ValueError, naming the setting, on what no policy could follow."""

@@ -20,9 +20,9 @@ from tocsin.coordinator.effects import (
     ForgetBroker,
     ForgetMigration,
     ForgetSubscriber,
-    Memory,
     StoreBroker,
-    Stored,
+    StoredState,
+    StoreEffect,
     StoreFact,
     StoreMigration,
     StoreSubscriber,
@@ -97,7 +97,7 @@ class CoordinatorStore:
     def close(self) -> None:
         self._database.close()
 
-    def commit(self, effects: Iterable[Stored]) -> None:
+    def commit(self, effects: Iterable[StoreEffect]) -> None:
         """All or nothing, durable when it returns."""
         batch = _Batch()
         for effect in effects:
@@ -108,9 +108,9 @@ class CoordinatorStore:
                 raise Superseded("another coordinator has taken over this store")
             batch.write(connection)
 
-    def load(self) -> Memory:
+    def load(self) -> StoredState:
         with self._database.read() as connection:
-            return Memory(
+            return StoredState(
                 tuple(_broker(row) for row in _rows(connection, _brokers)),
                 tuple(_subscriber(row) for row in _rows(connection, _subscribers)),
                 tuple(_subscription(row) for row in _rows(connection, _subscriptions)),
@@ -127,7 +127,7 @@ class _Batch:
         self._rows: dict[str, dict[Key, Row | None]] = {table.name: {} for table in _metadata.sorted_tables}
         self._forgotten: set[SubscriberId] = set()
 
-    def add(self, effect: Stored) -> None:
+    def add(self, effect: StoreEffect) -> None:
         match effect:
             case StoreBroker():
                 self._put(_brokers, (effect.broker,), _without_place(effect))

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from tocsin.coordinator.drawing import Drawn, channel_row
+from tocsin.coordinator.drawing import DatasetDrawing, channel_row
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
@@ -44,7 +44,7 @@ class ClusterTaps:
         self._settings = settings
         self._signer = signer
         self._watch = watch
-        self._taps: dict[str, tuple[Drawn, asyncio.Task[None]]] = {}
+        self._taps: dict[str, tuple[DatasetDrawing, asyncio.Task[None]]] = {}
         self._told: dict[str, TraceRow] = {}
         """Channels as last told, without their time."""
         self._accepted: tuple[float, float] | None = None
@@ -137,7 +137,7 @@ class ClusterTaps:
         while True:
             try:
                 said = await self._get(client, "/v1/datasets")
-                drawn = {one.dataset: one for one in map(Drawn.of, said["datasets"]) if one is not None}
+                drawn = {one.dataset: one for one in map(DatasetDrawing.of, said["datasets"]) if one is not None}
             except _AWAY:
                 await asyncio.sleep(POLL_S)
                 continue
@@ -150,7 +150,7 @@ class ClusterTaps:
                     self._taps[name] = one, asyncio.create_task(self._tap(client, one))
             await asyncio.sleep(DATASETS_S)
 
-    async def _tap(self, client: httpx.AsyncClient, drawn: Drawn) -> None:
+    async def _tap(self, client: httpx.AsyncClient, drawn: DatasetDrawing) -> None:
         failures = 0
         while True:
             try:
@@ -170,7 +170,7 @@ class ClusterTaps:
             async for one in events_of(answer.aiter_bytes()):
                 yield one
 
-    def _draw(self, drawn: Drawn, event: str, records: list[dict[str, Any]]) -> None:
+    def _draw(self, drawn: DatasetDrawing, event: str, records: list[dict[str, Any]]) -> None:
         """What a stream had before somebody looked is not happening now: it is not shown."""
         if event == "opening" and drawn.kind is Kind.EVENT:
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec.structs import replace
 
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.effects import Effect, Watched
+from tocsin.coordinator.effects import Effect, RecordTrace
 from tocsin.coordinator.watching import BrokerChanges, measured, picture
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.model.trace_present import Present
@@ -67,7 +67,7 @@ class CoordinatorWatch:
             return
         # Brokers first: somebody may join one that is new.
         self._pending += self._changes.since(core, began_s)
-        self._pending += [effect.row for effect in effects if isinstance(effect, Watched)]
+        self._pending += [effect.row for effect in effects if isinstance(effect, RecordTrace)]
 
     def tell(self, row: TraceRow) -> None:
         """Something the data cluster said, or that was loaded."""

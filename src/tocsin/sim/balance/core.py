@@ -19,7 +19,7 @@ import numpy as np
 from tocsin.coordinator import effects as decided
 from tocsin.coordinator import events
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.plan import Plan
@@ -40,14 +40,16 @@ _TOLD_ANEW = 0.05
 _TRY_AGAIN_S = 1.0
 
 
-def rules_for(scenario: Scenario, placement: Placement, settings: BalanceSettings) -> Rules:
+def rules_for(scenario: Scenario, placement: Placement, settings: BalanceSettings) -> CoordinatorRules:
     """What a live coordinator starts with, but for what the scenario says."""
     period_s = scenario.report_s
-    return Rules(placement=placement, balancing=True, balance=settings, balance_s=period_s, report_s=period_s)
+    return CoordinatorRules(
+        placement=placement, balancing=True, balance=settings, balance_s=period_s, report_s=period_s
+    )
 
 
 class CoreRun(BalanceRun):
-    def __init__(self, kernel: Kernel, world: World, rules: Rules, trace: Trace | None = None) -> None:
+    def __init__(self, kernel: Kernel, world: World, rules: CoordinatorRules, trace: Trace | None = None) -> None:
         settings = {"placement": str(rules.placement), **asdict(rules.balance)}
         super().__init__(kernel, world, trace=trace, settings=settings)
         m = len(world.brokers)
@@ -76,9 +78,9 @@ class CoreRun(BalanceRun):
         answer: object = None
         for effect in self.core.handle(event, self.kernel.now_s):
             match effect:
-                case decided.Answer(_, value):
+                case decided.AnswerRequest(_, value):
                     answer = value
-                case decided.Send(broker, _, message):
+                case decided.SendToBroker(broker, _, message):
                     self._told_by_core(self._index[broker], message)
                 case decided.SendHandOver():
                     self.kernel.call_after(
@@ -106,7 +108,7 @@ class CoreRun(BalanceRun):
     def _hear(self, j: int, message: link.FromBroker) -> None:
         """A dead broker says nothing."""
         if self.alive[j]:
-            self._coordinate(events.Heard(self.world.brokers[j], self._links[j], message))
+            self._coordinate(events.LinkMessageReceived(self.world.brokers[j], self._links[j], message))
 
     def _time_passes(self) -> None:
         self._coordinate(events.Ticked())

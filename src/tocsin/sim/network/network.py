@@ -26,8 +26,8 @@ from tocsin.broker.world import Limits
 from tocsin.coordinator import effects as decided
 from tocsin.coordinator import events
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.ledger import Ledger
-from tocsin.coordinator.rules import Rules
+from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.storage import InMemoryStore
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.network.data_cluster import SimulatedCluster, Sizes
@@ -75,7 +75,7 @@ class LiveNetwork:
         periods_s: Mapping[ChannelName, float],
         sizes: Sizes,
         brokers: Sequence[str],
-        rules: Rules = Rules(),
+        rules: CoordinatorRules = CoordinatorRules(),
         limits: Limits = Limits(),
     ) -> None:
         self.kernel = kernel
@@ -83,7 +83,7 @@ class LiveNetwork:
         self.people: dict[SubscriberId, Person] = {}
         self.brokers: dict[BrokerId, _Node] = {}
         self.coordinator: Coordinator | None = None
-        self.ledger = Ledger()
+        self.ledger = InMemoryStore()
         self._rules, self._limits = rules, limits
         self._sessions: dict[SessionId, tuple[Person, BrokerId, int]] = {}
         self._session_numbers, self._link_numbers = count(1), count(1)
@@ -178,7 +178,7 @@ class LiveNetwork:
 
     def _heard(self, number: int, message: link.FromBroker) -> None:
         if number in self._links and self.coordinator is not None:
-            self._coordinate(events.Heard(self._links[number][0], number, message))
+            self._coordinate(events.LinkMessageReceived(self._links[number][0], number, message))
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class LiveNetwork:
         self.ledger.commit(effects)
         for effect in effects:
             match effect:
-                case decided.Send(_, number, message):
+                case decided.SendToBroker(_, number, message):
                     self._say(number, message)
                 case decided.SendHandOver():
                     message = link.HandOver(
@@ -258,7 +258,7 @@ class LiveNetwork:
                 case decided.CloseLink(_, number, _):
                     if number in self._links:
                         self._break_link(number)
-                case decided.Answer(_, value):
+                case decided.AnswerRequest(_, value):
                     answer = value
                 case decided.ReleaseAtCluster(broker):
                     self.cluster.release_all(broker)

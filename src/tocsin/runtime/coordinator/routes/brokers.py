@@ -11,8 +11,8 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.entities import Broker
 from tocsin.coordinator.events import BrokerDismissed, DrainOrdered
+from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.views import HeldSubscriptions, broker_view, subscriber_views
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.links import Link
@@ -73,7 +73,7 @@ async def _hosted(core: Coordinator, broker: str) -> AsyncIterator[list[Subscrib
         await asyncio.sleep(0)
 
 
-def _known(core: Coordinator, broker: str) -> Broker:
+def _known(core: Coordinator, broker: str) -> BrokerRecord:
     found = core.registry.brokers.get(BrokerId(broker))
     if found is None:
         raise TocsinError(Code.NOT_FOUND, f"there is no broker {broker[:128]!r}")

@@ -8,9 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.arbiter import Decision
-from tocsin.coordinator.balancing import NAMES
-from tocsin.coordinator.events import MoveWanted, PlanProposed
-from tocsin.coordinator.planners import OWN
+from tocsin.coordinator.events import PlanProposed, RequestedMove
 from tocsin.coordinator.views import migration_view
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.routes.api import Api, require_admin, require_read
@@ -37,7 +35,7 @@ class WantedPlan(msgspec.Struct):
 @router.get("/v1/plans", response_class=Response)
 async def list_policies(request: Request) -> Response:
     core = require_read(request).core
-    return answer({"policies": sorted({*OWN, *NAMES, *core.planners}), "generation": core.registry.generation})
+    return answer({"policies": core.planning.policy_names, "generation": core.registry.generation})
 
 
 @router.post("/v1/plans", openapi_extra=described(WantedPlan), response_class=Response)
@@ -70,12 +68,12 @@ async def migrate(request: Request) -> Response:
     return answer(verdict, 202)
 
 
-def _move(wanted: WantedMove) -> MoveWanted:
-    return MoveWanted(SubscriberId(wanted.subscriber), BrokerId(wanted.target))
+def _move(wanted: WantedMove) -> RequestedMove:
+    return RequestedMove(SubscriberId(wanted.subscriber), BrokerId(wanted.target))
 
 
 async def _propose(
-    api: Api, policy: str | None, moves: tuple[MoveWanted, ...] | None, dry_run: bool, generation: int | None
+    api: Api, policy: str | None, moves: tuple[RequestedMove, ...] | None, dry_run: bool, generation: int | None
 ) -> dict[str, Any]:
     await api.process.may_plan.wait()
     decision: Decision = await api.process.ask(lambda ask: PlanProposed(ask, policy, moves, dry_run, generation))

@@ -1,0 +1,163 @@
+"""When plans are made, and by which policy: failover and drain at every tick, the multistage policy on a period, and
+every policy by name on request.
+
+A balancing policy is the simulator's own function from a snapshot to a plan. Balancing waits until the moves of its
+last plan have started: until then the snapshot shows neither the old nor the new assignment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tocsin.coordinator.arbiter import Arbiter, Decision
+from tocsin.coordinator.effects import RequestRejection, StoreFact
+from tocsin.coordinator.evacuation import EVACUATIONS, forget_deleted
+from tocsin.coordinator.events import PlanProposed
+from tocsin.coordinator.snapshots import SnapshotBuilder
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.plan import Move, Plan, Urgency
+from tocsin.model.snapshot import Snapshot
+from tocsin.model.trace import Kind
+from tocsin.policies.balance import multistage
+from tocsin.policies.balance.multistage import MIGRATIONS, NONE, SHUFFLES, BalanceSettings
+from tocsin.wire.errors import Code
+
+Planner = Callable[[Snapshot], Plan]
+
+_MULTISTAGE: Final = "multistage"
+"""The policy with its settings and its memory."""
+_MULTISTAGE_ONCE: Final = "multistage-once"
+"""The same without waiting: one look at an imbalance is enough."""
+_BALANCING_POLICIES: Final = frozenset({_MULTISTAGE, _MULTISTAGE_ONCE, *MIGRATIONS, *SHUFFLES})
+"""Policies by name. A single migration scheme or shuffle runs regardless of α, γ and the rests."""
+
+
+class Planning:
+    def __init__(self, arbiter: Arbiter, planners: Mapping[str, Planner], memory: Mapping[str, float]) -> None:
+        """`planners` are additional policies by name; `memory` is what the policies stored with their last plan."""
+        self.planners = dict(planners)
+        self.last_round: Decision | None = None
+        """The last decision of the periodic balancing, for status pages."""
+        self._arbiter = arbiter
+        self._memory = dict(memory)
+        self._snapshots = SnapshotBuilder()
+        self._next_round_s: float | None = None
+
+    @property
+    def policy_names(self) -> list[str]:
+        return sorted({*map(str, EVACUATIONS), *_BALANCING_POLICIES, *self.planners})
+
+    def snapshot(self, turn: Turn) -> Snapshot:
+        return self._snapshots.build(turn.registry, turn.loads, turn.now_s, self._memory)
+
+    def evacuate(self, turn: Turn) -> None:
+        """Make the failover and drain plans of this tick and have the arbiter carry them out."""
+        for urgency, plan in EVACUATIONS.items():
+            allowed = self._arbiter.allowance(turn, urgency)
+            if urgency is Urgency.FAILOVER:
+                forget_deleted(turn, allowed)
+            self._arbiter.carry_out(turn, plan(turn, allowed))
+
+    def balance(self, turn: Turn) -> None:
+        """Run the multistage policy if its next round is due."""
+        if self._is_round_due(turn):
+            decision = self.propose(turn, PlanProposed(0, _MULTISTAGE, dry_run=False))
+            assert isinstance(decision, Decision)
+            self.last_round = decision
+
+    def _is_round_due(self, turn: Turn) -> bool:
+        """The first round is a whole period after the start: rates are moving averages and need time."""
+        rules = turn.rules
+        if self._next_round_s is None or not rules.balancing:
+            self._next_round_s = turn.now_s + rules.balance_s
+            return False
+        if turn.now_s < self._next_round_s or self._arbiter.waiting:
+            return False
+        self._next_round_s = turn.now_s + rules.balance_s
+        return True
+
+    def propose(self, turn: Turn, event: PlanProposed) -> Decision | RequestRejection:
+        """Judge a plan and, unless it is a dry run, have the arbiter carry it out."""
+        snapshot = self.snapshot(turn)
+        plan = _manual_plan(turn, event) if event.policy is None else self._plan_by(turn, event.policy, snapshot)
+        if plan is None:
+            known = ", ".join(self.policy_names)
+            return RequestRejection(Code.NOT_FOUND, f"there is no policy {event.policy!r} (there are: {known})")
+        decision = self._arbiter.decide(turn, plan, snapshot)
+        if not event.dry_run:
+            _trace_plan(turn, decision)
+            self._arbiter.take(turn, decision)
+            if plan.memory and plan.memory != self._memory:
+                self._memory = dict(plan.memory)
+                turn.do(StoreFact("policy_memory", json.dumps(self._memory)))
+        return decision
+
+    def _plan_by(self, turn: Turn, policy: str, snapshot: Snapshot) -> Plan | None:
+        """None if there is no such policy."""
+        for urgency, evacuation in EVACUATIONS.items():
+            if policy == urgency:
+                return evacuation(turn, None)
+        if policy in _BALANCING_POLICIES:
+            return balancing_plan(policy, snapshot, turn.rules.balance)
+        planner = self.planners.get(policy)
+        return None if planner is None else planner(snapshot)
+
+
+def _manual_plan(turn: Turn, event: PlanProposed) -> Plan:
+    """The moves that an administrator requests. They rank as latency: above moves that only even out loads."""
+    generation = turn.registry.generation if event.generation is None else event.generation
+    moves = []
+    for requested in event.moves or ():
+        subscriber = turn.registry.subscribers.get(requested.subscriber)
+        home = None if subscriber is None else subscriber.home
+        load = 0.0 if subscriber is None else turn.loads.demand(subscriber)
+        moves.append(Move(requested.subscriber, home, requested.target, requested.reason, load))
+    return Plan(generation, "asked for", Urgency.LATENCY, tuple(moves))
+
+
+def _trace_plan(turn: Turn, decision: Decision) -> None:
+    plan, taken = decision.plan, sum(verdict.taken for verdict in decision.verdicts)
+    if taken:
+        detail = {"policy": plan.policy, "cov_before": decision.before.cov, "taken": taken}
+        turn.trace(Kind.PLAN, cov=decision.after.cov, moves=len(plan.moves), note=plan.note, detail=detail)
+
+
+def balancing_plan(policy: str, snapshot: Snapshot, settings: BalanceSettings) -> Plan:
+    return multistage.plan(snapshot, _settings_for(policy, settings))
+
+
+def _settings_for(policy: str, settings: BalanceSettings) -> BalanceSettings:
+    if policy == _MULTISTAGE:
+        return settings
+    if policy == _MULTISTAGE_ONCE:
+        return replace(settings, hits=1, shuffle_rest_s=0.0)
+    if policy in MIGRATIONS:
+        return replace(settings, scheme=policy, shuffle=NONE, hits=1, beta_bytes_per_s=0.0)
+    at_once = replace(settings, gamma=0.0, theta_bytes_per_s=0.0, shuffle_rest_s=0.0, shuffle_gain=0.0)
+    return replace(at_once, scheme=NONE, shuffle=policy, hits=1)
+
+
+def compile_policies() -> None:
+    """Run every balancing policy once on two subscribers: compiling their loops takes seconds and is done once."""
+    toy = Snapshot(
+        generation=0,
+        at_s=0.0,
+        brokers=(BrokerId("a"), BrokerId("b")),
+        capacity=np.ones(2),
+        accepting=np.ones(2, np.bool_),
+        subscribers=(SubscriberId("x"), SubscriberId("y")),
+        broker_of=np.zeros(2, np.int32),
+        wants_start=np.array([0, 1, 2], np.int32),
+        wants=np.array([0, 1], np.int32),
+        rate=np.ones(2),
+        movable=np.ones(2, np.bool_),
+        moved_at_s=np.full(2, -np.inf),
+    )
+    for policy in sorted(_BALANCING_POLICIES):
+        balancing_plan(policy, toy, BalanceSettings())

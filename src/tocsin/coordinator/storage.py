@@ -1,0 +1,125 @@
+"""The stored state: how a coordinator starts from it, and a store in memory for simulations and tests.
+
+`runtime/coordinator/store.py` stores the same rows in SQL; the tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tocsin.coordinator import liveness
+from tocsin.coordinator.effects import (
+    Effect,
+    ForgetBroker,
+    ForgetMigration,
+    ForgetSubscriber,
+    StoreBroker,
+    StoredState,
+    StoreFact,
+    StoreMigration,
+    StoreSubscriber,
+    StoreSubscriptions,
+    StoreWebhook,
+)
+from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, MigrationStep, SubscriberRecord
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
+from tocsin.model.plan import Urgency
+from tocsin.wire.link import Frontend
+
+
+def restore(turn: Turn, state: StoredState) -> dict[str, str]:
+    """Fill the registry and return the facts by name. Brokers are awaited; migrations get new deadlines.
+
+    A dismissal in progress is not restored: it begins again when the broker has been dead for long enough, or an
+    administrator dismisses it again.
+    """
+    registry = turn.registry
+    for row in state.brokers:
+        broker = BrokerRecord(row.broker, row.address, row.incarnation, row.capacity, row.place)
+        broker.draining, broker.failures = row.draining, row.failures
+        registry.add_broker(broker)
+        if row.dead:
+            broker.health, broker.since_s = Health.DEAD, turn.now_s
+        else:
+            liveness.await_return(turn, broker)
+    for stored in state.subscribers:
+        subscriber = SubscriberRecord(stored.subscriber, stored.place, stored.coordinate, stored.home)
+        subscriber.moved_at_s, subscriber.deleted = stored.moved_at_s, stored.deleted
+        subscriber.uncertain = stored.uncertain
+        registry.add_subscriber(subscriber)
+    for held in state.subscriptions:
+        if held.subscriber in registry.subscribers:
+            subscriptions = {frontend.subscription: frontend for frontend in held.held}
+            registry.subscribers[held.subscriber].subscriptions |= subscriptions
+    for webhook in state.webhooks:
+        if webhook.subscriber in registry.subscribers:
+            registry.subscribers[webhook.subscriber].webhook = webhook.webhook
+    for migration in state.migrations:
+        _restore_migration(turn, migration)
+    return {fact.name: fact.value for fact in state.facts}
+
+
+def _restore_migration(turn: Turn, stored: StoreMigration) -> None:
+    names = (stored.migration, stored.subscriber, stored.source, stored.target)
+    deadline_s = turn.now_s + turn.rules.grace_s + turn.rules.hand_over_s
+    migration = MigrationRecord(*names, Urgency(stored.urgency), stored.reason, turn.now_s, deadline_s)
+    migration.step, migration.claimed, migration.adopted = MigrationStep(stored.step), stored.claimed, stored.adopted
+    turn.registry.add_migration(migration)
+
+
+class InMemoryStore:
+    def __init__(self) -> None:
+        self._brokers: dict[BrokerId, StoreBroker] = {}
+        self._subscribers: dict[SubscriberId, StoreSubscriber] = {}
+        self._subscriptions: dict[SubscriberId, dict[SubscriptionId, Frontend]] = {}
+        self._webhooks: dict[SubscriberId, StoreWebhook] = {}
+        self._migrations: dict[str, StoreMigration] = {}
+        self._facts: dict[str, StoreFact] = {}
+
+    def commit(self, effects: Iterable[Effect]) -> None:
+        """Store the rows of `Store…` and `Forget…` effects; other effects are skipped."""
+        for effect in effects:
+            self._apply(effect)
+
+    def _apply(self, effect: Effect) -> None:
+        match effect:
+            case StoreBroker():
+                self._brokers[effect.broker] = effect
+            case ForgetBroker(broker):
+                self._brokers.pop(broker, None)
+            case StoreSubscriber():
+                self._subscribers[effect.subscriber] = effect
+            case ForgetSubscriber(subscriber):
+                self._subscribers.pop(subscriber, None)
+                self._subscriptions.pop(subscriber, None)
+                self._webhooks.pop(subscriber, None)
+            case StoreSubscriptions(subscriber, held, removed):
+                rows = self._subscriptions.setdefault(subscriber, {})
+                rows |= {frontend.subscription: frontend for frontend in held}
+                for subscription in removed:
+                    rows.pop(subscription, None)
+            case StoreWebhook(subscriber, webhook):
+                self._webhooks.pop(subscriber, None)
+                if webhook is not None:
+                    self._webhooks[subscriber] = effect
+            case StoreMigration():
+                self._migrations[effect.migration] = effect
+            case ForgetMigration(migration):
+                self._migrations.pop(migration, None)
+            case StoreFact(name, _):
+                self._facts[name] = effect
+
+    def load(self) -> StoredState:
+        return StoredState(
+            tuple(self._brokers.values()),
+            tuple(self._subscribers.values()),
+            tuple(
+                StoreSubscriptions(subscriber, (frontend,))
+                for subscriber, rows in self._subscriptions.items()
+                for frontend in rows.values()
+            ),
+            tuple(self._webhooks.values()),
+            tuple(self._migrations.values()),
+            tuple(self._facts.values()),
+        )

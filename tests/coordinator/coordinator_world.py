@@ -88,7 +88,7 @@ class ModelBroker:
         for change in self.unconfirmed:
             self.say(change)
         for one in self.waiting:
-            self.say(wire.Wanted(one))
+            self.say(wire.StateRequest(one))
 
     def changed(self, **what: object) -> None:
         self.number += 1
@@ -168,7 +168,7 @@ class ModelBroker:
             self.open(subscriber, migration)
         elif self.accepting or migration is not None:
             self.waiting[subscriber] = None
-            self.say(wire.Wanted(subscriber))
+            self.say(wire.StateRequest(subscriber))
         else:
             return False
         return True

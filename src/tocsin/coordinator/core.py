@@ -122,7 +122,7 @@ class Coordinator:
             case link.Changed(number=number):
                 changes.changed(turn, broker.id, message)
                 turn.send(broker.id, link.Stored(number))
-            case link.Wanted(subscriber=subscriber):
+            case link.StateRequest(subscriber=subscriber):
                 sessions.wanted(turn, broker.id, subscriber, self.arbiter.new_id())
             case link.Prepared(migration=migration):
                 migrations.prepared(turn, broker.id, migration)

@@ -1,13 +1,16 @@
-"""Error codes: one table for every part that answers somebody.
+"""Error codes: one table for every server and every client.
 
-Each code says which HTTP status carries it and whether trying again may help. Messages say what to do next. Pure parts
-return a code; shells raise `TocsinError`, and servers turn it into an answer.
+Each code has the HTTP status that carries it, and says whether a retry may succeed. A message tells the caller what to
+do next. Pure parts return a code; processes raise `TocsinError`, servers answer with it as
+`{"error": {"code", "message", …}}`, and clients turn that answer back into a `TocsinError`.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 
 class Code(StrEnum):
@@ -39,7 +42,7 @@ class Code(StrEnum):
 
     @property
     def retry(self) -> bool:
-        """Whether the same request may succeed later without being changed."""
+        """Whether the same request, unchanged, may succeed later."""
         return self in (Code.BACKLOGGED, Code.NOT_READY)
 
 
@@ -66,9 +69,21 @@ _STATUS = {
     Code.NOT_READY: 503,
 }
 
+_CODE_OF_PROXY_STATUS = {
+    401: Code.UNAUTHENTICATED,
+    403: Code.FORBIDDEN,
+    404: Code.NOT_FOUND,
+    413: Code.TOO_LARGE,
+    429: Code.BACKLOGGED,
+    502: Code.NOT_READY,
+    503: Code.NOT_READY,
+    504: Code.NOT_READY,
+}
+"""Codes for answers that a proxy wrote: their bodies carry no code."""
+
 
 class TocsinError(Exception):
-    """A refusal on its way to the person or program that asked."""
+    """A request was refused or failed; the code and the message go to the caller."""
 
     def __init__(self, code: Code, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -77,5 +92,32 @@ class TocsinError(Exception):
         self.retry_after_s = retry_after_s
 
     def details(self) -> dict[str, Any]:
-        """What else the answer says besides code and message, in terms JSON knows."""
+        """Further fields of the error in an answer, besides code and message; values that JSON can hold."""
         return {}
+
+
+def error_from(
+    status: int, body: bytes, *, retry_after: str = "", fallback: Code | None = None, message: str = ""
+) -> TocsinError:
+    """The error that an HTTP answer carries.
+
+    `retry_after` is the text of the header. When the body is not one of ours, the code is `fallback`, or follows from
+    the status if that is None, and `message` is the message. A code that this version does not know becomes INTERNAL
+    and is named in the message.
+    """
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        decoded = None
+    error = decoded.get("error") if isinstance(decoded, dict) else None
+    if not isinstance(error, dict):
+        error = {}
+    code = fallback or _CODE_OF_PROXY_STATUS.get(status, Code.INTERNAL)
+    text = str(error.get("message") or message or f"HTTP status {status}")
+    if name := error.get("code"):
+        try:
+            code = Code(name)
+        except ValueError:
+            code, text = Code.INTERNAL, f"{text} ({name})"
+    wait = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
+    return TocsinError(code, text, retry_after_s=wait)

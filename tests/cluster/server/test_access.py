@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.cluster.server.conftest import RunningServer
-from tocsin.cluster.server.routes import Api, make_app, make_routes
+from tocsin.cluster.server.routes import ClusterContext, make_app, make_routes
 from tocsin.cluster.server.settings import ClusterProcessSettings
 
 pytestmark = pytest.mark.spark
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 def routes(server: RunningServer) -> list[tuple[str, str]]:
     """(method, path) of everything the API describes under /v1, with something in the place of each name."""
     found = []
-    for template, methods in make_routes(server.server.api).openapi()["paths"].items():
+    for template, methods in make_routes(server.server.context).openapi()["paths"].items():
         path = re.sub(r"\{\w+\}", "Reports", template.replace("{identity}", "0" * 32))
         found += [(method.upper(), path) for method in methods if path.startswith("/v1")]
     assert len(found) >= 20, found
@@ -118,9 +118,11 @@ def test_health_is_open_and_metrics_are_on_loopback(server: RunningServer) -> No
 
 
 def test_metrics_need_a_token_beyond_loopback(server: RunningServer) -> None:
-    api = Api(server.server.process, server.server.metrics, ClusterProcessSettings(host="0.0.0.0", insecure=True))
-    api.tokens = server.server.api.tokens
-    transport = httpx.ASGITransport(make_app(api))
+    context = ClusterContext(
+        server.server.process, server.server.metrics, ClusterProcessSettings(host="0.0.0.0", insecure=True)
+    )
+    context.tokens = server.server.context.tokens
+    transport = httpx.ASGITransport(make_app(context))
 
     async def status(token: str | None) -> int:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -14,7 +14,6 @@ from tests.cluster.server.conftest import RunningServer, StartServer, until
 from tests.cluster.server.test_end_to_end import publish
 from tocsin.cluster.server import process as cluster_process
 from tocsin.cluster.spark.session import Session
-from tocsin.runtime.http.backoff import delay_s
 
 pytestmark = pytest.mark.spark
 
@@ -86,7 +85,7 @@ def test_an_execution_that_overruns_is_finished_and_its_missed_ticks_are_counted
 def test_an_execution_that_fails_is_counted_and_done_again(
     driven: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_process, "delay_s", lambda failures: 0.05)
+    monkeypatch.setattr(cluster_process, "retry_delay_s", lambda failures: 0.05)
     held = subscribe(driven, "AtOnce")
     cluster = driven.server.process.cluster
     execute = cluster.execute
@@ -152,7 +151,3 @@ def test_a_restart_goes_on_where_the_last_process_stood(
     second.admin.headers["Authorization"] = f"Bearer {token}"
     publish(second.admin, {"report_id": "a", "kind": "fire"}, {"report_id": "b", "kind": "fire"})
     assert until(lambda: results(second, "AtOnce", held) == ["a", "b"])
-
-
-def test_pauses_grow_from_a_second_to_a_minute() -> None:
-    assert [delay_s(failures) for failures in (0, 1, 2, 3, 7, 1_000)] == [0, 1, 2, 4, 60, 60]

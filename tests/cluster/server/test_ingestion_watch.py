@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.server.ingestion_watch import HEALTHY_AFTER_S, IngestionWatch
-from tocsin.cluster.server.metrics import Metrics
+from tocsin.cluster.server.metrics import ClusterMetrics
 
 
 class Engine:
@@ -36,7 +36,7 @@ class Engine:
 
 
 def watching(engine: Engine) -> IngestionWatch:
-    return IngestionWatch(cast(DataCluster, engine), Metrics(), lambda: engine.now_s)
+    return IngestionWatch(cast(DataCluster, engine), ClusterMetrics(), lambda: engine.now_s)
 
 
 def test_a_query_that_lives_is_left_alone() -> None:

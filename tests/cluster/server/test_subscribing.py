@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from tests.cluster.server.conftest import RunningServer, until
 from tests.cluster.server.test_end_to_end import events, next_execution, publish
-from tocsin.cluster.server.routes import announcement_routes
+from tocsin.cluster.server.routes import announcements as announcement_routes
 from tocsin.model.subscription import fingerprint
 
 pytestmark = pytest.mark.spark

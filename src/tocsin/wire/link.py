@@ -80,7 +80,7 @@ class LoadReport(FromBrokerMessage, tag="load"):
     out_bytes_per_s: float
     """O_j: delivered to subscribers."""
     rates: dict[SubscriptionId, float]
-    """λ_k in bytes/s of backend subscriptions whose rate changed by more than 5 % since the last report; 0: released."""
+    """λ_k in bytes/s of backend subscriptions whose rate changed by over 5 % since the last report. 0: released."""
     notifications_per_s: float = 0.0
     delivery_s_p50: float | None = None
     """From the end of the execution to the write to the socket."""

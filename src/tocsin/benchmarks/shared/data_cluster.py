@@ -22,7 +22,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tocsin.model.cursor import Cursor, offset_of
-from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import Value, fingerprint, subscription_id
 from tocsin.runtime.http.answers import NDJSON, answer, error_answer
 from tocsin.runtime.http.listening import Server, listen
@@ -65,7 +65,7 @@ class EmulatedChannel:
 class EmulatedCluster:
     """`async with` it. Everything is public: tests look inside."""
 
-    def __init__(self, *channels: str, port: int = 0, tls: tuple[str, str] | None = None) -> None:
+    def __init__(self, *channels: str, tls: tuple[str, str] | None = None) -> None:
         """`tls` is a certificate and its key, as PEM files."""
         self._tls = tls
         self.channels = {name.lower(): EmulatedChannel(ChannelName(name)) for name in channels}
@@ -73,16 +73,15 @@ class EmulatedCluster:
         """By broker."""
         self.sequence = 0
         self.announced: list[wire.Execution] = []
-        """All executions, with the news for all brokers."""
+        """All executions, with the news for every broker."""
         self.requests: list[str] = []
         self.fetches = 0
         self.away = False
-        """Answer 503 to everything."""
-        self._woken: set[asyncio.Event] = set()
-        self._sockets: set[WebSocket] = set()
-        self._listening = listen("127.0.0.1", port)
-        self.port = self._listening.getsockname()[1]
-        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self.port}"
+        """While true, refuse requests with 503 and close new streams."""
+        self._streams: dict[WebSocket, asyncio.Event] = {}
+        """Open streams of announcements, with the events that wake them."""
+        self._listening = listen("127.0.0.1", 0)
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self._listening.getsockname()[1]}"
 
     async def __aenter__(self) -> EmulatedCluster:
         app = Starlette(
@@ -136,7 +135,8 @@ class EmulatedCluster:
         self.announced.append(
             wire.Execution(self.sequence, own.name, own.epoch, own.execution, time.time(), 1, 1, news)
         )
-        self._wake()
+        for woken in self._streams.values():
+            woken.set()
 
     def expire(self, channel: str) -> None:
         """Everything so far passes its retention."""
@@ -145,23 +145,11 @@ class EmulatedCluster:
         own.offsets.clear()
         own.rows.clear()
 
-    def replace(self, channel: str) -> None:
-        """Begin a new epoch of the channel."""
-        self.expire(channel)
-        own = self.channels[channel.lower()]
-        own.epoch, own.execution, own.kept_from = own.epoch + 1, 0, 1
-        self.sequence += 1
-        self._wake()
-
     async def hang_up(self) -> None:
         """Close the announcement streams."""
-        for socket in list(self._sockets):
+        for socket in list(self._streams):
             with suppress(RuntimeError, WebSocketDisconnect):
                 await socket.close(1012)
-
-    def _wake(self) -> None:
-        for woken in self._woken:
-            woken.set()
 
     # -- requests of brokers ---------------------------------------------------------------------------------------
 
@@ -186,9 +174,8 @@ class EmulatedCluster:
         return answer(granted)
 
     async def _list(self, request: Request) -> Response:
-        broker = BrokerId(request.query_params["broker"])
         channel = next(iter(self.channels.values())).name
-        held = self.held.get(broker, ())
+        held = self.held.get(request.query_params["broker"], ())
         return answer(wire.SubscriptionPage([wire.ListedSubscription(identity, channel) for identity in held]))
 
     async def _holds(self, request: Request) -> Response:
@@ -225,9 +212,7 @@ class EmulatedCluster:
             await socket.close(1013)
             return
         await socket.accept()
-        woken = asyncio.Event()
-        self._woken.add(woken)
-        self._sockets.add(socket)
+        woken = self._streams[socket] = asyncio.Event()
         announcing = asyncio.create_task(self._announce(socket, woken))
         try:
             with suppress(WebSocketDisconnect, RuntimeError):
@@ -236,8 +221,7 @@ class EmulatedCluster:
         finally:
             announcing.cancel()
             await asyncio.gather(announcing, return_exceptions=True)
-            self._woken.discard(woken)
-            self._sockets.discard(socket)
+            del self._streams[socket]
 
     async def _announce(self, socket: WebSocket, woken: asyncio.Event) -> None:
         broker = socket.path_params["broker"]

@@ -20,36 +20,27 @@ _DURATIONS_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 300)
 class ClusterMetrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
-        dataset, channel = ["dataset"], ["channel"]
-        self.accepted = Counter("tocsin_records_accepted", "Records stored", dataset, registry=registry)
-        self.refused = Counter("tocsin_records_refused", "Records refused one by one", dataset, registry=registry)
-        self.duplicates = Counter(
-            "tocsin_records_duplicate", "Records whose key was stored already", dataset, registry=registry
-        )
-        self.requests_refused = Counter(
-            "tocsin_publish_requests_refused",
-            "Bodies of records refused as a whole",
-            ["dataset", "status"],
-            registry=registry,
+
+        def counter(name: str, description: str, *labels: str) -> Counter:
+            return Counter(f"tocsin_{name}", description, labels, registry=registry)
+
+        self.accepted = counter("records_accepted", "Records stored", "dataset")
+        self.refused = counter("records_refused", "Records refused one by one", "dataset")
+        self.duplicates = counter("records_duplicate", "Records whose key was stored already", "dataset")
+        self.requests_refused = counter(
+            "publish_requests_refused", "Bodies of records refused as a whole", "dataset", "status"
         )
         self.duration = Histogram(
             "tocsin_execution_duration_seconds",
             "How long executions took",
-            channel,
+            ["channel"],
             buckets=_DURATIONS_S,
             registry=registry,
         )
-        self.results = Counter("tocsin_results", "Results of executions", channel, registry=registry)
-        self.result_bytes = Counter("tocsin_result_bytes", "Bytes of results as JSON", channel, registry=registry)
-        self.restarts = Counter(
-            "tocsin_ingestion_restarts",
-            "Streaming queries that died and were started again",
-            ["query"],
-            registry=registry,
-        )
-        self.requests = Counter(
-            "tocsin_http_requests", "HTTP requests answered", ["method", "status"], registry=registry
-        )
+        self.results = counter("results", "Results of executions", "channel")
+        self.result_bytes = counter("result_bytes", "Bytes of results as JSON", "channel")
+        self.restarts = counter("ingestion_restarts", "Restarts of streaming queries that failed", "query")
+        self.requests = counter("http_requests", "HTTP requests answered", "method", "status")
 
     def watch(self, cluster: DataCluster, missed: Callable[[str], int]) -> None:
         """Report the state of this cluster too; `missed` returns the number of missed ticks of a channel."""

@@ -66,24 +66,15 @@ def caller_of(connection: HTTPConnection) -> Caller:
 
 
 def require_admin(connection: HTTPConnection) -> ClusterContext:
-    caller = caller_of(connection)
-    if not caller.is_admin:
-        raise _forbidden(caller, "admin")
-    return context_of(connection)
+    return _require(connection, caller_of(connection).is_admin, "admin")
 
 
 def require_read(connection: HTTPConnection) -> ClusterContext:
-    caller = caller_of(connection)
-    if not caller.may_read:
-        raise _forbidden(caller, "read")
-    return context_of(connection)
+    return _require(connection, caller_of(connection).may_read, "read")
 
 
 def require_publish(connection: HTTPConnection, dataset: str) -> ClusterContext:
-    caller = caller_of(connection)
-    if not caller.may_publish(dataset):
-        raise _forbidden(caller, f"publish:{dataset[:128]}")
-    return context_of(connection)
+    return _require(connection, caller_of(connection).may_publish(dataset), f"publish:{dataset[:128]}")
 
 
 def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[ClusterContext, BrokerId]:
@@ -92,19 +83,19 @@ def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[Clus
     identity = caller.own_broker if broker is None else broker
     if not is_broker_id(identity):
         raise TocsinError(Code.BAD_REQUEST, "a broker id has 1 to 128 letters, digits, dots, dashes and underscores")
-    if not caller.may_be(identity):
-        raise _forbidden(caller, f"broker:{identity}" if broker else "subscribe")
-    return context_of(connection), BrokerId(identity)
+    scope = f"broker:{identity}" if broker else "subscribe"
+    return _require(connection, caller.may_be(identity), scope), BrokerId(identity)
 
 
 def require_broker_or_read(connection: HTTPConnection) -> ClusterContext:
     """For requests about a broker's own subscriptions: the route checks which these are."""
     caller = caller_of(connection)
-    if not (caller.is_some_broker or caller.may_read):
-        raise _forbidden(caller, "subscribe")
+    return _require(connection, caller.is_some_broker or caller.may_read, "subscribe")
+
+
+def _require(connection: HTTPConnection, allowed: bool, scope: str) -> ClusterContext:
+    if not allowed:
+        caller = caller_of(connection)
+        scopes = " ".join(sorted(caller.scopes))
+        raise TocsinError(Code.FORBIDDEN, f"this needs a token with the scope {scope}; {caller.name} has: {scopes}")
     return context_of(connection)
-
-
-def _forbidden(caller: Caller, scope: str) -> TocsinError:
-    scopes = " ".join(sorted(caller.scopes))
-    return TocsinError(Code.FORBIDDEN, f"this needs a token with the scope {scope}; {caller.name} has: {scopes}")

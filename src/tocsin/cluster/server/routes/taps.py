@@ -37,16 +37,7 @@ async def tap(request: Request, name: str) -> StreamingResponse:
     live = context.cluster.dataset(name)
     if context.taps >= TAPS:
         raise TocsinError(Code.BACKLOGGED, f"{TAPS} taps are open already; close some", retry_after_s=10)
-    return StreamingResponse(_counted(context, live), headers=STREAM_HEADERS, media_type=EVENT_STREAM)
-
-
-async def _counted(context: ClusterContext, live: LiveDataset) -> AsyncIterator[bytes]:
-    context.taps += 1
-    try:
-        async for event in _events(context, live):
-            yield event
-    finally:
-        context.taps -= 1
+    return StreamingResponse(_events(context, live), headers=STREAM_HEADERS, media_type=EVENT_STREAM)
 
 
 async def _events(context: ClusterContext, live: LiveDataset) -> AsyncIterator[bytes]:
@@ -54,29 +45,32 @@ async def _events(context: ClusterContext, live: LiveDataset) -> AsyncIterator[b
     last_event_s = time.monotonic()
     version: int | None = None
     reader = None if live.gateway is None else TapReader(live.dataset, live.gateway.recent)
-    yield b"retry: 2000\n\n"
-    if reader is not None:
-        yield _event("opening", await asyncio.to_thread(reader.opening))
-    with context.process.calling_on_stop(stopping.set):
-        while not context.process.stopping.is_set() and _exists(context, live):
-            event = b""
-            if reader is not None:
-                records = reader.news(int(MOST_PER_S * PULL_S))
-                event = _event("records", records) if records else b""
-            elif live.writer.version != version:
-                version = live.writer.version
-                rows = await asyncio.to_thread(
-                    static_records, live.dataset, context.cluster.catalog, context.cluster.storage
-                )
-                event = _event("opening", [encode(row) for row in rows])
-            if not event and time.monotonic() - last_event_s >= context.settings.heartbeat_s:
-                event = b": alive\n\n"
-            if event:
-                last_event_s = time.monotonic()
-                yield event
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PULL_S):
-                    await stopping.wait()
+    context.taps += 1
+    try:
+        yield b"retry: 2000\n\n"
+        if reader is not None:
+            yield _event("opening", await asyncio.to_thread(reader.opening))
+        with context.process.calling_on_stop(stopping.set):
+            while not context.process.stopping.is_set() and _exists(context, live):
+                event = b""
+                if reader is not None:
+                    records = reader.news(int(MOST_PER_S * PULL_S))
+                    event = _event("records", records) if records else b""
+                elif live.writer.version != version:
+                    version = live.writer.version
+                    cluster = context.cluster
+                    rows = await asyncio.to_thread(static_records, live.dataset, cluster.catalog, cluster.storage)
+                    event = _event("opening", [encode(row) for row in rows])
+                if not event and time.monotonic() - last_event_s >= context.settings.heartbeat_s:
+                    event = b": alive\n\n"
+                if event:
+                    last_event_s = time.monotonic()
+                    yield event
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PULL_S):
+                        await stopping.wait()
+    finally:
+        context.taps -= 1
 
 
 def _exists(context: ClusterContext, live: LiveDataset) -> bool:

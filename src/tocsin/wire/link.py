@@ -143,18 +143,9 @@ class Released(FromBrokerMessage, tag="released"):
     migration: str | None = None
 
 
+MigrationReport = Prepared | PrepareFailed | HandOverFailed | Released
 FromBroker = (
-    Register
-    | Heartbeat
-    | LoadReport
-    | SessionOpened
-    | SessionClosed
-    | Changed
-    | StateRequest
-    | Prepared
-    | PrepareFailed
-    | HandOverFailed
-    | Released
+    Register | Heartbeat | LoadReport | SessionOpened | SessionClosed | Changed | StateRequest | MigrationReport
 )
 
 

@@ -199,22 +199,9 @@ class Closing(Push, tag="closing"):
     """True: reconnect and resume from the cursors. False: stop; a retry would fail again."""
 
 
-ToSubscriber = (
-    LoggedIn
-    | LoggedOut
-    | Subscribed
-    | Unsubscribed
-    | Subscriptions
-    | Acked
-    | Pong
-    | Refused
-    | Result
-    | Recovered
-    | Gap
-    | Progress
-    | Move
-    | Closing
-)
+Answers = LoggedIn | LoggedOut | Subscribed | Unsubscribed | Subscriptions | Acked | Pong | Refused
+Pushes = Result | Recovered | Gap | Progress | Move | Closing
+ToSubscriber = Answers | Pushes
 
 
 # -- close codes -------------------------------------------------------------------------------------------------------

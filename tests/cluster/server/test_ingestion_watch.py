@@ -42,11 +42,11 @@ def watching(engine: Engine) -> IngestionWatch:
 def test_running_query_is_not_restarted() -> None:
     engine = Engine()
     watch = watching(engine)
-    watch.look()
+    watch.check()
     assert engine.restarts == 0 and watch.reasons() == []
 
 
-def test_failed_start_during_a_look_is_kept() -> None:
+def test_failed_start_during_a_check_is_kept() -> None:
     engine = Engine()
     watch = watching(engine)
 
@@ -58,7 +58,7 @@ def test_failed_start_during_a_look_is_kept() -> None:
         watch.start("E")
 
     engine._live.query.failure = failure
-    watch.look()
+    watch.check()
     assert watch.reasons() == ["ingestion of E: no memory"]
 
 
@@ -66,16 +66,16 @@ def test_failed_query_is_restarted_after_a_pause_and_recovers() -> None:
     engine = Engine()
     engine.failure, engine.recovers = "the disk is gone", True
     watch = watching(engine)
-    watch.look()
+    watch.check()
     assert engine.restarts == 0 and watch.reasons() == ["ingestion of D: the disk is gone"]
     engine.now_s = 1.0
-    watch.look()
+    watch.check()
     assert engine.restarts == 1 and watch.reasons()
     engine.now_s = 2.0
-    watch.look()
+    watch.check()
     assert watch.reasons(), "the query may fail again"
     engine.now_s = 1.5 + HEALTHY_AFTER_S
-    watch.look()
+    watch.check()
     assert watch.reasons() == []
 
 
@@ -87,7 +87,7 @@ def test_pauses_grow_while_restarts_fail() -> None:
     for tenth in range(1_300):
         engine.now_s = tenth / 10
         before = engine.restarts
-        watch.look()
+        watch.check()
         if engine.restarts > before:
             restarted_at_s.append(engine.now_s)
     pauses_s = [later - earlier for earlier, later in pairwise(restarted_at_s)]

@@ -1,6 +1,6 @@
 """Restarts streaming queries that failed, with growing pauses. The process is not ready while one is down.
 
-The process calls `look` about once a second, from a thread. The engine owns the queries.
+The process calls `check` about once a second, from a thread. The engine owns the queries.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class IngestionWatch:
         except Exception as error:
             self._record_failure(_ingestion_of(dataset), _first_line(error), self._clock_s())
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check every query once, and restart those whose pause is over."""
         before, present = set(self._failed), set()
         for name, failure, restart in self._queries():
             present.add(name)
-            self._check(name, failure(), restart)
+            self._check_query(name, failure(), restart)
         # Forget dropped queries, but not a failure that `start` recorded during this loop.
         for name in before - present:
             self._failed.pop(name, None)
@@ -68,7 +68,7 @@ class IngestionWatch:
         for feed in self._cluster.feeds():
             yield f"feed {feed.feed.name}", feed.query.failure, partial(self._cluster.restart_feed, feed.feed.name)
 
-    def _check(self, name: str, failure: str | None, restart: Callable[[], None]) -> None:
+    def _check_query(self, name: str, failure: str | None, restart: Callable[[], None]) -> None:
         now_s = self._clock_s()
         failed = self._failed.get(name)
         if failure is None:

@@ -96,7 +96,7 @@ class ClusterProcess:
             asyncio.create_task(self._drive(), name="drive"),
             asyncio.create_task(self._every(self._maintain_s, "upkeep", lambda: maintain(cluster))),
             asyncio.create_task(self._every(SWEEP_S, "sweep", OrphanSweep(cluster).sweep, at_once=True)),
-            asyncio.create_task(self._every(1.0, "ingestion", self.watch.look)),
+            asyncio.create_task(self._every(1.0, "ingestion", self.watch.check)),
         ]
         self._log.info(
             "data cluster ready",
@@ -180,6 +180,7 @@ class ClusterProcess:
     # -- channels --------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
+        """Start the channels that are due, then wait for the next tick or for NEW records."""
         while not self.stopping.is_set():
             self._wake.clear()
             for name in self._schedule.take_due(self._clock_s()):
@@ -198,7 +199,7 @@ class ClusterProcess:
             await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self._cluster, name)
             self._failures.pop(name, None)
         except Exception as error:
-            self._failed(name, error)
+            self._record_failure(name, error)
         finally:
             if self._scheduled.get(name) == entry:  # else the channel was replaced, and the new one is not running
                 missed = self._schedule.finished(name, self._clock_s())
@@ -217,7 +218,7 @@ class ClusterProcess:
             self._metrics.result_bytes.labels(name).inc(execution.bytes)
         return execution
 
-    def _failed(self, name: ChannelName, error: Exception) -> None:
+    def _record_failure(self, name: ChannelName, error: Exception) -> None:
         if isinstance(error, TocsinError) and error.code is Code.UNKNOWN_CHANNEL:
             return  # the channel was dropped before its turn
         failures = self._failures[name] = self._failures.get(name, 0) + 1

@@ -377,7 +377,7 @@ class SimulatedNetwork:
                 for moving, source, target in self.moves.values():
                     if removed and (moving, source) == (name, broker):
                         self.say(target, link.Adopt([self._state(name, source, set(removed))]))
-            case link.Wanted(name):
+            case link.StateRequest(name):
                 self.say(broker, link.Adopt([link.SubscriberState(name, [])]))
             case link.Prepared(identity) if identity in self.moves:
                 name, source, target = self.moves[identity]

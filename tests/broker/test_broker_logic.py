@@ -377,14 +377,14 @@ def test_who_came_while_the_coordinator_was_away_is_asked_about_when_it_is_back(
     made.login("ann", "a")
     made.handle(A, seen.LinkOpened())
     made.say(A, link.Registered(5.0, 5.0, True))
-    assert (A, link.Wanted(SubscriberId("ann"))) in made.told
+    assert (A, link.StateRequest(SubscriberId("ann"))) in made.told
     made.told.clear()
     made.link_up()
-    assert (A, link.Wanted(SubscriberId("ann"))) in made.told, "the question may have been lost with the link"
+    assert (A, link.StateRequest(SubscriberId("ann"))) in made.told, "the question may have been lost with the link"
     made.say(A, link.Adopt([prepared_state()]))
     made.told.clear()
     made.link_up()
-    assert link.Wanted(SubscriberId("ann")) not in [message for _, message in made.told], "it was answered"
+    assert link.StateRequest(SubscriberId("ann")) not in [message for _, message in made.told], "it was answered"
 
 
 def test_who_came_and_went_while_the_coordinator_was_away_is_asked_about_if_something_is_left_of_it() -> None:
@@ -394,7 +394,7 @@ def test_who_came_and_went_while_the_coordinator_was_away_is_asked_about_if_some
     for name in ("ann", "bob"):
         made.lose(name)
     made.link_up()
-    wanted_of = [message.subscriber for broker, message in made.told if isinstance(message, link.Wanted)]
+    wanted_of = [message.subscriber for broker, message in made.told if isinstance(message, link.StateRequest)]
     assert wanted_of == ["ann"], "bob holds nothing here and will ask himself"
 
 

@@ -98,7 +98,7 @@ class ModelBroker:
         for change in self.unconfirmed:
             self.send(change)
         for name in self.waiting:
-            self.send(wire.Wanted(name))
+            self.send(wire.StateRequest(name))
 
     def report_change(self, **fields: object) -> None:
         self.number += 1
@@ -187,7 +187,7 @@ class ModelBroker:
             self.open(subscriber, migration)
         elif self.accepting or migration is not None:
             self.waiting[subscriber] = None
-            self.send(wire.Wanted(subscriber))
+            self.send(wire.StateRequest(subscriber))
 
     def open(self, subscriber: SubscriberId, migration: str | None) -> None:
         self.forget_preparations(subscriber)

@@ -44,7 +44,7 @@ async def measure(rate_per_s: float, seconds: float, warm_up_s: float) -> dict[s
     from tocsin.benchmarks.shared.harness import announce, declare
     from tocsin.cluster.engine import DataCluster
     from tocsin.cluster.server.group_commit import GroupCommit
-    from tocsin.cluster.server.metrics import Metrics
+    from tocsin.cluster.server.metrics import ClusterMetrics
     from tocsin.cluster.server.process import ClusterProcess
     from tocsin.cluster.settings import ClusterSettings
     from tocsin.cluster.spark.session import make_session
@@ -52,7 +52,8 @@ async def measure(rate_per_s: float, seconds: float, warm_up_s: float) -> dict[s
 
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as root:
         process = ClusterProcess(
-            lambda arrived: DataCluster(make_session(), ClusterSettings(root=root), time.time, arrived), Metrics()
+            lambda arrived: DataCluster(make_session(), ClusterSettings(root=root), time.time, arrived),
+            ClusterMetrics(),
         )
         cluster = await process.start()
         try:

@@ -93,7 +93,7 @@ class Migration:
                 arrival = self._arrivals[name] = _Arrival(self._world.now_s + ADOPTION_S)
                 arrival.answered = name in self._adopting
                 if not arrival.answered:
-                    self._tell(link.Wanted(name))
+                    self._tell(link.StateRequest(name))
             arrival.logins.append(event)
         else:
             if name not in self._world.subscribers:
@@ -105,7 +105,7 @@ class Migration:
         who has gone again and left something here: the coordinator takes us to hold all of it."""
         self._unasked &= self._world.subscribers.keys()
         for name in sorted(self._unasked):
-            self._tell(link.Wanted(name))
+            self._tell(link.StateRequest(name))
 
     def _log_in(self, event: LoginRequested) -> None:
         """It has come: what was prepared is its own now, also what the data cluster has not confirmed yet."""

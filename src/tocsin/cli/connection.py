@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from tocsin.runtime.http.settings import is_loopback
-from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.errors import Code, TocsinError, error_from
 
 TOKEN_FILE = "admin-token"
 
@@ -73,16 +73,15 @@ def checked(response: httpx.Response) -> Any:
         said = None
     if response.is_success:
         return said
-    error = said.get("error", {}) if isinstance(said, dict) else {}
-    try:
-        code = Code(error.get("code", "internal"))
-    except ValueError:
-        code = Code.INTERNAL
-    message = error.get("message") or f"{response.url} answered {response.status_code}"
-    if code is Code.UNAUTHENTICATED:
-        message += " (give --token or set TOCSIN_TOKEN)"
-    wait = response.headers.get("retry-after", "")
-    raise Answered(code, message, response.status_code, said, float(wait) if wait.isdigit() else None)
+    error = error_from(
+        response.status_code,
+        response.content,
+        retry_after=response.headers.get("retry-after", ""),
+        fallback=Code.INTERNAL,
+        message=f"{response.url} answered {response.status_code}",
+    )
+    hint = " (give --token or set TOCSIN_TOKEN)" if error.code is Code.UNAUTHENTICATED else ""
+    raise Answered(error.code, error.message + hint, response.status_code, said, error.retry_after_s)
 
 
 def _cluster_state() -> Path:

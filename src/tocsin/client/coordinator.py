@@ -13,7 +13,7 @@ import msgspec
 from tocsin.client.errors import ClientError, Unreachable, error_for
 from tocsin.client.events import Place
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.wire.errors import Code
+from tocsin.wire.errors import Code, error_from
 
 _ANSWER_S = 15.0
 
@@ -68,20 +68,14 @@ def answered(response: httpx.Response) -> dict[str, Any]:
         said = None
     if response.is_success and isinstance(said, dict):
         return said
-    raise refusal(response, said)
+    raise refusal(response)
 
 
-def refusal(response: httpx.Response, said: object) -> ClientError:
-    found = said.get("error") if isinstance(said, dict) else None
-    error = found if isinstance(found, dict) else {}
-    wait = response.headers.get("retry-after", "")
-    code = str(error.get("code") or _CODE_OF_STATUS.get(response.status_code, Code.INTERNAL))
-    message = str(error.get("message") or f"{response.url} answered {response.status_code}")
-    return error_for(code, message, float(wait) if wait.isdigit() else None)
-
-
-# What a proxy in between answers has no code of ours.
-_CODE_OF_STATUS = {
-    401: Code.UNAUTHENTICATED, 403: Code.FORBIDDEN, 404: Code.NOT_FOUND, 413: Code.TOO_LARGE, 429: Code.BACKLOGGED,
-    502: Code.NOT_READY, 503: Code.NOT_READY, 504: Code.NOT_READY,
-}  # fmt: skip
+def refusal(response: httpx.Response) -> ClientError:
+    error = error_from(
+        response.status_code,
+        response.content,
+        retry_after=response.headers.get("retry-after", ""),
+        message=f"{response.url} answered {response.status_code}",
+    )
+    return error_for(error.code, error.message, error.retry_after_s)

@@ -161,7 +161,7 @@ class Publisher:
         # 400 with the list of refused records says that none was good: an answer, not a failure.
         if isinstance(answer, dict) and "refused_total" in answer:
             return msgspec.convert(answer, Published)
-        raise refusal(response, answer)
+        raise refusal(response)
 
 
 def encoded(record: Record) -> bytes:

@@ -18,19 +18,13 @@ from tocsin.cluster.book import SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredExecution
 from tocsin.cluster.store.filewriting import SUMMARY
 from tocsin.cluster.store.results import ResultStore
-from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName
+from tocsin.wire.cluster import SubscriptionNews
 
 RECENT_ROWS = 2_000_000
 """Rows of summaries kept in memory, over all executions (24 bytes each)."""
 PAGE = 200
 """Executions looked up at a time for a broker that was away."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionNews:
-    id: SubscriptionId
-    results: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class Coordinator:
             case link.Changed(number=number):
                 changes.apply_change(turn, broker.id, message)
                 turn.send(broker.id, link.Stored(number))
-            case link.Wanted(subscriber=subscriber):
+            case link.StateRequest(subscriber=subscriber):
                 sessions.adopt_at(turn, broker.id, subscriber, self.arbiter.new_id())
             case link.Prepared(migration=migration):
                 migrations.handle_prepared(turn, broker.id, migration)

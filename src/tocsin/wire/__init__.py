@@ -1,1 +1,1 @@
-"""What travels between parts: messages, their codecs, error codes. Imports only `model`."""
+"""Protocols between processes: messages, codecs, paths and error codes. Imports only `model`."""

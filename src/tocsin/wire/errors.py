@@ -1,74 +1,65 @@
-"""Error codes: one table for every part that answers somebody.
+"""Error codes: one table for every server and every client.
 
-Each code says which HTTP status carries it and whether trying again may help. Messages say what to do next. Pure parts
-return a code; shells raise `TocsinError`, and servers turn it into an answer.
+A message tells the caller what to do next. Pure parts return a code; processes raise `TocsinError`, servers answer with
+it as `{"error": {"code", "message", …}}`, and clients turn that answer back into a `TocsinError`.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
+
+import msgspec
 
 
 class Code(StrEnum):
-    BAD_REQUEST = "bad_request"
-    BAD_SQL = "bad_sql"
-    BAD_PARAMETER = "bad_parameter"
-    BAD_RECORDS = "bad_records"
-    BAD_CURSOR = "bad_cursor"
-    UNAUTHENTICATED = "unauthenticated"
-    FORBIDDEN = "forbidden"
-    UNKNOWN_DATASET = "unknown_dataset"
-    UNKNOWN_CHANNEL = "unknown_channel"
-    UNKNOWN_FEED = "unknown_feed"
-    UNKNOWN_SUBSCRIPTION = "unknown_subscription"
-    NOT_FOUND = "not_found"
-    EXISTS = "exists"
-    IN_USE = "in_use"
-    NOT_A_FEED_TARGET = "not_a_feed_target"
-    TOO_LARGE = "too_large"
-    IDEMPOTENCY_CONFLICT = "idempotency_conflict"
-    BACKLOGGED = "backlogged"
-    INTERNAL = "internal"
-    NOT_READY = "not_ready"
+    """Name of the error, and the HTTP status that carries it."""
 
-    @property
-    def status(self) -> int:
-        """The HTTP status that carries it."""
-        return _STATUS[self]
+    status: int
+
+    def __new__(cls, name: str, status: int = 500) -> Self:  # the default is for `Code(name)`, a look-up
+        code = str.__new__(cls, name)
+        code._value_ = name
+        code.status = status
+        return code
+
+    BAD_REQUEST = "bad_request", 400
+    BAD_SQL = "bad_sql", 400
+    BAD_PARAMETER = "bad_parameter", 400
+    BAD_RECORDS = "bad_records", 400
+    BAD_CURSOR = "bad_cursor", 400
+    UNAUTHENTICATED = "unauthenticated", 401
+    FORBIDDEN = "forbidden", 403
+    UNKNOWN_DATASET = "unknown_dataset", 404
+    UNKNOWN_CHANNEL = "unknown_channel", 404
+    UNKNOWN_FEED = "unknown_feed", 404
+    UNKNOWN_SUBSCRIPTION = "unknown_subscription", 404
+    NOT_FOUND = "not_found", 404
+    EXISTS = "exists", 409
+    IN_USE = "in_use", 409
+    NOT_A_FEED_TARGET = "not_a_feed_target", 409
+    TOO_LARGE = "too_large", 413
+    IDEMPOTENCY_CONFLICT = "idempotency_conflict", 422
+    BACKLOGGED = "backlogged", 429
+    INTERNAL = "internal", 500
+    NOT_READY = "not_ready", 503
 
     @property
     def retry(self) -> bool:
-        """Whether the same request may succeed later without being changed."""
+        """Whether the same request, unchanged, may succeed later."""
         return self in (Code.BACKLOGGED, Code.NOT_READY)
 
 
-_STATUS = {
-    Code.BAD_REQUEST: 400,
-    Code.BAD_SQL: 400,
-    Code.BAD_PARAMETER: 400,
-    Code.BAD_RECORDS: 400,
-    Code.BAD_CURSOR: 400,
-    Code.UNAUTHENTICATED: 401,
-    Code.FORBIDDEN: 403,
-    Code.UNKNOWN_DATASET: 404,
-    Code.UNKNOWN_CHANNEL: 404,
-    Code.UNKNOWN_FEED: 404,
-    Code.UNKNOWN_SUBSCRIPTION: 404,
-    Code.NOT_FOUND: 404,
-    Code.EXISTS: 409,
-    Code.IN_USE: 409,
-    Code.NOT_A_FEED_TARGET: 409,
-    Code.TOO_LARGE: 413,
-    Code.IDEMPOTENCY_CONFLICT: 422,
-    Code.BACKLOGGED: 429,
-    Code.INTERNAL: 500,
-    Code.NOT_READY: 503,
+_CODE_OF_PROXY_STATUS = {
+    **{code.status: code for code in (Code.UNAUTHENTICATED, Code.FORBIDDEN, Code.NOT_FOUND, Code.TOO_LARGE)},
+    429: Code.BACKLOGGED,
+    **dict.fromkeys((502, 503, 504), Code.NOT_READY),
 }
+"""For answers that a proxy wrote: their bodies carry no code. Other statuses are INTERNAL."""
 
 
 class TocsinError(Exception):
-    """A refusal on its way to the person or program that asked."""
+    """A request was refused or failed; the code and the message go to the caller."""
 
     def __init__(self, code: Code, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -77,5 +68,37 @@ class TocsinError(Exception):
         self.retry_after_s = retry_after_s
 
     def details(self) -> dict[str, Any]:
-        """What else the answer says besides code and message, in terms JSON knows."""
+        """Further fields of the error in an answer, besides code and message; values that JSON can hold."""
         return {}
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _ErrorAnswer(msgspec.Struct):
+    error: _Error
+
+
+_decode = msgspec.json.Decoder(_ErrorAnswer).decode
+
+
+def error_from(
+    status: int, body: bytes, *, retry_after: str = "", fallback: Code | None = None, message: str = ""
+) -> TocsinError:
+    """The error that an HTTP answer carries. `retry_after` is the text of that header.
+
+    When the body is not one of ours, the code is `fallback`, or follows from the status if that is None, and `message`
+    is the message. A code that this version does not know becomes INTERNAL and is named in the message.
+    """
+    wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
+    try:
+        error = _decode(body).error
+    except (ValueError, RecursionError):
+        code = fallback or _CODE_OF_PROXY_STATUS.get(status, Code.INTERNAL)
+        return TocsinError(code, message or f"HTTP status {status}", retry_after_s=wait_s)
+    try:
+        return TocsinError(Code(error.code), error.message, retry_after_s=wait_s)
+    except ValueError:
+        return TocsinError(Code.INTERNAL, f"{error.message} ({error.code})", retry_after_s=wait_s)

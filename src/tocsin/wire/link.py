@@ -1,9 +1,9 @@
-"""What a broker and the coordinator say to each other, over one WebSocket that the broker opens and keeps open.
+"""The protocol between a broker and the coordinator: one WebSocket, which the broker opens and keeps open.
 
-JSON, one message a text frame. The broker speaks first (`Register`), again after every reconnect. What must not be
-forgotten (subscriptions, acknowledged cursors, webhooks) is numbered, repeated until `Stored` confirms it, and harmless
-when repeated. Neither side needs the other to go on: a broker without its coordinator keeps delivering, a coordinator
-that comes back learns from `Register` what it missed.
+JSON, one message per text frame. The broker sends `Register` first, and again after every reconnect. Durable changes
+(subscriptions, acknowledged cursors, webhooks) are numbered; the broker repeats them until `Stored` confirms them, and
+a repeat is harmless. Each side works without the other: a broker without its coordinator keeps delivering, and a
+restarted coordinator learns from `Register` what it missed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tocsin.wire.session import CursorText
 
 
 class Frontend(msgspec.Struct, frozen=True):
-    """A frontend subscription as it travels: what is wanted, and from where on."""
+    """A frontend subscription in a message."""
 
     subscription: SubscriptionId
     channel: ChannelName
     parameters: dict[str, Any]
     cursor: CursorText
-    """What its subscriber has acknowledged, or where it began."""
+    """The position its subscriber acknowledged, or where the subscription began."""
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """A subscriber that is called instead of connecting (Standard Webhooks)."""
+    """Where a broker posts a subscriber's results, instead of waiting for a connection (Standard Webhooks)."""
 
     url: str
     secrets: list[str]
@@ -35,7 +35,7 @@ class Webhook(msgspec.Struct, frozen=True):
 
 
 class SubscriberState(msgspec.Struct, frozen=True):
-    """All a broker needs to serve a subscriber it has never seen."""
+    """All that a broker needs to serve a subscriber that is new to it."""
 
     subscriber: SubscriberId
     subscriptions: list[Frontend]
@@ -50,20 +50,20 @@ class FromBrokerMessage(msgspec.Struct, tag_field="type"):
 
 
 class Register(FromBrokerMessage, tag="register"):
-    """registerbroker: also after every reconnect, with what this process holds now."""
+    """registerbroker: sent after every connect and reconnect, with what this process holds now."""
 
     broker: BrokerId
     incarnation: str
-    """New with every start of the process: a coordinator tells a reconnect from a restart by it."""
+    """New with every start of the process: the coordinator distinguishes a reconnect from a restart by it."""
     address: str
-    """Where subscribers connect, such as `ws://127.0.0.1:8600`."""
+    """The URL for subscribers, such as `ws://127.0.0.1:8600`."""
     capacity: float = 1.0
     lat: float | None = None
     lon: float | None = None
     online: list[SubscriberId] = []
-    """Sessions open at this moment."""
+    """Subscribers with an open session."""
     hosting: list[SubscriberId] = []
-    """Subscribers it serves, online or not. Empty after a restart: the coordinator tells it whom to serve."""
+    """Subscribers it serves, online or not. Empty after a restart: then the coordinator sends `Adopt`."""
 
 
 class Heartbeat(FromBrokerMessage, tag="heartbeat"):
@@ -73,14 +73,14 @@ class Heartbeat(FromBrokerMessage, tag="heartbeat"):
 
 
 class LoadReport(FromBrokerMessage, tag="load"):
-    """Moving averages of what passed through [BAD §3.2, eq. 1–5]."""
+    """Moving averages of the broker's traffic [BAD §3.2, eq. 1–5]."""
 
     in_bytes_per_s: float
     """I_j: fetched from the data cluster."""
     out_bytes_per_s: float
     """O_j: delivered to subscribers."""
     rates: dict[SubscriptionId, float]
-    """λ_k in bytes/s of the backend subscriptions whose rate changed by more than 5 % since last told; 0 when gone."""
+    """λ_k in bytes/s of backend subscriptions whose rate changed by over 5 % since the last report. 0: released."""
     notifications_per_s: float = 0.0
     delivery_s_p50: float | None = None
     """From the end of the execution to the write to the socket."""
@@ -90,7 +90,7 @@ class LoadReport(FromBrokerMessage, tag="load"):
 class SessionOpened(FromBrokerMessage, tag="session_opened"):
     subscriber: SubscriberId
     migration: str | None = None
-    """The hand-over that brought it."""
+    """The migration that moved it here; None if there was none."""
 
 
 class SessionClosed(FromBrokerMessage, tag="session_closed"):
@@ -99,7 +99,7 @@ class SessionClosed(FromBrokerMessage, tag="session_closed"):
 
 
 class Changed(FromBrokerMessage, tag="changed"):
-    """Durable changes of one subscriber. Numbered without holes per incarnation; answered with `Stored`."""
+    """Durable changes of one subscriber. Numbered per incarnation without holes; answered with `Stored`."""
 
     number: int
     subscriber: SubscriberId
@@ -110,14 +110,14 @@ class Changed(FromBrokerMessage, tag="changed"):
     webhook_removed: bool = False
 
 
-class Wanted(FromBrokerMessage, tag="wanted"):
-    """A subscriber logged in here whom this broker does not know: what does it hold? Answered with `Adopt`."""
+class StateRequest(FromBrokerMessage, tag="wanted"):
+    """A subscriber logged in that this broker does not know: request its state. Answered with `Adopt`."""
 
     subscriber: SubscriberId
 
 
 class Prepared(FromBrokerMessage, tag="prepared"):
-    """Target: the subscriptions are held and caught up; the subscriber may come."""
+    """From the target: it holds the subscriptions and has caught up; the subscriber may connect."""
 
     migration: str
 
@@ -129,7 +129,7 @@ class PrepareFailed(FromBrokerMessage, tag="prepare_failed"):
 
 
 class HandOverFailed(FromBrokerMessage, tag="hand_over_failed"):
-    """Source: the subscriber could not be told (it has gone offline, or its session ended)."""
+    """From the source: it could not notify the subscriber (which is offline, or whose session ended)."""
 
     migration: str
     code: str
@@ -137,16 +137,16 @@ class HandOverFailed(FromBrokerMessage, tag="hand_over_failed"):
 
 
 class Released(FromBrokerMessage, tag="released"):
-    """Source: nothing of this subscriber is left here."""
+    """From the source: it holds nothing of this subscriber any more."""
 
     subscriber: SubscriberId
     migration: str | None = None
 
 
+MigrationReport = Prepared | PrepareFailed | HandOverFailed | Released
 FromBroker = (
-    Register | Heartbeat | LoadReport | SessionOpened | SessionClosed | Changed | Wanted | Prepared | PrepareFailed
-    | HandOverFailed | Released
-)  # fmt: skip
+    Register | Heartbeat | LoadReport | SessionOpened | SessionClosed | Changed | StateRequest | MigrationReport
+)
 
 
 # -- from the coordinator ----------------------------------------------------------------------------------------------
@@ -158,10 +158,10 @@ class FromCoordinatorMessage(msgspec.Struct, tag_field="type"):
 
 class Registered(FromCoordinatorMessage, tag="registered"):
     heartbeat_s: float
-    """How often to send `Heartbeat`; also how often this link carries something the other way."""
+    """Pause between `Heartbeat` messages. The coordinator also sends at least one message in this time."""
     report_s: float
     accepting: bool
-    """False while draining or not yet trusted: refuse new sessions, unless a hand-over brings them."""
+    """False while draining or on probation: refuse new sessions, except those of a migration."""
 
 
 class Stored(FromCoordinatorMessage, tag="stored"):
@@ -170,22 +170,22 @@ class Stored(FromCoordinatorMessage, tag="stored"):
 
 
 class Adopt(FromCoordinatorMessage, tag="adopt"):
-    """Serve these, whether they are connected or not: after a restart, a failure elsewhere, or on `Wanted`."""
+    """Serve these, connected or not: after a restart, the failure of another broker, or a `StateRequest`."""
 
     subscribers: list[SubscriberState]
 
 
 class Prepare(FromCoordinatorMessage, tag="prepare"):
-    """Target of a migration: hold these subscriptions, catch up, answer `Prepared` or `PrepareFailed`."""
+    """To the target of a migration: hold these subscriptions, catch up, answer `Prepared` or `PrepareFailed`."""
 
     migration: str
     state: SubscriberState
     deadline_s: float
-    """Seconds from now after which the preparation is given up by itself."""
+    """Seconds from now after which the target cancels the preparation by itself."""
 
 
 class HandOver(FromCoordinatorMessage, tag="hand_over"):
-    """Source of a migration: tell the subscriber where to go; go on serving it."""
+    """To the source of a migration: send the subscriber the target's address, and go on serving it."""
 
     migration: str
     subscriber: SubscriberId
@@ -196,29 +196,29 @@ class HandOver(FromCoordinatorMessage, tag="hand_over"):
 
 
 class Release(FromCoordinatorMessage, tag="release"):
-    """It is served elsewhere now: close its session as `moved` if there is one, let go of what nobody else wants."""
+    """Another broker serves the subscriber now: close its session as `moved`, release its subscriptions."""
 
     subscriber: SubscriberId
     migration: str | None = None
 
 
 class Abandon(FromCoordinatorMessage, tag="abandon"):
-    """Target: the migration has failed; forget the preparation, unless the subscriber is here already."""
+    """To the target: the migration failed; cancel the preparation, unless the subscriber is connected already."""
 
     migration: str
     subscriber: SubscriberId
 
 
 class Accepting(FromCoordinatorMessage, tag="accepting"):
-    """Take new sessions or refuse them (draining, probation)."""
+    """Accept new sessions, or refuse them (draining, probation)."""
 
     accepting: bool
     draining: bool = False
-    """While draining the broker also says 503 on `/readyz`, for the load balancer before it."""
+    """A draining broker also answers 503 on `/readyz`, for a load balancer in front of it."""
 
 
 class Beat(FromCoordinatorMessage, tag="beat"):
-    """Alive. A link that carries nothing for three heartbeats is broken: reconnect."""
+    """The coordinator is alive. A link without any message for three heartbeats is broken: the broker reconnects."""
 
 
 FromCoordinator = Registered | Stored | Adopt | Prepare | HandOver | Release | Abandon | Accepting | Beat

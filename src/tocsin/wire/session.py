@@ -1,14 +1,15 @@
-"""What a subscriber and its broker say to each other [BAD §3.1: login, subscribe, unsubscribe, logout].
+"""The protocol between a subscriber and its broker [BAD §3.1: login, subscribe, unsubscribe, logout].
 
-The same messages over a WebSocket (JSON text frames, or MessagePack binary frames in the subprotocol
+The same messages travel over a WebSocket (JSON text frames, or MessagePack binary frames in the subprotocol
 `tocsin.msgpack`), as the bodies of the broker's REST calls, and as the `data` of CloudEvents in the subprotocol
-`cloudevents.json`. Requests carry an `id` of the client's choice and get exactly one answer with it. Everything else
-is pushed.
+`cloudevents.json`. A request carries an `id` of the client's choice and gets exactly one answer with that id. All
+other messages are pushed by the broker.
 
-A frontend subscription needs no id of its own: a subscriber holds a backend subscription or it does not, so
-(subscriber, backend subscription) names it, and one encoded result serves everybody who holds it.
+A frontend subscription has no id of its own: (subscriber, backend subscription) names it. So one encoded result serves
+every subscriber that holds the backend subscription.
 
-Cursors are text, `epoch-offset`, and name the *next* position: whoever has handled a result remembers its cursor.
+Cursors are text, `epoch-offset`, and name the *next* position: a subscriber that has processed a result stores the
+result's cursor. Class names appear in the broker's AsyncAPI document.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ class Login(Request, tag="login"):
     """Begins a session; the first request on a connection."""
 
     token: str | None = None
-    """Needed here when the handshake had none: browsers cannot set headers, and addresses end up in logs."""
+    """Needed if the handshake had none: browsers cannot set headers, and a token in an address would be logged."""
     resume: dict[SubscriptionId, CursorText] = {}
-    """Where the subscriber stands, by its own memory. It wins over what the broker remembers of acknowledgements."""
+    """The subscriber's positions, as it stored them. They take precedence over the broker's acknowledged positions."""
 
 
 class Logout(Request, tag="logout"):
-    """Ends the session. Subscriptions stay, and results wait for as long as the channel retains them."""
+    """Ends the session. Subscriptions stay, and results are kept for the channel's retention period."""
 
 
 class Subscribe(Request, tag="subscribe"):
     channel: ChannelName
     parameters: dict[str, Any] = {}
     after: CursorText | None = None
-    """Start here rather than at the present: for a subscriber that comes back to a broker that does not know it."""
+    """Start here rather than at the present: for a subscriber that returns to a broker that does not know it."""
 
 
 class Unsubscribe(Request, tag="unsubscribe"):
@@ -63,7 +64,7 @@ class List(Request, tag="list"):
 
 
 class Ack(Request, tag="ack"):
-    """Handled up to here: what a session of this subscriber that brings no memory of its own resumes from."""
+    """Results up to these cursors are processed. A later login without `resume` continues from them."""
 
     cursors: dict[SubscriptionId, CursorText]
 
@@ -83,13 +84,13 @@ class Answer(msgspec.Struct, tag_field="type"):
 
 
 class Held(msgspec.Struct):
-    """One frontend subscription and where it stands."""
+    """One frontend subscription and its position."""
 
     subscription: SubscriptionId
     channel: ChannelName
     parameters: dict[str, Any]
     cursor: CursorText
-    """Results from here on come over this session."""
+    """The broker sends results from here on over this session."""
 
 
 class LoggedIn(Answer, tag="logged_in"):
@@ -97,9 +98,9 @@ class LoggedIn(Answer, tag="logged_in"):
     broker: BrokerId
     session: str
     subscriptions: list[Held]
-    """All it holds here. One that the client knows and this list does not is to be subscribed again, with `after`."""
+    """All that it holds here. The client subscribes again, with `after`, to those that it misses in this list."""
     progress_s: float
-    """A healthy connection is never silent for longer than this: `progress` comes when nothing else does."""
+    """Longest pause between two messages on a healthy connection: the broker sends `progress` if nothing else."""
 
 
 class LoggedOut(Answer, tag="logged_out"):
@@ -109,7 +110,7 @@ class LoggedOut(Answer, tag="logged_out"):
 class Subscribed(Answer, tag="subscribed"):
     held: Held
     stored: bool
-    """True once the coordinator has it on disk. False while that is out of reach: the broker hands it in later."""
+    """True if the coordinator has it on disk. False if the coordinator is away: the broker reports it later."""
 
 
 class Unsubscribed(Answer, tag="unsubscribed"):
@@ -121,7 +122,7 @@ class Subscriptions(Answer, tag="subscriptions"):
 
 
 class Acked(Answer, tag="acked"):
-    """Taken note of; written down with the broker's next report, within seconds."""
+    """The broker noted it, and reports it to the coordinator within seconds."""
 
 
 class Pong(Answer, tag="pong"):
@@ -143,7 +144,7 @@ class Push(msgspec.Struct, tag_field="type"):
 
 
 class Result(Push, tag="result"):
-    """One result. In order of cursors per subscription; a repeat (after a reconnect) has a cursor already seen."""
+    """One result. Cursors grow per subscription; a repeat (after a reconnect) has a cursor that came before."""
 
     subscription: SubscriptionId
     channel: ChannelName
@@ -153,23 +154,23 @@ class Result(Push, tag="result"):
 
 
 class Recovered(Push, tag="recovered"):
-    """A subscription that was behind has caught up: all it missed came before this, or a `gap` said what not."""
+    """A subscription has caught up: all missed results came before this message, except those a `gap` reported."""
 
     subscription: SubscriptionId
     cursor: CursorText
     recovered: bool
-    """False if there was a gap: never a partial recovery presented as a whole one."""
+    """False if there was a gap: results are missing."""
 
 
 class Gap(Push, tag="gap"):
-    """Results before `cursor` have passed their retention, or belong to an earlier life of the channel."""
+    """Results before `cursor` have passed their retention, or belong to an earlier epoch of the channel."""
 
     subscription: SubscriptionId
     cursor: CursorText
 
 
 class Progress(Push, tag="progress"):
-    """Alive, and nothing withheld: every result before these positions, of this session's subscriptions, was sent."""
+    """The connection is alive, and every result of this session's subscriptions before these positions was sent."""
 
     channels: dict[ChannelName, CursorText]
     at_s: float
@@ -178,7 +179,7 @@ class Progress(Push, tag="progress"):
 class Move(Push, tag="move"):
     """Another broker is ready for this subscriber: connect there with this token [BAD §3.3].
 
-    Make-before-break: this session goes on until the other one has begun.
+    Make-before-break: this session stays open until the session there has begun.
     """
 
     migration: str
@@ -186,7 +187,7 @@ class Move(Push, tag="move"):
     address: str
     token: str
     deadline_s: float
-    """Seconds from now within which the other broker waits."""
+    """Seconds from now for which the other broker waits."""
 
 
 class Closing(Push, tag="closing"):
@@ -195,13 +196,12 @@ class Closing(Push, tag="closing"):
     code: str
     message: str
     reconnect: bool
-    """Whether to come back (resuming from the cursor) or to give up and ask a person."""
+    """True: reconnect and resume from the cursors. False: stop; a retry would fail again."""
 
 
-ToSubscriber = (
-    LoggedIn | LoggedOut | Subscribed | Unsubscribed | Subscriptions | Acked | Pong | Refused
-    | Result | Recovered | Gap | Progress | Move | Closing
-)  # fmt: skip
+Answers = LoggedIn | LoggedOut | Subscribed | Unsubscribed | Subscriptions | Acked | Pong | Refused
+Pushes = Result | Recovered | Gap | Progress | Move | Closing
+ToSubscriber = Answers | Pushes
 
 
 # -- close codes -------------------------------------------------------------------------------------------------------
@@ -219,4 +219,4 @@ CLOSE_CODES: dict[str, tuple[int, bool]] = {
     "too_large": (1009, False),
     "login_timeout": (4408, True),
 }
-"""Reason → (WebSocket close code, whether the client should come back). `moved`: the new session is already there."""
+"""Reason → (WebSocket close code, whether the client reconnects). After `moved` the new session is open already."""

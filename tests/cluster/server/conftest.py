@@ -1,4 +1,4 @@
-"""One real server for all tests of a module: Spark, HTTP on a free port, an administrator's token."""
+"""One real server per test module: Spark, HTTP on a free port, a token of an administrator."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ CREATE REPETITIVE CHANNEL Counted (least INT) EVERY 1 HOUR AS
 
 
 def until(holds: Callable[[], Any], limit_s: float = 120) -> Any:
-    """What `holds` returns once it is true; for what another process has to do first."""
+    """Poll `holds` until it returns something true, and return that."""
     deadline_s = time.monotonic() + limit_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline_s, "it did not happen"
+    while not (outcome := holds()):
+        assert time.monotonic() < deadline_s, f"not true within {limit_s} s"
         time.sleep(0.05)
-    return found
+    return outcome
 
 
 class RunningServer:
@@ -116,7 +116,7 @@ def start_server(spark: Session, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def server(start_server: StartServer) -> RunningServer:
-    """With the application above."""
+    """A server with `APPLICATION` applied."""
     running = start_server(heartbeat_s=0.5)
     applied = running.admin.post("/v1/applications", json={"text": APPLICATION})
     assert applied.status_code == 200, applied.text

@@ -1,4 +1,4 @@
-"""Alerts in by command and HTTP, through Spark, and out as GeoJSON, CAP and Atom: one real data cluster."""
+"""Alerts published by command and HTTP, and read as GeoJSON, CAP and Atom, through a real data cluster."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def executed(cluster: RunningServer, dataset: str, channel: str) -> None:
 
 
 def results(cluster: RunningServer, held: dict[str, Any], accept: str) -> Any:
-    wanted = {"channel": held["channel"], "subscription": held["id"], "after": held["cursor"]}
-    answer = cluster.admin.get("/v1/results", params=wanted, headers={"Accept": accept})
+    request = {"channel": held["channel"], "subscription": held["id"], "after": held["cursor"]}
+    answer = cluster.admin.get("/v1/results", params=request, headers={"Accept": accept})
     assert answer.status_code == 200 and answer.headers["Content-Type"].startswith(accept.partition(",")[0]), (
         answer.text
     )
     return answer
 
 
-def test_an_alert_goes_in_by_command_and_comes_out_in_every_form(cluster: RunningServer, tmp_path: Path) -> None:
+def test_alert_published_by_command_is_delivered_in_every_form(cluster: RunningServer, tmp_path: Path) -> None:
     held = subscribe(cluster, "OfKind", kind="fire")
     bad = tmp_path / "bad.xml"
     bad.write_bytes(alert(info(), sent="2026-11-15T18:00:00Z"))
@@ -75,9 +75,9 @@ def test_an_alert_goes_in_by_command_and_comes_out_in_every_form(cluster: Runnin
     assert f"{bad}: no CAP 1.2 alert: line 5, <sent>: expected a date and time" in sent.stderr
     executed(cluster, "EmergencyReports", "OfKind")
 
-    found = results(cluster, held, "application/geo+json").json()
-    assert found["type"] == "FeatureCollection" and len(found["features"]) == 2
-    first, cancel = found["features"]
+    listing = results(cluster, held, "application/geo+json").json()
+    assert listing["type"] == "FeatureCollection" and len(listing["features"]) == 2
+    first, cancel = listing["features"]
     assert first["geometry"] == {"type": "Point", "coordinates": [24.9561, 60.1678]}, "longitude first"
     assert (first["properties"]["severity"], first["properties"]["report_id"]) == (4, "HEL-2026-0117")
     assert cancel["properties"]["message"].startswith("Cancelled: Warehouse fire")
@@ -104,15 +104,20 @@ def test_an_alert_goes_in_by_command_and_comes_out_in_every_form(cluster: Runnin
     assert again.exit_code == 0 and json.loads(again.stdout.splitlines()[-1])["duplicates"] == 1
 
 
-def test_an_update_replaces_and_a_cancel_ends_what_a_keyed_dataset_shows(cluster: RunningServer) -> None:
+def test_update_and_cancel_change_the_alert_in_a_keyed_dataset(cluster: RunningServer) -> None:
     held = subscribe(cluster, "OfEvent", event="flood")
     square = area("<polygon>60.1,24.9 60.2,24.9 60.2,25.0 60.1,25.0 60.1,24.9</polygon>")
     chain = [
         alert(info(square, event="flood")),
-        alert(info(square, event="flood", severity="Minor"), identifier="A2", sent=at(5), msg_type="Update",
-              references=reference("A1")),
+        alert(
+            info(square, event="flood", severity="Minor"),
+            identifier="A2",
+            sent=at(5),
+            msg_type="Update",
+            references=reference("A1"),
+        ),
         alert(identifier="A3", sent=at(9), msg_type="Cancel", references=reference("A2", 5)),
-    ]  # fmt: skip
+    ]
     seen = []
     for body in chain:
         answer = cluster.admin.post("/v1/datasets/Warnings/records", content=body, headers=CAP)
@@ -122,9 +127,8 @@ def test_an_update_replaces_and_a_cancel_ends_what_a_keyed_dataset_shows(cluster
         executed(cluster, "Warnings", "OfEvent")
         [*_, latest] = results(cluster, held, "application/geo+json, */*").json()["features"]
         seen.append(latest)
-    assert [(one["properties"]["alert_id"], one["properties"]["msg_type"]) for one in seen] == [
-        ("A1", "Update"), ("A1", "Cancel"),
-    ]  # fmt: skip
+    shown = [(item["properties"]["alert_id"], item["properties"]["msg_type"]) for item in seen]
+    assert shown == [("A1", "Update"), ("A1", "Cancel")]
     assert seen[0]["geometry"]["type"] == "Polygon" and seen[0]["geometry"]["coordinates"][0][0] == [24.9, 60.1]
     cancel = read_alert(
         cluster.admin.get(f"/v1/results/{seen[1]['id']}", headers={"Accept": "application/cap+xml"}).content
@@ -135,11 +139,11 @@ def test_an_update_replaces_and_a_cancel_ends_what_a_keyed_dataset_shows(cluster
     assert again["replayed"] is True
 
 
-def test_an_unknown_reference_is_said_and_a_reused_identifier_refused(cluster: RunningServer) -> None:
+def test_unknown_reference_gives_a_notice_and_reused_identifier_is_refused(cluster: RunningServer) -> None:
     path = "/v1/datasets/EmergencyReports/records"
     update = alert(info(), identifier="N2", msg_type="Update", references=reference("N1", 1))
-    said = cluster.admin.post(path, content=update, headers={"Content-Type": "text/xml; charset=utf-8"}).json()
-    assert said["accepted"] == 1 and "EmergencyReports has not seen" in said["notices"][0]
+    reply = cluster.admin.post(path, content=update, headers={"Content-Type": "text/xml; charset=utf-8"}).json()
+    assert reply["accepted"] == 1 and "EmergencyReports has not seen" in reply["notices"][0]
     other = cluster.admin.post(path, content=update.replace(b"fire", b"flood"), headers=CAP)
     assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_conflict")
     drill = cluster.admin.post(path, content=alert(info(), status="Exercise"), headers=CAP)
@@ -150,20 +154,20 @@ def test_an_unknown_reference_is_said_and_a_reused_identifier_refused(cluster: R
     ("cursor", "status", "code"),
     [("999-5", 404, "not_found"), ("1-0", 404, "not_found"), ("nonsense", 400, "bad_cursor")],
 )
-def test_a_result_that_is_not_there_is_not_found(cluster: RunningServer, cursor: str, status: int, code: str) -> None:
+def test_missing_result_is_not_found(cluster: RunningServer, cursor: str, status: int, code: str) -> None:
     held = subscribe(cluster, "OfKind", kind="nothing")
     answer = cluster.admin.get(f"/v1/results/{held['id']}/{cursor}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_one_sees_only_results_of_subscriptions_of_ones_own(cluster: RunningServer) -> None:
+def test_caller_sees_only_results_of_its_own_subscriptions(cluster: RunningServer) -> None:
     held = subscribe(cluster, "OfKind", kind="fire")
     stranger = cluster.client(cluster.token_for("broker:stranger"))
     assert stranger.get(f"/v1/results/{held['id']}/1-5").status_code == 404
     assert cluster.admin.get(f"/v1/results/{'0' * 32}/1-5").status_code == 404
 
 
-def test_a_listing_in_cap_is_pointed_to_the_feed(cluster: RunningServer) -> None:
+def test_listing_in_cap_is_refused_with_a_hint(cluster: RunningServer) -> None:
     held = subscribe(cluster, "OfKind", kind="fire")
     answer = cluster.admin.get(
         "/v1/results",

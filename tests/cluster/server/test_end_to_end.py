@@ -28,8 +28,8 @@ def events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any], str 
             fields = {}
 
 
-def next_execution(heard: Iterator[tuple[str, dict[str, Any], str | None]]) -> tuple[dict[str, Any], str | None]:
-    for kind, data, identity in heard:
+def next_execution(stream: Iterator[tuple[str, dict[str, Any], str | None]]) -> tuple[dict[str, Any], str | None]:
+    for kind, data, identity in stream:
         if kind == "execution":
             return data, identity
     raise AssertionError("the stream ended")
@@ -38,46 +38,46 @@ def next_execution(heard: Iterator[tuple[str, dict[str, Any], str | None]]) -> t
 def publish(client: httpx.Client, *records: dict[str, Any]) -> dict[str, Any]:
     answer = client.post("/v1/datasets/Reports/records", json=list(records))
     assert answer.status_code == 200, answer.text
-    said: dict[str, Any] = answer.json()
-    return said
+    reply: dict[str, Any] = answer.json()
+    return reply
 
 
-def test_a_record_travels_from_its_publisher_to_a_broker_that_was_told_of_it(server: RunningServer) -> None:
+def test_record_travels_from_publisher_to_announced_broker(server: RunningServer) -> None:
     broker = server.client(server.token_for("broker:b1"))
     publisher = server.client(server.token_for("publish:Reports"))
     [held] = broker.post("/v1/subscriptions", json={"channel": "ReportsOfKind", "parameters": {"kind": "flood"}}).json()
     with broker.stream("GET", "/v1/brokers/b1/announcements?after=0") as stream:
-        heard = events(stream)
-        assert next(heard)[0] == "ready"
-        said = publish(
+        received = events(stream)
+        assert next(received)[0] == "ready"
+        reply = publish(
             publisher,
             {"report_id": "e1", "kind": "flood", "severity": 4, "seen_at": "2026-11-15T18:00:00Z"},
             {"report_id": "e2", "kind": "fire", "severity": 5},
         )
-        assert said["accepted"] == 2
-        announced, identity = next_execution(heard)
+        assert reply["accepted"] == 2
+        announced, identity = next_execution(received)
     assert announced["channel"] == "ReportsOfKind"
     assert announced["subscriptions"] == [
         {"id": held["id"], "results": 1, "bytes": announced["subscriptions"][0]["bytes"]}
     ]
 
-    wanted = {"channel": "ReportsOfKind", "subscriptions": {held["id"]: held["cursor"]}}
-    lines = broker.post("/v1/results", json=wanted, headers={"Accept": "application/x-ndjson"})
+    request = {"channel": "ReportsOfKind", "subscriptions": {held["id"]: held["cursor"]}}
+    lines = broker.post("/v1/results", json=request, headers={"Accept": "application/x-ndjson"})
     [line] = [json.loads(text) for text in lines.text.splitlines()]
     assert line["result"] == {"report_id": "e1", "severity": 4, "kind": "flood"}
-    arrow = broker.post("/v1/results", json=wanted, headers={"Accept": "application/vnd.apache.arrow.stream"})
+    arrow = broker.post("/v1/results", json=request, headers={"Accept": "application/vnd.apache.arrow.stream"})
     table = pa.ipc.open_stream(io.BytesIO(arrow.content)).read_all()
     assert table.column_names == ["subscription", "cursor", "bytes", "report_id", "severity", "kind"]
     assert table.to_pylist() == [
         {"subscription": held["id"], "cursor": line["cursor"], "bytes": line["bytes"], **line["result"]}
     ]
 
-    # The broker goes away, misses something, and resumes where it stood, in the announcements and in the results.
+    # The broker disconnects, misses an execution, and resumes both the announcements and the results.
     publish(publisher, {"report_id": "e3", "kind": "flood", "severity": 1})
     with broker.stream("GET", "/v1/brokers/b1/announcements", headers={"Last-Event-ID": str(identity)}) as stream:
         again, _ = next_execution(events(stream))
     assert again["sequence"] > announced["sequence"]
-    wanted = {"channel": "ReportsOfKind", "subscriptions": {held["id"]: line["cursor"]}}
-    lines = broker.post("/v1/results", json=wanted)
+    request = {"channel": "ReportsOfKind", "subscriptions": {held["id"]: line["cursor"]}}
+    lines = broker.post("/v1/results", json=request)
     assert [json.loads(text)["result"]["report_id"] for text in lines.text.splitlines()] == ["e3"]
     assert "Tocsin-Gap" not in lines.headers

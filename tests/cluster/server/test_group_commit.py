@@ -1,4 +1,4 @@
-"""Many requests, few syncs; an answer only when the sync that took a request up has ended, and by how that ended."""
+"""Group commit: few syncs for many requests; each answer reports the sync that included the request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tocsin.model.schema import Schema
 
 
 class SlowDisk(FeedGateway):
-    """Counts its syncs; each waits until it is let go."""
+    """A gateway that counts its syncs and blocks them until `may_go_on` is set."""
 
     def __init__(self, folder: Path) -> None:
         dataset = Dataset(DatasetName("D"), DatasetKind.STREAM, Schema.of(id="INT", text="STRING"))
@@ -50,23 +50,23 @@ async def store(commit: GroupCommit, body: bytes, key: str | None = None) -> Acc
     return await commit.store(body, RecordForm.JSON, key)
 
 
-def test_requests_that_wait_share_one_sync(tmp_path: Path) -> None:
+def test_waiting_requests_share_one_sync(tmp_path: Path) -> None:
     gateway = make(tmp_path / "d")
 
     async def main() -> None:
         commit = GroupCommit(gateway)
         waiting = [asyncio.create_task(store(commit, b'{"id": %d}' % index)) for index in range(100)]
         await asyncio.sleep(0.05)
-        assert not any(task.done() for task in waiting), "nobody is answered before its sync"
+        assert not any(task.done() for task in waiting), "no request is answered before its sync"
         gateway.may_go_on.set()
-        assert all(isinstance(one, Accepted) for one in await asyncio.gather(*waiting))
+        assert all(isinstance(outcome, Accepted) for outcome in await asyncio.gather(*waiting))
 
     asyncio.run(main())
     assert gateway.syncs <= 2
     gateway.close()
 
 
-def test_a_request_that_comes_during_a_sync_waits_for_the_next(tmp_path: Path) -> None:
+def test_request_during_a_sync_waits_for_the_next_sync(tmp_path: Path) -> None:
     gateway = make(tmp_path / "d")
 
     async def main() -> None:
@@ -85,10 +85,10 @@ def test_a_request_that_comes_during_a_sync_waits_for_the_next(tmp_path: Path) -
     gateway.close()
 
 
-def test_who_is_acknowledged_is_stored_and_who_is_refused_is_not(
+def test_exactly_the_acknowledged_requests_are_stored_when_syncs_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every second sync fails while publishers keep coming, also between a sync's start and what it takes up."""
+    """Every second sync fails while publishers send, also after a sync has started and before it reads the log."""
     gateway = make(tmp_path / "d")
     gateway.may_go_on.set()
     fdatasync, calls = os.fdatasync, itertools.count()
@@ -102,27 +102,27 @@ def test_who_is_acknowledged_is_stored_and_who_is_refused_is_not(
 
     async def main() -> dict[int, bool]:
         commit = GroupCommit(gateway)
-        told: dict[int, bool] = {}
+        acknowledged: dict[int, bool] = {}
 
         async def publish(number: int) -> None:
             for _ in range(number % 4):
                 await asyncio.sleep(0)
-            told[number] = isinstance(await store(commit, b'{"id": %d}' % number), Accepted)
+            acknowledged[number] = isinstance(await store(commit, b'{"id": %d}' % number), Accepted)
 
         for turn in range(60):
             await asyncio.gather(*(publish(40 * turn + number) for number in range(40)))
-        return told
+        return acknowledged
 
-    told = asyncio.run(main())
+    acknowledged = asyncio.run(main())
     monkeypatch.undo()
     stored = gateway.stored()
-    assert sorted(stored) == sorted(number for number, accepted in told.items() if accepted)
-    assert 0 < len(stored) < len(told)
+    assert sorted(stored) == sorted(number for number, accepted in acknowledged.items() if accepted)
+    assert 0 < len(stored) < len(acknowledged)
     gateway.close()
 
 
-def test_a_gateway_may_be_closed_under_its_publishers(tmp_path: Path) -> None:
-    """As when a dataset is dropped: nobody waits for ever, and nobody is told wrong."""
+def test_closing_the_gateway_answers_every_publisher(tmp_path: Path) -> None:
+    """As when a dataset is dropped: no publisher waits for ever, and every acknowledged record is stored."""
     for turn in range(5):
         gateway = make(tmp_path / f"d{turn}")
         gateway.may_go_on.set()
@@ -150,7 +150,7 @@ def test_a_gateway_may_be_closed_under_its_publishers(tmp_path: Path) -> None:
         again.close()
 
 
-def test_a_publisher_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> None:
+def test_publisher_that_disconnects_does_not_disturb_others(tmp_path: Path) -> None:
     gateway = make(tmp_path / "d")
 
     async def main() -> None:
@@ -166,7 +166,7 @@ def test_a_publisher_that_leaves_does_not_disturb_the_others(tmp_path: Path) -> 
     gateway.close()
 
 
-def test_a_large_body_is_checked_beside_the_event_loop(tmp_path: Path) -> None:
+def test_large_body_is_checked_in_another_thread(tmp_path: Path) -> None:
     gateway = make(tmp_path / "d")
     gateway.may_go_on.set()
     threads: list[int] = []

@@ -1,4 +1,4 @@
-"""A streaming query that died comes back, with growing pauses, and readiness says so meanwhile."""
+"""A failed streaming query is restarted with growing pauses, and the process is not ready meanwhile."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.server.ingestion_watch import HEALTHY_AFTER_S, IngestionWatch
-from tocsin.cluster.server.metrics import Metrics
+from tocsin.cluster.server.metrics import ClusterMetrics
 
 
 class Engine:
-    """One dataset whose query does as it is told."""
+    """An engine with one dataset, whose query fails on demand."""
 
     def __init__(self) -> None:
         self.failure: str | None = None
@@ -36,17 +36,17 @@ class Engine:
 
 
 def watching(engine: Engine) -> IngestionWatch:
-    return IngestionWatch(cast(DataCluster, engine), Metrics(), lambda: engine.now_s)
+    return IngestionWatch(cast(DataCluster, engine), ClusterMetrics(), lambda: engine.now_s)
 
 
-def test_a_query_that_lives_is_left_alone() -> None:
+def test_running_query_is_not_restarted() -> None:
     engine = Engine()
     watch = watching(engine)
-    watch.look()
+    watch.check()
     assert engine.restarts == 0 and watch.reasons() == []
 
 
-def test_a_failure_to_start_that_is_noted_while_it_looks_is_kept() -> None:
+def test_failed_start_during_a_check_is_kept() -> None:
     engine = Engine()
     watch = watching(engine)
 
@@ -58,28 +58,28 @@ def test_a_failure_to_start_that_is_noted_while_it_looks_is_kept() -> None:
         watch.start("E")
 
     engine._live.query.failure = failure
-    watch.look()
+    watch.check()
     assert watch.reasons() == ["ingestion of E: no memory"]
 
 
-def test_a_dead_query_is_restarted_after_a_pause_and_counts_as_down_until_it_has_lived_a_while() -> None:
+def test_failed_query_is_restarted_after_a_pause_and_recovers() -> None:
     engine = Engine()
     engine.failure, engine.recovers = "the disk is gone", True
     watch = watching(engine)
-    watch.look()
+    watch.check()
     assert engine.restarts == 0 and watch.reasons() == ["ingestion of D: the disk is gone"]
     engine.now_s = 1.0
-    watch.look()
+    watch.check()
     assert engine.restarts == 1 and watch.reasons()
     engine.now_s = 2.0
-    watch.look()
-    assert watch.reasons(), "it may die again"
+    watch.check()
+    assert watch.reasons(), "the query may fail again"
     engine.now_s = 1.5 + HEALTHY_AFTER_S
-    watch.look()
+    watch.check()
     assert watch.reasons() == []
 
 
-def test_pauses_grow_while_it_keeps_dying() -> None:
+def test_pauses_grow_while_restarts_fail() -> None:
     engine = Engine()
     engine.failure = "still gone"
     watch = watching(engine)
@@ -87,7 +87,7 @@ def test_pauses_grow_while_it_keeps_dying() -> None:
     for tenth in range(1_300):
         engine.now_s = tenth / 10
         before = engine.restarts
-        watch.look()
+        watch.check()
         if engine.restarts > before:
             restarted_at_s.append(engine.now_s)
     pauses_s = [later - earlier for earlier, later in pairwise(restarted_at_s)]

@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is a refusal with a code: never a stack trace, never a 5xx."""
+"""Malformed requests are refused with a code: never with a stack trace or a 5xx status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.cluster.server.conftest import RunningServer
-from tests.cluster.server.test_access import body_for, routes
+from tests.cluster.server.test_authentication import body_for, routes
 
 pytestmark = pytest.mark.spark
 
@@ -39,9 +39,9 @@ def is_refusal(answer: httpx.Response, sent: object) -> None:
 
 def bodies(seed: int) -> list[bytes]:
     rng = random.Random(seed)
-    found = [json.dumps(shape).encode() for shape in SHAPES]
-    found += [rng.randbytes(rng.randrange(200)) for _ in range(20)]
-    found += [
+    malformed = [json.dumps(shape).encode() for shape in SHAPES]
+    malformed += [rng.randbytes(rng.randrange(200)) for _ in range(20)]
+    malformed += [
         b"[" * 100_000,
         b'{"a":' * 100_000,
         b'"\\ud800"',
@@ -55,11 +55,11 @@ def bodies(seed: int) -> list[bytes]:
         for _ in range(20):  # one byte changed
             mutated = bytearray(text.encode())
             mutated[rng.randrange(len(mutated))] = rng.randrange(256)
-            found.append(bytes(mutated))
-    return found
+            malformed.append(bytes(mutated))
+    return malformed
 
 
-def test_malformed_bodies_are_refused_by_every_route_that_takes_one(server: RunningServer) -> None:
+def test_malformed_body_is_refused_by_every_route(server: RunningServer) -> None:
     posts = [path for method, path in routes(server) if method == "POST" and "execute" not in path]
     assert len(posts) >= 6
     for path in posts:
@@ -77,7 +77,7 @@ def test_malformed_cloudevents_are_refused(server: RunningServer, content_type: 
 
 
 ENDLESS = ("announcements", "tap")
-"""Routes that go on answering."""
+"""Routes whose answers never end."""
 
 
 def test_malformed_queries_and_paths_are_refused(server: RunningServer) -> None:
@@ -91,11 +91,11 @@ def test_malformed_queries_and_paths_are_refused(server: RunningServer) -> None:
         if method in ("GET", "DELETE") and not path.endswith(ENDLESS):
             for value in values[2:]:
                 quoted = httpx.URL("http://x/" + value.replace("\u0000", "%00")).raw_path.decode()
-                target = path.replace("Reports", "Nobody" + quoted.lstrip("/")).replace("0" * 32, quoted.lstrip("/"))
+                target = path.replace("Reports", "Unknown" + quoted.lstrip("/")).replace("0" * 32, quoted.lstrip("/"))
                 is_refusal(server.admin.request(method, target), (method, target))
 
 
-def test_strange_headers_are_refused(server: RunningServer) -> None:
+def test_malformed_headers_are_refused(server: RunningServer) -> None:
     for headers in (
         {"Idempotency-Key": ""},
         {"Idempotency-Key": "x" * 300},
@@ -112,7 +112,7 @@ def test_strange_headers_are_refused(server: RunningServer) -> None:
         is_refusal(server.admin.get("/v1/results", params=query, headers=encoded), headers)  # type: ignore[arg-type]
 
 
-def test_the_server_still_works_after_all_that(server: RunningServer) -> None:
+def test_server_still_works_after_malformed_requests(server: RunningServer) -> None:
     assert server.admin.post("/v1/datasets/Reports/records", json=[{"report_id": "alive"}]).json()["accepted"] == 1
     assert body_for("/v1/results") is not None
     assert server.admin.get("/readyz").status_code == 200

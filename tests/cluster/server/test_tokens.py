@@ -1,4 +1,4 @@
-"""Who may do what; only digests are stored."""
+"""The data cluster's own tokens: only digests are stored, and scopes decide what a caller may do."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 
 def caller(*scopes: str) -> Caller:
-    return Caller("0123456789ab", "somebody", frozenset(scopes))
+    return Caller("0123456789ab", "caller", frozenset(scopes))
 
 
-def test_a_token_is_found_by_its_digest_and_never_stored(catalog: Catalog, time: Time, tmp_path: Path) -> None:
+def test_token_is_looked_up_by_its_digest_and_never_stored(catalog: Catalog, time: Time, tmp_path: Path) -> None:
     store = TokenStore(catalog, time, time)
     made, token = store.create("publisher", ["publish:Reports"])
     assert token.startswith(PREFIX) and len(token) > 40
@@ -46,14 +46,14 @@ def test_a_token_is_found_by_its_digest_and_never_stored(catalog: Catalog, time:
     assert token.encode() not in stored
 
 
-def test_strangers_and_near_misses_are_nobody(catalog: Catalog, time: Time) -> None:
+def test_unknown_and_almost_equal_tokens_are_refused(catalog: Catalog, time: Time) -> None:
     store = TokenStore(catalog, time, time)
     _, token = store.create("publisher", ["read"])
     for wrong in ("", token[:-1], token + "x", token.upper(), "tocsin_\udcff", digest_of(token)):
         assert store.caller(wrong) is None
 
 
-def test_a_token_expires(catalog: Catalog, time: Time) -> None:
+def test_token_expires(catalog: Catalog, time: Time) -> None:
     store = TokenStore(catalog, time, time)
     _, token = store.create("guest", ["read"], expires_s=time.s + 10)
     assert store.caller(token) is not None
@@ -61,7 +61,7 @@ def test_a_token_expires(catalog: Catalog, time: Time) -> None:
     assert store.caller(token) is None
 
 
-def test_a_revoked_token_is_nobody_at_once(catalog: Catalog, time: Time) -> None:
+def test_revoked_token_is_refused_at_once(catalog: Catalog, time: Time) -> None:
     store = TokenStore(catalog, time, time)
     made, token = store.create("guest", ["read"])
     assert store.revoke(made.id)
@@ -69,14 +69,14 @@ def test_a_revoked_token_is_nobody_at_once(catalog: Catalog, time: Time) -> None
     assert not store.revoke(made.id)
 
 
-def test_a_token_made_by_another_process_is_found(catalog: Catalog, time: Time) -> None:
+def test_token_created_by_another_process_is_accepted(catalog: Catalog, time: Time) -> None:
     store = TokenStore(catalog, time, time)
     _, token = TokenStore(catalog, time, time).create("rescue", ["admin"])
     time.s += 2
     assert store.caller(token) is not None
 
 
-def test_strangers_cannot_make_the_store_read_the_catalog_all_the_time(catalog: Catalog, time: Time) -> None:
+def test_guessed_tokens_cause_few_reads_of_the_catalog(catalog: Catalog, time: Time) -> None:
     store = TokenStore(catalog, time, time)
     reads = 0
     read = catalog.tokens
@@ -93,7 +93,7 @@ def test_strangers_cannot_make_the_store_read_the_catalog_all_the_time(catalog: 
     assert reads <= 2
 
 
-def test_what_is_no_scope_is_refused(catalog: Catalog, time: Time) -> None:
+def test_malformed_scope_is_refused(catalog: Catalog, time: Time) -> None:
     store = TokenStore(catalog, time, time)
     for scopes in ([], ["root"], ["publish:"], ["publish:a b"], ["broker:../x"], ["admin;"]):
         with pytest.raises(ValueError):
@@ -103,29 +103,29 @@ def test_what_is_no_scope_is_refused(catalog: Catalog, time: Time) -> None:
 @pytest.mark.parametrize(
     "scope", ["admin", "read", "subscribe", "publish:*", "publish:A_1", "broker:*", "broker:b-1.x"]
 )
-def test_these_are_scopes(scope: str) -> None:
+def test_scope_is_recognised(scope: str) -> None:
     assert is_scope(scope)
 
 
-def test_an_administrator_may_do_everything() -> None:
+def test_administrator_may_do_everything() -> None:
     admin = caller("admin")
     assert admin.may_read and admin.may_publish("X") and admin.may_be("b1") and admin.may_be_any
 
 
-def test_a_publisher_may_publish_to_its_dataset_whatever_its_case_and_nothing_else() -> None:
+def test_publisher_may_publish_to_its_dataset_only() -> None:
     publisher = caller("publish:Reports")
     assert publisher.may_publish("reports")
     assert not publisher.may_publish("Report")
     assert not (publisher.may_read or publisher.is_admin or publisher.is_some_broker)
 
 
-def test_a_broker_speaks_for_itself_only() -> None:
+def test_broker_may_act_as_itself_only() -> None:
     broker = caller("broker:b1")
     assert broker.own_broker == "b1"
     assert broker.may_be("b1") and not broker.may_be("b2") and not broker.may_publish("b1")
 
 
-def test_a_subscriber_is_a_broker_of_its_own_that_nobody_else_can_be() -> None:
+def test_subscriber_is_a_broker_of_its_own() -> None:
     subscriber = caller("subscribe")
     assert subscriber.may_be(subscriber.own_broker)
     assert is_broker_id(subscriber.own_broker)

@@ -65,7 +65,7 @@ class ScriptedCoordinator:
                         await self.say(link.Registered(0.5, 0.5, True))
                     case link.Changed(number) if self.stores:
                         await self.say(link.Stored(number))
-                    case link.Wanted(name):
+                    case link.StateRequest(name):
                         state = link.SubscriberState(name, self.holdings.get(name, []))
                         await self.say(link.Adopt([state]))
                     case link.Heartbeat():
@@ -104,7 +104,7 @@ def test_a_broker_registers_stores_and_is_told_whom_to_serve(tmp_path: Path) -> 
             assert coordinator.token == "Bearer the-broker's-token"
             assert (register.broker, register.address) == ("b1", broker.address)
             async with broker.session("ann") as ann:
-                assert coordinator.of(link.Wanted)[0].subscriber == "ann"
+                assert coordinator.of(link.StateRequest)[0].subscriber == "ann"
                 answer = await ann.ask("subscribe", channel="Reports", parameters={"kind": "fire"})
                 assert answer["stored"] is True
                 identity = answer["held"]["subscription"]

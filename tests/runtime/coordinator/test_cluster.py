@@ -91,7 +91,7 @@ def test_a_broker_that_is_back_before_the_data_cluster_is_loses_nothing(
     releases: ClusterReleases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr("tocsin.runtime.coordinator.cluster.delay_s", lambda failures: 0.0)
+        monkeypatch.setattr("tocsin.runtime.coordinator.cluster.retry_delay_s", lambda failures: 0.0)
         cluster = DataCluster(monkeypatch, "old")
         cluster.is_away = True
         releases.release(B1)

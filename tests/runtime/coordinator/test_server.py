@@ -35,8 +35,8 @@ from tocsin.wire.link import (
     Release,
     Released,
     SessionOpened,
+    StateRequest,
     Stored,
-    Wanted,
     Webhook,
 )
 
@@ -51,7 +51,7 @@ def test_a_user_registers_and_is_given_a_broker(tmp_path: Path) -> None:
             near = await FakeBroker(running, "near", lat=48.1, lon=11.5).connect()
             placed = (await client.post("/v1/users/ada/broker", json={})).json()
             assert (placed["broker"], placed["address"]) == ("near", "ws://near")
-            await near.say(Wanted(ADA))
+            await near.say(StateRequest(ADA))
             assert [state.subscriber for state in (await near.hears(Adopt)).subscribers] == ["ada"]
             keys = (await running.client(None).get("/v1/keys")).json()
             claims = Verifier.from_jwks(keys).claims(placed["token"], time.time())
@@ -271,7 +271,7 @@ def test_who_logs_in_elsewhere_by_itself_is_adopted_there_and_released_here(tmp_
             await home.say(Changed(1, ADA, added=[frontend()]))
             await home.hears(Stored)
             other = await FakeBroker(running, "b2").connect()
-            await other.say(Wanted(ADA))
+            await other.say(StateRequest(ADA))
             assert (await other.hears(Adopt)).subscribers[0].subscriptions == [frontend()]
             assert not [one for one in home.heard if isinstance(one, Release)]
             await other.say(SessionOpened(ADA))
@@ -377,7 +377,7 @@ def test_a_store_that_cannot_be_read_when_it_begins_again_is_read_later(
     async def scenario() -> None:
         nonlocal unreadable
         async with coordinator(tmp_path) as running:
-            monkeypatch.setattr("tocsin.runtime.coordinator.process.delay_s", lambda failures: 0.05)
+            monkeypatch.setattr("tocsin.runtime.coordinator.process.retry_delay_s", lambda failures, **bounds: 0.05)
             await running.user("ada")
             monkeypatch.setattr(CoordinatorStore, "load", failing)
             monkeypatch.setattr(running.server.process.core, "handle", broken)

@@ -1,7 +1,7 @@
-"""Many publishers share one fsync: requests are accepted while a sync runs, and the next one answers them all.
+"""Group commit: many publishers share one fsync. Requests accepted while a sync runs are answered by the next one.
 
-One of these per dataset, on one event loop. The latency of an acknowledgement is that of one or two syncs however many
-requests are waiting.
+One object per dataset, on one event loop. An acknowledgement takes as long as one or two syncs, for any number of
+waiting requests.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from tocsin.cluster.feed.gateway import Accepted, FeedGateway, RecordForm, Refus
 from tocsin.runtime.http.logs import logger
 
 INLINE_BYTES = 256 << 10
-"""A body this small is checked in a few milliseconds: involving another thread would take longer under load."""
+"""Bodies up to this size are checked on the event loop: it takes a few milliseconds, a thread would take longer."""
 _NOT_STORED = Unavailable("the disk refused to write; nothing of this request is stored, try again")
 
 
 class GroupCommit:
     def __init__(self, gateway: FeedGateway) -> None:
         self.gateway = gateway
-        # One at a time, so that nobody on the event loop ever waits for the gateway's own lock behind a large body.
+        # One request at a time, so that the event loop never blocks on the gateway's own lock behind a large body.
         self._accepting = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
         self._log = logger()
 
     async def store(self, body: bytes, form: RecordForm, idempotency_key: str | None) -> Accepted | Refused:
-        """Check, append and make durable; what may be told to the publisher now."""
+        """Check and append a body of records. Returns when they are on disk, or refused."""
         outcome, group = await self._accept(body, form, idempotency_key)
         if not isinstance(outcome, Accepted):
             return outcome
-        # Only the group knows. A sync that began before this request was accepted may still have taken it up, and the
-        # fate of the sync after that one would be another's.
+        # The group decides, not the outcome of one sync: a sync that began before this request was accepted may still
+        # have included it, and then the result of the next sync does not concern this request.
         while group.stored is None:
             if self._syncing is None:
                 self._syncing = asyncio.create_task(self._sync())
@@ -41,7 +41,7 @@ class GroupCommit:
         self, body: bytes, form: RecordForm, idempotency_key: str | None
     ) -> tuple[Accepted | Refused, SyncGroup]:
         async with self._accepting:
-            # An alert's lineage is fsynced on the way: never on the event loop.
+            # The gateway fsyncs the lineage of a CAP alert while it accepts it: never on the event loop.
             if len(body) <= INLINE_BYTES and form is not RecordForm.CAP:
                 return self.gateway.accept_into_group(body, form, idempotency_key)
             return await asyncio.to_thread(self.gateway.accept_into_group, body, form, idempotency_key)
@@ -49,7 +49,7 @@ class GroupCommit:
     async def _sync(self) -> None:
         try:
             await asyncio.to_thread(self.gateway.sync)
-        except Exception as error:  # whoever is concerned learns it from the group
+        except Exception as error:  # the group reports it to each publisher
             self._log.error("a sync failed", dataset=self.gateway.dataset.name, reason=str(error))
         finally:
             self._syncing = None

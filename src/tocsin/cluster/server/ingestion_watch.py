@@ -1,95 +1,105 @@
-"""Streaming queries that died are started again, with growing pauses; until they live, the process is not ready.
+"""Restarts streaming queries that failed, with growing pauses. The process is not ready while one is down.
 
-Called about once a second from a thread. The queries themselves are the engine's.
+The process calls `check` about once a second, from a thread. The engine owns the queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.server.metrics import Metrics
-from tocsin.runtime.http.backoff import delay_s
+from tocsin.cluster.server.metrics import ClusterMetrics
+from tocsin.model.backoff import retry_delay_s
 from tocsin.runtime.http.logs import logger
 
 HEALTHY_AFTER_S = 5.0
-"""A query that has lived this long since its restart has recovered."""
+"""A query that has run this long since its restart has recovered."""
 
 
 @dataclass(slots=True)
-class _Down:
+class _FailedQuery:
     reason: str
     failures: int
     restart_at_s: float
     restarted_at_s: float | None = None
+    """None until the restart."""
 
 
 class IngestionWatch:
-    def __init__(self, cluster: DataCluster, metrics: Metrics, clock_s: Callable[[], float]) -> None:
+    def __init__(self, cluster: DataCluster, metrics: ClusterMetrics, clock_s: Callable[[], float]) -> None:
         self._cluster = cluster
         self._metrics = metrics
         self._clock_s = clock_s
         self._log = logger()
-        self._down: dict[str, _Down] = {}
+        self._failed: dict[str, _FailedQuery] = {}
 
     def reasons(self) -> list[str]:
-        return [f"{name}: {down.reason}" for name, down in sorted(self._down.items())]
+        """Why the process is not ready; empty if every query runs."""
+        return [f"{name}: {failed.reason}" for name, failed in sorted(self._failed.items())]
 
     def start(self, dataset: str) -> None:
-        """Begin to move a dataset's records, because some were accepted; cheap when that is under way."""
-        name = f"ingestion of {dataset}"
+        """Start the ingestion of a dataset that has accepted records; cheap if it runs already."""
         try:
             self._cluster.start_ingestion(dataset)
         except Exception as error:
-            self._note(name, str(error).partition("\n")[0], self._clock_s())
+            self._record_failure(_ingestion_of(dataset), _first_line(error), self._clock_s())
 
-    def look(self) -> None:
-        before, seen = set(self._down), set()
+    def check(self) -> None:
+        """Check every query once, and restart those whose pause is over."""
+        before, present = set(self._failed), set()
         for name, failure, restart in self._queries():
-            seen.add(name)
-            self._judge(name, failure(), restart)
-        for name in before - seen:  # dropped; not one that `start` noted while this looked
-            self._down.pop(name, None)
+            present.add(name)
+            self._check_query(name, failure(), restart)
+        # Forget dropped queries, but not a failure that `start` recorded during this loop.
+        for name in before - present:
+            self._failed.pop(name, None)
 
     def _queries(self) -> Iterator[tuple[str, Callable[[], str | None], Callable[[], None]]]:
+        """(name, how to read its failure, how to restart it)."""
         for live in self._cluster.datasets():
-            name, query = live.dataset.name, live.query
-            waiting = f"ingestion of {name}" in self._down
+            dataset, query = live.dataset.name, live.query
+            name = _ingestion_of(dataset)
             if query is not None:
-                yield f"ingestion of {name}", query.failure, _later(self._cluster.restart_ingestion, name)
-            elif waiting:
-                yield f"ingestion of {name}", lambda: "not started", _later(self._cluster.restart_ingestion, name)
+                yield name, query.failure, partial(self._cluster.restart_ingestion, dataset)
+            elif name in self._failed:
+                yield name, lambda: "not started", partial(self._cluster.restart_ingestion, dataset)
         for feed in self._cluster.feeds():
-            yield f"feed {feed.feed.name}", feed.query.failure, _later(self._cluster.restart_feed, feed.feed.name)
+            yield f"feed {feed.feed.name}", feed.query.failure, partial(self._cluster.restart_feed, feed.feed.name)
 
-    def _judge(self, name: str, failure: str | None, restart: Callable[[], None]) -> None:
+    def _check_query(self, name: str, failure: str | None, restart: Callable[[], None]) -> None:
         now_s = self._clock_s()
-        down = self._down.get(name)
+        failed = self._failed.get(name)
         if failure is None:
-            if down is not None and down.restarted_at_s is not None and now_s - down.restarted_at_s > HEALTHY_AFTER_S:
-                self._log.info("query lives again", query=name)
-                del self._down[name]
+            restarted_at_s = None if failed is None else failed.restarted_at_s
+            if restarted_at_s is not None and now_s - restarted_at_s > HEALTHY_AFTER_S:
+                self._log.info("query recovered", query=name)
+                del self._failed[name]
             return
-        if down is None or down.restarted_at_s is not None:
-            down = self._note(name, failure, now_s)
-        if now_s < down.restart_at_s:
+        if failed is None or failed.restarted_at_s is not None:
+            failed = self._record_failure(name, failure, now_s)
+        if now_s < failed.restart_at_s:
             return
         self._metrics.restarts.labels(name).inc()
         try:
             restart()
-            down.restarted_at_s = now_s
+            failed.restarted_at_s = now_s
         except Exception as error:
-            self._note(name, str(error).partition("\n")[0], now_s)
+            self._record_failure(name, _first_line(error), now_s)
 
-    def _note(self, name: str, reason: str, now_s: float) -> _Down:
-        before = self._down.get(name)
+    def _record_failure(self, name: str, reason: str, now_s: float) -> _FailedQuery:
+        before = self._failed.get(name)
         failures = 1 if before is None else before.failures + 1
-        wait_s = delay_s(failures)
-        self._log.error("query died", query=name, reason=reason, restart_in_s=wait_s)
-        self._down[name] = down = _Down(reason, failures, now_s + wait_s)
-        return down
+        wait_s = retry_delay_s(failures)
+        self._log.error("query failed", query=name, reason=reason, restart_in_s=wait_s)
+        self._failed[name] = failed = _FailedQuery(reason, failures, now_s + wait_s)
+        return failed
 
 
-def _later(restart: Callable[[str], None], name: str) -> Callable[[], None]:
-    return lambda: restart(name)
+def _ingestion_of(dataset: str) -> str:
+    return f"ingestion of {dataset}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

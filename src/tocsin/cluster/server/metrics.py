@@ -1,6 +1,6 @@
-"""What Prometheus scrapes. Counters of this process, and gauges that are read from the data cluster when asked for.
+"""Prometheus metrics: counters of this process, and gauges that are read from the data cluster at each scrape.
 
-Labels are datasets, channels and feeds: what an administrator declared. Never a subscriber or a subscription.
+Labels are datasets, channels and feeds, which an administrator declares. Subscribers and subscriptions are no labels.
 """
 
 from __future__ import annotations
@@ -17,49 +17,42 @@ from tocsin.cluster.engine import DataCluster
 _DURATIONS_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 300)
 
 
-class Metrics:
+class ClusterMetrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
-        dataset, channel = ["dataset"], ["channel"]
-        self.accepted = Counter("tocsin_records_accepted", "Records stored", dataset, registry=registry)
-        self.refused = Counter("tocsin_records_refused", "Records refused one by one", dataset, registry=registry)
-        self.duplicates = Counter(
-            "tocsin_records_duplicate", "Records whose key was stored already", dataset, registry=registry
-        )
-        self.requests_refused = Counter(
-            "tocsin_publish_requests_refused",
-            "Bodies of records refused as a whole",
-            ["dataset", "status"],
-            registry=registry,
+
+        def counter(name: str, description: str, *labels: str) -> Counter:
+            return Counter(f"tocsin_{name}", description, labels, registry=registry)
+
+        self.accepted = counter("records_accepted", "Records stored", "dataset")
+        self.refused = counter("records_refused", "Records refused one by one", "dataset")
+        self.duplicates = counter("records_duplicate", "Records whose key was stored already", "dataset")
+        self.requests_refused = counter(
+            "publish_requests_refused", "Bodies of records refused as a whole", "dataset", "status"
         )
         self.duration = Histogram(
             "tocsin_execution_duration_seconds",
             "How long executions took",
-            channel,
+            ["channel"],
             buckets=_DURATIONS_S,
             registry=registry,
         )
-        self.results = Counter("tocsin_results", "Results of executions", channel, registry=registry)
-        self.result_bytes = Counter("tocsin_result_bytes", "Bytes of results as JSON", channel, registry=registry)
-        self.restarts = Counter(
-            "tocsin_ingestion_restarts", "Streaming queries that died and were started again", ["query"],
-            registry=registry,
-        )  # fmt: skip
-        self.requests = Counter(
-            "tocsin_http_requests", "HTTP requests answered", ["method", "status"], registry=registry
-        )
+        self.results = counter("results", "Results of executions", "channel")
+        self.result_bytes = counter("result_bytes", "Bytes of results as JSON", "channel")
+        self.restarts = counter("ingestion_restarts", "Restarts of streaming queries that failed", "query")
+        self.requests = counter("http_requests", "HTTP requests answered", "method", "status")
 
     def watch(self, cluster: DataCluster, missed: Callable[[str], int]) -> None:
-        """Report this cluster's state too; `missed` gives a channel's missed ticks."""
+        """Report the state of this cluster too; `missed` returns the number of missed ticks of a channel."""
         self._registry.register(_ClusterCollector(cluster, missed))
 
     def records(self) -> int:
-        """Stored since the process started, in all datasets."""
+        """Records stored since the process started, in all datasets."""
         samples = (sample for metric in self.accepted.collect() for sample in metric.samples)
         return int(sum(sample.value for sample in samples if sample.name.endswith("_total")))
 
     def exposition(self) -> bytes:
-        """Blocks: reads the catalog."""
+        """The metrics in Prometheus text format. Blocks: reads the catalog."""
         return generate_latest(self._registry)
 
 
@@ -94,12 +87,12 @@ class _ClusterCollector(Collector):
         empty = CounterMetricFamily("tocsin_executions_empty", "Executions without results", labels=label)
         missed = CounterMetricFamily("tocsin_executions_missed", "Ticks an overrun covered", labels=label)
         failed = CounterMetricFamily("tocsin_executions_failed", "Executions that failed", labels=label)
-        held = GaugeMetricFamily("tocsin_subscriptions", "Backend subscriptions", labels=label)
+        subscriptions = GaugeMetricFamily("tocsin_subscriptions", "Backend subscriptions", labels=label)
         for live in self._cluster.channels():
             name = [live.prepared.channel.name]
             executions.add_metric(name, live.executions)
             empty.add_metric(name, live.empty)
             missed.add_metric(name, self._missed(live.prepared.channel.name))
             failed.add_metric(name, live.failures)
-            held.add_metric(name, live.subscribers.count)
-        yield from (executions, empty, missed, failed, held)
+            subscriptions.add_metric(name, live.subscribers.count)
+        yield from (executions, empty, missed, failed, subscriptions)

@@ -1,15 +1,15 @@
-"""Drives a data cluster: runs its channels on time, keeps it in order, brings back what died.
+"""Drives a data cluster: executes its channels on time, runs upkeep, and restarts failed streaming queries.
 
-Lives on one asyncio loop; all that blocks goes to threads. Decisions are taken elsewhere: `cluster.schedule` says when
-a channel runs, `cluster.engine` what an execution is. Nothing a channel does can stop this process or another
-channel: an execution that fails is logged, counted and tried again.
+Runs on one asyncio loop; blocking work goes to threads. `cluster.schedule` decides when a channel runs, and
+`cluster.engine` what an execution does. An execution that fails is logged, counted and retried: it stops neither this
+process nor another channel.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,25 +18,25 @@ from tocsin.cluster.catalog import StoredExecution
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.schedule import Schedule
 from tocsin.cluster.server.ingestion_watch import IngestionWatch
-from tocsin.cluster.server.metrics import Metrics
+from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.upkeep import OrphanSweep, maintain
+from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import ChannelName
-from tocsin.runtime.http.backoff import delay_s
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
 SWEEP_S = 600.0
-"""Pause between looks for files that no catalog row names."""
+"""Pause between searches for files that no catalog row names."""
 
 OpenCluster = Callable[[Callable[[ChannelName], None]], DataCluster]
-"""Opens a data cluster that reports to the callback which channels have NEW records. Blocks while Spark starts."""
+"""Opens a data cluster that calls the function with each channel that has NEW records. Blocks while Spark starts."""
 
 
 class ClusterProcess:
     def __init__(
         self,
         open_cluster: OpenCluster,
-        metrics: Metrics,
+        metrics: ClusterMetrics,
         *,
         executions: int = 4,
         maintain_s: float = 5.0,
@@ -51,8 +51,9 @@ class ClusterProcess:
         self._pool = ThreadPoolExecutor(executions, "execution")
         self._schedule = Schedule()
         self._scheduled: dict[ChannelName, tuple[int, float | None]] = {}
+        """(epoch, period in seconds); the period of a continuous channel is None."""
         self._failures: dict[ChannelName, int] = {}
-        """In a row, since the last success."""
+        """Failed executions in a row, since the last success."""
         self._retry_at_s: dict[ChannelName, float] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
@@ -63,10 +64,11 @@ class ClusterProcess:
         self.stopping = asyncio.Event()
         self._on_stop: set[Callable[[], object]] = set()
         self.changing = asyncio.Lock()
-        """Around whatever creates or drops datasets, channels and feeds."""
+        """Held while datasets, channels and feeds are created or dropped."""
 
     @property
     def cluster(self) -> DataCluster:
+        """Raises NOT_READY while the data cluster starts or stops."""
         if self._cluster is None or self.stopping.is_set():
             reason = "the data cluster is stopping" if self.stopping.is_set() else "the data cluster is still starting"
             raise TocsinError(Code.NOT_READY, reason, retry_after_s=2)
@@ -83,43 +85,45 @@ class ClusterProcess:
         loop = asyncio.get_running_loop()
 
         def arrived(channel: ChannelName) -> None:
-            with suppress(RuntimeError):  # the loop is closed: whoever starts next looks for what is NEW
+            with suppress(RuntimeError):  # the loop is closed; the next start looks for NEW records
                 loop.call_soon_threadsafe(self._arrived, channel)
 
         cluster = self._cluster = await asyncio.to_thread(self._open_cluster, arrived)
-        self._metrics.watch(cluster, lambda name: self._schedule.missed(ChannelName(name)))
+        self._metrics.watch(cluster, self.missed)
         self.watch = IngestionWatch(cluster, self._metrics, self._clock_s)
         await self.refresh()
         self._loops = [
             asyncio.create_task(self._drive(), name="drive"),
             asyncio.create_task(self._every(self._maintain_s, "upkeep", lambda: maintain(cluster))),
             asyncio.create_task(self._every(SWEEP_S, "sweep", OrphanSweep(cluster).sweep, at_once=True)),
-            asyncio.create_task(self._every(1.0, "ingestion", self.watch.look)),
+            asyncio.create_task(self._every(1.0, "ingestion", self.watch.check)),
         ]
         self._log.info(
-            "data cluster ready", datasets=len(cluster.datasets()), channels=len(self._scheduled),
+            "data cluster ready",
+            datasets=len(cluster.datasets()),
+            channels=len(self._scheduled),
             subscriptions=len(cluster.book),
-        )  # fmt: skip
+        )
         return cluster
 
     async def refresh(self) -> None:
-        """Channels were created, replaced or dropped: schedule what is there now."""
+        """Schedule the channels that exist now, after some were created, replaced or dropped."""
         live_channels = await asyncio.to_thread(self.cluster.channels)
         present: set[ChannelName] = set()
         for live in live_channels:
             channel = live.prepared.channel
             present.add(channel.name)
-            wanted = (live.epoch, channel.period_s)
-            if self._scheduled.get(channel.name) == wanted:
+            entry = (live.epoch, channel.period_s)
+            if self._scheduled.get(channel.name) == entry:
                 continue
-            self._scheduled[channel.name] = wanted
+            self._scheduled[channel.name] = entry
             self._failures.pop(channel.name, None)
             self._retry_at_s.pop(channel.name, None)
             if channel.period_s is not None:
                 self._schedule.add_repetitive(channel.name, channel.period_s, self._clock_s())
             else:
                 self._schedule.add_continuous(channel.name)
-                # What came in before this process started, or before it stopped, is waiting.
+                # Records may have come in before this process started.
                 self._schedule.arrived(channel.name, self._clock_s())
         for name in self._scheduled.keys() - present:
             del self._scheduled[name]
@@ -127,16 +131,17 @@ class ClusterProcess:
         self._wake.set()
 
     def missed(self, channel: str) -> int:
+        """Ticks of a channel that passed while an execution of it still ran."""
         return self._schedule.missed(ChannelName(channel))
 
     async def execute(self, channel: str) -> StoredExecution | None:
-        """Run a channel now, for an administrator; waits for one that is under way."""
+        """Execute a channel now, for an administrator; waits for an execution in progress."""
         name = (await asyncio.to_thread(self.cluster.channel, channel)).prepared.channel.name
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self.cluster, name)
 
     @contextmanager
     def calling_on_stop(self, callback: Callable[[], object]) -> Iterator[None]:
-        """Inside the block, `callback` is called when this process begins to stop: streams end themselves by it."""
+        """Call `callback` if this process begins to stop inside the block: endless streams end then."""
         self._on_stop.add(callback)
         try:
             yield
@@ -144,7 +149,7 @@ class ClusterProcess:
             self._on_stop.discard(callback)
 
     def begin_stop(self) -> None:
-        """Refuse new work and end streams; what was begun goes on until `stop`."""
+        """Refuse new requests and end streams. Executions in progress go on until `stop`."""
         if not self.stopping.is_set():
             self.stopping.set()
             self._wake.set()
@@ -152,7 +157,7 @@ class ClusterProcess:
                 callback()
 
     async def stop(self) -> None:
-        """Finish what runs, within bounds, and let go of the root. Spark is left to whoever started it."""
+        """Wait up to `stop_s` for running executions, then cancel them; close the data cluster, but not Spark."""
         self.begin_stop()
         for loop in self._loops:
             loop.cancel()
@@ -164,7 +169,7 @@ class ClusterProcess:
             self._log.info("waiting for executions", running=len(self._running))
             _, late = await asyncio.wait(self._running, timeout=self._stop_s)
             if late:
-                self._log.warning("executions cancelled, the next start does them again", running=len(late))
+                self._log.warning("executions cancelled; the next start repeats them", running=len(late))
                 with suppress(Exception):
                     await asyncio.to_thread(cluster.spark.sparkContext.cancelAllJobs)
                 await asyncio.wait(late, timeout=5)
@@ -175,6 +180,7 @@ class ClusterProcess:
     # -- channels --------------------------------------------------------------------------------------------------
 
     async def _drive(self) -> None:
+        """Start the channels that are due, then wait for the next tick or for NEW records."""
         while not self.stopping.is_set():
             self._wake.clear()
             for name in self._schedule.take_due(self._clock_s()):
@@ -193,9 +199,9 @@ class ClusterProcess:
             await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self._cluster, name)
             self._failures.pop(name, None)
         except Exception as error:
-            self._failed(name, error)
+            self._record_failure(name, error)
         finally:
-            if self._scheduled.get(name) == entry:  # else a new one took its place, which is not running
+            if self._scheduled.get(name) == entry:  # else the channel was replaced, and the new one is not running
                 missed = self._schedule.finished(name, self._clock_s())
                 if missed:
                     self._log.warning("execution overran its period", channel=name, missed_ticks=missed)
@@ -212,9 +218,9 @@ class ClusterProcess:
             self._metrics.result_bytes.labels(name).inc(execution.bytes)
         return execution
 
-    def _failed(self, name: ChannelName, error: Exception) -> None:
+    def _record_failure(self, name: ChannelName, error: Exception) -> None:
         if isinstance(error, TocsinError) and error.code is Code.UNKNOWN_CHANNEL:
-            return  # dropped while it waited its turn
+            return  # the channel was dropped before its turn
         failures = self._failures[name] = self._failures.get(name, 0) + 1
         reason = str(error).partition("\n")[0]
         assert self._cluster is not None
@@ -222,10 +228,10 @@ class ClusterProcess:
             live = self._cluster.channel(name)
             live.failures += 1
             live.last_error = reason
-        wait_s = delay_s(failures)
+        wait_s = retry_delay_s(failures)
         self._log.error("execution failed", channel=name, reason=reason, in_a_row=failures, exc_info=error)
         if name in self._scheduled and self._scheduled[name][1] is None:
-            # A continuous channel has no next tick to be tried again at.
+            # A continuous channel has no next tick at which it would be retried.
             self._retry_at_s[name] = self._clock_s() + wait_s
             asyncio.get_running_loop().call_later(wait_s, self._retry, name)
 
@@ -240,16 +246,14 @@ class ClusterProcess:
 
     # -- upkeep ----------------------------------------------------------------------------------------------------
 
-    async def _every(self, pause_s: float, what: str, work: Callable[[], Any], *, at_once: bool = False) -> None:
+    async def _every(self, pause_s: float, task: str, work: Callable[[], Any], *, at_once: bool = False) -> None:
+        """Do the work in a thread again and again. An error is logged; the next round retries."""
         if not at_once:
             await asyncio.sleep(pause_s)
         while True:
-            await self._logged(what, asyncio.to_thread(work))
+            try:
+                await asyncio.to_thread(work)
+            except Exception as error:
+                if not self.stopping.is_set():
+                    self._log.error(f"{task} failed and will be retried", exc_info=error)
             await asyncio.sleep(pause_s)
-
-    async def _logged(self, what: str, work: Coroutine[Any, Any, Any]) -> None:
-        try:
-            await work
-        except Exception as error:
-            if not self.stopping.is_set():
-                self._log.error(f"{what} failed and will be tried again", exc_info=error)

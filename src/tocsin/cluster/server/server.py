@@ -1,7 +1,7 @@
 """The data cluster as a process: settings in, a listening server around a `ClusterProcess`, a clean stop on a signal.
 
-The port is open before Spark is up, so that whoever watches can tell a start from a death: /healthz answers, /readyz
-says what is missing, and everything else says 503.
+The port is open before Spark has started, so that a supervisor can tell a slow start from a crash: /healthz answers,
+/readyz gives the reasons, and every other path answers 503.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 import uvicorn
 
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.server.metrics import Metrics
+from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
-from tocsin.cluster.server.routes import Api, make_app
+from tocsin.cluster.server.routes import ClusterContext, make_app
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.cluster.spark.session import Session, make_session
@@ -29,7 +29,10 @@ ADMIN_TOKEN_FILE = "admin-token"
 
 
 class ClusterServer:
-    """`run` it in an event loop. `ready` is told the address, and the first admin token when there is one."""
+    """`run` it in an event loop.
+
+    `ready` is called with the address, and with the first admin token at the first start (else None).
+    """
 
     def __init__(
         self,
@@ -37,13 +40,13 @@ class ClusterServer:
         ready: Callable[[str, str | None], None] = lambda address, token: None,
         spark: Session | None = None,
     ) -> None:
-        """A session handed in is used and left running."""
+        """A `spark` session that is passed in is not stopped at the end."""
         self.settings = settings
         self._ready = ready
-        self._given = spark
-        self._made: Session | None = None
+        self._given_session = spark
+        self._own_session: Session | None = None
         self._stop = asyncio.Event()
-        self.metrics = Metrics()
+        self.metrics = ClusterMetrics()
         self.process = ClusterProcess(
             self._open,
             self.metrics,
@@ -51,31 +54,31 @@ class ClusterServer:
             maintain_s=settings.maintain_s,
             stop_s=settings.stop_s,
         )
-        self.api = Api(self.process, self.metrics, settings)
+        self.context = ClusterContext(self.process, self.metrics, settings)
         if settings.keys is not None:
-            self.api.keys = TrustedKeys(settings.keys, insecure=settings.insecure, ca=settings.keys_ca)
+            self.context.keys = TrustedKeys(settings.keys, insecure=settings.insecure, ca=settings.keys_ca)
         self.address = ""
 
     def _open(self, arrived: Callable[[ChannelName], None]) -> DataCluster:
-        spark = self._given
+        spark = self._given_session
         if spark is None:
-            spark = self._made = make_session(self.settings.master, self.settings.spark)
+            spark = self._own_session = make_session(self.settings.master, self.settings.spark)
         return DataCluster(spark, self.settings.cluster(), time.time, arrived)
 
     def stop(self) -> None:
-        """From the loop's own thread."""
+        """Call it in the loop's thread."""
         self._stop.set()
 
     async def run(self) -> None:
         settings = self.settings
-        # Waiting for disks, not computing: many more threads than cores.
+        # These threads wait for disks: more of them than cores.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "blocking"))
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
         self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
         server = Server(
             uvicorn.Config(
-                make_app(self.api),
+                make_app(self.context),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -97,7 +100,7 @@ class ClusterServer:
             try:
                 await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
                 if starting.done():
-                    await starting  # raises what went wrong
+                    await starting  # raises the reason if the start failed
                     await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
                 else:
                     await asyncio.gather(starting, return_exceptions=True)  # Spark cannot be stopped half-way up
@@ -113,22 +116,22 @@ class ClusterServer:
             _, first = await asyncio.to_thread(tokens.create, "first administrator", ["admin"])
             if self.settings.token_file:
                 write_secret(cluster.settings.state_folder() / ADMIN_TOKEN_FILE, first)
-        if self.api.keys is not None:
-            await self.api.keys.start()
-        self.api.tokens = tokens
+        if self.context.keys is not None:
+            await self.context.keys.start()
+        self.context.tokens = tokens
         logger().info("listening", address=self.address)
         self._ready(self.address, first)
 
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         logger().info("stopping")
         try:
-            if self.api.keys is not None:
-                await self.api.keys.stop()
+            if self.context.keys is not None:
+                await self.context.keys.stop()
             self.process.begin_stop()
-            await self.api.publishers_answered(CLOSE_S)
+            await self.context.publishers_answered(CLOSE_S)
             await self.process.stop()
         finally:
             server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
-            if self._made is not None:
-                await asyncio.to_thread(self._made.stop)
+            if self._own_session is not None:
+                await asyncio.to_thread(self._own_session.stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 import threading
 from collections.abc import Callable, Iterable
@@ -14,9 +13,9 @@ from tocsin.runtime.http.callers import Caller, is_scope
 PREFIX = "tocsin_"
 _TOKEN_BYTES = 32
 _RELOAD_S = 30.0
-"""A token revoked by another process stops working after at most this long."""
+"""A token that another process revoked stops working after at most this long."""
 _RELOAD_ON_MISS_S = 1.0
-"""One made by another process works at once, but strangers cannot make us read the catalog more often than this."""
+"""A token that another process created works at once. Guesses cannot cause more reads of the catalog than this."""
 
 
 def digest_of(token: str) -> str:
@@ -24,7 +23,7 @@ def digest_of(token: str) -> str:
 
 
 class TokenStore:
-    """Thread-safe. Answers from memory; the catalog is the truth."""
+    """Thread-safe. Looks tokens up in a copy of the catalog's table in memory."""
 
     def __init__(self, catalog: Catalog, now_s: Callable[[], float], monotonic_s: Callable[[], float]) -> None:
         self._catalog = catalog
@@ -42,30 +41,27 @@ class TokenStore:
         self._loaded_s = self._monotonic_s()
 
     def caller(self, token: str) -> Caller | None:
-        """Who this token belongs to; None for strangers and for what has expired."""
+        """The caller that holds this token; None if the token is unknown or expired."""
         digest = digest_of(token)
         age_s = self._monotonic_s() - self._loaded_s
         if age_s > _RELOAD_S or (digest not in self._known and age_s > _RELOAD_ON_MISS_S):
             with self._lock:
                 self._reload()
-        known = self._known
-        found: Caller | None = None
-        for candidate in [digest] if digest in known else []:
-            # The lookup compared digests, not tokens; this adds that the last step takes the same time for all.
-            found = known[candidate] if hmac.compare_digest(candidate, digest) else None
-        if found is None or (found.expires_s is not None and self._now_s() >= found.expires_s):
+        # The lookup compares digests, so its timing reveals nothing about a token.
+        caller = self._known.get(digest)
+        if caller is None or (caller.expires_s is not None and self._now_s() >= caller.expires_s):
             return None
-        return found
+        return caller
 
     def create(self, name: str, scopes: Iterable[str], expires_s: float | None = None) -> tuple[Caller, str]:
-        """A new token; this is the only time it can be seen."""
-        wanted = sorted(set(scopes))
-        if not wanted or not all(is_scope(scope) for scope in wanted):
-            raise ValueError(f"not a list of scopes: {' '.join(wanted)}")
+        """Create a token. Only this return value holds it; it cannot be read again."""
+        granted = sorted(set(scopes))
+        if not granted or not all(is_scope(scope) for scope in granted):
+            raise ValueError(f"not a list of scopes: {' '.join(granted)}")
         token = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
         digest = digest_of(token)
         with self._lock:
-            self._catalog.add_token(digest, name, wanted, expires_s)
+            self._catalog.add_token(digest, name, granted, expires_s)
             self._reload()
         return self._known[digest], token
 
@@ -75,7 +71,7 @@ class TokenStore:
         return sorted(self._known.values(), key=lambda caller: (caller.name, caller.id))
 
     def revoke(self, identity: str) -> bool:
-        """By id; True if there was one."""
+        """Revoke the token with this id. Returns whether there was one."""
         with self._lock:
             self._reload()
             digests = [digest for digest, caller in self._known.items() if caller.id == identity]

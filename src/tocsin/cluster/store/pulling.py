@@ -22,6 +22,7 @@ from tocsin.cluster.store.columns import BYTES, OFFSET, SUBSCRIPTION
 from tocsin.cluster.store.results import ResultStore
 from tocsin.model.cursor import Cursor, execution_of, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.wire.cluster import CURSOR_METADATA, GAP_METADATA
 from tocsin.wire.errors import Code, TocsinError
 
 OWN_COLUMNS = ("subscription", "cursor", "bytes")
@@ -171,9 +172,9 @@ def _stream_schema(pull: Pull) -> pa.Schema:
     names = [f"_tocsin_{name}" if name in taken else name for name in OWN_COLUMNS]
     own = [(names[0], pa.string()), (names[1], pa.string()), (names[2], pa.int64())]
     fields = [pa.field(name, kind) for name, kind in own] + [pull.columns.field(name) for name in pull.columns.names]
-    metadata = {"tocsin.cursor": str(pull.upto)}
+    metadata = {CURSOR_METADATA: str(pull.upto)}
     if pull.gaps:
-        metadata["tocsin.gap"] = _encode({key: str(cursor) for key, cursor in pull.gaps.items()}).decode()
+        metadata[GAP_METADATA] = _encode({key: str(cursor) for key, cursor in pull.gaps.items()}).decode()
     return pa.schema(fields, metadata)
 
 

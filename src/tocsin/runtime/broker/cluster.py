@@ -1,7 +1,7 @@
-"""A broker's link to the data cluster: subscriptions asked for and released, announcements heard, results pulled.
+"""A broker's client of the data cluster: it subscribes and releases, compares what both sides hold, and pulls results.
 
-That the data cluster is away only means waiting: what was asked is asked again with growing, jittered pauses, and the
-announcements resume from the last sequence heard. A fetch is tried once; the broker's logic decides when again.
+Subscribing and releasing are retried with growing, jittered pauses until the data cluster answers. A pull is tried
+once: the broker's logic decides when to pull again. Announcements come over their own stream (`announcements`).
 """
 
 from __future__ import annotations
@@ -13,50 +13,31 @@ from contextlib import suppress
 from typing import Any
 
 import httpx
-import msgspec
 
-from tocsin.broker import events as seen
+from tocsin.broker import events
 from tocsin.broker.effects import AskBackend, CancelFetch, Fetch, ReleaseBackend
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import fingerprint
-from tocsin.runtime.broker.announcements import Announcements
+from tocsin.runtime.broker.announcements import AnnouncementStream
 from tocsin.runtime.broker.patience import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
-from tocsin.runtime.broker.results import Pieces, cursor_of
+from tocsin.runtime.http.answers import NDJSON
 from tocsin.runtime.http.logs import logger
-from tocsin.wire.errors import Code
+from tocsin.wire import cluster as wire
+from tocsin.wire.errors import Code, TocsinError, error_from
 
 AT_ONCE = 5_000
 """Subscriptions in one request."""
 COMPARE_S = 60.0
-"""How often what is held there is compared with what is held here."""
+"""Pause between two comparisons of what both sides hold."""
 SETTLED = 2
-"""Comparisons in a row that found the coordinator there before what it did not mention is let go."""
+"""Comparisons in a row with a coordinator, before subscriptions that no subscriber needs are released."""
+CHUNK_BYTES = 128 << 10
+"""An event carries results of about this size, so that one large fetch does not fill a session's queue."""
 _PAGE = 10_000
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
-
-
-class _Granted(msgspec.Struct):
-    id: SubscriptionId
-    cursor: str
-
-
-class _Held(msgspec.Struct):
-    id: SubscriptionId
-    channel: ChannelName
-
-
-class _Holds(msgspec.Struct):
-    subscriptions: int
-    fingerprint: str
-
-
-class _Page(msgspec.Struct):
-    subscriptions: list[_Held]
-    next: int | None = None
-
-
-_granted = msgspec.json.Decoder(list[_Granted])
+_RETRIED_STATUSES = (401, 403, 408, 429)
+"""Besides 5xx. 401 and 403 too: the token's file may be renewed."""
 
 
 class DataClusterLink:
@@ -72,24 +53,27 @@ class DataClusterLink:
         self._orders: deque[AskBackend | ReleaseBackend] = deque()
         self._ordered = asyncio.Event()
         self._compare_at_s = 0.0
-        self._settled = 0
-        self._found: tuple[_Holds, _Holds, bool] | None = None
-        """The last difference that was looked into. What an earlier run held may stay for long: it is listed once."""
+        self._settled_comparisons = 0
+        self._known_difference: tuple[wire.Holds, wire.Holds, bool] | None = None
+        """The last difference that was examined. It may persist for long, and is examined once."""
         self.settled: Callable[[], bool] = lambda: False
-        """Whether somebody who knows has said whom to serve. Until then what an earlier run of this broker held is
-        kept, for whoever it may be."""
+        """Whether the coordinator has said which subscribers this broker serves. Until then the broker keeps all that
+        an earlier run of it held, because a subscriber may still need it."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._log = logger()
-        self.announcements = Announcements(settings, self._headers, process.happened)
+        self.announcements = AnnouncementStream(settings, self._headers, process.happened)
 
     def start(self) -> None:
         self._client = httpx.AsyncClient(
-            base_url=self._url, headers=self._headers(), timeout=_TIMEOUT, verify=self._tls or True,
+            base_url=self._url,
+            headers=self._headers(),
+            timeout=_TIMEOUT,
+            verify=self._tls or True,
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=16),
-        )  # fmt: skip
-        self.in_background(self._place_orders())
-        self.in_background(self.announcements.listen())
+        )
+        self._in_background(self._place_orders())
+        self._in_background(self.announcements.listen())
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -97,7 +81,7 @@ class DataClusterLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.aclose()
 
-    def in_background(self, work: Any) -> asyncio.Task[None]:
+    def _in_background(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -119,7 +103,7 @@ class DataClusterLink:
         self._ordered.set()
 
     async def _place_orders(self) -> None:
-        """In the order they were given: a subscription that is released and wanted again must end up held."""
+        """In the order they were given: a subscription that is released and requested again must end up held."""
         failures = 0
         while True:
             if not self._orders:
@@ -129,14 +113,18 @@ class DataClusterLink:
             try:
                 await self._place(batch)
                 failures = 0
-            except Exception as error:  # whatever it is, nothing could be subscribed any more if this ended
+            except Exception as error:  # any error: if this loop ended, the broker could never subscribe again
                 self._orders.extendleft(reversed(batch))
                 failures += 1
-                self._log.warning("subscriptions are not taken yet", reason=reason_of(error), in_a_row=failures)
+                self._log.warning(
+                    "the data cluster does not take subscriptions; retrying",
+                    reason=reason_of(error),
+                    in_a_row=failures,
+                )
                 await asyncio.sleep(jittered_s(failures))
 
     async def _idle(self) -> None:
-        """Until there are orders, or it is time to compare: here, where no order can be under way."""
+        """Wait for orders. Compare when it is time: here, because no order is in progress."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._compare_at_s:
             if self._compare_at_s:
@@ -149,7 +137,7 @@ class DataClusterLink:
                     await self._ordered.wait()
 
     def _next_batch(self) -> list[AskBackend | ReleaseBackend]:
-        """Orders of one kind for one channel that follow each other."""
+        """Take orders of the same kind and channel that follow each other."""
         first = self._orders.popleft()
         batch = [first]
         while self._orders and len(batch) < AT_ONCE:
@@ -161,136 +149,175 @@ class DataClusterLink:
 
     async def _place(self, batch: list[AskBackend | ReleaseBackend]) -> None:
         asks = [order for order in batch if isinstance(order, AskBackend)]
-        if not asks:
-            wanted = self._process.core.world.backends
-            released = [
-                order.subscription for order in batch
-                if isinstance(order, ReleaseBackend) and order.subscription not in wanted
-            ]  # fmt: skip
-            if not released:
-                return
-            body = {"channel": batch[0].channel, "subscriptions": released, "broker": self._broker}
-            await self._post("/v1/subscriptions/delete", body)  # a channel that is gone took them with it
-            return
-        sets = [ask.parameters for ask in asks]
-        answer = await self._post(
-            "/v1/subscriptions", {"channel": asks[0].channel, "parameters": sets, "broker": self._broker}
-        )
+        if asks:
+            await self._subscribe(asks)
+        else:
+            await self._release(batch[0].channel, [order for order in batch if isinstance(order, ReleaseBackend)])
+
+    async def _release(self, channel: ChannelName, orders: list[ReleaseBackend]) -> None:
+        needed = self._process.core.world.backends
+        released: list[str] = [order.subscription for order in orders if order.subscription not in needed]
+        if released:
+            # A refusal is ignored: a channel that was dropped has no subscriptions left.
+            await self._post(wire.RELEASES, wire.ReleaseRequest(channel, released, self._broker))
+
+    async def _subscribe(self, asks: list[AskBackend]) -> None:
+        request = wire.SubscribeRequest(asks[0].channel, [ask.parameters for ask in asks], self._broker)
+        answer = await self._post(wire.SUBSCRIPTIONS, request)
         if answer.status_code == 200:
-            for ask, granted in zip(asks, _granted.decode(answer.content), strict=True):
-                self._process.happened(seen.BackendGranted(ask.key, ask.channel, granted.id, cursor_of(granted.cursor)))
+            for ask, granted in zip(asks, wire.decode_granted(answer.content), strict=True):
+                cursor = wire.decode_cursor(granted.cursor)
+                self._process.happened(events.BackendGranted(ask.key, ask.channel, granted.id, cursor))
             return
-        code, message = _error_of(answer)
-        if len(asks) > 1 and code != Code.UNKNOWN_CHANNEL:
-            for ask in asks:  # one of them is to blame
-                await self._place([ask])
+        error = _error_of(answer)
+        if len(asks) > 1 and error.code != Code.UNKNOWN_CHANNEL:
+            for ask in asks:  # one set of values is wrong: the others must not fail with it
+                await self._subscribe([ask])
             return
         for ask in asks:
-            self._process.happened(seen.BackendRefused(ask.key, code, message))
+            self._process.happened(events.BackendRefused(ask.key, error.code, error.message))
+
+    # -- comparison ------------------------------------------------------------------------------------------------
 
     async def _compare(self) -> None:
-        """What is missing there is asked for anew: somebody released it in our name, or restored an older state.
-        What an earlier run of this broker held and nobody wants now is let go."""
+        """Compare what the data cluster says this broker holds with what it does hold.
+
+        Subscriptions that are missing there are requested again: they were released in this broker's name, or the data
+        cluster restored an older state. Subscriptions of an earlier run that no subscriber needs are released.
+        """
         backends = self._process.core.world.backends
-        self._settled = self._settled + 1 if self.settled() else 0
+        self._settled_comparisons = self._settled_comparisons + 1 if self.settled() else 0
+        settled = self._settled_comparisons >= SETTLED
         try:
-            answer = await self._got(f"/v1/brokers/{self._broker}/holds")
-            there = msgspec.json.decode(answer.content, type=_Holds)
+            there = wire.decode_holds((await self._get(wire.HOLDS.format(broker=self._broker))).content)
             held = [identity for identity, backend in backends.items() if backend.held]
-            here = _Holds(len(held), fingerprint(held))
-            found = (there, here, self._settled >= SETTLED)
+            here = wire.Holds(len(held), fingerprint(held))
+            difference = (there, here, settled)
             if there == here:
-                self._found = None
-            if there == here or found == self._found:
+                self._known_difference = None
+            if there == here or difference == self._known_difference:
                 return
-            listed = {identity: channel for channel, identity in await self._held_there()}
-        except (httpx.HTTPError, OSError, _Unavailable, ValueError, msgspec.DecodeError) as error:
-            self._log.warning("what is held cannot be compared", reason=reason_of(error))
+            listed = await self._held_there()
+        except (httpx.HTTPError, OSError, TocsinError, ValueError) as error:
+            self._log.warning("cannot compare subscriptions with the data cluster", reason=reason_of(error))
             return
         if self._orders:
-            return  # it changed meanwhile
-        self._found = found
+            return  # the lists changed meanwhile
+        self._known_difference = difference
         missing = [identity for identity, backend in backends.items() if backend.held and identity not in listed]
         if missing:
-            self._log.warning("the data cluster lost what is held here; asking again", subscriptions=len(missing))
-            self._process.happened(seen.HoldsMissing(missing))
-        if self._settled >= SETTLED:
+            self._log.warning("the data cluster lost subscriptions; requesting them again", subscriptions=len(missing))
+            self._process.happened(events.HoldsMissing(missing))
+        if settled:
             for identity in listed.keys() - backends.keys():
                 self.release(ReleaseBackend(listed[identity], identity))
 
-    async def _held_there(self) -> list[tuple[ChannelName, SubscriptionId]]:
-        found: list[tuple[ChannelName, SubscriptionId]] = []
+    async def _held_there(self) -> dict[SubscriptionId, ChannelName]:
+        listed: dict[SubscriptionId, ChannelName] = {}
         after: int | None = 0
         while after is not None:
-            answer = await self._got("/v1/subscriptions", broker=self._broker, after=after, limit=_PAGE)
-            page = msgspec.json.decode(answer.content, type=_Page)
-            found += [(one.channel, one.id) for one in page.subscriptions]
+            answer = await self._get(wire.SUBSCRIPTIONS, wire.page_query(self._broker, _PAGE, after))
+            page = wire.decode_page(answer.content)
+            listed |= {subscription.id: subscription.channel for subscription in page.subscriptions}
             after = page.next
-        return found
+        return listed
 
-    async def _got(self, path: str, **parameters: str | int) -> httpx.Response:
-        answer = await self._client.get(path, params=parameters)
+    async def _get(self, path: str, query: dict[str, str | int] | None = None) -> httpx.Response:
+        answer = await self._client.get(path, params=query)
         if answer.status_code != 200:
-            raise _Unavailable(f"{answer.status_code} {_error_of(answer)[1]}")
+            raise _error_of(answer)
         return answer
 
     async def _post(self, path: str, body: object) -> httpx.Response:
-        """Raises when it is worth trying again; a refusal is an answer."""
-        answer = await self._client.post(path, content=msgspec.json.encode(body))
-        if answer.status_code >= 500 or answer.status_code in (401, 403, 408, 429):
+        """Raises when a retry may succeed; other refusals are returned."""
+        answer = await self._client.post(path, content=wire.encode(body))
+        if answer.status_code >= 500 or answer.status_code in _RETRIED_STATUSES:
             self._client.headers.update(self._headers())  # the token's file may hold a newer one by now
-            raise _Unavailable(f"{answer.status_code} {_error_of(answer)[1]}")
+            raise _error_of(answer)
         return answer
 
     # -- results ---------------------------------------------------------------------------------------------------
 
     def fetch(self, effect: Fetch) -> None:
-        task = self._fetches[effect.fetch] = self.in_background(self._fetch(effect))
+        task = self._fetches[effect.fetch] = self._in_background(self._fetch(effect))
         task.add_done_callback(lambda _: self._fetches.pop(effect.fetch, None))
 
     def cancel_fetch(self, effect: CancelFetch) -> None:
-        """Ends the request, so the data cluster does not go on reading for nobody."""
+        """End the request, so that the data cluster stops reading."""
         if (task := self._fetches.get(effect.fetch)) is not None:
             task.cancel()
 
     async def _fetch(self, effect: Fetch) -> None:
         try:
             await self._pull(effect)
-        except Exception as error:  # whatever it is, a fetch that never ends would be the channel's last
-            code = error.code if isinstance(error, _Unavailable) else str(Code.NOT_READY)
-            self._log.warning("results could not be pulled", channel=effect.channel, reason=reason_of(error))
-            self._process.happened(seen.FetchFailed(effect.fetch, code))
+        except Exception as error:  # any error: the channel's next fetch waits for the end of this one
+            code = error.code if isinstance(error, TocsinError) else Code.NOT_READY
+            self._log.warning("cannot pull results", channel=effect.channel, reason=reason_of(error))
+            self._process.happened(events.FetchFailed(effect.fetch, code))
 
     async def _pull(self, effect: Fetch) -> None:
-        body = {
-            "channel": effect.channel,
-            "subscriptions": {identity: str(cursor) for identity, cursor in effect.positions.items()},
-        }
-        headers = {"Accept": "application/x-ndjson"}
-        async with self._client.stream(
-            "POST", "/v1/results", content=msgspec.json.encode(body), headers=headers
-        ) as answer:
+        positions: dict[str, str | None] = {identity: str(cursor) for identity, cursor in effect.positions.items()}
+        body = wire.encode(wire.ResultsRequest(effect.channel, positions))
+        async with self._client.stream("POST", wire.RESULTS, content=body, headers={"Accept": NDJSON}) as answer:
             if answer.status_code != 200:
                 await answer.aread()
-                code, message = _error_of(answer)
                 self._client.headers.update(self._headers())
-                raise _Unavailable(f"{answer.status_code} {message}", code)
-            upto = cursor_of(answer.headers["Tocsin-Cursor"])
-            pieces = Pieces(self._process.happened, effect.fetch)
+                raise _error_of(answer)
+            upto = wire.decode_cursor(answer.headers[wire.CURSOR_HEADER])
+            reader = ResultReader(self._process.happened, effect.fetch)
             async for data in answer.aiter_raw():
-                pieces.feed(data)
-            pieces.end()
-        self._process.happened(seen.FetchEnded(effect.fetch, upto))
+                reader.feed(data)
+            reader.end()
+        self._process.happened(events.FetchEnded(effect.fetch, upto))
 
 
-class _Unavailable(Exception):
-    def __init__(self, message: str, code: str = Code.NOT_READY) -> None:
-        super().__init__(message)
-        self.code = code
+class ResultReader:
+    """Turns the answer to a pull, JSON lines, into events. Groups the lines by subscription and epoch.
+
+    Rows stay the bytes they are: of a line, only the subscription and the cursor are parsed.
+    """
+
+    def __init__(self, happened: Callable[[events.Event], None], fetch: int) -> None:
+        self._happened = happened
+        self._fetch = fetch
+        self._rest = b""
+        self._chunks: dict[tuple[SubscriptionId, int], tuple[list[int], list[bytes]]] = {}
+        """(subscription, epoch) → (offsets, rows)."""
+        self._size_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._add(line)
+
+    def end(self) -> None:
+        """The answer is complete. Raises ValueError if it ends in the middle of a line."""
+        if self._rest:
+            raise ValueError("the answer ends in the middle of a line")
+        self._emit()
+
+    def _add(self, text: bytes) -> None:
+        line = wire.decode_line(text)
+        cursor = wire.decode_cursor(line.cursor)
+        if line.gap:
+            self._happened(events.GapFound(self._fetch, line.subscription, cursor))
+            return
+        chunk = self._chunks.get((line.subscription, cursor.epoch))
+        if chunk is None:
+            chunk = self._chunks[line.subscription, cursor.epoch] = ([], [])
+        row = bytes(line.result)
+        chunk[0].append(cursor.offset)
+        chunk[1].append(row)
+        self._size_bytes += len(row)
+        if self._size_bytes >= CHUNK_BYTES:
+            self._emit()
+
+    def _emit(self) -> None:
+        chunks, self._chunks, self._size_bytes = self._chunks, {}, 0
+        for (subscription, epoch), (offsets, rows) in chunks.items():
+            self._happened(events.ResultsFetched(self._fetch, subscription, epoch, offsets, rows))
 
 
-def _error_of(answer: httpx.Response) -> tuple[str, str]:
-    with suppress(msgspec.DecodeError, KeyError, TypeError):
-        error = msgspec.json.decode(answer.content)["error"]
-        return str(error["code"]), str(error["message"])
-    return str(Code.NOT_READY), answer.reason_phrase
+def _error_of(answer: httpx.Response) -> TocsinError:
+    """A proxy's error counts as NOT_READY: the data cluster itself did not refuse."""
+    return error_from(answer.status_code, answer.content, fallback=Code.NOT_READY, message=answer.reason_phrase)

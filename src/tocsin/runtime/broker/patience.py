@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import ssl
 
-from tocsin.runtime.http.backoff import delay_s
+from tocsin.model.backoff import retry_delay_s
 
 LONGEST_S = 15.0
 _dice = random.Random()
@@ -13,7 +13,7 @@ _dice = random.Random()
 
 def jittered_s(failures: int) -> float:
     """Never all at the same moment, when many wait for the same one."""
-    return min(LONGEST_S, delay_s(failures)) * _dice.uniform(0.5, 1.0) if failures else 0.1
+    return retry_delay_s(failures, longest_s=LONGEST_S, jitter=_dice.uniform(0.5, 1.0)) if failures else 0.1
 
 
 def tls_context(address: str, ca: str | None) -> ssl.SSLContext | None:

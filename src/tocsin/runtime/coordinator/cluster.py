@@ -12,16 +12,16 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from tocsin.coordinator.events import BrokerReleased
+from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
-from tocsin.runtime.http.backoff import delay_s
 from tocsin.runtime.http.credentials import Signer
 from tocsin.runtime.http.logs import logger
+from tocsin.wire import cluster as wire
 
 _PAGE = 10_000
 _TOKEN_S = 300.0
@@ -57,10 +57,10 @@ class ClusterReleases:
                 released = await self._release(self._settings.cluster, broker)
                 self._log.info("let go at the data cluster", broker=broker, subscriptions=released)
                 break
-            except (httpx.HTTPError, OSError, ValueError, KeyError) as error:
+            except (httpx.HTTPError, OSError, ValueError) as error:
                 failures += 1
                 self._log.warning("cannot let go at the data cluster yet", broker=broker, reason=str(error)[:200])
-                await asyncio.sleep(delay_s(failures))
+                await asyncio.sleep(retry_delay_s(failures))
         self.done(BrokerReleased(broker))
 
     async def _release(self, cluster: str, broker: BrokerId) -> int:
@@ -71,25 +71,19 @@ class ClusterReleases:
         async with httpx.AsyncClient(base_url=cluster, headers=headers, timeout=60, verify=verify) as client:
             while held := await self._page(client, broker):
                 for channel, subscriptions in held.items():
-                    body = {
-                        "channel": channel,
-                        "subscriptions": subscriptions,
-                        "broker": broker,
-                        "unless_listening": True,
-                    }
-                    let_go = await client.post("/v1/subscriptions/delete", json=body)
+                    body = wire.ReleaseRequest(channel, subscriptions, broker, unless_listening=True)
+                    let_go = await client.post(wire.RELEASES, content=wire.encode(body))
                     let_go.raise_for_status()
-                    released += int(let_go.json()["released"])
+                    released += wire.decode_released(let_go.content).released
         return released
 
     async def _page(self, client: httpx.AsyncClient, broker: BrokerId) -> dict[str, list[str]]:
         """The first of those it still holds, by channel."""
-        answer = await client.get("/v1/subscriptions", params={"broker": broker, "limit": _PAGE})
+        answer = await client.get(wire.SUBSCRIPTIONS, params=wire.page_query(broker, _PAGE))
         answer.raise_for_status()
         held: dict[str, list[str]] = {}
-        found: list[dict[str, Any]] = answer.json()["subscriptions"]
-        for one in found:
-            held.setdefault(one["channel"], []).append(one["id"])
+        for subscription in wire.decode_page(answer.content).subscriptions:
+            held.setdefault(subscription.channel, []).append(subscription.id)
         return held
 
     def _token(self) -> str:

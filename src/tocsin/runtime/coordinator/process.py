@@ -33,10 +33,10 @@ from tocsin.coordinator.effects import (
 from tocsin.coordinator.events import Event, LinkClosed, Ticked
 from tocsin.coordinator.planning import Planner, compile_policies
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator.links import Link
 from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
-from tocsin.runtime.http.backoff import delay_s
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 from tocsin.wire.link import FromCoordinator, HandOver
@@ -215,7 +215,7 @@ class CoordinatorProcess:
                 failures += 1
                 self.unwritable = f"the store cannot be written: {type(error).__name__}"
                 self._log.error("the store cannot be written, trying again", failures=failures, exc_info=error)
-                await asyncio.sleep(min(5.0, delay_s(failures)))
+                await asyncio.sleep(min(5.0, retry_delay_s(failures)))
             else:
                 self.unwritable = None
                 self.commits += 1
@@ -229,7 +229,7 @@ class CoordinatorProcess:
                 link.close("the coordinator begins again: register again")
             self._refuse_waiting("something went wrong inside; try again")
             self._inbox.clear()
-            await asyncio.sleep(min(5.0, delay_s(failures + 1)))
+            await asyncio.sleep(min(5.0, retry_delay_s(failures + 1)))
             try:
                 self.core = await asyncio.to_thread(self._load)
             except (sa.exc.SQLAlchemyError, OSError) as error:

@@ -20,10 +20,10 @@ import httpx
 import msgspec
 
 from tocsin.coordinator.drawing import DatasetDrawing, channel_row
+from tocsin.model.backoff import retry_delay_s
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
-from tocsin.runtime.http.backoff import delay_s
 from tocsin.runtime.http.credentials import Signer
 from tocsin.runtime.http.event_streams import events_of
 from tocsin.runtime.http.logs import logger
@@ -160,7 +160,7 @@ class ClusterTaps:
             except _AWAY as error:
                 self._log.debug("a tap broke", dataset=drawn.dataset, reason=str(error)[:200])
             failures += 1
-            await asyncio.sleep(delay_s(failures))
+            await asyncio.sleep(retry_delay_s(failures))
 
     async def _events(self, client: httpx.AsyncClient, dataset: str) -> AsyncIterator[tuple[str, str]]:
         timeout = httpx.Timeout(10.0, read=_SILENCE_S)

@@ -18,7 +18,7 @@ import httpx
 import jwt
 import msgspec
 
-from tocsin.runtime.http.backoff import delay_s
+from tocsin.model.backoff import retry_delay_s
 from tocsin.runtime.http.credentials import Claims, Verifier
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.settings import is_loopback
@@ -95,7 +95,7 @@ class TrustedKeys:
     async def _until_ready(self) -> None:
         failures = 1
         while not self.ready:
-            await asyncio.sleep(delay_s(failures))
+            await asyncio.sleep(retry_delay_s(failures))
             failures += 1
             await self._look(at_once=True)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from tocsin.runtime.http.backoff import delay_s
+from tocsin.model.backoff import retry_delay_s
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
@@ -123,7 +123,7 @@ class Child:
             if not self.restart:
                 return
             failures = 1 if loop.time() - began_s > _STEADY_S else failures + 1
-            pause_s = delay_s(failures) * random.uniform(0.25, 1.0)
+            pause_s = retry_delay_s(failures, jitter=random.uniform(0.25, 1.0))
             logger().warning("a process ended", process=self.name, code=code, again_in_s=round(pause_s, 2))
             await asyncio.sleep(pause_s)
 

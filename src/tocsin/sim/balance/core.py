@@ -191,7 +191,7 @@ class CoreRun(BalanceRun):
         self._generation += 1
         known = self.core.registry.subscribers[name]
         if known.home != placed.broker:
-            self._hear(j, link.Wanted(name))
+            self._hear(j, link.StateRequest(name))
         self._hear(j, link.SessionOpened(name))
         wishes = np.arange(self.world.start[who], self.world.start[who + 1])
         wanted = self.world.wants[wishes[self.brokers.made[wishes]]]

@@ -7,10 +7,8 @@ from starlette.types import ASGIApp
 
 import tocsin
 from tocsin.cluster.server.routes import (
-    announcement_routes,
-    applications,
+    announcements,
     definitions,
-    record_stream,
     records,
     results,
     status,
@@ -18,20 +16,20 @@ from tocsin.cluster.server.routes import (
     taps,
     token_routes,
 )
-from tocsin.cluster.server.routes.api import Api
-from tocsin.cluster.server.routes.door import PART, make_door
+from tocsin.cluster.server.routes.authentication import PART, authenticate
+from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.runtime.http.answers import answer_errors
 from tocsin.runtime.http.door import make_internal_handler
 
-__all__ = ["Api", "make_app", "make_routes"]
+__all__ = ["ClusterContext", "make_app", "make_routes"]
 
 
-def make_app(api: Api) -> ASGIApp:
-    return make_door(records.publishing_first(make_routes(api)), api)
+def make_app(context: ClusterContext) -> ASGIApp:
+    return authenticate(records.publishing_first(make_routes(context)), context)
 
 
-def make_routes(api: Api) -> FastAPI:
-    """The routes without the door around them."""
+def make_routes(context: ClusterContext) -> FastAPI:
+    """The routes without authentication."""
     app = FastAPI(
         title="Tocsin data cluster",
         version=tocsin.__version__,
@@ -41,11 +39,8 @@ def make_routes(api: Api) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.api = api
-    for module in (
-        applications, definitions, records, record_stream, subscriptions, results, announcement_routes, status,
-        taps, token_routes,
-    ):  # fmt: skip
+    app.state.context = context
+    for module in (definitions, records, subscriptions, results, announcements, status, taps, token_routes):
         app.include_router(module.router)
     answer_errors(app)
     app.add_exception_handler(Exception, make_internal_handler(PART))

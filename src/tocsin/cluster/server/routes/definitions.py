@@ -1,4 +1,7 @@
-"""Datasets, channels and feeds: what is declared, and how each of them is doing."""
+"""Definitions: application files that declare datasets, channels and feeds, and the state of what is declared.
+
+An application is a SQL file. `POST /v1/applications` checks the whole file before it changes anything.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,48 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
+from tocsin.cluster.applying import ApplicationRefused, apply, check
 from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.server.process import ClusterProcess
-from tocsin.cluster.server.routes.api import Api, require_admin, require_read
+from tocsin.cluster.server.routes.authentication import require_admin, require_read
+from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.model.schema import Schema
-from tocsin.runtime.http.answers import answer
+from tocsin.runtime.http.answers import answer, described, read_json
 
 router = APIRouter(tags=["definitions"])
+
+
+class ApplicationText(msgspec.Struct):
+    text: str
+    """The SQL."""
+    file: str = "<text>"
+    """The file's name in problems."""
+    folder: str | None = None
+    """Where relative paths of STATIC datasets start from, on the data cluster's machine."""
+
+
+@router.post("/v1/applications", openapi_extra=described(ApplicationText), response_class=Response)
+async def apply_application(request: Request, dry_run: bool = False) -> Response:
+    """Create and drop what a file declares; with `dry_run` only report its problems."""
+    context = require_admin(request)
+    application = await read_json(request, ApplicationText)
+    arguments = (context.cluster, application.text, application.file, application.folder)
+    async with context.process.changing:
+        if dry_run:
+            problems = await asyncio.to_thread(check, *arguments)
+            if problems:
+                raise ApplicationRefused(problems)
+            return answer({"problems": []})
+        try:
+            changes = await asyncio.to_thread(apply, *arguments)
+        finally:
+            await context.process.refresh()
+    return answer({"changes": changes})
 
 
 @router.get("/v1/datasets", response_class=Response)
@@ -34,34 +68,34 @@ def get_dataset(request: Request, name: str) -> Response:
 @router.delete("/v1/datasets/{name}", response_class=Response)
 async def drop_dataset(request: Request, name: str) -> Response:
     """Refused while a channel or feed uses it."""
-    api = require_admin(request)
-    return await _change(api, lambda: api.cluster.drop_dataset(name))
+    context = require_admin(request)
+    return await _drop(context, lambda: context.cluster.drop_dataset(name))
 
 
 @router.get("/v1/channels", response_class=Response)
 def list_channels(request: Request) -> Response:
-    api = require_read(request)
-    return answer({"channels": [_channel(api.process, live) for live in api.cluster.channels()]})
+    context = require_read(request)
+    return answer({"channels": [_channel(context.process, live) for live in context.cluster.channels()]})
 
 
 @router.get("/v1/channels/{name}", response_class=Response)
 def get_channel(request: Request, name: str) -> Response:
-    api = require_read(request)
-    return answer(_channel(api.process, api.cluster.channel(name)))
+    context = require_read(request)
+    return answer(_channel(context.process, context.cluster.channel(name)))
 
 
 @router.delete("/v1/channels/{name}", response_class=Response)
 async def drop_channel(request: Request, name: str) -> Response:
-    """Its subscriptions and results go with it."""
-    api = require_admin(request)
-    return await _change(api, lambda: api.cluster.drop_channel(name))
+    """Also deletes its subscriptions and results."""
+    context = require_admin(request)
+    return await _drop(context, lambda: context.cluster.drop_channel(name))
 
 
 @router.post("/v1/channels/{name}/execute", response_class=Response)
 async def execute_channel(request: Request, name: str) -> Response:
     """Run a channel now, over what is NEW since its last execution."""
-    api = require_admin(request)
-    execution = await api.process.execute(name)
+    context = require_admin(request)
+    execution = await context.process.execute(name)
     return answer({"execution": execution})
 
 
@@ -73,14 +107,14 @@ def list_feeds(request: Request) -> Response:
 
 @router.delete("/v1/feeds/{name}", response_class=Response)
 async def drop_feed(request: Request, name: str) -> Response:
-    api = require_admin(request)
-    return await _change(api, lambda: api.cluster.drop_feed(name))
+    context = require_admin(request)
+    return await _drop(context, lambda: context.cluster.drop_feed(name))
 
 
-async def _change(api: Api, change: Callable[[], None]) -> Response:
-    async with api.process.changing:
-        await asyncio.to_thread(change)
-        await api.process.refresh()
+async def _drop(context: ClusterContext, drop: Callable[[], None]) -> Response:
+    async with context.process.changing:
+        await asyncio.to_thread(drop)
+        await context.process.refresh()
     return answer({"dropped": True})
 
 
@@ -100,7 +134,7 @@ def _dataset(cluster: DataCluster, live: LiveDataset) -> dict[str, Any]:
         "retain_s": dataset.retain_s,
         "source": dataset.source,
         "version": live.writer.version,
-        # KEYED: also records that a later one of the same key hides until files are merged.
+        # KEYED: counts older records of a key too, until files are merged.
         "rows": sum(file.rows for file in files),
         "files": len(files),
         "bytes": sum(file.bytes for file in files),
@@ -139,7 +173,7 @@ def _feed(live: LiveFeed) -> dict[str, Any]:
         "name": live.feed.name,
         "dataset": live.feed.dataset,
         "format": live.feed.format,
-        # Options may hold a password of the source; their names say enough.
+        # Names only: a value may be a password of the source.
         "options": sorted(live.feed.options),
         "failure": live.query.failure(),
     }

@@ -1,6 +1,11 @@
-"""Publishing: `POST /v1/datasets/{name}/records`. The answer comes when the records are on disk.
+"""Publishing: `POST /v1/datasets/{name}/records`, and a WebSocket at `/v1/datasets/{name}/stream`.
 
-The hot path of the data cluster: the body goes to the gateway as it came, and nothing here looks inside it.
+An answer comes when the records are on disk. This is the hot path of the data cluster: a body goes to the feed gateway
+as it came, unparsed.
+
+On the WebSocket one message is one body of records, and answers come in the order of the messages. A message is a JSON
+array, one object or JSON lines; or `{"id": …, "idempotency_key": …, "records": […]}`, whose id is repeated in the
+answer. A few messages may wait for their answers; then reading stops, and TCP slows the publisher down.
 """
 
 from __future__ import annotations
@@ -9,8 +14,10 @@ import asyncio
 import re
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+import msgspec
+from fastapi import APIRouter, FastAPI, Request, Response, WebSocket
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from tocsin.cluster.feed.gateway import (
     Accepted,
@@ -22,13 +29,16 @@ from tocsin.cluster.feed.gateway import (
     TooLarge,
     Unavailable,
 )
-from tocsin.cluster.server.routes.api import Api, require_publish
-from tocsin.runtime.http.answers import answer, error_body, read_body
+from tocsin.cluster.server.routes.authentication import require_publish
+from tocsin.cluster.server.routes.context import ClusterContext
+from tocsin.runtime.http.answers import answer, encode, error_body, read_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["records"])
 _PUBLISH = re.compile("/v1/datasets/([^/]+)/records")
 
+IN_FLIGHT = 16
+"""Messages that wait for their answers, per WebSocket."""
 _CODES: dict[type[Refused], Code] = {
     Malformed: Code.BAD_RECORDS,
     TooLarge: Code.TOO_LARGE,
@@ -49,61 +59,63 @@ _RECORDS: dict[str, Any] = {
         },
     }
 }
+_Reply = tuple[int, dict[str, Any]]
+"""(HTTP status, body)."""
 
 
 @router.post("/v1/datasets/{name}/records", openapi_extra=_RECORDS, response_class=Response)
 async def publish(request: Request, name: str) -> Response:
     """Store records. Send an `Idempotency-Key` header to make a repeat of this request harmless."""
-    api = require_publish(request, name)
+    context = require_publish(request, name)
     form = RecordForm.of_content_type(request.headers.get("content-type", ""))
     if form is None:
         raise TocsinError(Code.BAD_REQUEST, f"send records as one of: {', '.join(form.value for form in RecordForm)}")
-    limit_bytes = api.commit_of(name).gateway.limits.body_bytes
-    with api.room_for_records() as take_room:
+    limit_bytes = context.commit_of(name).gateway.limits.body_bytes
+    with context.room_for_records() as take_room:
         body = await read_body(request, limit_bytes, take_room)
-        status, said = await store(api, name, body, form, request.headers.get("idempotency-key"))
-    headers = {"Retry-After": str(said["retry_after_s"])} if "retry_after_s" in said else None
-    return answer(said, status, headers)
+        status, reply = await _store(context, name, body, form, request.headers.get("idempotency-key"))
+    headers = {"Retry-After": str(reply["retry_after_s"])} if "retry_after_s" in reply else None
+    return answer(reply, status, headers)
 
 
 def publishing_first(app: FastAPI) -> ASGIApp:
-    """`app`, but `publish` is called without the framework's way there, which takes as long as checking 100 records.
+    """`app` with a short cut: requests to publish bypass the framework's routing, which costs as much as 100 records.
 
-    The route stays: it says in the API's description what this answers.
+    The route stays registered for the OpenAPI description.
     """
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        found = _PUBLISH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if found is None:
+        match = _PUBLISH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if match is None:
             await app(scope, receive, send)
             return
         scope["app"] = app
-        response = await publish(Request(scope, receive, send), found[1])
+        response = await publish(Request(scope, receive, send), match[1])
         await response(scope, receive, send)
 
     return dispatch
 
 
-async def store(
-    api: Api, name: str, body: bytes, form: RecordForm, idempotency_key: str | None
-) -> tuple[int, dict[str, Any]]:
-    """(status, answer) for one body of records, when it is on disk or refused."""
-    commit, live = api.commit_of(name), api.cluster.dataset(name)
+async def _store(
+    context: ClusterContext, name: str, body: bytes, form: RecordForm, idempotency_key: str | None
+) -> _Reply:
+    """Store one body of records. Returns when it is on disk or refused."""
+    commit, live = context.commit_of(name), context.cluster.dataset(name)
     dataset = live.dataset.name
     outcome = await commit.store(body, form, idempotency_key)
-    # From here on nothing may fail any more, nor ask whether this process is about to stop: it is stored.
+    # The records may be stored now: nothing below may raise, not even because the process is stopping.
     if not isinstance(outcome, Accepted):
-        api.metrics.requests_refused.labels(dataset, str(outcome.status)).inc()
+        context.metrics.requests_refused.labels(dataset, str(outcome.status)).inc()
         return outcome.status, _refusal(outcome)
     if outcome.accepted and not outcome.replayed and live.query is None:
-        watch = api.process.watch
+        watch = context.process.watch
         assert watch is not None
-        api.in_background(asyncio.to_thread(watch.start, dataset))
-    return _accepted(api, dataset, outcome)
+        context.in_background(asyncio.to_thread(watch.start, dataset))
+    return _accepted(context, dataset, outcome)
 
 
-def _accepted(api: Api, dataset: str, outcome: Accepted) -> tuple[int, dict[str, Any]]:
-    said: dict[str, Any] = {
+def _accepted(context: ClusterContext, dataset: str, outcome: Accepted) -> _Reply:
+    reply: dict[str, Any] = {
         "accepted": outcome.accepted,
         "duplicates": outcome.duplicates,
         "refused": outcome.refused,
@@ -111,21 +123,102 @@ def _accepted(api: Api, dataset: str, outcome: Accepted) -> tuple[int, dict[str,
         "replayed": outcome.replayed,
     }
     if outcome.notices:
-        said["notices"] = outcome.notices
+        reply["notices"] = outcome.notices
     if not outcome.replayed:
-        api.metrics.accepted.labels(dataset).inc(outcome.accepted)
-        api.metrics.duplicates.labels(dataset).inc(outcome.duplicates)
-        api.metrics.refused.labels(dataset).inc(outcome.refused_total)
+        context.metrics.accepted.labels(dataset).inc(outcome.accepted)
+        context.metrics.duplicates.labels(dataset).inc(outcome.duplicates)
+        context.metrics.refused.labels(dataset).inc(outcome.refused_total)
     if outcome.refused_total and not outcome.accepted and not outcome.duplicates:
         first = outcome.refused[0]
         where = f"record {first.index}" + (f", field {first.field}" if first.field else "")
         message = f"no record was good; {where}: {first.reason}"
-        return Code.BAD_RECORDS.status, error_body(Code.BAD_RECORDS, message) | said
-    return 200, said
+        return Code.BAD_RECORDS.status, error_body(Code.BAD_RECORDS, message) | reply
+    return 200, reply
 
 
 def _refusal(refused: Refused) -> dict[str, Any]:
-    said = error_body(_CODES[type(refused)], refused.reason)
+    reply = error_body(_CODES[type(refused)], refused.reason)
     if isinstance(refused, Backlogged | Unavailable):
-        said["retry_after_s"] = refused.retry_after_s
-    return said
+        reply["retry_after_s"] = refused.retry_after_s
+    return reply
+
+
+# -- over a WebSocket --------------------------------------------------------------------------------------------------
+
+
+class _StreamMessage(msgspec.Struct, forbid_unknown_fields=True):
+    records: msgspec.Raw
+    id: str | int | None = None
+    idempotency_key: str | None = None
+
+
+_decode_message = msgspec.json.Decoder(_StreamMessage).decode
+_Pending = tuple[str | int | None, asyncio.Task[_Reply]]
+"""(id of the message, the task that stores its records)."""
+
+
+@router.websocket("/v1/datasets/{name}/stream")
+async def publish_stream(socket: WebSocket, name: str) -> None:
+    context = require_publish(socket, name)
+    context.commit_of(name)  # refuses unknown and STATIC datasets before the handshake
+    await socket.accept()
+    replies: asyncio.Queue[_Pending | None] = asyncio.Queue()
+    room = asyncio.Semaphore(IN_FLIGHT)
+    reading = asyncio.create_task(_read(socket, context, name, replies, room))
+    replying = asyncio.create_task(_reply_in_order(socket, replies, room))
+    replying.add_done_callback(lambda _: reading.cancel())
+    try:
+        with context.process.calling_on_stop(reading.cancel):
+            await asyncio.wait((reading,))
+        replies.put_nowait(None)
+        await replying  # accepted messages are answered, also when this process stops
+        if context.process.stopping.is_set():
+            await socket.close(1012, "the data cluster is stopping; connect again")
+    except (WebSocketDisconnect, RuntimeError):
+        return  # the publisher disconnected: accepted records are stored, their answers are dropped
+    finally:
+        reading.cancel()
+        replying.cancel()
+
+
+async def _read(
+    socket: WebSocket,
+    context: ClusterContext,
+    name: str,
+    replies: asyncio.Queue[_Pending | None],
+    room: asyncio.Semaphore,
+) -> None:
+    while (message := await socket.receive())["type"] != "websocket.disconnect":
+        await room.acquire()
+        text = message.get("text")
+        body = bytes(message.get("bytes") or b"") if text is None else text.encode("utf-8", "surrogatepass")
+        identity, records, key = _unwrapped(body)
+        replies.put_nowait((identity, asyncio.create_task(_stored(context, name, records, key))))
+
+
+def _unwrapped(body: bytes) -> tuple[str | int | None, bytes, str | None]:
+    """(id, records, Idempotency-Key). No record has a list of objects in a column called `records`."""
+    if body[:1] == b"{" and b'"records"' in body:
+        try:
+            message = _decode_message(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None, body, None
+        return message.id, bytes(message.records), message.idempotency_key
+    return None, body, None
+
+
+async def _stored(context: ClusterContext, name: str, body: bytes, key: str | None) -> _Reply:
+    try:
+        with context.room_for_records() as take_room:
+            take_room(len(body))
+            return await _store(context, name, body, RecordForm.JSON, key)
+    except TocsinError as error:
+        return error.code.status, error_body(error.code, error.message)
+
+
+async def _reply_in_order(socket: WebSocket, replies: asyncio.Queue[_Pending | None], room: asyncio.Semaphore) -> None:
+    while (pending := await replies.get()) is not None:
+        identity, storing = pending
+        status, reply = await storing
+        room.release()
+        await socket.send_text(encode({"id": identity, "status": status} | reply).decode())

@@ -1,36 +1,56 @@
 """Results of backend subscriptions from their cursors on, streamed as Arrow, JSON lines, GeoJSON or CAP; or one alone.
 
-Never more than a row group in memory. `Tocsin-Cursor` says up to where the answer goes: whoever has read all of it may
-continue there, for every subscription it asked for. What a cursor points at and is no longer there is told as a gap, in
-the header `Tocsin-Gap` (how many subscriptions) and by name in the stream.
+Never more than a row group in memory. The header `Tocsin-Cursor` is the position where a client continues after it has
+read the whole answer, for every subscription in the request. A cursor that points at results that are no longer there
+is reported as a gap: the header `Tocsin-Gap` counts the subscriptions, and the stream names them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 
-import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tocsin.cluster.server.routes.api import Api, caller_of, require_broker_or_read
-from tocsin.cluster.server.routes.result_forms import LISTED, SINGLE, accepted_form, listing, single
-from tocsin.cluster.server.routes.subscriptions import MAX_AT_ONCE, known_id, unknown
-from tocsin.cluster.store.pulling import Pull, only, open_pull, parsed_cursor, pulled
-from tocsin.model.cursor import Cursor
-from tocsin.runtime.http.answers import described, read_json
+from tocsin.cluster.cap.alert import Alert
+from tocsin.cluster.cap.results import Origin, alert_of
+from tocsin.cluster.cap.writing import Feed, alert_document, atom_feed
+from tocsin.cluster.server.routes.authentication import caller_of, require_broker_or_read
+from tocsin.cluster.server.routes.context import ClusterContext
+from tocsin.cluster.server.routes.subscriptions import check_number, subscription_id_of, unknown_subscription
+from tocsin.cluster.store.geojson import Gap, collection, feature
+from tocsin.cluster.store.pulling import (
+    Pull,
+    Pulled,
+    arrow_stream,
+    json_lines,
+    only,
+    open_pull,
+    parsed_cursor,
+    pulled,
+)
+from tocsin.model.cursor import Cursor, execution_of
+from tocsin.runtime.http.answers import ARROW, ATOM, CAP, GEOJSON, JSON, NDJSON, described, encode, read_json
+from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["results"])
 
+_LISTING_FORMS = {
+    ARROW: ARROW,
+    GEOJSON: GEOJSON,
+    ATOM: ATOM,
+    NDJSON: NDJSON,
+    **dict.fromkeys(("", "*/*", "application/*", "application/json", "application/jsonl"), NDJSON),
+}
+"""Media type in `Accept` → media type of the answer."""
+_SINGLE_FORMS = {CAP: CAP, GEOJSON: GEOJSON, JSON: JSON, "": JSON, "*/*": JSON, "application/*": JSON}
 
-class WantedResults(msgspec.Struct):
-    channel: str
-    subscriptions: dict[str, str | None]
-    """Id → cursor; null for all that is still kept."""
 
-
-@router.get("/v1/results", response_class=Response)
+@router.get(wire.RESULTS, response_class=Response)
 async def get_results(
     request: Request, channel: str, subscription: list[str] = Query(), after: str | None = None
 ) -> Response:
@@ -38,58 +58,137 @@ async def get_results(
     return await _results(request, channel, dict.fromkeys(subscription, after))
 
 
-@router.post("/v1/results", openapi_extra=described(WantedResults), response_class=Response)
+@router.post(wire.RESULTS, openapi_extra=described(wire.ResultsRequest), response_class=Response)
 async def post_results(request: Request) -> Response:
     """Results of many subscriptions, each from its own cursor on."""
-    wanted = await read_json(request, WantedResults)
-    return await _results(request, wanted.channel, wanted.subscriptions)
+    body = await read_json(request, wire.ResultsRequest)
+    return await _results(request, body.channel, body.subscriptions)
 
 
-@router.get("/v1/results/{subscription}/{cursor}", response_class=Response)
+@router.get(wire.RESULTS + "/{subscription}/{cursor}", response_class=Response)
 async def get_result(request: Request, subscription: str, cursor: str) -> Response:
     """The one result that came with this cursor: as JSON, as a GeoJSON Feature or as a CAP alert."""
-    api = require_broker_or_read(request)
-    form = accepted_form(request.headers.get("accept", ""), SINGLE)
-    body = await asyncio.to_thread(_one, request, api, subscription, cursor, form)
+    context = require_broker_or_read(request)
+    form = _accepted_form(request, _SINGLE_FORMS)
+    body = await asyncio.to_thread(_single_result, request, context, subscription, cursor, form)
     return Response(body, headers={"Cache-Control": "no-store"}, media_type=form)
 
 
-async def _results(request: Request, channel: str, wanted: dict[str, str | None]) -> Response:
-    api = require_broker_or_read(request)
-    if len(wanted) > MAX_AT_ONCE:
-        raise TocsinError(Code.TOO_LARGE, f"at most {MAX_AT_ONCE:,} subscriptions at a time")
-    form = accepted_form(request.headers.get("accept", ""), LISTED)
-    pull = await asyncio.to_thread(_open, request, api, channel, wanted)
-    headers = {"Tocsin-Cursor": str(pull.upto), "Cache-Control": "no-store"}
+async def _results(request: Request, channel: str, cursors: dict[str, str | None]) -> Response:
+    context = require_broker_or_read(request)
+    check_number(len(cursors))
+    form = _accepted_form(request, _LISTING_FORMS)
+    pull = await asyncio.to_thread(_open, request, context, channel, cursors)
+    headers = {wire.CURSOR_HEADER: str(pull.upto), "Cache-Control": "no-store"}
     if pull.gaps:
-        headers["Tocsin-Gap"] = str(len(pull.gaps))
-    pieces = await asyncio.to_thread(listing, api, pull, form)
+        headers[wire.GAP_HEADER] = str(len(pull.gaps))
+    pieces = await asyncio.to_thread(_listing, context, pull, form)
     return StreamingResponse(pieces, headers=headers, media_type=form)
 
 
-def _one(request: Request, api: Api, identity: str, text: str, form: str) -> bytes:
-    subscription = known_id(identity)
-    held = api.cluster.catalog.subscriptions.find(subscription)
-    if not held:
-        raise unknown(identity)
+def _single_result(request: Request, context: ClusterContext, identity: str, text: str, form: str) -> bytes:
+    subscription = subscription_id_of(identity)
+    channels = context.cluster.catalog.subscriptions.find(subscription)
+    if not channels:
+        raise unknown_subscription(identity)
     after = parsed_cursor(text)
     if after.offset:
         # A result's cursor is the position behind it.
-        pull = _open(request, api, held[0][0], {subscription: str(Cursor(after.epoch, after.offset - 1))})
+        pull = _open(request, context, channels[0][0], {subscription: str(Cursor(after.epoch, after.offset - 1))})
         if not pull.gaps and after <= pull.upto:
-            for some in pulled(api.cluster.results, only(pull, after)):
-                return single(api, pull, some[0], form)
+            for results in pulled(context.cluster.results, only(pull, after)):
+                return _single(context, pull, results[0], form)
     raise TocsinError(
         Code.NOT_FOUND, f"{identity} has no result with the cursor {after}, or it has passed its retention"
     )
 
 
-def _open(request: Request, api: Api, channel: str, wanted: dict[str, str | None]) -> Pull:
-    ids = {known_id(identity): cursor for identity, cursor in wanted.items()}
-    pull = open_pull(api.cluster, channel, ids)
+def _open(request: Request, context: ClusterContext, channel: str, cursors: dict[str, str | None]) -> Pull:
+    """Raises UNKNOWN_SUBSCRIPTION if the caller may not see one of the subscriptions."""
+    ids = {subscription_id_of(identity): cursor for identity, cursor in cursors.items()}
+    pull = open_pull(context.cluster, channel, ids)
     caller = caller_of(request)
     if not (caller.may_read or caller.may_be_any):
-        hidden = pull.not_held_by(api.cluster, caller.may_be)
+        hidden = pull.not_held_by(context.cluster, caller.may_be)
         if hidden is not None:
-            raise unknown(hidden)
+            raise unknown_subscription(hidden)
     return pull
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+
+
+def _accepted_form(request: Request, forms: Mapping[str, str]) -> str:
+    """The first media type of the `Accept` header that is available."""
+    kinds = [part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")]
+    for kind in kinds:
+        if kind in forms:
+            return forms[kind]
+    hint = "; a listing in CAP is an Atom feed, one result is an alert" if CAP in kinds else ""
+    raise TocsinError(Code.BAD_REQUEST, f"Accept: this comes as {', '.join(sorted(set(forms.values())))}{hint}")
+
+
+def _listing(context: ClusterContext, pull: Pull, form: str) -> Iterator[bytes]:
+    """The bytes of all results of a pull. They are read in the thread that iterates."""
+    store = context.cluster.results
+    if form == ARROW:
+        return arrow_stream(store, pull)
+    if form == GEOJSON:
+        gaps = [Gap(subscription, str(cursor)) for subscription, cursor in pull.gaps.items()]
+        features = (
+            [feature(result.subscription, result.cursor, result.result) for result in results]
+            for results in pulled(store, pull)
+        )
+        return collection(gaps, features)
+    return _feed(context, pull) if form == ATOM else json_lines(store, pull)
+
+
+def _single(context: ClusterContext, pull: Pull, result: Pulled, form: str) -> bytes:
+    if form == CAP:
+        return alert_document(_Issuer(context, pull).alert(result))
+    if form == GEOJSON:
+        return encode(feature(result.subscription, result.cursor, result.result))
+    return encode(result._asdict())
+
+
+def _feed(context: ClusterContext, pull: Pull) -> Iterator[bytes]:
+    issuer = _Issuer(context, pull)
+    entries = (
+        (f"{wire.RESULTS}/{result.subscription}/{result.cursor}", issuer.alert(result))
+        for results in pulled(context.cluster.results, pull)
+        for result in results
+    )
+    missing = f"Gap: results of {', '.join(pull.gaps)} before this have passed their retention." if pull.gaps else None
+    updated = issuer.latest(context.cluster.now_s())
+    about = Feed(f"urn:tocsin:channel:{pull.channel}", pull.channel, issuer.sender, updated, missing)
+    return (piece.encode() for piece in atom_feed(about, entries))
+
+
+class _Issuer:
+    """Makes CAP alerts of the results of one pull; knows when each of its executions finished."""
+
+    def __init__(self, context: ClusterContext, pull: Pull) -> None:
+        self._channel = pull.channel
+        self.sender = context.settings.cap_sender
+        first = execution_of(min(pull.after.values(), default=0))
+        times = context.cluster.catalog.execution_times(pull.channel, pull.upto.epoch, first)
+        self._executions = [execution for execution, _ in times]
+        self._finished_s = [finished_s for _, finished_s in times]
+
+    def alert(self, result: Pulled) -> Alert:
+        identifier = f"{result.subscription}-{result.cursor}"
+        return alert_of(result.result, Origin(identifier, self.sender, self._sent(result.cursor), self._channel))
+
+    def latest(self, now_s: float) -> datetime:
+        return _moment(self._finished_s[-1] if self._finished_s else now_s)
+
+    def _sent(self, cursor: str) -> datetime:
+        """When the result's execution finished. One with more than 2**20 results uses the numbers after its own too."""
+        position = Cursor.parse(cursor)
+        assert position is not None
+        at = bisect_right(self._executions, execution_of(position.offset - 1)) - 1
+        return _moment(self._finished_s[max(at, 0)] if self._finished_s else 0.0)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(int(seconds), UTC)

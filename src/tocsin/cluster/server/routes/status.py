@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what does it count; rates of subscriptions and executions of channels."""
+"""Health, readiness, metrics and status of the process; rates of subscriptions and executions of channels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.server.routes.api import api_of, require_read
+from tocsin.cluster.server.routes.authentication import require_read
+from tocsin.cluster.server.routes.context import context_of
 from tocsin.cluster.spark.session import described
 from tocsin.model.ids import ChannelName
 from tocsin.runtime.http.answers import NDJSON, answer, encode
@@ -29,22 +30,22 @@ async def alive() -> Response:
 
 @router.get("/readyz", response_class=Response)
 async def ready(request: Request) -> Response:
-    """503 with the reasons while Spark starts, while it stops, and while a dataset's records do not move."""
-    reasons = api_of(request).process.reasons_not_ready()
+    """503 with the reasons while Spark starts, while the process stops, and while a streaming query is down."""
+    reasons = context_of(request).process.reasons_not_ready()
     return answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
 
 @router.get("/metrics", response_class=Response)
 def metrics(request: Request) -> Response:
-    return Response(api_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(context_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/status", response_class=Response)
 def status(request: Request) -> Response:
-    """How it is doing at a glance: readiness, Spark, and how much there is."""
-    api = require_read(request)
-    cluster = api.cluster
-    reasons = api.process.reasons_not_ready()
+    """Overview: readiness, Spark, and how many datasets, channels, subscriptions and records there are."""
+    context = require_read(request)
+    cluster = context.cluster
+    reasons = context.process.reasons_not_ready()
     return answer(
         {
             "ready": not reasons,
@@ -54,7 +55,7 @@ def status(request: Request) -> Response:
             "channels": len(cluster.channels()),
             "subscriptions": len(cluster.book),
             # Since this process started.
-            "records": api.metrics.records(),
+            "records": context.metrics.records(),
         }
     )
 
@@ -71,28 +72,29 @@ def rates(
     name = cluster.channel(channel).prepared.channel.name
     if NDJSON in request.headers.get("accept", ""):
         return StreamingResponse(_rate_lines(cluster, name), media_type=NDJSON)
-    found, last = _rates(cluster, name, after, limit)
-    return answer({"rates": found, "next": last if len(found) == limit else None})
+    page, last = _rates(cluster, name, after, limit)
+    return answer({"rates": page, "next": last if len(page) == limit else None})
 
 
 def _rate_lines(cluster: DataCluster, channel: ChannelName) -> Iterator[bytes]:
     after = 0
     while True:
-        found, after = _rates(cluster, channel, after, _PAGE)
-        yield b"".join(encode(rate) + b"\n" for rate in found)
-        if len(found) < _PAGE:
+        page, after = _rates(cluster, channel, after, _PAGE)
+        yield b"".join(encode(rate) + b"\n" for rate in page)
+        if len(page) < _PAGE:
             return
 
 
 def _rates(cluster: DataCluster, channel: ChannelName, after: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """(a page of rates, the number of its last subscription)."""
     page = cluster.catalog.subscriptions.page(channel, None, after, limit)
     numbers = np.array([row[0] for row in page], np.int64)
     with cluster.guard:
         bytes_per_s = cluster.rates.of(numbers, cluster.now_s()).tolist()
-    found = [
+    rates = [
         {"subscription": row[2], "bytes_per_s": round(rate, 3)} for row, rate in zip(page, bytes_per_s, strict=True)
     ]
-    return found, page[-1][0] if page else after
+    return rates, page[-1][0] if page else after
 
 
 @router.get("/v1/executions", response_class=Response)

@@ -1,4 +1,4 @@
-"""Tokens over REST: made, listed and revoked by administrators. The token itself is in one answer, once."""
+"""Administrators create, list and revoke tokens. Only the answer to the creation holds the token itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from tocsin.cluster.server.routes.api import Api, require_admin
+from tocsin.cluster.server.routes.authentication import require_admin
+from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.runtime.http.answers import answer, described, read_json
 from tocsin.runtime.http.callers import Caller, is_scope
@@ -18,48 +19,48 @@ router = APIRouter(tags=["tokens"])
 _DAY_S = 86_400.0
 
 
-class NewToken(msgspec.Struct):
+class ClusterTokenRequest(msgspec.Struct):
     name: str
     scopes: list[str]
     days: float | None = None
-    """Until it expires; never if not given."""
+    """Days until it expires; None for never."""
 
 
-@router.post("/v1/tokens", openapi_extra=described(NewToken), response_class=Response)
+@router.post("/v1/tokens", openapi_extra=described(ClusterTokenRequest), response_class=Response)
 async def create_token(request: Request) -> Response:
-    api = require_admin(request)
-    wanted = await read_json(request, NewToken)
-    if not wanted.name.strip() or len(wanted.name) > 200:
-        raise TocsinError(Code.BAD_REQUEST, "a token's name has 1 to 200 characters and says whose it is")
-    wrong = [scope for scope in wanted.scopes if not is_scope(scope)]
-    if wrong or not wanted.scopes:
+    context = require_admin(request)
+    body = await read_json(request, ClusterTokenRequest)
+    if not body.name.strip() or len(body.name) > 200:
+        raise TocsinError(Code.BAD_REQUEST, "a token's name has 1 to 200 characters and names its owner")
+    wrong = [scope for scope in body.scopes if not is_scope(scope)]
+    if wrong or not body.scopes:
         known = "admin, read, subscribe, register, publish:<dataset or *>, broker:<id or *>"
         raise TocsinError(Code.BAD_REQUEST, f"{wrong[0] if wrong else 'no scope'!r}: expected some of {known}")
-    if wanted.days is not None and not 0 < wanted.days <= 36_500:
+    if body.days is not None and not 0 < body.days <= 36_500:
         raise TocsinError(Code.BAD_REQUEST, "days: expected more than 0 and at most 36,500")
-    expires_s = None if wanted.days is None else api.cluster.now_s() + wanted.days * _DAY_S
-    caller, token = await asyncio.to_thread(_tokens(api).create, wanted.name, wanted.scopes, expires_s)
+    expires_s = None if body.days is None else context.cluster.now_s() + body.days * _DAY_S
+    caller, token = await asyncio.to_thread(_tokens(context).create, body.name, body.scopes, expires_s)
     return answer(_described(caller) | {"token": token}, 201)
 
 
 @router.get("/v1/tokens", response_class=Response)
 def list_tokens(request: Request) -> Response:
-    """Names and scopes; a token itself cannot be seen again."""
-    api = require_admin(request)
-    return answer({"tokens": [_described(caller) for caller in _tokens(api).all()]})
+    """Names and scopes, not the tokens themselves."""
+    context = require_admin(request)
+    return answer({"tokens": [_described(caller) for caller in _tokens(context).all()]})
 
 
 @router.delete("/v1/tokens/{identity}", response_class=Response)
 def revoke_token(request: Request, identity: str) -> Response:
-    api = require_admin(request)
-    if not _tokens(api).revoke(identity):
+    context = require_admin(request)
+    if not _tokens(context).revoke(identity):
         raise TocsinError(Code.NOT_FOUND, f"there is no token {identity[:64]!r}")
     return answer({"revoked": True})
 
 
-def _tokens(api: Api) -> TokenStore:
-    assert api.tokens is not None  # the door asked them who is calling
-    return api.tokens
+def _tokens(context: ClusterContext) -> TokenStore:
+    assert context.tokens is not None  # authentication used them
+    return context.tokens
 
 
 def _described(caller: Caller) -> dict[str, object]:

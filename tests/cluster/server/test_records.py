@@ -1,4 +1,4 @@
-"""Publishing over HTTP and WebSocket: what is stored, what is refused and how that is said."""
+"""Publishing over HTTP and WebSocket: records are stored or refused, and the answer names every refusal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def publisher(server: RunningServer) -> httpx.Client:
     return server.client(server.token_for("publish:Reports"))
 
 
-def test_good_records_are_stored_bad_ones_named_and_repeats_counted(publisher: httpx.Client) -> None:
+def test_valid_records_are_stored_and_invalid_ones_named(publisher: httpx.Client) -> None:
     records = [
         {"report_id": "p1", "kind": "fire", "severity": 3},
         {"report_id": "p2", "severity": "very"},
@@ -32,17 +32,17 @@ def test_good_records_are_stored_bad_ones_named_and_repeats_counted(publisher: h
     ]
     answer = publisher.post(RECORDS, json=records)
     assert answer.status_code == 200
-    said = answer.json()
-    assert (said["accepted"], said["duplicates"], said["refused_total"]) == (1, 1, 2)
-    assert [(refusal["index"], refusal["field"]) for refusal in said["refused"]] == [(1, "severity"), (2, "report_id")]
+    reply = answer.json()
+    assert (reply["accepted"], reply["duplicates"], reply["refused_total"]) == (1, 1, 2)
+    assert [(refusal["index"], refusal["field"]) for refusal in reply["refused"]] == [(1, "severity"), (2, "report_id")]
 
 
-def test_when_every_record_is_bad_the_request_is_too(publisher: httpx.Client) -> None:
+def test_request_without_any_valid_record_is_refused(publisher: httpx.Client) -> None:
     answer = publisher.post(RECORDS, json=[{"severity": 1}, 5])
     assert answer.status_code == 400
-    said = answer.json()
-    assert said["error"]["code"] == "bad_records" and "record 0, field report_id" in said["error"]["message"]
-    assert said["accepted"] == 0 and len(said["refused"]) == 2
+    reply = answer.json()
+    assert reply["error"]["code"] == "bad_records" and "record 0, field report_id" in reply["error"]["message"]
+    assert reply["accepted"] == 0 and len(reply["refused"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -62,25 +62,25 @@ def test_when_every_record_is_bad_the_request_is_too(publisher: httpx.Client) ->
         ),
     ],
 )
-def test_records_come_in_many_forms(publisher: httpx.Client, content_type: str, body: str) -> None:
+def test_records_are_accepted_in_every_form(publisher: httpx.Client, content_type: str, body: str) -> None:
     answer = publisher.post(RECORDS, content=body, headers={"Content-Type": content_type})
     assert (answer.status_code, answer.json()["accepted"]) == (200, 2)
 
 
-def test_one_cloudevent_is_one_record(publisher: httpx.Client) -> None:
+def test_cloudevent_is_one_record(publisher: httpx.Client) -> None:
     event = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data": {"report_id": "ce1"}}
     headers = {"Content-Type": "application/cloudevents+json"}
     assert publisher.post(RECORDS, content=json.dumps(event), headers=headers).json()["accepted"] == 1
 
 
-def test_a_form_nobody_reads_is_refused_with_those_that_are(publisher: httpx.Client) -> None:
+def test_unknown_content_type_is_refused_with_the_known_ones(publisher: httpx.Client) -> None:
     answer = publisher.post(RECORDS, content="a,b", headers={"Content-Type": "text/csv"})
     assert answer.status_code == 400 and "application/x-ndjson" in answer.json()["error"]["message"]
     answer = publisher.post(RECORDS, content=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
     assert answer.status_code == 400
 
 
-def test_the_same_idempotency_key_gives_the_same_answer_and_stores_once(publisher: httpx.Client) -> None:
+def test_repeated_idempotency_key_stores_once_and_repeats_the_answer(publisher: httpx.Client) -> None:
     headers = {"Idempotency-Key": "batch-1"}
     first = publisher.post(RECORDS, json=[{"report_id": "i1"}], headers=headers).json()
     again = publisher.post(RECORDS, json=[{"report_id": "i1"}], headers=headers).json()
@@ -90,7 +90,7 @@ def test_the_same_idempotency_key_gives_the_same_answer_and_stores_once(publishe
     assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_conflict")
 
 
-def test_a_body_that_is_too_large_is_refused_while_it_is_read(server: RunningServer, publisher: httpx.Client) -> None:
+def test_too_large_body_is_refused_while_it_is_read(server: RunningServer, publisher: httpx.Client) -> None:
     limit_bytes = server.server.settings.body_bytes
     announced = publisher.post(RECORDS, content=b" " * (limit_bytes + 1))
     assert (announced.status_code, announced.json()["error"]["code"]) == (413, "too_large")
@@ -106,21 +106,21 @@ def test_a_body_that_is_too_large_is_refused_while_it_is_read(server: RunningSer
         answer = publisher.post(RECORDS, content=endless())
         assert answer.status_code == 413
     except httpx.TransportError:
-        pass  # the server hung up in the middle of the body, as it may
+        pass  # the server may close the connection in the middle of the body
     assert sent < 100 << 20
 
 
-def test_a_record_that_is_too_large_is_refused(publisher: httpx.Client) -> None:
+def test_too_large_record_is_refused(publisher: httpx.Client) -> None:
     answer = publisher.post(RECORDS, json=[{"report_id": "x" * 70_000}])
     assert answer.status_code == 413 and "record bytes" in answer.json()["error"]["message"]
 
 
-def test_unknown_datasets_and_static_ones_take_no_records(server: RunningServer) -> None:
-    answer = server.admin.post("/v1/datasets/Nobody/records", json=[])
+def test_records_for_an_unknown_dataset_are_refused(server: RunningServer) -> None:
+    answer = server.admin.post("/v1/datasets/Unknown/records", json=[])
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_dataset")
 
 
-def test_a_backlog_asks_publishers_to_wait(start_server: StartServer) -> None:
+def test_full_backlog_makes_publishers_wait(start_server: StartServer) -> None:
     server = start_server(backlog_bytes=2_000)
     server.admin.post("/v1/applications", json={"text": "CREATE STREAM DATASET D (text STRING);"})
     watch = server.server.process.watch
@@ -142,8 +142,8 @@ class Socket:
         self._connection.send(message)
 
     def receive(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self._connection.recv(30))
-        return said
+        reply: dict[str, Any] = json.loads(self._connection.recv(30))
+        return reply
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def socket_to(server: RunningServer, token: str, path: str = "/v1/datasets/Repor
         yield Socket(connection)
 
 
-def test_a_stream_answers_each_message_in_order(server: RunningServer) -> None:
+def test_stream_answers_each_message_in_order(server: RunningServer) -> None:
     with socket_to(server, server.token) as socket:
         for index in range(50):
             socket.send(json.dumps({"id": index, "records": [{"report_id": f"ws{index}"}]}))
@@ -162,7 +162,7 @@ def test_a_stream_answers_each_message_in_order(server: RunningServer) -> None:
     assert all(answer["status"] == 200 and answer["accepted"] == 1 for answer in answers)
 
 
-def test_a_stream_takes_lines_arrays_and_what_is_broken(server: RunningServer) -> None:
+def test_stream_accepts_lines_and_arrays_and_refuses_broken_json(server: RunningServer) -> None:
     with socket_to(server, server.token) as socket:
         socket.send('{"report_id": "l1"}\n{"report_id": "l2"}')
         assert socket.receive()["accepted"] == 2
@@ -177,8 +177,8 @@ def test_a_stream_takes_lines_arrays_and_what_is_broken(server: RunningServer) -
         assert socket.receive()["replayed"] is True
 
 
-@pytest.mark.parametrize(("path", "status"), [("Reports", 403), ("Nobody", 404)])
-def test_a_stream_is_refused_before_it_begins(server: RunningServer, path: str, status: int) -> None:
+@pytest.mark.parametrize(("path", "status"), [("Reports", 403), ("Unknown", 404)])
+def test_stream_without_permission_is_refused_at_the_handshake(server: RunningServer, path: str, status: int) -> None:
     token = server.token if status == 404 else server.token_for("publish:Places")
     with pytest.raises(InvalidStatus) as refused, socket_to(server, token, f"/v1/datasets/{path}/stream"):
         pass
@@ -186,7 +186,7 @@ def test_a_stream_is_refused_before_it_begins(server: RunningServer, path: str, 
     assert b'"error"' in (refused.value.response.body or b"")
 
 
-def test_the_short_way_to_publishing_leads_nowhere_else(server: RunningServer, publisher: httpx.Client) -> None:
+def test_publishing_short_cut_takes_only_requests_to_publish(server: RunningServer, publisher: httpx.Client) -> None:
     assert publisher.get(RECORDS).status_code == 405
     assert publisher.post(RECORDS + "/").status_code == 404
     assert publisher.post("/v1/datasets/a%2Fb/records").status_code == 404

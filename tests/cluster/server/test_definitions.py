@@ -1,7 +1,9 @@
-"""Application files over REST: all of a file or nothing, problems at their places."""
+"""Application files over REST: a file is applied as a whole or not at all, and problems name their line."""
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,11 @@ def problems(server: RunningServer, text: str, folder: Path | None = None) -> li
     error = answer.json()["error"]
     assert error["code"] == "bad_sql"
     assert all(problem["file"] == "app.sql" for problem in error["problems"])
-    return [(one["line"], one["column"], one["code"], one["message"]) for one in error["problems"]]
+    return [(item["line"], item["column"], item["code"], item["message"]) for item in error["problems"]]
 
 
 def names(server: RunningServer, kind: str) -> set[str]:
-    return {one["name"] for one in server.admin.get(f"/v1/{kind}").json()[kind]}
+    return {item["name"] for item in server.admin.get(f"/v1/{kind}").json()[kind]}
 
 
 def actions(server: RunningServer, text: str, folder: Path | None = None) -> dict[str, str]:
@@ -36,13 +38,13 @@ def actions(server: RunningServer, text: str, folder: Path | None = None) -> dic
     return {change["name"]: change["action"] for change in answer.json()["changes"]}
 
 
-def test_applying_a_file_twice_changes_nothing_the_second_time(server: RunningServer) -> None:
+def test_applying_a_file_again_changes_nothing(server: RunningServer) -> None:
     assert set(actions(server, APPLICATION).values()) == {"unchanged"}
     relaid = APPLICATION.replace("SELECT r.report_id", "SELECT -- with a comment\n     r.report_id")
     assert set(actions(server, relaid).values()) == {"unchanged"}
 
 
-def test_a_file_with_one_problem_changes_nothing(server: RunningServer) -> None:
+def test_file_with_one_problem_changes_nothing(server: RunningServer) -> None:
     text = "CREATE STREAM DATASET Fresh (a INT);\nCREATE CONTINUOUS CHANNEL C AS SELECT nothing FROM NEW Fresh f;"
     [(line, column, code, message)] = problems(server, text)
     assert (line, code) == (2, "spark") and "nothing" in message
@@ -50,42 +52,43 @@ def test_a_file_with_one_problem_changes_nothing(server: RunningServer) -> None:
     assert "Fresh" not in names(server, "datasets")
 
 
-def test_every_problem_of_a_file_has_its_place(server: RunningServer) -> None:
-    found = problems(server, "CREATE STREAM DATASET A (x INTT);\nCREATE KEYD DATASET B (x INT);\nDROP CHANNEL Nobody;")
-    assert [(line, code) for line, _, code, _ in found] == [(1, "unknown-type"), (2, "syntax"), (3, "unknown-channel")]
+def test_every_problem_of_a_file_names_its_line(server: RunningServer) -> None:
+    text = "CREATE STREAM DATASET A (x INTT);\nCREATE KEYD DATASET B (x INT);\nDROP CHANNEL Unknown;"
+    places = [(line, code) for line, _, code, _ in problems(server, text)]
+    assert places == [(1, "unknown-type"), (2, "syntax"), (3, "unknown-channel")]
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(server: RunningServer) -> None:
+def test_dry_run_reports_problems_and_changes_nothing(server: RunningServer) -> None:
     text = "CREATE STREAM DATASET Dry (a INT);"
     assert apply(server, text, dry_run=True).json() == {"problems": []}
     assert "Dry" not in names(server, "datasets")
     assert apply(server, "CREATE;", dry_run=True).status_code == 400
 
 
-def test_what_exists_with_another_definition_is_named_with_what_to_do(server: RunningServer) -> None:
+def test_conflict_with_an_existing_definition_names_the_difference(server: RunningServer) -> None:
     [(_, _, code, message)] = problems(server, "CREATE STREAM DATASET Reports (report_id STRING) KEY (report_id);")
     assert code == "exists" and "columns, retentions differ" in message and "DROP DATASET Reports first" in message
 
 
-def test_a_dataset_in_use_is_not_dropped(server: RunningServer) -> None:
+def test_dataset_in_use_is_not_dropped(server: RunningServer) -> None:
     [(line, column, code, message)] = problems(server, "\n  DROP DATASET Reports;")
     assert (line, column, code) == (2, 3, "in-use") and "Counted, ReportsOfKind" in message
     assert server.admin.delete("/v1/datasets/Reports").status_code == 409
 
 
-def test_a_continuous_channel_needs_something_new(server: RunningServer) -> None:
+def test_continuous_channel_without_new_is_refused(server: RunningServer) -> None:
     [(_, _, code, message)] = problems(
         server, "CREATE CONTINUOUS CHANNEL C (kind STRING) AS SELECT * FROM Reports r WHERE r.kind = :kind;"
     )
     assert code == "no-new" and "runs as records arrive" in message
 
 
-def test_a_query_that_is_not_deterministic_is_refused_with_the_reason(server: RunningServer) -> None:
+def test_nondeterministic_query_is_refused_with_the_reason(server: RunningServer) -> None:
     text = "CREATE REPETITIVE CHANNEL R EVERY PT10S AS SELECT r.*, rand() AS luck FROM NEW Reports r;"
     assert any("determin" in message or "rand" in message for _, _, _, message in problems(server, text))
 
 
-def test_a_static_dataset_is_loaded_and_loaded_again_when_told_to(server: RunningServer, tmp_path: Path) -> None:
+def test_static_dataset_is_loaded_again_only_with_or_replace(server: RunningServer, tmp_path: Path) -> None:
     text = "CREATE STATIC DATASET Shelters FROM 'shelters.csv';"
     [(_, _, code, message)] = problems(server, text, tmp_path)
     assert code == "unreadable" and str(tmp_path / "shelters.csv") in message
@@ -100,10 +103,7 @@ def test_a_static_dataset_is_loaded_and_loaded_again_when_told_to(server: Runnin
     assert server.admin.delete("/v1/datasets/Shelters").status_code == 200
 
 
-def test_a_file_that_changed_since_it_was_loaded_is_mentioned(server: RunningServer, tmp_path: Path) -> None:
-    import os
-    import time
-
+def test_changed_source_of_a_static_dataset_gives_a_warning(server: RunningServer, tmp_path: Path) -> None:
     file = tmp_path / "rooms.csv"
     file.write_text("name\nA\n", encoding="utf-8")
     text = "CREATE STATIC DATASET Rooms FROM 'rooms.csv';"
@@ -114,28 +114,28 @@ def test_a_file_that_changed_since_it_was_loaded_is_mentioned(server: RunningSer
     assert actions(server, "DROP DATASET Rooms;") == {"Rooms": "dropped"}
 
 
-def test_a_replaced_channel_keeps_its_subscriptions(server: RunningServer) -> None:
+def test_replaced_channel_keeps_its_subscriptions(server: RunningServer) -> None:
     create = (
         "CREATE REPETITIVE CHANNEL Kept (kind STRING) EVERY 1 HOUR AS "
         "SELECT r.* FROM NEW Reports r WHERE r.kind = :kind;"
     )
     assert actions(server, create) == {"Kept": "created"}
-    wanted = {"channel": "Kept", "parameters": {"kind": "flood"}}
-    [held] = server.admin.post("/v1/subscriptions", json=wanted).json()
+    request = {"channel": "Kept", "parameters": {"kind": "flood"}}
+    [held] = server.admin.post("/v1/subscriptions", json=request).json()
     changed = create.replace("r.* FROM", "r.report_id FROM").replace("1 HOUR", "2 HOURS")
     [(_, _, code, _)] = problems(server, changed)
     assert code == "exists"
     assert actions(server, changed.replace("CREATE", "CREATE OR REPLACE")) == {"Kept": "replaced"}
-    [again] = server.admin.post("/v1/subscriptions", json=wanted).json()
+    [again] = server.admin.post("/v1/subscriptions", json=request).json()
     assert again["id"] == held["id"] and not again["created"]
-    assert again["cursor"] != held["cursor"], "another epoch: an old cursor is recognised as such"
+    assert again["cursor"] != held["cursor"], "the replaced channel has a new epoch"
     described = server.admin.get("/v1/channels/Kept").json()
     assert described["subscriptions"] == 1 and described["period_s"] == 7200
     pulled = server.admin.get(
         "/v1/results", params={"channel": "Kept", "subscription": held["id"], "after": held["cursor"]}
     )
     assert pulled.headers["Tocsin-Gap"] == "1" and '"gap":true' in pulled.text
-    # Other parameters make it another channel.
+    # With other parameters the subscriptions cannot be kept.
     other = (
         "CREATE OR REPLACE REPETITIVE CHANNEL Kept (least INT) EVERY 1 HOUR AS "
         "SELECT r.* FROM NEW Reports r WHERE r.severity > :least;"
@@ -145,14 +145,14 @@ def test_a_replaced_channel_keeps_its_subscriptions(server: RunningServer) -> No
     assert actions(server, "DROP CHANNEL Kept; DROP CHANNEL IF EXISTS Kept;") == {"Kept": "unchanged"}
 
 
-def test_a_feed_that_spark_cannot_start_changes_nothing(server: RunningServer) -> None:
+def test_feed_that_spark_cannot_start_changes_nothing(server: RunningServer) -> None:
     text = "CREATE STREAM DATASET Fed (value BIGINT);\nCREATE FEED F INTO Fed FROM nosuchformat;"
     [(line, _, _, message)] = problems(server, text)
     assert line == 2 and "nosuchformat" in message
     assert "Fed" not in names(server, "datasets")
 
 
-def test_a_feed_fills_its_dataset_and_is_replaced_only_when_told_to(server: RunningServer, tmp_path: Path) -> None:
+def test_feed_fills_its_dataset_and_blocks_dropping_it(server: RunningServer, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"a": 1}\n{"a": 2}\n', encoding="utf-8")
     text = f"""

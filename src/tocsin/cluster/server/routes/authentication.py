@@ -1,0 +1,101 @@
+"""Authentication of requests to the data cluster, and the scopes that its routes require.
+
+Two kinds of bearer tokens are accepted: the data cluster's own, which are opaque, and those that a trusted coordinator
+signed.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Scope
+
+from tocsin.cluster.server.routes.context import ClusterContext, context_of
+from tocsin.model.ids import BrokerId
+from tocsin.runtime.http.callers import Caller, caller_with, is_broker_id
+from tocsin.runtime.http.door import Door, token_of
+from tocsin.runtime.http.settings import is_loopback
+from tocsin.wire.errors import Code, TocsinError
+
+PART = "data cluster"
+_OPEN = frozenset({"/healthz", "/readyz"})
+_CALLER = "tocsin.caller"
+"""Key of the authenticated caller in the ASGI scope."""
+
+
+def authenticate(app: ASGIApp, context: ClusterContext) -> ASGIApp:
+    """`app` behind a check of the token of every request under /v1, and of /metrics beyond loopback."""
+    metrics_are_open = is_loopback(context.settings.host)
+
+    async def admit(scope: Scope) -> None:
+        path: str = scope["path"]
+        if path in _OPEN or (path == "/metrics" and metrics_are_open):
+            return
+        if path != "/metrics" and path != "/v1" and not path.startswith("/v1/"):
+            return  # the router answers 404
+        scope[_CALLER] = caller = await _caller(context, scope)
+        if path == "/metrics" and not caller.may_read:
+            raise TocsinError(Code.FORBIDDEN, "this needs a token with the scope read")
+
+    def answered(method: str, status: int) -> None:
+        context.metrics.requests.labels(method, str(status)).inc()
+
+    return Door(app, admit, answered, PART)
+
+
+async def _caller(context: ClusterContext, scope: Scope) -> Caller:
+    if context.tokens is None or context.process.stopping.is_set():
+        _ = context.cluster  # raises with the reason
+        raise TocsinError(Code.NOT_READY, "the data cluster is still starting", retry_after_s=2)
+    token = token_of(scope)
+    if token is None:
+        raise TocsinError(Code.UNAUTHENTICATED, "send a token: Authorization: Bearer tocsin_…")
+    caller = context.tokens.caller(token)
+    if caller is None and context.keys is not None:
+        claims = await context.keys.claims(token, context.cluster.now_s())
+        caller = None if claims is None else caller_with(claims)
+    if caller is None:
+        raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, revoked or expired")
+    return caller
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """The caller whose token was accepted."""
+    return cast("Caller", connection.scope[_CALLER])
+
+
+def require_admin(connection: HTTPConnection) -> ClusterContext:
+    return _require(connection, caller_of(connection).is_admin, "admin")
+
+
+def require_read(connection: HTTPConnection) -> ClusterContext:
+    return _require(connection, caller_of(connection).may_read, "read")
+
+
+def require_publish(connection: HTTPConnection, dataset: str) -> ClusterContext:
+    return _require(connection, caller_of(connection).may_publish(dataset), f"publish:{dataset[:128]}")
+
+
+def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[ClusterContext, BrokerId]:
+    """Also returns the broker that the caller acts as: `broker` if given and allowed, else the caller's own."""
+    caller = caller_of(connection)
+    identity = caller.own_broker if broker is None else broker
+    if not is_broker_id(identity):
+        raise TocsinError(Code.BAD_REQUEST, "a broker id has 1 to 128 letters, digits, dots, dashes and underscores")
+    scope = f"broker:{identity}" if broker else "subscribe"
+    return _require(connection, caller.may_be(identity), scope), BrokerId(identity)
+
+
+def require_broker_or_read(connection: HTTPConnection) -> ClusterContext:
+    """For requests about a broker's own subscriptions: the route checks which these are."""
+    caller = caller_of(connection)
+    return _require(connection, caller.is_some_broker or caller.may_read, "subscribe")
+
+
+def _require(connection: HTTPConnection, allowed: bool, scope: str) -> ClusterContext:
+    if not allowed:
+        caller = caller_of(connection)
+        scopes = " ".join(sorted(caller.scopes))
+        raise TocsinError(Code.FORBIDDEN, f"this needs a token with the scope {scope}; {caller.name} has: {scopes}")
+    return context_of(connection)

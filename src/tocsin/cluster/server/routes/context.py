@@ -1,0 +1,90 @@
+"""What the routes of the data cluster share: the process, its tokens, the publishers' group commits, open streams."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from starlette.requests import HTTPConnection
+
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.server.group_commit import GroupCommit
+from tocsin.cluster.server.metrics import ClusterMetrics
+from tocsin.cluster.server.process import ClusterProcess
+from tocsin.cluster.server.settings import ClusterProcessSettings
+from tocsin.cluster.server.tokens import TokenStore
+from tocsin.model.ids import BrokerId
+from tocsin.runtime.http.trusted_keys import TrustedKeys
+from tocsin.wire.errors import Code, TocsinError
+
+BODIES_BYTES = 256 << 20
+"""Most bytes of publishers' bodies in memory at a time, over all connections."""
+
+
+class ClusterContext:
+    def __init__(self, process: ClusterProcess, metrics: ClusterMetrics, settings: ClusterProcessSettings) -> None:
+        self.process = process
+        self.metrics = metrics
+        self.settings = settings
+        self.tokens: TokenStore | None = None
+        """None until the catalog is open."""
+        self.keys: TrustedKeys | None = None
+        """Keys for tokens that a coordinator signed; None accepts the catalog's own tokens only."""
+        self.bodies_bytes = 0
+        self.taps = 0
+        """Open at the moment."""
+        self.listening: Counter[BrokerId] = Counter()
+        """Open streams of announcements, by broker."""
+        self._commits: dict[str, GroupCommit] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def cluster(self) -> DataCluster:
+        """Raises NOT_READY while the data cluster starts or stops."""
+        return self.process.cluster
+
+    @contextmanager
+    def room_for_records(self) -> Iterator[Callable[[int], None]]:
+        """Account for a publisher's body, from its first byte to its answer.
+
+        Yields a function that takes a number of bytes and raises BACKLOGGED when there is no room for them.
+        """
+        taken_bytes = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal taken_bytes
+            if self.bodies_bytes + size_bytes > BODIES_BYTES:
+                raise TocsinError(Code.BACKLOGGED, "too many records are being stored at once", retry_after_s=1)
+            taken_bytes += size_bytes
+            self.bodies_bytes += size_bytes
+
+        try:
+            yield take
+        finally:
+            self.bodies_bytes -= taken_bytes
+
+    def commit_of(self, dataset: str) -> GroupCommit:
+        gateway = self.cluster.gateway(dataset)
+        commit = self._commits.get(dataset.lower())
+        if commit is None or commit.gateway is not gateway:  # the dataset was dropped and created again
+            commit = self._commits[dataset.lower()] = GroupCommit(gateway)
+        return commit
+
+    async def publishers_answered(self, limit_s: float) -> None:
+        """Return when every publisher has its acknowledgement. New requests are refused while the process stops."""
+        deadline_s = time.monotonic() + limit_s
+        while self.bodies_bytes and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.01)
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def context_of(connection: HTTPConnection) -> ClusterContext:
+    return cast("ClusterContext", connection.app.state.context)

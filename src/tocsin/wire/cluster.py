@@ -1,0 +1,208 @@
+"""The protocol between brokers and the data cluster: HTTP with JSON bodies, and a WebSocket of announcements.
+
+A broker subscribes to sets of parameter values, listens to announcements of executions, and pulls results from its
+cursors on. It also compares what both sides hold. The coordinator uses the same requests to release the subscriptions
+of a broker that it removed. Errors have the form of `wire.errors`. Paths in braces are templates: `str.format` fills
+them in a client, and a server registers them as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.wire.session import CursorText
+
+SUBSCRIPTIONS = "/v1/subscriptions"
+"""POST `SubscribeRequest` → list of `Granted`. GET with `page_query` → `SubscriptionPage`."""
+RELEASES = "/v1/subscriptions/delete"
+"""POST `ReleaseRequest` → `ReleaseAnswer`."""
+HOLDS = "/v1/brokers/{broker}/holds"
+"""GET → `Holds`."""
+RESULTS = "/v1/results"
+"""POST `ResultsRequest` → one `ResultLine` per line, or an Arrow stream, with the headers below."""
+ANNOUNCEMENTS = "/v1/brokers/{broker}/announcements"
+"""WebSocket: one `Announced` message per text frame. GET: the same as server-sent events."""
+
+CURSOR_HEADER = "Tocsin-Cursor"
+"""Where to continue after a complete answer, for every subscription in the request."""
+GAP_HEADER = "Tocsin-Gap"
+"""How many subscriptions have a gap; absent when none has."""
+CURSOR_METADATA = "tocsin.cursor"
+"""The value of `CURSOR_HEADER`, in the schema metadata of an Arrow stream."""
+GAP_METADATA = "tocsin.gap"
+"""A JSON object, subscription → cursor after its gap, in the schema metadata of an Arrow stream."""
+
+
+# -- subscriptions -----------------------------------------------------------------------------------------------------
+
+
+class SubscribeRequest(msgspec.Struct):
+    """Subscribe to one channel with one or more sets of parameter values."""
+
+    channel: str
+    parameters: dict[str, Any] | list[dict[str, Any]]
+    """Values by name, or a list of such sets."""
+    broker: str | None = None
+    """The broker that will hold them; the caller's own if not given."""
+
+
+class Granted(msgspec.Struct):
+    """A backend subscription that the broker holds now. Answers keep the order of the requested sets."""
+
+    id: SubscriptionId
+    cursor: CursorText
+    """Results from here on belong to this subscription."""
+    created: bool
+    """False if another broker, or this one, held it already."""
+
+
+class ReleaseRequest(msgspec.Struct, omit_defaults=True):
+    """Release subscriptions of one channel. Those that the broker does not hold are ignored."""
+
+    channel: str
+    subscriptions: list[str]
+    broker: str | None = None
+    """The broker that holds them; the caller's own if not given."""
+    unless_listening: bool = False
+    """Refuse while the broker listens to announcements: the caller believes that the broker is gone."""
+
+
+class ReleaseAnswer(msgspec.Struct):
+    released: int
+    """How many the broker held until now."""
+
+
+class ListedSubscription(msgspec.Struct):
+    id: SubscriptionId
+    channel: ChannelName
+    parameters: msgspec.Raw = msgspec.Raw(b"[]")
+    """Values as a JSON array, in the order of the channel's parameters."""
+    brokers: list[BrokerId] = []
+    """The holders that the caller may know of."""
+
+
+class SubscriptionPage(msgspec.Struct):
+    subscriptions: list[ListedSubscription]
+    next: int | None = None
+    """`after` of the following page; None at the end."""
+
+
+class Holds(msgspec.Struct):
+    """What one broker holds, in brief: both sides compare it to see whether they agree."""
+
+    subscriptions: int
+    fingerprint: str
+    """`model.subscription.fingerprint` of the ids."""
+
+
+def page_query(broker: str, limit: int, after: int | None = None) -> dict[str, str | int]:
+    """Query parameters for one `SubscriptionPage` of what a broker holds; None is the first page."""
+    start: dict[str, str | int] = {} if after is None else {"after": after}
+    return {"broker": broker, **start, "limit": limit}
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+class ResultsRequest(msgspec.Struct):
+    """Results of subscriptions of one channel, each from its own cursor on."""
+
+    channel: str
+    subscriptions: dict[str, CursorText | None]
+    """Id → cursor; null for all that is still kept."""
+
+
+class ResultLine(msgspec.Struct, omit_defaults=True):
+    """One line of JSON: a result, or a gap. Gaps come before the first result."""
+
+    subscription: SubscriptionId
+    cursor: CursorText
+    """Of a result: the position after it. Of a gap: the position of the first result that is still there."""
+    bytes: int = 0
+    """Size of the row as JSON."""
+    result: msgspec.Raw = msgspec.Raw(b"")
+    """The row, a JSON object."""
+    gap: bool = False
+    """Results before `cursor` have passed their retention, or belong to an earlier epoch."""
+
+
+# -- announcements -----------------------------------------------------------------------------------------------------
+
+
+class AnnouncementMessage(msgspec.Struct, tag_field="type"):
+    """`sequence` is the number to resume after, once the message has been processed."""
+
+
+class Ready(AnnouncementMessage, tag="ready"):
+    """First message of a stream."""
+
+    sequence: int
+
+
+class SubscriptionNews(msgspec.Struct, frozen=True):
+    """How many results an execution had for one backend subscription, and their size as JSON."""
+
+    id: SubscriptionId
+    results: int
+    bytes: int
+
+
+class Execution(AnnouncementMessage, tag="execution"):
+    """An execution with results for subscriptions of this broker. A large one comes in several parts."""
+
+    sequence: int
+    """Resume after it only when the last part has been processed."""
+    channel: ChannelName
+    epoch: int
+    execution: int
+    finished_s: float
+    part: int
+    """Counted from 1."""
+    parts: int
+    subscriptions: list[SubscriptionNews]
+
+
+class ChannelProgress(AnnouncementMessage, tag="progress"):
+    """The stream is alive, and every execution up to `sequence` has been announced."""
+
+    sequence: int
+    channels: dict[ChannelName, CursorText] = {}
+    """New positions of the channels that moved since the previous message."""
+
+
+class AnnouncementGap(AnnouncementMessage, tag="gap"):
+    """Executions after `after` have passed their retention: the broker pulls from its cursors."""
+
+    after: int
+    sequence: int
+
+
+Announced = Ready | Execution | ChannelProgress | AnnouncementGap
+
+
+def announcements_path(broker: str, after: int | None) -> str:
+    """Path and query of a stream that resumes after a sequence number, or begins at the present (None)."""
+    return ANNOUNCEMENTS.format(broker=broker) + ("" if after is None else f"?after={after}")
+
+
+# -- codecs ------------------------------------------------------------------------------------------------------------
+
+encode = msgspec.json.Encoder().encode
+decode_granted = msgspec.json.Decoder(list[Granted]).decode
+decode_released = msgspec.json.Decoder(ReleaseAnswer).decode
+decode_page = msgspec.json.Decoder(SubscriptionPage).decode
+decode_holds = msgspec.json.Decoder(Holds).decode
+decode_line = msgspec.json.Decoder(ResultLine).decode
+decode_announced = msgspec.json.Decoder(Announced).decode
+
+
+def decode_cursor(text: str) -> Cursor:
+    """Raises ValueError for text that is no cursor."""
+    cursor = Cursor.parse(text)
+    if cursor is None:
+        raise ValueError(f"the data cluster sent {text[:40]!r} as a cursor")
+    return cursor

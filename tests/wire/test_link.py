@@ -1,0 +1,117 @@
+"""The encoded form of every message between a broker and the coordinator."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.wire import link
+
+ANN = SubscriberId("ann")
+S1 = SubscriptionId("s1")
+B2 = BrokerId("b2")
+STATE = link.SubscriberState(ANN, [link.Frontend(S1, ChannelName("C"), {"kind": "fire"}, "1-5")])
+STATE_JSON = {
+    "subscriber": "ann",
+    "subscriptions": [{"subscription": "s1", "channel": "C", "parameters": {"kind": "fire"}, "cursor": "1-5"}],
+    "webhook": None,
+}
+
+FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
+    (
+        link.Register(BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN]),
+        {
+            "type": "register",
+            "broker": "b1",
+            "incarnation": "i1",
+            "address": "ws://b1",
+            "capacity": 2.0,
+            "lat": 60.1,
+            "lon": 24.9,
+            "online": ["ann"],
+            "hosting": ["ann"],
+        },
+    ),
+    (link.Heartbeat(1, 2, 3), {"type": "heartbeat", "sessions": 1, "frontend": 2, "backend": 3}),
+    (
+        link.LoadReport(1.0, 2.0, {S1: 3.5}, 4.0, 0.1, 0.2),
+        {
+            "type": "load",
+            "in_bytes_per_s": 1.0,
+            "out_bytes_per_s": 2.0,
+            "rates": {"s1": 3.5},
+            "notifications_per_s": 4.0,
+            "delivery_s_p50": 0.1,
+            "delivery_s_p95": 0.2,
+        },
+    ),
+    (link.SessionOpened(ANN, "m1"), {"type": "session_opened", "subscriber": "ann", "migration": "m1"}),
+    (link.SessionClosed(ANN, "slow"), {"type": "session_closed", "subscriber": "ann", "reason": "slow"}),
+    (
+        link.Changed(4, ANN, list(STATE.subscriptions), [S1], {S1: "1-6"}, link.Webhook("https://x", ["whsec_a"])),
+        {
+            "type": "changed",
+            "number": 4,
+            "subscriber": "ann",
+            "added": STATE_JSON["subscriptions"],
+            "removed": ["s1"],
+            "acked": {"s1": "1-6"},
+            "webhook": {"url": "https://x", "secrets": ["whsec_a"]},
+            "webhook_removed": False,
+        },
+    ),
+    (link.StateRequest(ANN), {"type": "wanted", "subscriber": "ann"}),
+    (link.Prepared("m1"), {"type": "prepared", "migration": "m1"}),
+    (
+        link.PrepareFailed("m1", "not_ready", "no"),
+        {"type": "prepare_failed", "migration": "m1", "code": "not_ready", "message": "no"},
+    ),
+    (
+        link.HandOverFailed("m1", "not_ready", "no"),
+        {"type": "hand_over_failed", "migration": "m1", "code": "not_ready", "message": "no"},
+    ),
+    (link.Released(ANN), {"type": "released", "subscriber": "ann", "migration": None}),
+]
+FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
+    (
+        link.Registered(1.0, 5.0, True),
+        {"type": "registered", "heartbeat_s": 1.0, "report_s": 5.0, "accepting": True},
+    ),
+    (link.Stored(9), {"type": "stored", "upto": 9}),
+    (link.Adopt([STATE]), {"type": "adopt", "subscribers": [STATE_JSON]}),
+    (
+        link.Prepare("m1", STATE, 10.0),
+        {"type": "prepare", "migration": "m1", "state": STATE_JSON, "deadline_s": 10.0},
+    ),
+    (
+        link.HandOver("m1", ANN, B2, "ws://b2", "t", 10.0),
+        {
+            "type": "hand_over",
+            "migration": "m1",
+            "subscriber": "ann",
+            "broker": "b2",
+            "address": "ws://b2",
+            "token": "t",
+            "deadline_s": 10.0,
+        },
+    ),
+    (link.Release(ANN, "m1"), {"type": "release", "subscriber": "ann", "migration": "m1"}),
+    (link.Abandon("m1", ANN), {"type": "abandon", "migration": "m1", "subscriber": "ann"}),
+    (link.Accepting(False, True), {"type": "accepting", "accepting": False, "draining": True}),
+    (link.Beat(), {"type": "beat"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("union", "messages"), [(link.FromBroker, FROM_BROKER), (link.FromCoordinator, FROM_COORDINATOR)]
+)
+def test_every_message_has_its_encoded_form(union: Any, messages: list[tuple[Any, dict[str, Any]]]) -> None:
+    assert {type(message) for message, _ in messages} == set(get_args(union))
+    for message, content in messages:
+        text = msgspec.json.encode(message)
+        assert text.decode() == json.dumps(content, separators=(",", ":"))
+        assert msgspec.json.decode(text, type=union) == message

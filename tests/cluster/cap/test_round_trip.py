@@ -28,7 +28,7 @@ from tocsin.cluster.cap.alert import (
 )
 from tocsin.cluster.cap.reading import read_alert
 from tocsin.cluster.cap.results import Origin, alert_of
-from tocsin.cluster.cap.writing import DECIMALS, Feed, alert_document, atom_feed
+from tocsin.cluster.cap.writing import DECIMALS, AtomFeed, alert_document, atom_feed
 
 SENT = datetime(2026, 11, 15, 16, tzinfo=UTC)
 ORIGIN = Origin("ab12-3-99", "tocsin@example.org", SENT, "SevereNearMe")
@@ -159,7 +159,7 @@ def test_a_drill_stays_a_drill() -> None:
 
 def test_a_feed_is_atom_with_each_alert_inside() -> None:
     made = [alert_of({"kind": "fire & <smoke>"}, ORIGIN), alert_of({"kind": "flood"}, ORIGIN)]
-    feed = Feed("urn:tocsin:channel:C", "C", "tocsin@example.org", SENT, "Gap: x")
+    feed = AtomFeed("urn:tocsin:channel:C", "C", "tocsin@example.org", SENT, "Gap: x")
     document = "".join(atom_feed(feed, [("/v1/results/ab12/3-99", one) for one in made]))
     root = ElementTree.fromstring(document)
     atom = "{http://www.w3.org/2005/Atom}"

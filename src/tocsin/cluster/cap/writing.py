@@ -135,7 +135,7 @@ def _escaped(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class AtomFeed:
     """What an Atom feed says about itself."""
 
     identity: str
@@ -145,7 +145,7 @@ class Feed:
     subtitle: str | None = None
 
 
-def atom_feed(feed: Feed, entries: Iterable[tuple[str, Alert]]) -> Iterator[str]:
+def atom_feed(feed: AtomFeed, entries: Iterable[tuple[str, Alert]]) -> Iterator[str]:
     """(address, alert) as an Atom feed (RFC 4287), the form in which public CAP feeds come; a piece at a time.
 
     The alert stands inline as the entry's content, and the entry links to it alone.

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from tocsin.cluster.cap.alert import Alert
 from tocsin.cluster.cap.results import Origin, alert_of
-from tocsin.cluster.cap.writing import Feed, alert_document, atom_feed
+from tocsin.cluster.cap.writing import AtomFeed, alert_document, atom_feed
 from tocsin.cluster.server.routes.api import Api
 from tocsin.cluster.store.geojson import Gap, collection, feature
 from tocsin.cluster.store.pulling import Pull, Pulled, arrow_stream, json_lines, pulled
@@ -71,7 +71,7 @@ def _feed(api: Api, pull: Pull) -> Iterator[bytes]:
         for one in some
     )
     missing = f"Gap: results of {', '.join(pull.gaps)} before this have passed their retention." if pull.gaps else None
-    about = Feed(
+    about = AtomFeed(
         f"urn:tocsin:channel:{pull.channel}", pull.channel, issuer.sender, issuer.latest(api.cluster.now_s()), missing
     )
     return (piece.encode() for piece in atom_feed(about, entries))

@@ -294,7 +294,7 @@ def test_a_retry_after_the_disk_refused_does_the_same_again(desk: Opened, monkey
         (alert(info(), status="Test"), "declare status STRING"),
         (
             alert(info(), scope="Private", more="<addresses>a@b</addresses>"),
-            "no column scope, so everybody would get it",
+            "no column scope, so all its subscribers would get it",
         ),
         (alert(info(), msg_type="Ack", references=reference("A0")), "an answer between systems"),
         (alert(), "expected an <info>"),

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.feed.feedlog import (
-    FeedLog,
+from tocsin.cluster.feed.feedlog import FeedLog
+from tocsin.cluster.feed.feedlog_reader import (
     FeedLogCorrupt,
     FeedLogInUse,
     FeedLogReader,
     FeedLogTrimmed,
     FeedLogWriteFailed,
-    Frame,
+    LogFrame,
 )
 
 EVERYTHING = 1 << 40
 
 
-def payloads(frames: list[Frame]) -> list[bytes]:
+def payloads(frames: list[LogFrame]) -> list[bytes]:
     return [frame.payload for frame in frames]
 
 
@@ -47,7 +47,7 @@ def test_what_was_synced_is_read_back_with_its_meta_and_count(tmp_path: Path) ->
     end = log.append(b'{"a":1}\n{"a":2}', 2, {"accepted_at_us": 7, "answer": "é"})
     assert log.sync() == end
     frames, next_position = log.read(0, EVERYTHING)
-    assert frames == [Frame(0, end, 2, {"accepted_at_us": 7, "answer": "é"}, b'{"a":1}\n{"a":2}')]
+    assert frames == [LogFrame(0, end, 2, {"accepted_at_us": 7, "answer": "é"}, b'{"a":1}\n{"a":2}')]
     assert frames[0].lines() == [b'{"a":1}', b'{"a":2}']
     assert next_position == end == log.durable_end
 
@@ -114,7 +114,7 @@ def test_reading_in_any_steps_gives_the_same_frames_as_reading_at_once(
     log = FeedLog(directory, segment_bytes)
     fill(log, *lines)
     reader = FeedLogReader(directory)
-    stepwise: list[Frame] = []
+    stepwise: list[LogFrame] = []
     position = 0
     while position < log.durable_end:
         frames, following = reader.read(position, limit_bytes)

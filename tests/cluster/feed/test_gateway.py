@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.cluster.feed.feedlog import FeedLogReader, FeedLogWriteFailed
+from tocsin.cluster.feed.feedlog_reader import FeedLogReader, FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import (
     Accepted,
     Backlogged,
@@ -312,7 +312,7 @@ def test_keys_in_memory_stay_bounded_even_if_nobody_maintains(bench: Bench) -> N
     gateway = bench.open(memory_keys=50)
     for number in range(60):
         send(gateway, body(*(f"{number}-{each}" for each in range(10))))
-        assert gateway._index.keys_in_memory < 110
+        assert gateway._store.index.keys_in_memory < 110
     assert counts(send(bench.open(memory_keys=50), body("0-0", "59-9", "new"))) == (1, 2, 0)
 
 

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tocsin.cluster.feed.feedlog import FeedLogReader
+from tocsin.cluster.feed.feedlog_reader import FeedLogReader
 
 # A publisher and its gateway in one process. It sends batches from argv[2] on, the first ones being retries of what the
 # life before may or may not have stored, and prints each batch after its sync. Batches overlap, so that repeats occur

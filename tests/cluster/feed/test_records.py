@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.feed.records import Decoded, Malformed, RecordCodec, RecordForm, Refusal, TooMany
+from tocsin.cluster.feed.recordforms import Malformed, RecordForm, RecordRefusal, TooMany
+from tocsin.cluster.feed.records import Decoded, RecordCodec
 from tocsin.model.schema import Schema
 
 REPORTS = Schema.of(
@@ -33,7 +34,7 @@ def stored(codec: RecordCodec, body: Any, form: RecordForm = RecordForm.JSON) ->
     return [json.loads(line) for line in found.lines.split(b"\n")]
 
 
-def value_of(column_type: str, literal: str) -> str | Refusal:
+def value_of(column_type: str, literal: str) -> str | RecordRefusal:
     """What becomes of one JSON literal in a column of that type: its canonical text, or the refusal."""
     found = decode(RecordCodec(Schema.of(v=column_type)), f'[{{"v":{literal}}}]'.encode())
     if found.refusals:
@@ -61,7 +62,7 @@ def test_every_form_gives_the_same_records(body: bytes, form: RecordForm) -> Non
     found = decode(CODEC, body, form)
     assert found.lines == b'{"report_id":"a"}\n{"report_id":"b"}'
     assert found.count == 2
-    assert found.digests == [CODEC.key_digest(line) for line in found.lines.split(b"\n")]
+    assert found.digests == [CODEC.digests(line)[0] for line in found.lines.split(b"\n")]
 
 
 def test_a_single_object_may_span_lines() -> None:
@@ -88,7 +89,7 @@ def test_a_cloudevent_without_its_required_attributes_is_refused_alone(
 
 def test_a_cloudevent_without_data_says_where_the_record_goes() -> None:
     found = decode(CODEC, {**EVENT, "data_base64": "e30="}, RecordForm.CLOUDEVENT)
-    assert found.refusals == [Refusal(0, "data", "the record goes into `data` as JSON, not data_base64")]
+    assert found.refusals == [RecordRefusal(0, "data", "the record goes into `data` as JSON, not data_base64")]
 
 
 def test_each_bad_record_is_refused_with_index_field_and_reason_while_good_ones_pass() -> None:
@@ -105,12 +106,12 @@ def test_each_bad_record_is_refused_with_index_field_and_reason_while_good_ones_
     assert found.lines == b'{"report_id":"a"}'
     assert found.count == len(found.digests) == 1
     assert found.refusals == [
-        Refusal(1, "severity", "Expected `int | null`, got `str`; the column is INT"),
-        Refusal(2, "report_id", "missing, and part of the KEY"),
-        Refusal(3, "mesage", "unknown field; did you mean message?"),
-        Refusal(4, "report_id", "missing, and part of the KEY"),
-        Refusal(5, None, "Expected `object`, got `int`"),
-        Refusal(
+        RecordRefusal(1, "severity", "Expected `int | null`, got `str`; the column is INT"),
+        RecordRefusal(2, "report_id", "missing, and part of the KEY"),
+        RecordRefusal(3, "mesage", "unknown field; did you mean message?"),
+        RecordRefusal(4, "report_id", "missing, and part of the KEY"),
+        RecordRefusal(5, None, "Expected `object`, got `int`"),
+        RecordRefusal(
             6,
             "reported_at",
             "Expected `datetime | null`, got `int`; "
@@ -184,7 +185,7 @@ def test_a_value_that_does_not_fit_its_column_costs_that_record_alone(column_typ
 def test_bytes_that_are_no_utf8_cost_only_their_record() -> None:
     found = decode(CODEC, b'[{"report_id":"a"},{"report_id":"\xff"}]')
     assert found.lines == b'{"report_id":"a"}'
-    assert found.refusals == [Refusal(1, None, "not valid UTF-8")]
+    assert found.refusals == [RecordRefusal(1, None, "not valid UTF-8")]
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Channel SQL without Spark: application files, channel queries, `near` and its grid, and the plan of an application file."""
+"""Channel SQL without Spark: application files and their plan, channel queries, `near` and its grid."""

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.feed.arrowlines import LineReader
-from tocsin.cluster.feed.records import Decoded, RecordCodec, RecordForm
+from tocsin.cluster.feed.columntypes import LineReader
+from tocsin.cluster.feed.recordforms import RecordForm
+from tocsin.cluster.feed.records import Decoded, RecordCodec
 from tocsin.cluster.spark.session import Session
 from tocsin.model.schema import Schema
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
 
@@ -107,6 +107,14 @@ class Reference:
     identifier: str
     sent: datetime
 
+    @classmethod
+    def parse(cls, triple: str) -> Self | None:
+        """None if the text is not `sender,identifier,sent`."""
+        sender, _, rest = triple.partition(",")
+        identifier, _, sent_text = rest.partition(",")
+        sent = read_time(sent_text)
+        return cls(sender, identifier, sent) if is_identity(sender) and is_identity(identifier) and sent else None
+
     def __str__(self) -> str:
         return f"{self.sender},{self.identifier},{time_text(self.sent)}"
 
@@ -134,6 +142,15 @@ class Alert:
     def reference(self) -> Reference:
         """The reference that other messages use for this one."""
         return Reference(self.sender, self.identifier, self.sent)
+
+
+def is_identity(text: str) -> bool:
+    """True if the text may be an identifier or a sender [CAP §3.2.1]."""
+    return bool(text) and not re.search(r"[\s,<&]", text)
+
+
+def is_language(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z]{1,8}(-[A-Za-z0-9]{1,8})*", text) is not None
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[-+]\d\d:\d\d")

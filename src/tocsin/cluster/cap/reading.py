@@ -37,6 +37,8 @@ from tocsin.cluster.cap.alert import (
     Reference,
     Resource,
     Ring,
+    is_identity,
+    is_language,
     read_time,
 )
 from tocsin.cluster.cap.xmltree import Element, XmlProblem, read_tree
@@ -170,11 +172,6 @@ def _identity(element: Element) -> str:
     return text
 
 
-def is_identity(text: str) -> bool:
-    """True if the text may be an identifier or a sender [CAP §3.2.1]."""
-    return bool(text) and not re.search(r"[\s,<&]", text)
-
-
 def _one_of(words: tuple[str, ...]) -> Reader:
     def read(element: Element) -> str:
         text = _text(element)
@@ -204,7 +201,7 @@ def _time(element: Element) -> Any:
 
 def _language(element: Element) -> str:
     text = _text(element)
-    if re.fullmatch(r"[A-Za-z]{1,8}(-[A-Za-z0-9]{1,8})*", text) is None:
+    if not is_language(text):
         raise _InvalidElement(element, f"expected a language such as en-US, got {_quoted(text)}")
     return text
 
@@ -261,14 +258,11 @@ def _parsed_number(text: str) -> float | None:
 def _references(element: Element) -> tuple[Reference, ...]:
     references = []
     for triple in _text(element).split():
-        sender, _, rest = triple.partition(",")
-        identifier, _, sent_text = rest.partition(",")
-        sent = read_time(sent_text)
-        if not (is_identity(sender) and is_identity(identifier)) or sent is None:
-            raise _InvalidElement(
-                element, f"expected sender,identifier,sent triples with blanks between, got {_quoted(triple)}"
-            )
-        references.append(Reference(sender, identifier, sent))
+        reference = Reference.parse(triple)
+        if reference is None:
+            expected = "expected sender,identifier,sent triples with blanks between"
+            raise _InvalidElement(element, f"{expected}, got {_quoted(triple)}")
+        references.append(reference)
     return tuple(references)
 
 

@@ -9,7 +9,6 @@ has the configured sender, an identifier made from subscription and cursor, and 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ import msgspec
 from tocsin.cluster.cap.alert import (
     CATEGORY,
     CERTAINTY,
+    DEFAULT_LANGUAGE,
     MSG_TYPE,
     RESPONSE_TYPE,
     SEVERITY,
@@ -31,11 +31,11 @@ from tocsin.cluster.cap.alert import (
     Info,
     NamedValue,
     Reference,
+    is_language,
     read_time,
 )
 from tocsin.cluster.cap.columns import CERTAINTY_RANK, SEVERITY_RANK, URGENCY_RANK, spelled
 from tocsin.cluster.cap.places import rings_of
-from tocsin.cluster.cap.reading import is_identity
 from tocsin.cluster.cap.writing import DECIMALS
 from tocsin.cluster.sql.geo import is_place
 
@@ -172,14 +172,8 @@ def _words(value: Any) -> list[str]:
 
 
 def _references(value: Any) -> tuple[Reference, ...]:
-    references = []
-    for triple in _words(value):
-        sender, _, rest = triple.partition(",")
-        identifier, _, sent_text = rest.partition(",")
-        sent = read_time(sent_text)
-        if sent is not None and is_identity(sender) and is_identity(identifier):
-            references.append(Reference(sender, identifier, sent))
-    return tuple(references)
+    references = (Reference.parse(triple) for triple in _words(value))
+    return tuple(reference for reference in references if reference is not None)
 
 
 def _time(value: Any) -> datetime | None:
@@ -189,8 +183,7 @@ def _time(value: Any) -> datetime | None:
 
 
 def _language(value: Any) -> str:
-    known = isinstance(value, str) and re.fullmatch(r"[A-Za-z]{1,8}(-[A-Za-z0-9]{1,8})*", value)
-    return value if known else "en-US"
+    return value if isinstance(value, str) and is_language(value) else DEFAULT_LANGUAGE
 
 
 def _shortened(text: str) -> str | None:

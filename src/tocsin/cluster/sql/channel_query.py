@@ -107,12 +107,9 @@ def _check_markers(scanned: QueryScan, parameters: Schema) -> frozenset[str]:
         else:
             hint = did_you_mean(marker.name, parameters.names)
             message = f":{marker.name} is not a parameter of this channel{hint}"
-            scanned.refuse(marker.start, message, "unknown-parameter", _listed(parameters))
+            listed = ", ".join(f":{name}" for name in parameters.names) or None
+            scanned.refuse(marker.start, message, "unknown-parameter", listed)
     return frozenset(used)
-
-
-def _listed(parameters: Schema) -> str | None:
-    return ", ".join(f":{name}" for name in parameters.names) or None
 
 
 def _parse(scanned: QueryScan) -> exp.Query | None:
@@ -143,9 +140,8 @@ def _parse(scanned: QueryScan) -> exp.Query | None:
         return present[0]
     else:
         word = scanned.tokens[0].text if scanned.tokens else ""
-        scanned.refuse(
-            first, f"a channel is a query: expected SELECT or WITH but found '{word}'", "not-a-query", "SELECT or WITH"
-        )
+        message = f"a channel is a query: expected SELECT or WITH but found '{word}'"
+        scanned.refuse(first, message, "not-a-query", "SELECT or WITH")
     return None
 
 
@@ -212,22 +208,17 @@ def _find_tables(scanned: QueryScan, ast: exp.Query) -> tuple[TableReference, ..
             continue  # a table function, or a hint that names an alias
         start = int(name.meta["start"])
         if table.args.get("db") is not None:
-            qualifier = table.args["db"]
-            scanned.refuse(
-                int(qualifier.meta.get("start", start)),
-                f"a channel reads declared datasets by their plain name, but found '{table.sql(dialect='spark')}'",
-                "qualified-name",
-                "a dataset",
-            )
+            offset = int(table.args["db"].meta.get("start", start))
+            message = f"a channel reads declared datasets by their plain name, but found '{table.sql(dialect='spark')}'"
+            scanned.refuse(offset, message, "qualified-name", "a dataset")
             continue
         new = scanned.news.get(start)
         dataset = name.this if new is None else new.dataset
         if _is_cte(table, dataset):
             if new is None:
                 continue
-            scanned.refuse(
-                start, f"NEW reads a dataset, but '{dataset}' is declared by WITH", "new-of-cte", "a dataset"
-            )
+            message = f"NEW reads a dataset, but '{dataset}' is declared by WITH"
+            scanned.refuse(start, message, "new-of-cte", "a dataset")
         end = int(name.meta["end"]) + 1 if new is None else new.end
         references.append(TableReference(dataset, new is not None, start, end, table.alias or None))
     return tuple(sorted(references, key=lambda table: table.start))

@@ -7,9 +7,7 @@ and column. It needs no Spark, no catalog and no files: `planning` compares the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
 
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.sql.clauses import (
@@ -95,14 +93,13 @@ class Application:
     """In the order of the file, without those that have problems."""
     problems: tuple[Problem, ...]
     """In the order of the file. Apply nothing if there are any."""
-    text: str = ""
 
 
 def parse_application(text: str, file: str = "<text>") -> Application:
     parser = _Parser(text, file)
     parser.run()
     problems = sorted(parser.cursor.problems, key=lambda problem: problem.position)
-    return Application(tuple(parser.statements), tuple(problems), text)
+    return Application(tuple(parser.statements), tuple(problems))
 
 
 class _Parser:
@@ -134,15 +131,11 @@ class _Parser:
             return self._drop(position)
         replace = self.cursor.accept("OR", "REPLACE")
         kind = self.cursor.choose(("STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED"))
-        create: dict[str, Callable[[str, Position, bool], Statement]] = {
-            "STREAM": self._dataset,
-            "KEYED": self._dataset,
-            "STATIC": self._dataset,
-            "REPETITIVE": self._channel,
-            "CONTINUOUS": self._channel,
-            "FEED": self._feed,
-        }
-        return create[kind](kind, position, replace)
+        if kind == "FEED":
+            return self._feed(position, replace)
+        if kind in ("REPETITIVE", "CONTINUOUS"):
+            return self._channel(ChannelKind(kind), position, replace)
+        return self._dataset(DatasetKind(kind), position, replace)
 
     def _drop(self, position: Position) -> Statement:
         kind = self.cursor.choose(("DATASET", "CHANNEL", "FEED"))
@@ -157,8 +150,8 @@ class _Parser:
             case _:
                 return DropFeed(FeedName(name), position, if_exists)
 
-    def _dataset(self, word: str, position: Position, replace: bool) -> CreateDataset:
-        cursor, kind = self.cursor, DatasetKind(word)
+    def _dataset(self, kind: DatasetKind, position: Position, replace: bool) -> CreateDataset:
+        cursor = self.cursor
         cursor.expect("DATASET")
         if_not_exists = self._if_not_exists(replace)
         name = DatasetName(self._new_name("DATASET", replace or if_not_exists).text)
@@ -171,17 +164,15 @@ class _Parser:
             return CreateDataset(dataset, position, replace, if_not_exists, format_)
         cursor.expect("(")
         schema = columns(cursor, "column")
-        key: tuple[str, ...] = ()
-        order_by: str | None = None
-        retain_s: float | None = None
         if kind is DatasetKind.KEYED:
             cursor.expect("KEY")
             key = key_columns(cursor, schema)
-            order_by = self._event_order(schema)
+            dataset = Dataset(name, kind, schema, key, order_by=self._event_order(schema))
         else:
             key = key_columns(cursor, schema) if cursor.accept("KEY") else ()
             retain_s = duration_s(cursor, "RETAIN") if cursor.accept("RETAIN") else None
-        return CreateDataset(Dataset(name, kind, schema, key, order_by, retain_s), position, replace, if_not_exists)
+            dataset = Dataset(name, kind, schema, key, retain_s=retain_s)
+        return CreateDataset(dataset, position, replace, if_not_exists)
 
     def _event_order(self, schema: Schema) -> str | None:
         """The column of ORDER BY. Without ORDER BY, the only TIMESTAMP column; None if there is not exactly one."""
@@ -190,8 +181,8 @@ class _Parser:
         times = [column.name for column in schema.columns if column.type == "TIMESTAMP"]
         return times[0] if len(times) == 1 else None
 
-    def _channel(self, word: str, position: Position, replace: bool) -> CreateChannel:
-        cursor, kind = self.cursor, ChannelKind(word)
+    def _channel(self, kind: ChannelKind, position: Position, replace: bool) -> CreateChannel:
+        cursor = self.cursor
         cursor.expect("CHANNEL")
         if_not_exists = self._if_not_exists(replace)
         name = ChannelName(self._new_name("CHANNEL", replace or if_not_exists).text)
@@ -210,7 +201,8 @@ class _Parser:
         text, query_position = self._query_text()
         query = parse_channel_query(text, parameters)
         if isinstance(query, list):
-            self._refuse_query(query, query_position)
+            cursor.problems += [problem.inside(cursor.file, query_position) for problem in query]
+            raise StatementRefused
         for unused in (column for column in parameters.names if column not in query.markers):
             message = f"parameter '{unused}' is not used: expected :{unused} somewhere in the query"
             cursor.note(parameter_offsets[unused], message, "unused-parameter", f":{unused}")
@@ -219,10 +211,6 @@ class _Parser:
             cursor.problems.append(Problem.at(cursor.file, query_position, message, "no-new", "NEW dataset"))
         channel = Channel(name, kind, parameters, text, period_s, retain_s)
         return CreateChannel(channel, position, query, query_position, replace, if_not_exists)
-
-    def _refuse_query(self, problems: list[Problem], query_position: Position) -> NoReturn:
-        self.cursor.problems += [problem.inside(self.cursor.file, query_position) for problem in problems]
-        raise StatementRefused
 
     def _query_text(self) -> tuple[str, Position]:
         """The query as written and its position, up to the `;` or to where one is missing."""
@@ -235,7 +223,7 @@ class _Parser:
             end = cursor.advance().end
         return cursor.text[start:end], position
 
-    def _feed(self, _word: str, position: Position, replace: bool) -> CreateFeed:
+    def _feed(self, position: Position, replace: bool) -> CreateFeed:
         cursor = self.cursor
         if_not_exists = self._if_not_exists(replace)
         name = FeedName(self._new_name("FEED", replace or if_not_exists).text)

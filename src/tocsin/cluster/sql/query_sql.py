@@ -47,7 +47,7 @@ def to_lateral_sql(
     # The query may end in a comment: the line break ends it.
     return (
         f"SELECT {parameters_alias}.{SUBSCRIPTION}, _tocsin_q.* "  # noqa: S608  values stay in the table of subscriptions
-        f"FROM {writer.subscriptions()}, LATERAL (\n{writer.body()}\n) _tocsin_q"
+        f"FROM {writer.subscriptions_sql()}, LATERAL (\n{writer.body()}\n) _tocsin_q"
     )
 
 
@@ -83,14 +83,14 @@ class _Writer:
         self._grids = {grid.call.span: grid for grid in query.grids} if grid else {}
         outermost = any(grid.select is query.ast for grid in self._grids.values())
         self.direct_join = query.direct_join_offsets if outermost and parameters_alias is not None else None
-        # Empty while `_covers` rewrites the points of covers: those hold only columns of their own relation.
+        # Empty while `_cover_edits` rewrites the points of covers: those hold only columns of their own relation.
         self._edits: list[_Edit] = []
         self._edits = [
-            *self._markers(),
-            *self._tables(view_of),
-            *self._covers(),
-            *self._stars(),
-            *self._subscriptions(),
+            *self._marker_edits(),
+            *self._table_edits(view_of),
+            *self._cover_edits(),
+            *self._star_edits(),
+            *self._direct_join_edits(),
         ]
 
     def body(self) -> str:
@@ -105,7 +105,7 @@ class _Writer:
                 calls.append(call)
         edits = [edit for edit in self._edits if not any(call.span.holds(edit.start) for call in calls)]
         edits += [_Edit(call.span.start, call.span.end, self._call(call)) for call in calls]
-        return _apply_edits(self._query.text, edits, span.start, span.end)
+        return _apply_edits(self._query.text, edits, span)
 
     def _call(self, call: GeoCall) -> str:
         arguments = [self._text(argument) for argument in call.arguments]
@@ -119,7 +119,7 @@ class _Writer:
         cell = cell_sql(lat, lon, self._levels_of(grid), radius)
         return f"({grid.relation}.{grid.column} = {cell} AND {exact})"
 
-    def _markers(self) -> list[_Edit]:
+    def _marker_edits(self) -> list[_Edit]:
         if self._alias is None:
             return []
         spelling = {name.upper(): name for name in self._query.parameters.names}
@@ -128,13 +128,13 @@ class _Writer:
             for marker in self._query.marker_places
         ]
 
-    def _tables(self, view_of: ViewOf) -> list[_Edit]:
+    def _table_edits(self, view_of: ViewOf) -> list[_Edit]:
         return [
             _Edit(table.start, table.end, view_of(table.dataset, table.is_new) + table.alias_to_add)
             for table in self._query.references
         ]
 
-    def _covers(self) -> list[_Edit]:
+    def _cover_edits(self) -> list[_Edit]:
         """`r` becomes `(r CROSS JOIN LATERAL explode(cover) AS g(cell))`. The rest of the query still calls it `r`."""
         by_item: dict[Span, list[GridJoin]] = {}
         for grid in self._grids.values():
@@ -162,7 +162,7 @@ class _Writer:
         # Inside LATERAL, Spark joins before it knows the radius. With one level the cell does not depend on the radius.
         return levels if self.direct_join is not None else levels[-1:]
 
-    def _stars(self) -> list[_Edit]:
+    def _star_edits(self) -> list[_Edit]:
         """Hide the added columns from each bare `*`: `* EXCEPT (…)`."""
         edits = []
         for select in self._query.ast.find_all(exp.Select):
@@ -180,17 +180,17 @@ class _Writer:
             return _Edit(following[1].end, following[1].end, f"{', '.join(hidden)}, ")
         return _Edit(after, after, f" EXCEPT ({', '.join(hidden)})")
 
-    def _subscriptions(self) -> list[_Edit]:
+    def _direct_join_edits(self) -> list[_Edit]:
         """For a direct join: the subscription id first in the list of columns, and the subscriptions first in FROM."""
         if self.direct_join is None:
             return []
         after_select, after_from = self.direct_join
         return [
             _Edit(after_select, after_select, f" {self._alias}.{SUBSCRIPTION},"),
-            _Edit(after_from, after_from, f" {self.subscriptions()} CROSS JOIN"),
+            _Edit(after_from, after_from, f" {self.subscriptions_sql()} CROSS JOIN"),
         ]
 
-    def subscriptions(self) -> str:
+    def subscriptions_sql(self) -> str:
         """The table of subscriptions. Its parameters are renamed: no unqualified name in the query can mean one."""
         columns = [SUBSCRIPTION]
         columns += [f"`{name}` AS `_tocsin_p_{name}`" for name in self._query.parameters.names]
@@ -207,15 +207,14 @@ def _bare_stars(select: exp.Select) -> list[exp.Star]:
     ]
 
 
-def _apply_edits(text: str, edits: Iterable[_Edit], start: int = 0, end: int | None = None) -> str:
-    """`text[start:end]` with the edits that lie inside it. Edits may not overlap."""
-    stop = len(text) if end is None else end
-    parts, done = [], start
+def _apply_edits(text: str, edits: Iterable[_Edit], span: Span) -> str:
+    """The characters of `span` with the edits that lie inside it. Edits may not overlap."""
+    parts, done = [], span.start
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
-        if edit.start < start or edit.end > stop:
+        if edit.start < span.start or edit.end > span.end:
             continue
         if edit.start < done:
             raise ValueError(f"edits overlap at {edit.start}: {edit.text!r}")
         parts += [text[done : edit.start], edit.text]
         done = edit.end
-    return "".join([*parts, text[done:stop]])
+    return "".join([*parts, text[done : span.end]])

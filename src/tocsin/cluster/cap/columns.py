@@ -26,7 +26,6 @@ CERTAINTY_RANK: Final = {"Unknown": 0, "Unlikely": 1, "Possible": 2, "Likely": 3
 MESSAGE_CHARACTERS: Final = 2_000
 """Length limit of a `message`, for reading on a telephone. The columns headline and description are complete."""
 _PREFIXES: Final = {"Alert": "", "Update": "Update: ", "Cancel": "Cancelled: "}
-_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _IDENTITIES = ("reportid", "alertid", "identifier")
 
 
@@ -68,7 +67,7 @@ class AlertColumns:
         self._filled = filled
         self._names = {spelled(name): name for name in filled}
         self._key = {spelled(name) for name in dataset.key}
-        self.types = {name: dataset.schema.type_of(name) or "" for name in filled}
+        self._types = {name: dataset.schema.type_of(name) or "" for name in filled}
         self.shows_cancel = bool(self._names.keys() & {"msgtype", "expires", "message"})
         """True if a column distinguishes a Cancel from an alert."""
         self.names_sender = "sender" in self._key
@@ -84,10 +83,10 @@ class AlertColumns:
         """An earlier record as changed by `alert`, which ends it: cancelled, and expired when `alert` was sent."""
         ended = dict(row)
         for name in ("sent", "reportedat", "expires"):
-            self._put(ended, name, as_column("time", alert.sent, self._type(name)))
+            self._put(ended, name, _as_column("time", alert.sent, self._type(name)))
         self._put(ended, "msgtype", "Cancel")
         references = [str(reference) for reference in alert.references]
-        self._put(ended, "references", as_column("words", references, self._type("references")))
+        self._put(ended, "references", _as_column("words", references, self._type("references")))
         if "message" in self._names and not self.has("msgtype"):
             text = str(ended[self._names["message"]] or "")
             for prefix in filter(None, _PREFIXES.values()):
@@ -105,7 +104,7 @@ class AlertColumns:
             row[self._names[name]] = value
 
     def _type(self, name: str) -> str:
-        return self.types.get(self._names.get(name, ""), "STRING")
+        return self._types.get(self._names.get(name, ""), "STRING")
 
 
 def columns_of(dataset: Dataset) -> AlertColumns | str:
@@ -119,8 +118,8 @@ def columns_of(dataset: Dataset) -> AlertColumns | str:
             if column.name in dataset.key:
                 return f"{dataset.name} needs {column.name} in every record (KEY), and CAP has nothing of that name"
             continue
-        if not _fits(column.type, source.kind):
-            needed = _COLUMN_TYPES[source.kind]
+        if column.type not in _COLUMN_TYPES[source.kind]:
+            needed = " or ".join(_COLUMN_TYPES[source.kind][:2])
             return f"{dataset.name}.{column.name} is {column.type}: {needed} is needed to take it from CAP"
         filled[column.name] = _reader(source, column.type)
     if not {spelled(name) for name in filled} & set(_IDENTITIES):
@@ -138,41 +137,28 @@ def _source_of(name: str, key: set[str], has_msg_type: bool) -> _Source | None:
     return _SOURCES.get(name)
 
 
-def _fits(column_type: str, kind: str) -> bool:
-    match kind:
-        case "time":
-            return column_type in ("TIMESTAMP", "STRING")
-        case "number":
-            return column_type in ("DOUBLE", "FLOAT")
-        case "rank":
-            return column_type == "STRING" or column_type in _WHOLE
-        case "words":
-            return column_type in ("STRING", "ARRAY<STRING>")
-        case _:
-            return column_type == "STRING"
-
-
 _COLUMN_TYPES: Final = {
-    "text": "STRING",
-    "time": "TIMESTAMP or STRING",
-    "number": "DOUBLE or FLOAT",
-    "rank": "INT or STRING",
-    "words": "STRING or ARRAY<STRING>",
+    "text": ("STRING",),
+    "time": ("TIMESTAMP", "STRING"),
+    "number": ("DOUBLE", "FLOAT"),
+    "rank": ("INT", "STRING", "TINYINT", "SMALLINT", "BIGINT"),
+    "words": ("STRING", "ARRAY<STRING>"),
 }
+"""Kind of value → column types that accept it. Messages name the first two."""
 
 
 def _reader(source: _Source, column_type: str) -> Callable[[RecordFacts], Any]:
-    return lambda facts: as_column(source.kind, source.read(facts), column_type, source.ranks)
+    return lambda facts: _as_column(source.kind, source.read(facts), column_type, source.ranks)
 
 
-def as_column(kind: str, value: Any, column_type: str, ranks: Mapping[str, int] | None = None) -> Any:
+def _as_column(kind: str, value: Any, column_type: str, ranks: Mapping[str, int] | None = None) -> Any:
     """A value in the JSON form for a column of that type."""
     if value is None:
         return None
     if kind == "time":
         assert isinstance(value, datetime)
         return value.astimezone(UTC).isoformat() if column_type == "TIMESTAMP" else time_text(value)
-    if kind == "rank" and column_type in _WHOLE:
+    if kind == "rank" and column_type != "STRING":
         assert ranks is not None
         return ranks[value]
     if kind == "words":

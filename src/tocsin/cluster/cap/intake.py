@@ -95,7 +95,7 @@ class AlertIntake:
         return AlertRecords(msgspec.json.encode([*current, *ended]), notices, known)
 
     def remember(self, records: AlertRecords, accepted_at_us: int) -> None:
-        """Raises sqlite3.Error when the disk refuses."""
+        """Store the alert's place in its chain. Raises sqlite3.Error if the disk refuses."""
         self._lineage.remember(records.known, accepted_at_us)
 
     def forget(self, horizon_us: int) -> None:
@@ -129,10 +129,10 @@ class AlertIntake:
         if not alert.infos and earlier:  # a Cancel without an info
             if self._keyed:
                 return [], [columns.ended(row, alert) for row in earlier]
-            names = (
-                [own.identifier] if len(earlier) == 1 else [f"{own.identifier}/{n}" for n in range(1, len(earlier) + 1)]
-            )
-            return [columns.ended(row, alert, name) for row, name in zip(earlier, names, strict=True)], []
+            ids = [f"{own.identifier}/{number}" for number in range(1, len(earlier) + 1)]
+            if len(earlier) == 1:
+                ids = [own.identifier]
+            return [columns.ended(row, alert, record_id) for row, record_id in zip(earlier, ids, strict=True)], []
         rows = [columns.row(facts) for facts in _facts(alert, own, all_languages=columns.has("language"))]
         if not self._keyed:
             return rows, []
@@ -143,7 +143,10 @@ class AlertIntake:
 
 
 def alert_digest(alert: Alert) -> bytes:
-    """32 bytes from the alert's values: blanks, comments and signatures in its XML do not count."""
+    """32 bytes from the alert's values: blanks, comments and signatures in its XML do not count.
+
+    Digests are stored, and `repr` contains the class and field names of `alert.py`: renaming one changes all digests.
+    """
     return blake2b(repr(alert).encode("utf-8", "surrogatepass"), digest_size=32).digest()
 
 
@@ -220,7 +223,7 @@ def _notices_without_shape(alert: Alert, columns: AlertColumns) -> list[str]:
         return []
     areas = {area.area_desc: area for info in alert.infos for area in info.areas}
     return [
-        f"area {name[:80]!r} has neither polygon nor circle: channels that ask for a place do not find it"
+        f"area {name[:80]!r} has neither polygon nor circle: channels that select by location do not find it"
         for name, area in areas.items()
         if bounding_circle(area) is None
     ]

@@ -61,7 +61,7 @@ class _ResultColumns:
         self._values = {spelled(name): (name, value) for name, value in result.items()}
         self._read: set[str] = set()
 
-    def __call__(self, *names: str) -> Any:
+    def value(self, *names: str) -> Any:
         """The value of the first of these columns that has one, or None."""
         for name in names:
             value = self._values.get(name, ("", None))[1]
@@ -72,7 +72,7 @@ class _ResultColumns:
 
     def text(self, *names: str) -> str | None:
         """The value as stripped text, as `reading.py` would read it; None if it is empty."""
-        value = self(*names)
+        value = self.value(*names)
         return None if value is None else _text(value) or None
 
     def rest(self) -> tuple[NamedValue, ...]:
@@ -83,9 +83,9 @@ class _ResultColumns:
 
 def alert_of(result: Mapping[str, Any], origin: Origin) -> Alert:
     columns = _ResultColumns(result)
-    status = columns("status")
-    references = _references(columns("references"))
-    source_type = columns("msgtype")
+    status = columns.value("status")
+    references = _references(columns.value("references"))
+    source_type = columns.value("msgtype")
     msg_type = source_type if source_type in ("Update", "Cancel") and references else "Alert"
     differs = source_type in MSG_TYPE and source_type != msg_type
     return Alert(
@@ -110,15 +110,15 @@ def _info(columns: _ResultColumns, origin: Origin) -> Info:
     areas = _areas(columns)
     return Info(
         event=columns.text("event", "kind") or origin.channel,
-        categories=tuple(word for word in _words(columns("category")) if word in CATEGORY) or ("Other",),
-        urgency=_ranked(columns("urgency"), URGENCY, URGENCY_RANK),
-        severity=_ranked(columns("severity"), SEVERITY, SEVERITY_RANK),
-        certainty=_ranked(columns("certainty"), CERTAINTY, CERTAINTY_RANK),
-        language=_language(columns("language")),
-        response_types=tuple(word for word in _words(columns("responsetype")) if word in RESPONSE_TYPE),
-        effective=_time(columns("effective")),
-        onset=_time(columns("onset")),
-        expires=_time(columns("expires")),
+        categories=tuple(word for word in _words(columns.value("category")) if word in CATEGORY) or ("Other",),
+        urgency=_ranked(columns.value("urgency"), URGENCY, URGENCY_RANK),
+        severity=_ranked(columns.value("severity"), SEVERITY, SEVERITY_RANK),
+        certainty=_ranked(columns.value("certainty"), CERTAINTY, CERTAINTY_RANK),
+        language=_language(columns.value("language")),
+        response_types=tuple(word for word in _words(columns.value("responsetype")) if word in RESPONSE_TYPE),
+        effective=_time(columns.value("effective")),
+        onset=_time(columns.value("onset")),
+        expires=_time(columns.value("expires")),
         sender_name=columns.text("sendername"),
         headline=headline,
         description=description,
@@ -131,12 +131,12 @@ def _info(columns: _ResultColumns, origin: Origin) -> Info:
 
 
 def _areas(columns: _ResultColumns) -> tuple[Area, ...]:
-    lat, lon = columns("lat", "latitude"), columns("lon", "lng", "longitude")
-    rings = rings_of(columns("polygon"))
+    lat, lon = columns.value("lat", "latitude"), columns.value("lon", "lng", "longitude")
+    rings = rings_of(columns.value("polygon"))
     described = columns.text("areadesc")
     circles: tuple[Circle, ...] = ()
     if _is_number(lat) and _is_number(lon) and is_place(lat, lon):
-        radius_m = columns("radiusm")
+        radius_m = columns.value("radiusm")
         radius_km = radius_m / 1_000 if _is_number(radius_m) and radius_m > 0 else 0.0
         if not rings:  # a polygon is exact: a circle around it would only make the area larger
             circles = (Circle((_rounded(lat), _rounded(lon)), _rounded(min(radius_km, _MAX_CIRCLE_KM))),)

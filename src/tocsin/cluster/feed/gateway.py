@@ -84,9 +84,13 @@ class FeedGateway:
         self.dataset = dataset
         self.limits = limits
         self._now_s = now_s
+        # Taken in the order upkeep, sync, state.
         self._state_lock = threading.RLock()
+        """Guards the groups and `_closed`. Held for a whole `accept`, but not while the log is written."""
         self._sync_lock = threading.Lock()
+        """Held for a whole `sync`."""
         self._upkeep_lock = threading.Lock()
+        """Held for a whole `maintain` or `ingested`."""
         self._fresh, self._syncing = SyncGroup(), SyncGroup()
         self._closed = False
         self.recent = RecordRing()

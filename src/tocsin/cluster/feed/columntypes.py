@@ -25,31 +25,20 @@ from tocsin.model.schema import Schema
 
 _FLOAT_END: Final = 2.0**128 - 2.0**103
 """Numbers from here on would be rounded to infinity. 3.4028235e38, the usual text of the largest FLOAT, is below."""
-_SCALARS: Final[dict[str, Any]] = {
-    "STRING": str,
-    "BOOLEAN": bool,
-    "TINYINT": Annotated[int, msgspec.Meta(ge=-(1 << 7), le=(1 << 7) - 1)],
-    "SMALLINT": Annotated[int, msgspec.Meta(ge=-(1 << 15), le=(1 << 15) - 1)],
-    "INT": Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)],
-    "BIGINT": Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
-    "FLOAT": Annotated[float, msgspec.Meta(gt=-_FLOAT_END, lt=_FLOAT_END)],
-    "DOUBLE": float,
-    "DATE": date,
-    "TIMESTAMP": datetime,
+_SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
+    "STRING": (str, pa.string()),
+    "BOOLEAN": (bool, pa.bool_()),
+    "TINYINT": (Annotated[int, msgspec.Meta(ge=-(1 << 7), le=(1 << 7) - 1)], pa.int8()),
+    "SMALLINT": (Annotated[int, msgspec.Meta(ge=-(1 << 15), le=(1 << 15) - 1)], pa.int16()),
+    "INT": (Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)], pa.int32()),
+    "BIGINT": (Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)], pa.int64()),
+    "FLOAT": (Annotated[float, msgspec.Meta(gt=-_FLOAT_END, lt=_FLOAT_END)], pa.float32()),
+    "DOUBLE": (float, pa.float64()),
+    "DATE": (date, pa.date32()),
+    "TIMESTAMP": (datetime, pa.timestamp("us", "UTC")),
 }
+"""Column type → (type that msgspec decodes, Arrow type)."""
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_ARROW_TYPES: Final = {
-    "STRING": pa.string(),
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-}
 HINTS: Final = {
     "TIMESTAMP": " (RFC 3339 text such as 2026-11-15T18:00:00Z)",
     "DATE": " (text such as 2026-11-15)",
@@ -66,7 +55,7 @@ def json_type(column_type: str) -> Any:
     """The Python type into which msgspec decodes a canonical column type. Elements of arrays may be null."""
     if element := _element_type(column_type):
         return list[json_type(element) | None]  # type: ignore[misc]
-    return _SCALARS.get(column_type, Decimal)
+    return _SCALARS[column_type][0] if column_type in _SCALARS else Decimal
 
 
 def canonicaliser(column_type: str) -> Canonicaliser | None:
@@ -142,12 +131,12 @@ def _element_type(column_type: str) -> str | None:
     return column_type[6:-1] if column_type.startswith("ARRAY<") else None
 
 
-def arrow_type(column_type: str) -> pa.DataType:
+def _arrow_type(column_type: str) -> pa.DataType:
     if element := _element_type(column_type):
-        return pa.list_(arrow_type(element))
+        return pa.list_(_arrow_type(element))
     if match := _DECIMAL.fullmatch(column_type):
         return pa.decimal128(int(match[1]), int(match[2]))
-    return _ARROW_TYPES[column_type]
+    return _SCALARS[column_type][1]
 
 
 class LineReader:
@@ -155,7 +144,7 @@ class LineReader:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._types = [arrow_type(column.type) for column in schema.columns]
+        self._types = [_arrow_type(column.type) for column in schema.columns]
         # Numbered attributes: a column may have a name that Python reserves.
         record: Any = msgspec.defstruct(
             "Record",

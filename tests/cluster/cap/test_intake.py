@@ -183,7 +183,7 @@ def test_repeated_alert_is_stored_once_in_every_kind_of_dataset(open_dataset: Op
 def test_identifier_of_a_different_message_is_a_conflict(open_dataset: Opened) -> None:
     for dataset in (stream(open_dataset), keyed(open_dataset)):
         dataset.send(alert(info()))
-        assert "said something else" in dataset.refuse(alert(info(event="flood")))
+        assert "with other content" in dataset.refuse(alert(info(event="flood")))
         assert "at 2026-11-15T16:00:00-00:00" in dataset.refuse(alert(info(), sent=at(5)))
         assert "an alert of desk@rescue.example" in dataset.refuse(alert(info(), sender="other@x.example"))
         assert len(dataset.log()) == 1

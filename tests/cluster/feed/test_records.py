@@ -206,14 +206,14 @@ def test_invalid_utf8_refuses_only_its_record() -> None:
 def test_repeated_field_is_refused_in_any_spelling(twice: bytes) -> None:
     decoded = decode(CODEC, b'[{"report_id":"good"},' + twice + b',{"report_id" : "blank"}]')
     assert decoded.lines == b'{"report_id":"good"}\n{"report_id":"blank"}'
-    assert [(refusal.index, refusal.reason) for refusal in decoded.refusals] == [(1, "the field is there twice")]
+    assert [(refusal.index, refusal.reason) for refusal in decoded.refusals] == [(1, "the field occurs twice")]
 
 
 @pytest.mark.parametrize("after", [b"", b',{"report_id":"b"}'])
 @pytest.mark.parametrize("same", [b'"kind":"a","kind":"a"', b'"kind":"a","kind":"b"', b'"severity":1,"severity":1'])
 def test_repeated_field_is_refused_in_an_otherwise_canonical_body(same: bytes, after: bytes) -> None:
     decoded = decode(CODEC, b'[{"report_id":"a"},{"report_id":"x",' + same + b"}" + after + b"]")
-    assert [(refusal.index, refusal.reason) for refusal in decoded.refusals] == [(1, "the field is there twice")]
+    assert [(refusal.index, refusal.reason) for refusal in decoded.refusals] == [(1, "the field occurs twice")]
 
 
 @pytest.mark.parametrize(

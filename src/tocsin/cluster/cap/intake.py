@@ -109,8 +109,8 @@ class AlertIntake:
         before = self._lineage.find(alert.sender, alert.identifier)
         if before is not None and before.digest != digest:
             return AlertConflict(
-                f"{alert.identifier} was sent before by {alert.sender} at {time_text(before.reference.sent)} and said "
-                "something else; give each message its own identifier, and refer to the earlier one with msgType Update"
+                f"{alert.identifier} was sent before by {alert.sender} at {time_text(before.reference.sent)} with "
+                "other content; give each message its own identifier, and refer to the earlier one with msgType Update"
             )
         if not columns.names_sender:
             other = self._lineage.other_sender(alert.sender, alert.identifier)
@@ -153,7 +153,7 @@ def alert_digest(alert: Alert) -> bytes:
 def _refusal_reason(alert: Alert, columns: AlertColumns, dataset: str) -> str | None:
     """Why this dataset does not accept the message; None if it does."""
     if alert.status == "Draft":
-        return "status Draft: a draft is not published; send it with status Actual when it is meant"
+        return "status Draft: a draft is not published; send it with status Actual when it is final"
     if alert.status != "Actual" and not columns.has("status"):
         return (
             f"status {alert.status}: {dataset} has no column status, so this would look real to its subscribers; "
@@ -167,7 +167,7 @@ def _refusal_reason(alert: Alert, columns: AlertColumns, dataset: str) -> str | 
     if alert.msg_type in ("Ack", "Error"):
         return f"msgType {alert.msg_type} is an answer between systems; datasets take Alert, Update and Cancel"
     if not alert.infos and alert.msg_type != "Cancel":
-        return f"expected an <info>: an {alert.msg_type} without one says nothing"
+        return f"expected an <info>: an {alert.msg_type} without one has no content"
     if alert.msg_type == "Cancel" and not columns.shows_cancel:
         return (
             f"msgType Cancel: {dataset} has no column that could show it, so it would look like an alert; "

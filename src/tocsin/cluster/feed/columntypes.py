@@ -72,7 +72,7 @@ def canonicaliser(column_type: str) -> Canonicaliser | None:
 
 
 def positive_zero(value: float) -> float:
-    """Make -0.0 to 0.0: SQL sees both as the same key."""
+    """Turn -0.0 into 0.0: SQL treats both as the same key."""
     return value + 0.0
 
 

@@ -165,7 +165,7 @@ class RecordCodec:
             except NotStorable as error:
                 return self._refusal(index, self._names[attribute], str(error), hint)
         if _may_repeat_names(raw, self._encoder.encode(record)) and (repeated := _repeated_name(raw)) is not None:
-            return RecordRefusal(index, repeated, "the field is there twice")
+            return RecordRefusal(index, repeated, "the field occurs twice")
         return record
 
     def _refusal(self, index: int, field: str | None, reason: str, hint: bool) -> RecordRefusal:

@@ -19,8 +19,7 @@ from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.spark import execution
 from tocsin.cluster.spark.execution import SMALL_PAIRS, execute
 from tocsin.cluster.spark.ingestion import DatasetWriter
-from tocsin.cluster.sql.declarations import parse_application
-from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
+from tocsin.cluster.sql.declarations import CreateChannel, CreateDataset, CreateFeed, parse_application
 from tocsin.cluster.store import smalltables
 from tocsin.cluster.store.pulling import arrow_stream, open_pull
 from tocsin.cluster.upkeep import OrphanSweep, maintain, merge_channel, merge_dataset

@@ -19,17 +19,17 @@ import msgspec
 from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.spark.execution import PreparedChannel
-from tocsin.cluster.sql.declarations import parse_application
-from tocsin.cluster.sql.planning import Action, Step, World, plan
-from tocsin.cluster.sql.problems import Position, Problem
-from tocsin.cluster.sql.statements import (
+from tocsin.cluster.sql.declarations import (
     CreateChannel,
     CreateDataset,
     CreateFeed,
     DropChannel,
     DropDataset,
     DropFeed,
+    parse_application,
 )
+from tocsin.cluster.sql.planning import Action, Definitions, PlannedStatement, plan
+from tocsin.cluster.sql.problems import Position, Problem
 from tocsin.model.entities import Channel, Dataset, DatasetKind
 from tocsin.wire.errors import Code, TocsinError
 
@@ -140,7 +140,7 @@ class _Check:
         self.problems.append(Problem(self._file, place.line, place.column, message, None, code))
 
 
-def _take(cluster: DataCluster, step: Step, checked: _Check) -> Change:
+def _take(cluster: DataCluster, step: PlannedStatement, checked: _Check) -> Change:
     action, changes = step.action, step.action is not Action.UNCHANGED
     match step.statement:
         case CreateDataset(dataset) as statement:
@@ -192,9 +192,9 @@ def _replace_channel(cluster: DataCluster, channel: Channel, prepared: PreparedC
         cluster.create_channel(channel, prepared)
 
 
-def _world(cluster: DataCluster) -> World:
+def _world(cluster: DataCluster) -> Definitions:
     channels = cluster.channels()
-    return World(
+    return Definitions(
         {live.dataset.name.lower(): live.dataset for live in cluster.datasets()},
         {live.prepared.channel.name.lower(): live.prepared.channel for live in channels},
         {

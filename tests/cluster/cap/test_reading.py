@@ -1,4 +1,4 @@
-"""An alert is read whole, or refused with the element, its line and what was expected there."""
+"""An alert is read completely, or refused with the element, its line and what was expected."""
 
 from __future__ import annotations
 
@@ -12,29 +12,42 @@ from tocsin.cluster.cap.reading import CapProblem, read_alert
 
 
 def read(body: bytes) -> Alert:
-    found = read_alert(body)
-    assert isinstance(found, Alert), str(found)
-    return found
+    result = read_alert(body)
+    assert isinstance(result, Alert), str(result)
+    return result
 
 
 def test_every_element_of_an_alert_is_read() -> None:
-    found = read(EARTHQUAKE_UPDATE)
-    assert (found.identifier, found.sender, found.msg_type) == ("EQ-9921-2", "seismo@survey.example", "Update")
-    assert found.sent == datetime(2026, 10, 1, 11, 12, 9, tzinfo=UTC)
-    [before] = found.references
+    update = read(EARTHQUAKE_UPDATE)
+    assert (update.identifier, update.sender, update.msg_type) == ("EQ-9921-2", "seismo@survey.example", "Update")
+    assert update.sent == datetime(2026, 10, 1, 11, 12, 9, tzinfo=UTC)
+    [before] = update.references
     assert before == Reference("seismo@survey.example", "EQ-9921", datetime(2026, 10, 1, 11, 10, tzinfo=UTC))
-    assert (found.codes, found.note, found.incidents) == (
-        ("profile:0.1",), "Magnitude revised.", ("9921", "north coast"),
-    )  # fmt: skip
-    [said] = found.infos
-    assert (said.event, said.categories, said.response_types) == ("Earthquake", ("Geo",), ("Monitor",))
-    assert (said.urgency, said.severity, said.certainty, said.language) == ("Past", "Minor", "Observed", "en-US")
-    assert said.description == "Felt & measured." and said.parameters == (NamedValue("magnitude", "3.4"),)
-    assert said.resources == (Resource("map", "image/png", 1024, "https://survey.example/9921.png", digest="da39a3ee"),)
-    [place] = said.areas
-    assert place.polygons[0][0] == (38.47, -120.14), "latitude first, as in CAP"
-    assert place.circles == (Circle((32.9525, -115.5527), 0.0),)
-    assert (place.geocodes, place.altitude_ft, place.ceiling_ft) == ((NamedValue("SAME", "006109"),), 100.0, 5000.5)
+    assert (update.codes, update.note, update.incidents) == (
+        ("profile:0.1",),
+        "Magnitude revised.",
+        ("9921", "north coast"),
+    )
+    [first] = update.infos
+    assert (first.event, first.categories, first.response_types) == ("Earthquake", ("Geo",), ("Monitor",))
+    assert (first.urgency, first.severity, first.certainty, first.language) == (
+        "Past",
+        "Minor",
+        "Observed",
+        "en-US",
+    )
+    assert first.description == "Felt & measured." and first.parameters == (NamedValue("magnitude", "3.4"),)
+    assert first.resources == (
+        Resource("map", "image/png", 1024, "https://survey.example/9921.png", digest="da39a3ee"),
+    )
+    [area_read] = first.areas
+    assert area_read.polygons[0][0] == (38.47, -120.14), "latitude first, as in CAP"
+    assert area_read.circles == (Circle((32.9525, -115.5527), 0.0),)
+    assert (area_read.geocodes, area_read.altitude_ft, area_read.ceiling_ft) == (
+        (NamedValue("SAME", "006109"),),
+        100.0,
+        5000.5,
+    )
 
 
 def test_utc_is_a_numeric_offset_of_either_sign() -> None:
@@ -42,11 +55,11 @@ def test_utc_is_a_numeric_offset_of_either_sign() -> None:
         assert read(alert(info(), sent=f"2026-11-15T18:00:00{offset}")).sent == datetime(2026, 11, 15, 18, tzinfo=UTC)
 
 
-def test_an_optional_element_left_empty_says_nothing() -> None:
+def test_empty_optional_element_is_none() -> None:
     assert read(alert(info(more="<headline/><instruction> </instruction>"))).infos[0].headline is None
 
 
-def test_very_likely_of_the_first_version_is_likely() -> None:
+def test_very_likely_of_cap_1_0_counts_as_likely() -> None:
     body = alert(info()).replace(b"<certainty>Likely", b"<certainty>Very Likely")
     assert read(body).infos[0].certainty == "Likely"
 
@@ -93,22 +106,24 @@ def test_very_likely_of_the_first_version_is_likely() -> None:
         (alert(info(area("<altitude>high</altitude>"))), "altitude", 10, "a number"),
         (
             alert(info("<resource><resourceDesc>x</resourceDesc><mimeType>a/b</mimeType><size>-1</size></resource>")),
-            "size", 10, "whole number of bytes",
+            "size",
+            10,
+            "whole number of bytes",
         ),
         (alert(info(more="<parameter><value>1</value></parameter>")), "parameter", 10, "a <valueName>"),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_named_with_its_line_and_what_was_expected(
+)
+def test_invalid_element_is_reported_with_line_and_expectation(
     body: bytes, element: str, line: int, expected: str
 ) -> None:
-    found = read_alert(body)
-    assert isinstance(found, CapProblem), found
-    assert (found.element, found.line) == (element, line)
-    assert expected in found.expected and f"line {line}, <{element}>: " in str(found)
+    problem = read_alert(body)
+    assert isinstance(problem, CapProblem), problem
+    assert (problem.element, problem.line) == (element, line)
+    assert expected in problem.expected and f"line {line}, <{element}>: " in str(problem)
 
 
 @pytest.mark.parametrize(
-    ("namespace", "found"),
+    ("namespace", "version"),
     [
         ("urn:oasis:names:tc:emergency:cap:1.1", "CAP 1.1"),
         ("http://www.incident.com/cap/1.0", "CAP 1.0"),
@@ -116,13 +131,13 @@ def test_what_is_wrong_is_named_with_its_line_and_what_was_expected(
         ("urn:example", "namespace urn:example"),
     ],
 )
-def test_other_versions_are_told_which_one_is_read(namespace: str, found: str) -> None:
+def test_other_cap_version_is_refused_with_its_name(namespace: str, version: str) -> None:
     problem = read_alert(f'<alert xmlns="{namespace}"/>'.encode())
     assert isinstance(problem, CapProblem)
-    assert "CAP 1.2 is read here" in problem.expected and problem.expected.endswith(found)
+    assert "CAP 1.2 is read here" in problem.expected and problem.expected.endswith(version)
 
 
-def test_the_order_of_elements_does_not_matter() -> None:
+def test_order_of_elements_does_not_matter() -> None:
     body = alert(info(area(f"<circle>1,1 1</circle><polygon>{SQUARE}</polygon>")))
     moved = body.replace(b"<status>Actual</status>\n", b"").replace(b"</alert>", b"<status>Actual</status></alert>")
     assert read(moved) == read(body)

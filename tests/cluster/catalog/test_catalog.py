@@ -12,8 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from tests import postgresql
 from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner, results_owner
-from tocsin.cluster.sql.declarations import parse_application
-from tocsin.cluster.sql.statements import CreateChannel, CreateDataset
+from tocsin.cluster.sql.declarations import CreateChannel, CreateDataset, parse_application
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName
 from tocsin.model.subscription import subscription_id
 from tocsin.wire.errors import TocsinError

@@ -1,4 +1,4 @@
-"""The feed log keeps what it acknowledged, in order, and says so when it cannot."""
+"""The feed log keeps acknowledged frames in order, and raises if it cannot."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.feed.feedlog import (
-    FeedLog,
+from tocsin.cluster.feed.feedlog import FeedLog
+from tocsin.cluster.feed.feedlog_reader import (
     FeedLogCorrupt,
     FeedLogInUse,
     FeedLogReader,
     FeedLogTrimmed,
     FeedLogWriteFailed,
-    Frame,
+    LogFrame,
 )
 
 EVERYTHING = 1 << 40
 
 
-def payloads(frames: list[Frame]) -> list[bytes]:
+def payloads(frames: list[LogFrame]) -> list[bytes]:
     return [frame.payload for frame in frames]
 
 
 def fill(log: FeedLog, *lines: bytes) -> list[int]:
-    """One durable frame per line; the position after each."""
+    """Append one durable frame per line. Returns the position after each frame."""
     positions: list[int] = []
     for line in lines:
         positions.append(log.append(line, 1, {"accepted_at_us": len(positions)}))
@@ -42,17 +42,17 @@ def last_segment(directory: Path) -> Path:
     return max(directory.glob("*.log"))
 
 
-def test_what_was_synced_is_read_back_with_its_meta_and_count(tmp_path: Path) -> None:
+def test_synced_frame_is_read_back_with_meta_and_count(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     end = log.append(b'{"a":1}\n{"a":2}', 2, {"accepted_at_us": 7, "answer": "é"})
     assert log.sync() == end
     frames, next_position = log.read(0, EVERYTHING)
-    assert frames == [Frame(0, end, 2, {"accepted_at_us": 7, "answer": "é"}, b'{"a":1}\n{"a":2}')]
+    assert frames == [LogFrame(0, end, 2, {"accepted_at_us": 7, "answer": "é"}, b'{"a":1}\n{"a":2}')]
     assert frames[0].lines() == [b'{"a":1}', b'{"a":2}']
     assert next_position == end == log.durable_end
 
 
-def test_a_reader_sees_nothing_before_it_is_durable(tmp_path: Path) -> None:
+def test_reader_sees_a_frame_only_once_it_is_durable(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     reader = FeedLogReader(tmp_path)
     log.append(b"x", 1, {})
@@ -61,7 +61,7 @@ def test_a_reader_sees_nothing_before_it_is_durable(tmp_path: Path) -> None:
     assert payloads(reader.read(0, EVERYTHING)[0]) == [b"x"]
 
 
-def test_a_reader_of_a_log_that_nobody_opened_yet_sees_an_empty_log(tmp_path: Path) -> None:
+def test_reader_of_a_log_without_a_writer_sees_an_empty_log(tmp_path: Path) -> None:
     reader = FeedLogReader(tmp_path / "nothing")
     assert (reader.start, reader.end, reader.read(0, 10)) == (0, 0, ([], 0))
 
@@ -78,7 +78,7 @@ def test_many_appends_share_one_fsync(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(log.read(0, EVERYTHING)[0]) == 50
 
 
-def test_positions_run_on_over_segments_and_after_reopening(tmp_path: Path) -> None:
+def test_positions_continue_across_segments_and_reopening(tmp_path: Path) -> None:
     log = FeedLog(tmp_path, segment_bytes=200)
     lines = [b"%03d" % number * 20 for number in range(20)]
     positions = fill(log, *lines)
@@ -107,14 +107,14 @@ def test_one_sync_may_fill_several_segments(tmp_path: Path) -> None:
     limit_bytes=st.integers(1, 500),
     segment_bytes=st.integers(50, 600),
 )
-def test_reading_in_any_steps_gives_the_same_frames_as_reading_at_once(
+def test_reading_in_steps_gives_the_same_frames_as_reading_at_once(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], limit_bytes: int, segment_bytes: int
 ) -> None:
     directory = tmp_path_factory.mktemp("log")
     log = FeedLog(directory, segment_bytes)
     fill(log, *lines)
     reader = FeedLogReader(directory)
-    stepwise: list[Frame] = []
+    stepwise: list[LogFrame] = []
     position = 0
     while position < log.durable_end:
         frames, following = reader.read(position, limit_bytes)
@@ -129,11 +129,11 @@ def test_reading_in_any_steps_gives_the_same_frames_as_reading_at_once(
 
 
 @pytest.mark.parametrize("kept_bytes", range(0, 60, 7))
-def test_a_torn_tail_is_cut_and_the_log_goes_on_behind_it(tmp_path: Path, kept_bytes: int) -> None:
+def test_incomplete_last_frame_is_cut_and_the_log_continues(tmp_path: Path, kept_bytes: int) -> None:
     log = FeedLog(tmp_path)
     first, second = fill(log, b"a" * 30, b"b" * 30)
     log.close()
-    # What a crash before the fsync leaves: a published end after the first frame, some bytes of the second.
+    # As after a crash before the fsync: the published end is after the first frame, and some bytes of the second exist.
     (tmp_path / "end").write_bytes(first.to_bytes(8, "little"))
     os.truncate(last_segment(tmp_path), first + kept_bytes)
     assert second > first + kept_bytes
@@ -143,7 +143,7 @@ def test_a_torn_tail_is_cut_and_the_log_goes_on_behind_it(tmp_path: Path, kept_b
     assert payloads(again.read(0, EVERYTHING)[0]) == [b"a" * 30, b"c"]
 
 
-def test_whole_frames_written_but_never_acknowledged_count_after_recovery(tmp_path: Path) -> None:
+def test_complete_unacknowledged_frames_are_durable_after_recovery(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     first, second = fill(log, b"a", b"b")
     log.close()
@@ -151,7 +151,7 @@ def test_whole_frames_written_but_never_acknowledged_count_after_recovery(tmp_pa
     assert FeedLog(tmp_path).durable_end == second == FeedLogReader(tmp_path).end
 
 
-def test_zeros_behind_the_last_frame_are_a_torn_tail(tmp_path: Path) -> None:
+def test_zeros_after_the_last_frame_are_cut(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     (end,) = fill(log, b"a")
     log.close()
@@ -165,7 +165,7 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(raw)
 
 
-def test_damage_before_the_published_end_is_named_and_not_cut(tmp_path: Path) -> None:
+def test_damage_before_the_published_end_is_reported_and_not_cut(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     first, _ = fill(log, b"a" * 30, b"b" * 30)
     log.close()
@@ -177,7 +177,7 @@ def test_damage_before_the_published_end_is_named_and_not_cut(tmp_path: Path) ->
     assert last_segment(tmp_path).stat().st_size == size
 
 
-def test_a_reader_refuses_damage_in_an_old_segment(tmp_path: Path) -> None:
+def test_reader_refuses_damage_in_an_old_segment(tmp_path: Path) -> None:
     log = FeedLog(tmp_path, segment_bytes=100)
     first, *_ = fill(log, b"a" * 60, b"b" * 60, b"c" * 60)
     flip(tmp_path / f"{first:020d}.log", 50)
@@ -187,7 +187,7 @@ def test_a_reader_refuses_damage_in_an_old_segment(tmp_path: Path) -> None:
     assert caught.value.position == first
 
 
-def test_a_lost_durable_tail_is_damage_and_not_a_torn_tail(tmp_path: Path) -> None:
+def test_missing_durable_bytes_at_the_end_are_damage(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     first, _ = fill(log, b"a" * 30, b"b" * 30)
     log.close()
@@ -196,7 +196,7 @@ def test_a_lost_durable_tail_is_damage_and_not_a_torn_tail(tmp_path: Path) -> No
         FeedLog(tmp_path)
 
 
-def test_a_missing_segment_in_the_middle_is_damage(tmp_path: Path) -> None:
+def test_missing_segment_in_the_middle_is_damage(tmp_path: Path) -> None:
     log = FeedLog(tmp_path, segment_bytes=100)
     first, *_ = fill(log, b"a" * 60, b"b" * 60, b"c" * 60)
     log.close()
@@ -205,7 +205,7 @@ def test_a_missing_segment_in_the_middle_is_damage(tmp_path: Path) -> None:
         FeedLog(tmp_path)
 
 
-def test_a_log_whose_segments_are_all_gone_does_not_start_over(tmp_path: Path) -> None:
+def test_log_without_any_segments_does_not_start_again_at_zero(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     fill(log, b"a")
     log.close()
@@ -214,14 +214,14 @@ def test_a_log_whose_segments_are_all_gone_does_not_start_over(tmp_path: Path) -
         FeedLog(tmp_path)
 
 
-def test_a_position_inside_a_frame_is_refused(tmp_path: Path) -> None:
+def test_position_inside_a_frame_is_refused(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     fill(log, b"a" * 30)
     with pytest.raises(FeedLogCorrupt):
         log.read(3, EVERYTHING)
 
 
-def test_trim_gives_back_whole_segments_and_says_what_is_gone(tmp_path: Path) -> None:
+def test_trim_deletes_whole_segments_and_reading_them_reports_it(tmp_path: Path) -> None:
     log = FeedLog(tmp_path, segment_bytes=100)
     positions = fill(log, b"a" * 60, b"b" * 60, b"c" * 60, b"d" * 60)
     assert log.trim(positions[1] + 5) == positions[1] == log.start
@@ -241,7 +241,7 @@ def test_trimming_everything_keeps_the_position_across_a_restart(tmp_path: Path)
     assert again.start == positions[0]
 
 
-def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+def test_second_writer_is_refused(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     with pytest.raises(FeedLogInUse):
         FeedLog(tmp_path)
@@ -251,7 +251,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failing", ["pwritev", "fdatasync"])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 100])
-def test_a_full_disk_stores_nothing_and_the_log_goes_on(
+def test_full_disk_stores_nothing_and_the_log_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, segment_bytes: int
 ) -> None:
     log = FeedLog(tmp_path, segment_bytes)
@@ -281,9 +281,7 @@ def test_a_full_disk_stores_nothing_and_the_log_goes_on(
     assert payloads(FeedLog(tmp_path).read(0, EVERYTHING)[0]) == [b"a" * 60, b"d"]
 
 
-def test_a_process_that_dies_while_a_failed_sync_is_cut_away_leaves_a_log_that_opens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_opens_after_a_crash_while_cutting_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Died(BaseException):
         pass
 
@@ -312,12 +310,12 @@ def test_a_process_that_dies_while_a_failed_sync_is_cut_away_leaves_a_log_that_o
     log.close()
     again = FeedLog(tmp_path, 100)
     fill(again, b"e" * 60)
-    found = payloads(again.read(0, EVERYTHING)[0])
-    assert (found[0], found[-1]) == (b"a" * 60, b"e" * 60)
+    stored = payloads(again.read(0, EVERYTHING)[0])
+    assert (stored[0], stored[-1]) == (b"a" * 60, b"e" * 60)
     again.close()
 
 
-def test_a_write_that_takes_only_part_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_pwritev, real_pwrite = os.pwritev, os.pwrite
     monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: real_pwritev(fd, [b"".join(pieces)[:25]], at))
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_pwrite(fd, bytes(data)[:25], at))
@@ -328,7 +326,7 @@ def test_a_write_that_takes_only_part_is_carried_on(tmp_path: Path, monkeypatch:
     assert payloads(log.read(0, EVERYTHING)[0]) == [b"a" * 40, b"b" * 40]
 
 
-def test_more_frames_than_one_call_writes_are_all_written(tmp_path: Path) -> None:
+def test_more_frames_than_one_system_call_takes_are_written(tmp_path: Path) -> None:
     log = FeedLog(tmp_path)
     for number in range(1500):
         log.append(b"%d" % number, 1, {})
@@ -336,9 +334,7 @@ def test_more_frames_than_one_call_writes_are_all_written(tmp_path: Path) -> Non
     assert payloads(log.read(0, EVERYTHING)[0]) == [b"%d" % number for number in range(1500)]
 
 
-def test_frames_appended_while_a_sync_runs_are_left_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_appended_during_a_sync_wait_for_the_next_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = FeedLog(tmp_path)
     real = os.fdatasync
 
@@ -355,7 +351,7 @@ def test_frames_appended_while_a_sync_runs_are_left_for_the_next(
     assert payloads(FeedLogReader(tmp_path).read(0, EVERYTHING)[0]) == [b"first", b"second"]
 
 
-def test_the_reader_needs_nothing_but_the_standard_library() -> None:
+def test_log_modules_need_only_the_standard_library() -> None:
     listing = (
         "import sys; import tocsin.cluster.feed.feedlog; "
         "print([name for name in ('numpy', 'msgspec', 'pyarrow', 'sqlalchemy', 'pyspark') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""The gateway stores each record once, answers truthfully and bounds what it takes in."""
+"""The gateway stores each record once, answers correctly and keeps its limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.cluster.feed.feedlog import FeedLogReader, FeedLogWriteFailed
+from tocsin.cluster.feed.feedlog_reader import FeedLogReader, FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import (
     Accepted,
     Backlogged,
@@ -37,7 +37,7 @@ DAY_S = 86_400.0
 
 
 class Bench:
-    """A gateway on a virtual clock that can be closed and opened again, as a restart would."""
+    """A gateway on a virtual clock. `open` again is a restart."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -87,7 +87,7 @@ def names(records: list[dict[str, Any]]) -> list[str]:
     return [record["report_id"] for record in records]
 
 
-def test_good_records_are_stored_and_bad_ones_named(bench: Bench) -> None:
+def test_good_records_are_stored_and_bad_ones_are_listed(bench: Bench) -> None:
     gateway = bench.open()
     outcome = send(gateway, b'[{"report_id":"a"},{"severity":1},{"report_id":"b","severity":"x"}]')
     assert counts(outcome) == (1, 0, 2)
@@ -105,7 +105,7 @@ def test_nothing_can_be_read_before_the_sync(bench: Bench) -> None:
     assert names(bench.stored()) == ["a"]
 
 
-def test_a_key_is_stored_once_within_a_request_across_requests_and_across_restarts(bench: Bench) -> None:
+def test_key_is_stored_once_across_requests_and_restarts(bench: Bench) -> None:
     gateway = bench.open()
     assert counts(send(gateway, body("a", "b", "a"))) == (2, 1, 0)
     assert counts(gateway.accept(body("c"), RecordForm.JSON)) == (1, 0, 0)
@@ -116,7 +116,7 @@ def test_a_key_is_stored_once_within_a_request_across_requests_and_across_restar
     assert names(bench.stored()) == ["a", "b", "c", "d", "e"]
 
 
-def test_a_key_may_come_again_after_the_retention(bench: Bench) -> None:
+def test_key_is_accepted_again_after_the_retention(bench: Bench) -> None:
     gateway = bench.open()
     send(gateway, body("a"))
     bench.now_s += 100
@@ -126,7 +126,7 @@ def test_a_key_may_come_again_after_the_retention(bench: Bench) -> None:
     assert counts(send(bench.open(), body("a"))) == (0, 1, 0)
 
 
-def test_a_keyed_dataset_stores_every_update(bench: Bench) -> None:
+def test_keyed_dataset_stores_every_update(bench: Bench) -> None:
     gateway = bench.open(LOCATIONS)
     assert counts(send(gateway, body("u", "u", severity=1))) == (2, 0, 0)
     assert counts(send(gateway, body("u", severity=2))) == (1, 0, 0)
@@ -134,18 +134,18 @@ def test_a_keyed_dataset_stores_every_update(bench: Bench) -> None:
     assert names(bench.stored()) == ["u", "u", "u"]
 
 
-def test_a_stream_without_a_key_stores_all_it_gets(bench: Bench) -> None:
+def test_stream_without_a_key_stores_repeated_records(bench: Bench) -> None:
     gateway = bench.open(PLAIN)
     assert counts(send(gateway, b'[{"severity":1},{"severity":1}]')) == (2, 0, 0)
 
 
-def test_a_static_dataset_takes_no_records(bench: Bench) -> None:
+def test_static_dataset_takes_no_records(bench: Bench) -> None:
     with pytest.raises(ValueError, match="STATIC"):
         bench.open(Dataset(DatasetName("Shelters"), DatasetKind.STATIC, SCHEMA))
 
 
 @pytest.mark.parametrize("dataset", [REPORTS, LOCATIONS, PLAIN])
-def test_an_idempotency_key_gets_its_first_answer_again_also_after_restarts(bench: Bench, dataset: Dataset) -> None:
+def test_idempotency_key_gets_its_first_answer_again_after_restarts(bench: Bench, dataset: Dataset) -> None:
     gateway = bench.open(dataset)
     payload = b'[{"report_id":"a"},{"report_id":7}]'
     first = gateway.accept(payload, RecordForm.JSON, "key-1")
@@ -153,7 +153,7 @@ def test_an_idempotency_key_gets_its_first_answer_again_also_after_restarts(benc
     gateway.sync()
     stored = gateway.accept(payload, RecordForm.JSON, "key-1")
     again = bench.open(dataset).accept(payload, RecordForm.JSON, "key-1")
-    (bench.directory / "answers.db").unlink()  # as if the last commits had been lost in a power cut
+    (bench.directory / "answers.db").unlink()  # as if a power failure had lost the last commits
     rebuilt = bench.open(dataset).accept(payload, RecordForm.JSON, "key-1")
     assert isinstance(first, Accepted)
     assert not first.replayed
@@ -165,14 +165,14 @@ def test_an_idempotency_key_gets_its_first_answer_again_also_after_restarts(benc
     assert names(bench.stored()) == ["a"]
 
 
-def test_an_answer_that_stored_nothing_is_remembered_too(bench: Bench) -> None:
+def test_answer_of_a_request_without_good_records_is_replayed(bench: Bench) -> None:
     send(bench.open(), b'[{"report_id":7}]', "key-1")
     outcome = bench.open().accept(b'[{"report_id":7}]', RecordForm.JSON, "key-1")
     assert isinstance(outcome, Accepted)
     assert outcome.replayed
 
 
-def test_an_idempotency_key_with_another_body_is_a_conflict(bench: Bench) -> None:
+def test_idempotency_key_with_another_body_is_a_conflict(bench: Bench) -> None:
     gateway = bench.open()
     send(gateway, body("a"), "key-1")
     assert gateway.accept(body("b"), RecordForm.JSON, "key-1") == KeyConflict()
@@ -180,9 +180,7 @@ def test_an_idempotency_key_with_another_body_is_a_conflict(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize(("dataset", "retention_s"), [(REPORTS, 100.0), (PLAIN, DAY_S)])
-def test_an_idempotency_key_is_forgotten_after_the_retention(
-    bench: Bench, dataset: Dataset, retention_s: float
-) -> None:
+def test_idempotency_key_is_forgotten_after_the_retention(bench: Bench, dataset: Dataset, retention_s: float) -> None:
     gateway = bench.open(dataset)
     send(gateway, body("a"), "key-1")
     bench.now_s += retention_s
@@ -196,11 +194,11 @@ def test_an_idempotency_key_is_forgotten_after_the_retention(
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256])
-def test_an_absurd_idempotency_key_is_malformed(bench: Bench, key: str) -> None:
+def test_empty_or_too_long_idempotency_key_is_malformed(bench: Bench, key: str) -> None:
     assert isinstance(bench.open().accept(body("a"), RecordForm.JSON, key), Malformed)
 
 
-def test_limits_refuse_the_whole_request_and_store_nothing(bench: Bench) -> None:
+def test_request_over_a_limit_is_refused_as_a_whole(bench: Bench) -> None:
     gateway = bench.open(body_bytes=1000, record_bytes=100, records=5)
     assert gateway.accept(b" " * 1001, RecordForm.JSON) == TooLarge("body bytes", 1000)
     assert gateway.accept(body(*"abcdef"), RecordForm.JSON) == TooLarge("records", 5)
@@ -214,19 +212,19 @@ def test_limits_refuse_the_whole_request_and_store_nothing(bench: Bench) -> None
     assert names(bench.stored()) == ["x", longest, "y", "z"]
 
 
-def test_a_body_that_is_no_json_is_malformed(bench: Bench) -> None:
+def test_body_that_is_not_json_is_malformed(bench: Bench) -> None:
     gateway = bench.open()
     assert isinstance(gateway.accept(b"<xml/>", RecordForm.CLOUDEVENTS_BATCH), Malformed)
     assert gateway.sync() == 0
 
 
-def test_the_answer_lists_the_first_refusals_and_counts_all(bench: Bench) -> None:
+def test_answer_lists_the_first_refusals_and_counts_all(bench: Bench) -> None:
     outcome = bench.open(refusals_listed=2).accept(b"[1,2,3,4]", RecordForm.JSON)
     assert isinstance(outcome, Accepted)
     assert (len(outcome.refused), outcome.refused_total) == (2, 4)
 
 
-def test_a_backlog_asks_publishers_to_wait_until_records_have_been_ingested(bench: Bench) -> None:
+def test_full_backlog_refuses_requests_until_records_are_ingested(bench: Bench) -> None:
     gateway = bench.open(backlog_bytes=2000)
     sent = 0
     while isinstance(outcome := send(gateway, body(f"r{sent}" + "x" * 200)), Accepted):
@@ -243,14 +241,14 @@ def test_a_backlog_asks_publishers_to_wait_until_records_have_been_ingested(benc
     assert bench.open(backlog_bytes=2000).backlog_bytes == 0
 
 
-def test_a_replay_is_answered_however_long_the_backlog(bench: Bench) -> None:
+def test_replay_is_answered_even_with_a_full_backlog(bench: Bench) -> None:
     gateway = bench.open(backlog_bytes=100)
     send(gateway, body("a" * 80), "key-1")
     assert isinstance(gateway.accept(body("b"), RecordForm.JSON, "key-2"), Backlogged)
     assert isinstance(gateway.accept(body("a" * 80), RecordForm.JSON, "key-1"), Accepted)
 
 
-def test_requests_that_bring_no_record_are_no_backlog_and_never_keep_the_next_record_out(bench: Bench) -> None:
+def test_frames_without_records_do_not_fill_the_backlog(bench: Bench) -> None:
     limits: dict[str, Any] = {"backlog_bytes": 3_000, "segment_bytes": 2_000}
     gateway = bench.open(**limits)
     first = send(gateway, body("a"))
@@ -258,7 +256,7 @@ def test_requests_that_bring_no_record_are_no_backlog_and_never_keep_the_next_re
     for number in range(60):
         send(gateway, body("a"), f"waiting-{number}")
         gateway.maintain()
-    assert gateway.backlog_bytes > limits["backlog_bytes"] / 2, "a record waits before them"
+    assert gateway.backlog_bytes > limits["backlog_bytes"] / 2, "a record before them is not ingested yet"
     gateway.ingested(first.position)
     for number in range(60):
         repeated = send(gateway, body("a"), f"passed-{number}")
@@ -268,7 +266,7 @@ def test_requests_that_bring_no_record_are_no_backlog_and_never_keep_the_next_re
     assert bench.open(**limits).backlog_bytes == 0
 
 
-def test_what_a_failed_sync_took_with_it_is_not_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_lost_in_a_failed_sync_leave_the_backlog(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = bench.open()
     first = send(gateway, body("a"))
     assert isinstance(first, Accepted) and first.position is not None
@@ -284,12 +282,12 @@ def test_what_a_failed_sync_took_with_it_is_not_waited_for(bench: Bench, monkeyp
     assert gateway.backlog_bytes == 0
 
 
-def test_a_position_nobody_wrote_cannot_have_been_ingested(bench: Bench) -> None:
+def test_position_beyond_the_log_cannot_be_ingested(bench: Bench) -> None:
     with pytest.raises(ValueError, match="beyond the durable end"):
         bench.open().ingested(1)
 
 
-def test_the_log_is_trimmed_but_never_beyond_what_a_restart_needs(bench: Bench) -> None:
+def test_log_is_trimmed_but_keeps_what_a_restart_needs(bench: Bench) -> None:
     limits: dict[str, Any] = {"segment_bytes": 2000, "memory_keys": 40}
     gateway = bench.open(**limits)
     for number in range(120):
@@ -308,11 +306,11 @@ def test_the_log_is_trimmed_but_never_beyond_what_a_restart_needs(bench: Bench) 
         assert replay.replayed, number
 
 
-def test_keys_in_memory_stay_bounded_even_if_nobody_maintains(bench: Bench) -> None:
+def test_keys_in_memory_stay_bounded_without_maintain_calls(bench: Bench) -> None:
     gateway = bench.open(memory_keys=50)
     for number in range(60):
-        send(gateway, body(*(f"{number}-{each}" for each in range(10))))
-        assert gateway._index.keys_in_memory < 110
+        send(gateway, body(*(f"{number}-{digit}" for digit in range(10))))
+        assert gateway._store.index.keys_in_memory < 110
     assert counts(send(bench.open(memory_keys=50), body("0-0", "59-9", "new"))) == (1, 2, 0)
 
 
@@ -320,9 +318,7 @@ def full_disk(*arguments: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_after_a_failed_sync_nothing_is_stored_and_a_retry_is_no_repeat(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_after_a_failed_sync_is_not_a_repeat(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = bench.open()
     send(gateway, body("a"))
     gateway.accept(body("b"), RecordForm.JSON, "key-1")
@@ -340,7 +336,7 @@ def test_after_a_failed_sync_nothing_is_stored_and_a_retry_is_no_repeat(
     assert names(bench.stored()) == ["a", "b"]
 
 
-def test_a_repeat_that_counted_on_a_sync_that_failed_is_not_acknowledged_either(
+def test_repeat_accepted_during_a_failed_sync_is_not_stored_either(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = bench.open()
@@ -364,7 +360,7 @@ def test_a_repeat_that_counted_on_a_sync_that_failed_is_not_acknowledged_either(
     assert names(bench.stored()) == ["a"]
 
 
-def test_a_gateway_that_is_closed_refuses_and_decides_what_was_open(bench: Bench) -> None:
+def test_closed_gateway_refuses_requests_and_fails_undecided_ones(bench: Bench) -> None:
     gateway = bench.open()
     send(gateway, body("a"))
     _, group = gateway.accept_into_group(body("b"), RecordForm.JSON)
@@ -379,9 +375,7 @@ def test_a_gateway_that_is_closed_refuses_and_decides_what_was_open(bench: Bench
     assert names(bench.stored()) == ["a"]
 
 
-def test_records_accepted_while_a_sync_runs_wait_for_the_next_and_repeats_are_still_seen(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_accepted_during_a_sync_wait_for_the_next_sync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = bench.open()
     real = os.fdatasync
     outcomes = []
@@ -399,7 +393,7 @@ def test_records_accepted_while_a_sync_runs_wait_for_the_next_and_repeats_are_st
     assert names(bench.stored()) == ["a", "b"]
 
 
-def test_a_key_index_that_cannot_be_written_does_not_fail_a_sync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_of_the_key_index_does_not_fail_a_sync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = bench.open(memory_keys=5, records=10)
     monkeypatch.setattr("tocsin.cluster.feed.keyindex.write_run", full_disk)
     outcome: Accepted | Refused = Malformed("")
@@ -430,7 +424,7 @@ def in_threads(*tasks: Callable[[], None]) -> None:
     assert errors == []
 
 
-def test_accept_sync_maintain_and_ingested_from_many_threads_store_each_key_once(bench: Bench) -> None:
+def test_calls_from_many_threads_store_each_key_once(bench: Bench) -> None:
     gateway = bench.open(memory_keys=60, segment_bytes=4000)
     total = [0]
 

@@ -1,4 +1,4 @@
-"""kill -9 of the gateway's process at random moments: what was acknowledged is in the log, and exactly once."""
+"""kill -9 of the gateway's process at random moments: each acknowledged record is in the log exactly once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tocsin.cluster.feed.feedlog import FeedLogReader
+from tocsin.cluster.feed.feedlog_reader import FeedLogReader
 
-# A publisher and its gateway in one process. It sends batches from argv[2] on, the first ones being retries of what the
-# life before may or may not have stored, and prints each batch after its sync. Batches overlap, so that repeats occur
-# in normal running too; every third request carries an Idempotency-Key.
+# A publisher and its gateway in one process. It sends batches from argv[2] on. The first ones are retries of batches
+# that the killed process may or may not have stored. It prints each batch after its sync. Batches overlap, so that
+# repeats occur without a crash too. Every third request has an Idempotency-Key.
 CHILD = """
 import json, sys, time
 from pathlib import Path
@@ -31,15 +31,15 @@ print("open", flush=True)
 batch = int(sys.argv[2])
 while True:
     group = range(batch, batch + 3)
-    for each in group:
-        records = [{"report_id": f"{n}", "message": "m" * 50} for n in range(each * 10, each * 10 + 15)]
-        key = f"key-{each}" if each % 3 == 0 else None
+    for number in group:
+        records = [{"report_id": f"{n}", "message": "m" * 50} for n in range(number * 10, number * 10 + 15)]
+        key = f"key-{number}" if number % 3 == 0 else None
         outcome = gateway.accept(json.dumps(records).encode(), RecordForm.JSON, key)
         assert isinstance(outcome, Accepted), outcome
         assert outcome.replayed or outcome.accepted + outcome.duplicates == 15, outcome
     gateway.sync()
-    for each in group:
-        print(each, flush=True)
+    for number in group:
+        print(number, flush=True)
     batch += 3
     if batch % 5 == 0:
         gateway.maintain()
@@ -48,14 +48,14 @@ ROUNDS = 8
 
 
 def run_until_killed(directory: Path, first_batch: int, after_lines: int, more_bytes: int) -> list[int]:
-    """Start the child, kill it once it has printed so many lines and a bit, return the batches it acknowledged."""
+    """Start the child, kill it after `after_lines` lines and `more_bytes` bytes, return the acknowledged batches."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(directory), str(first_batch)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert child.stdout is not None
     assert child.stderr is not None
     lines = [child.stdout.readline() for _ in range(after_lines)]
-    rest = child.stdout.read(more_bytes)  # a moment that falls anywhere between two acknowledgements
+    rest = child.stdout.read(more_bytes)  # so that the kill falls anywhere between two acknowledgements
     child.kill()
     rest += child.stdout.read()
     failure = child.stderr.read().decode()
@@ -86,7 +86,7 @@ def test_every_acknowledged_record_survives_kill_9_exactly_once(tmp_path: Path) 
         missing = {str(n) for batch in acknowledged for n in range(batch * 10, batch * 10 + 15)} - set(stored)
         assert missing == set()
         assert {key: times for key, times in stored.items() if times > 1} == {}
-        # The next life begins with a retry of what was not acknowledged, and of a little that was.
+        # The next process retries the batches that were not acknowledged, and a few that were.
         first_batch = max(0, max(acknowledged, default=0) - 2)
     assert len(acknowledged) > 100
     assert len(list((tmp_path / "keys").glob("*.keys"))) > 0

@@ -1,4 +1,4 @@
-"""The key index answers as a plain set would, across flushes, merges, expiry and reopening."""
+"""The key index behaves like a set across flushes, merges, expiry and reopening."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tocsin.cluster.feed import keyruns
+from tocsin.cluster.feed import keyindex
 from tocsin.cluster.feed.keyindex import KeyIndex
 
 SECOND_US = 1_000_000
@@ -23,11 +23,15 @@ def digest(number: int) -> bytes:
     return blake2b(number.to_bytes(8, "little"), digest_size=16).digest()
 
 
+def run_lengths(index: KeyIndex) -> list[int]:
+    return [len(run) for run in index._runs]
+
+
 def digests(*numbers: int) -> list[bytes]:
     return [digest(number) for number in numbers]
 
 
-def test_a_key_is_seen_from_memory_from_a_file_and_after_reopening(tmp_path: Path) -> None:
+def test_key_is_seen_in_memory_in_a_run_and_after_reopening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
     index.add(dict.fromkeys(digests(1, 2), 0))
     assert index.seen(digests(1, 3, 2), 0).tolist() == [True, False, True]
@@ -39,7 +43,7 @@ def test_a_key_is_seen_from_memory_from_a_file_and_after_reopening(tmp_path: Pat
     assert again.seen(digests(1, 3, 2), 0).tolist() == [True, False, True]
 
 
-def test_what_was_not_flushed_is_not_covered_after_reopening(tmp_path: Path) -> None:
+def test_unflushed_key_is_not_covered_after_reopening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
     index.add(dict.fromkeys(digests(1), 0))
     again = KeyIndex(tmp_path)
@@ -47,7 +51,7 @@ def test_what_was_not_flushed_is_not_covered_after_reopening(tmp_path: Path) -> 
     assert not again.seen(digests(1), 0).any()
 
 
-def test_a_key_is_forgotten_exactly_when_its_retention_ends_even_in_a_file_with_younger_ones(tmp_path: Path) -> None:
+def test_key_expires_at_its_retention_even_beside_younger_keys(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
     index.add(dict.fromkeys(digests(1), 0))
     index.add(dict.fromkeys(digests(2), 5 * SECOND_US))
@@ -57,7 +61,7 @@ def test_a_key_is_forgotten_exactly_when_its_retention_ends_even_in_a_file_with_
         index.flush(covers=1, now_us=0)
 
 
-def test_a_key_accepted_again_after_its_retention_counts_from_then_on(tmp_path: Path) -> None:
+def test_key_accepted_again_after_its_retention_starts_a_new_one(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
     for accepted_at_us in (0, 20 * SECOND_US):
         index.add(dict.fromkeys(digests(1), accepted_at_us))
@@ -65,7 +69,7 @@ def test_a_key_accepted_again_after_its_retention_counts_from_then_on(tmp_path: 
     assert index.seen(digests(1), 25 * SECOND_US).all()
 
 
-def test_digests_that_differ_only_in_their_last_half_or_end_in_zeros_are_told_apart(tmp_path: Path) -> None:
+def test_digests_that_share_a_half_or_end_in_zeros_differ(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
     alike = [b"\x01" * 8 + number.to_bytes(8, "big") for number in range(5)]
     zeros = [b"\x00" * 16, b"\x00" * 15 + b"\x01", b"\x01" + b"\x00" * 15]
@@ -74,37 +78,33 @@ def test_digests_that_differ_only_in_their_last_half_or_end_in_zeros_are_told_ap
     assert index.seen([*alike, *zeros], 0).tolist() == [True, False, True, False, True, True, False, True]
 
 
-def test_the_number_of_files_stays_small_and_nothing_is_lost_in_merging(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keyruns, "_MERGE_CHUNK", 300)  # several ranges a merge, as with millions of keys
+def test_merging_keeps_all_keys_and_the_number_of_runs_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyindex, "_MERGE_CHUNK", 300)  # several ranges a merge, as with millions of keys
     index = KeyIndex(tmp_path)
     for batch in range(60):
         index.add(dict.fromkeys(digests(*range(batch * 50, batch * 50 + 50)), 0))
         index.flush(covers=batch, now_us=0)
         index.merge(now_us=0)
-        assert len(index.run_lengths) <= 12
-    assert sum(index.run_lengths) == 3000
-    assert len(list(tmp_path.glob("*.keys"))) == len(index.run_lengths)
+        assert len(run_lengths(index)) <= 12
+    assert sum(run_lengths(index)) == 3000
+    assert len(list(tmp_path.glob("*.keys"))) == len(run_lengths(index))
     assert index.seen(digests(*range(3000)), 0).all()
     assert not index.seen(digests(*range(3000, 6000)), 0).any()
 
 
-def test_expired_files_are_deleted_and_merging_drops_expired_keys(tmp_path: Path) -> None:
+def test_merge_deletes_expired_runs_and_drops_expired_keys(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
     for number in range(4):
         index.add(dict.fromkeys(digests(number), number * 5 * SECOND_US))
         index.flush(covers=number, now_us=0)
     index.merge(now_us=13 * SECOND_US)
-    assert sum(index.run_lengths) == 3
+    assert sum(run_lengths(index)) == 3
     index.merge(now_us=100 * SECOND_US)
-    assert index.run_lengths == []
+    assert run_lengths(index) == []
     assert list(tmp_path.glob("*.keys")) == []
 
 
-def test_a_flush_that_finds_the_disk_full_keeps_the_keys_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flush_on_a_full_disk_keeps_the_keys_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = KeyIndex(tmp_path)
     index.add(dict.fromkeys(digests(1), 0))
 
@@ -123,7 +123,7 @@ def test_a_flush_that_finds_the_disk_full_keeps_the_keys_in_memory(
     assert list(tmp_path.glob("*.tmp")) == []
 
 
-def test_new_keys_are_told_from_known_ones_at_a_glance(tmp_path: Path) -> None:
+def test_filter_separates_new_keys_from_known_ones(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
     assert index.expect(digests(5, 7)) == []
     index.add(dict.fromkeys(digests(5, 7), 0))
@@ -135,7 +135,7 @@ def test_new_keys_are_told_from_known_ones_at_a_glance(tmp_path: Path) -> None:
         assert len(opened.expect(digests(*range(1000)))) == 1000
 
 
-def test_files_no_manifest_names_are_swept_away_on_opening(tmp_path: Path) -> None:
+def test_files_outside_the_manifest_are_deleted_on_opening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
     index.add(dict.fromkeys(digests(1), 0))
     index.flush(covers=1, now_us=0)
@@ -149,7 +149,7 @@ NUMBERS = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 
 
 class IndexAgainstDict(RuleBasedStateMachine):
-    """Random batches, flushes, merges, reopening and the passing of time, beside a dict of number -> accepted at."""
+    """Compares random batches, flushes, merges, reopening and time steps with a dict of number -> accepted at."""
 
     @initialize()
     def begin(self) -> None:
@@ -169,7 +169,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
 
     @rule(numbers=NUMBERS)
     def accept(self, numbers: list[int]) -> None:
-        candidates = {numbers[place] for place in self.index.expect(digests(*numbers))}
+        candidates = {numbers[position] for position in self.index.expect(digests(*numbers))}
         horizon_us = self.now_us - 30 * SECOND_US
         assert candidates >= {number for number in numbers if self.durable.get(number, -(1 << 60)) >= horizon_us}
         self.index.add(dict.fromkeys(digests(*numbers), self.now_us))
@@ -194,7 +194,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
         self.open()
 
     @invariant()
-    def answers_as_a_plain_dict_would(self) -> None:
+    def answers_like_a_dict(self) -> None:
         if not hasattr(self, "index"):
             return
         horizon_us = self.now_us - 30 * SECOND_US
@@ -202,7 +202,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
         assert self.index.seen(digests(*range(61)), self.now_us).tolist() == expected
 
 
-def test_any_history_answers_as_a_plain_dict_would(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_history_gives_the_same_answers_as_a_dict(tmp_path_factory: pytest.TempPathFactory) -> None:
     IndexAgainstDict.fresh = tmp_path_factory
     machine: Any = IndexAgainstDict.TestCase
     machine.settings = settings(max_examples=40, stateful_step_count=25)

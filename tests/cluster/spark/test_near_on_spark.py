@@ -12,11 +12,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tocsin.cluster.spark.session import Session
-from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql, to_single_sql
-from tocsin.cluster.sql.declarations import parse_application
-from tocsin.cluster.sql.geo import cell_of, cover_of, distance_m, levels_of
-from tocsin.cluster.sql.geo_sql import cell_sql, cover_sql, distance_sql
-from tocsin.cluster.sql.statements import CreateChannel
+from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
+from tocsin.cluster.sql.declarations import CreateChannel, parse_application
+from tocsin.cluster.sql.geo import cell_of, cell_sql, cover_of, cover_sql, distance_m, distance_sql, levels_of
+from tocsin.cluster.sql.query_sql import to_lateral_sql, to_single_sql
 from tocsin.model.schema import Schema
 
 pytestmark = pytest.mark.spark

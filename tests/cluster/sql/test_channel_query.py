@@ -1,11 +1,12 @@
-"""What a channel query reads, what it may not do, and the SQL that runs it for all subscriptions."""
+"""Channel queries: the datasets they read, forbidden constructs, and the SQL for all subscriptions."""
 
 from __future__ import annotations
 
 import pytest
 
-from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query, to_lateral_sql
+from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.sql.problems import Problem
+from tocsin.cluster.sql.query_sql import to_lateral_sql
 from tocsin.model.schema import Schema
 
 PARAMETERS = Schema.of(kind="STRING", radius_m="DOUBLE")
@@ -51,13 +52,13 @@ def body_of(sql: str) -> str:
         ("SELECT * FROM reports a JOIN Reports b", {"reports"}, set()),
         ("SELECT * FROM NEW `Reports`, range(3)", set(), {"Reports"}),
     ],
-)  # fmt: skip
-def test_a_query_reads_the_datasets_it_names_and_no_others(text: str, whole: set[str], new: set[str]) -> None:
+)
+def test_query_reads_exactly_the_datasets_it_names(text: str, whole: set[str], new: set[str]) -> None:
     query = parsed(text)
     assert (set(query.datasets), set(query.new_datasets)) == (whole, new)
 
 
-def test_markers_are_found_whatever_their_case_and_only_where_they_stand() -> None:
+def test_markers_are_found_in_any_case_and_not_inside_strings() -> None:
     query = parsed("SELECT ':radius_m', CAST(x AS STRUCT<a:INT>), x::INT FROM A WHERE kind = :KIND -- :radius_m")
     assert query.markers == {"kind"}
 
@@ -89,8 +90,8 @@ def test_markers_are_found_whatever_their_case_and_only_where_they_stand() -> No
         ("SELECT * FROM A\nWHERE (x > 1", (2, 12), "syntax"),
         ("", (1, 1), "syntax"),
     ],
-)  # fmt: skip
-def test_what_a_channel_may_not_do_is_refused_at_its_place(text: str, place: tuple[int, int], code: str) -> None:
+)
+def test_forbidden_construct_is_refused_at_its_position(text: str, place: tuple[int, int], code: str) -> None:
     assert (*place, code) in [(problem.line, problem.column, problem.code) for problem in refused(text)]
 
 
@@ -100,11 +101,11 @@ def test_every_problem_of_a_query_is_reported() -> None:
     assert "did you mean kind?" in problems[2].message
 
 
-def test_now_is_allowed_for_it_is_one_value_within_an_execution() -> None:
+def test_now_is_allowed_because_it_is_constant_within_an_execution() -> None:
     assert parsed("SELECT * FROM A WHERE at > current_timestamp() - INTERVAL 1 HOUR AND now() > at").datasets == {"A"}
 
 
-def test_the_author_s_text_is_kept_but_for_markers_and_datasets() -> None:
+def test_lateral_sql_keeps_the_text_except_markers_and_datasets() -> None:
     sql = to_lateral_sql(
         parsed("SELECT r.x::INT, 'a''b', Users.*  FROM NEW  Reports r, Users WHERE r.kind=:KIND -- the end"), view_of
     )
@@ -118,17 +119,17 @@ def test_the_author_s_text_is_kept_but_for_markers_and_datasets() -> None:
     )
 
 
-def test_the_alias_of_the_parameters_may_be_chosen() -> None:
+def test_lateral_sql_uses_the_given_parameters_alias() -> None:
     sql = to_lateral_sql(parsed("SELECT 1 FROM A WHERE k = :kind"), view_of, parameters_alias="p")
     assert body_of(sql) == "SELECT 1 FROM all_a AS `A` WHERE k = p.`_tocsin_p_kind`"
 
 
-def test_a_query_that_cannot_be_parsed_is_refused_without_sqlglot_s_own_words() -> None:
+def test_unparsable_query_is_refused_without_the_wording_of_sqlglot() -> None:
     (problem,) = refused("SELECT 1 FROM A WHERE")
     assert str(problem) == "<query>:1:17: the query cannot be parsed: WHERE is incomplete"
 
 
-def test_deep_nesting_is_refused_and_does_not_crash() -> None:
+def test_deep_nesting_is_refused_without_a_crash() -> None:
     assert refused("SELECT " + "(" * 5_000 + "1" + ")" * 5_000 + " FROM A")[0].code == "syntax"
 
 
@@ -150,13 +151,11 @@ def test_deep_nesting_is_refused_and_does_not_crash() -> None:
         ("FROM NEW A a WHERE EXISTS (SELECT 1 FROM B b WHERE near(a.y, a.x, b.y, b.x, 5))", ["B"]),
     ],
 )
-def test_near_explodes_the_new_side_unless_the_join_or_the_radius_forbids_it(
-    condition: str, exploded: list[str]
-) -> None:
+def test_near_explodes_new_side_unless_join_or_radius_forbids(condition: str, exploded: list[str]) -> None:
     assert [grid.item.name for grid in parsed(f"SELECT 1 {condition}").grids] == exploded
 
 
-def test_near_and_distance_want_all_their_arguments() -> None:
+def test_near_and_distance_require_all_arguments() -> None:
     first, second = refused("SELECT distance_m(a.y, a.x) FROM A a WHERE near(a.y, a.x, 60, 25)")
     assert str(first) == "<query>:1:8: expected distance_m(lat1, lon1, lat2, lon2) but found 2 arguments"
     assert str(second) == "<query>:1:44: expected near(lat1, lon1, lat2, lon2, radius_m) but found 4 arguments"

@@ -1,11 +1,10 @@
-"""Application files: what they declare, and what is said when they are wrong."""
+"""Application files: the statements they declare, and the problems reported for wrong ones."""
 
 from __future__ import annotations
 
 import pytest
 
-from tocsin.cluster.sql.declarations import parse_application
-from tocsin.cluster.sql.statements import (
+from tocsin.cluster.sql.declarations import (
     CreateChannel,
     CreateDataset,
     CreateFeed,
@@ -13,6 +12,7 @@ from tocsin.cluster.sql.statements import (
     DropDataset,
     DropFeed,
     Statement,
+    parse_application,
 )
 from tocsin.model.entities import Channel, ChannelKind, Dataset, DatasetKind, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
@@ -52,7 +52,7 @@ def channel(text: str) -> Channel:
     return statement.channel
 
 
-def test_the_issue_s_application_is_read_in_order_with_its_places() -> None:
+def test_application_statements_keep_file_order_and_positions() -> None:
     application = parse_application(ISSUE, "emergency.sql")
     assert application.problems == ()
     reports, users, shelters, of_type, drop = application.statements
@@ -81,17 +81,27 @@ def test_the_issue_s_application_is_read_in_order_with_its_places() -> None:
     assert drop.name == "EmergenciesOfType"
 
 
-def test_keywords_do_not_mind_their_case_and_comments_are_skipped() -> None:
-    found = dataset("create /* a; b */ stream -- ; c\n dataset A (x long) retain 'p1d';;")
-    assert (found.name, found.schema, found.retain_s) == ("A", Schema.of(x="BIGINT"), 86_400.0)
+def test_keywords_ignore_case_and_comments_are_skipped() -> None:
+    created = dataset("create /* a; b */ stream -- ; c\n dataset A (x long) retain 'p1d';;")
+    assert (created.name, created.schema, created.retain_s) == ("A", Schema.of(x="BIGINT"), 86_400.0)
 
 
 @pytest.mark.parametrize(
     ("written", "seconds"),
-    [("10 SECONDS", 10), ("1 day", 86_400), ("PT10S", 10), ("P1D", 86_400), ("'PT1M'", 60), ("'2 hours'", 7_200),
-     ("PT1.5S", 1.5), ("90S", None), ("1.5 MINUTES", 90), ("10SECONDS", 10)],
-)  # fmt: skip
-def test_periods_are_written_as_people_and_iso_8601_write_them(written: str, seconds: float | None) -> None:
+    [
+        ("10 SECONDS", 10),
+        ("1 day", 86_400),
+        ("PT10S", 10),
+        ("P1D", 86_400),
+        ("'PT1M'", 60),
+        ("'2 hours'", 7_200),
+        ("PT1.5S", 1.5),
+        ("90S", None),
+        ("1.5 MINUTES", 90),
+        ("10SECONDS", 10),
+    ],
+)
+def test_period_accepts_units_and_iso_8601_durations(written: str, seconds: float | None) -> None:
     application = parse_application(f"CREATE REPETITIVE CHANNEL C EVERY {written} AS SELECT 1 FROM A")
     if seconds is None:
         assert [problem.code for problem in application.problems] == ["duration"]
@@ -101,19 +111,19 @@ def test_periods_are_written_as_people_and_iso_8601_write_them(written: str, sec
         assert statement.channel.period_s == seconds
 
 
-def test_event_order_of_a_keyed_dataset() -> None:
+def test_keyed_dataset_is_ordered_by_order_by_or_its_only_timestamp() -> None:
     assert dataset("CREATE KEYED DATASET A (k INT, t TIMESTAMP, v INT) KEY (k)").order_by == "t"
     assert dataset("CREATE KEYED DATASET A (k INT, t TIMESTAMP, u TIMESTAMP) KEY (k)").order_by is None
     assert dataset("CREATE KEYED DATASET A (k INT, t TIMESTAMP, v INT) KEY (K) ORDER BY V").order_by == "v"
     assert dataset("CREATE KEYED DATASET A (k INT) KEY (k)").order_by is None
 
 
-def test_a_continuous_channel_may_keep_its_results_for_a_while_and_have_no_parameters() -> None:
-    found = channel("CREATE CONTINUOUS CHANNEL C () RETAIN 2 HOURS AS SELECT * FROM NEW A")
-    assert (found.period_s, found.retain_s, found.parameters) == (None, 7_200.0, Schema(()))
+def test_continuous_channel_takes_retain_and_needs_no_parameters() -> None:
+    created = channel("CREATE CONTINUOUS CHANNEL C () RETAIN 2 HOURS AS SELECT * FROM NEW A")
+    assert (created.period_s, created.retain_s, created.parameters) == (None, 7_200.0, Schema(()))
 
 
-def test_feeds_take_options_in_either_spelling() -> None:
+def test_feed_options_accept_both_spellings() -> None:
     statement = only(
         "CREATE FEED F INTO A FROM kafka OPTIONS (subscribe 't', kafka.bootstrap.servers = 'h:1', 'x.y' 3)"
     )
@@ -122,7 +132,7 @@ def test_feeds_take_options_in_either_spelling() -> None:
     assert statement.feed == Feed(FeedName("F"), DatasetName("A"), "kafka", options)
 
 
-def test_existence_may_be_tolerated() -> None:
+def test_if_exists_if_not_exists_and_or_replace_are_parsed() -> None:
     text = """DROP DATASET IF EXISTS A; DROP FEED F;
         CREATE STREAM DATASET IF NOT EXISTS A (x INT); CREATE OR REPLACE FEED F INTO A FROM rate"""
     drop_dataset, drop_feed, create, replace = parse_application(text).statements
@@ -167,7 +177,7 @@ def test_existence_may_be_tolerated() -> None:
         ),
         (
             "CREATE STATIC DATASET A FROM 'a.xls'",
-            "1:30: the name 'a.xls' does not tell its format: expected FORMAT csv, json or parquet",
+            "1:30: the name 'a.xls' does not show its format: expected FORMAT csv, json or parquet",
         ),
         (
             "CREATE STATIC DATASET A FROM 'a' FORMAT cvs",
@@ -204,11 +214,11 @@ def test_existence_may_be_tolerated() -> None:
         ),
     ],
 )
-def test_a_mistake_is_named_with_its_place_and_what_was_expected(text: str, problem: str) -> None:
+def test_mistake_is_reported_with_position_and_expectation(text: str, problem: str) -> None:
     assert problems_of(text) == [f"f.sql:{problem}"]
 
 
-def test_all_mistakes_of_a_file_are_reported_and_the_good_statements_kept() -> None:
+def test_all_mistakes_are_reported_and_good_statements_are_kept() -> None:
     text = """\
 CREATE STREAM DATASET A (x STRNG, y INTT) KEYS (x);
 CREATE STREAM DATASET Good (x INT);
@@ -222,12 +232,12 @@ DROP CHANEL C;
     assert [type(statement) for statement in application.statements] == [CreateDataset]
 
 
-def test_dropping_allows_a_name_to_be_declared_again() -> None:
+def test_dropped_name_may_be_declared_again() -> None:
     text = "CREATE STREAM DATASET A (x INT); DROP DATASET a; CREATE STREAM DATASET A (x INT)"
     assert parse_application(text).problems == ()
 
 
-def test_a_problem_can_show_its_line_with_a_caret() -> None:
+def test_problem_shows_its_source_line_with_a_caret() -> None:
     text = "DROP FEED F;\n\tDROP FED G"
     (problem,) = parse_application(text, "f.sql").problems
     assert problem.with_source(text) == (

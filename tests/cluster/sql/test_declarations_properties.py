@@ -1,4 +1,4 @@
-"""Whatever is written, reading an application file ends with an answer, and its places are right."""
+"""Parsing any text as an application file returns a result, never an exception, with correct positions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.sql.declarations import parse_application
+from tocsin.cluster.sql.declarations import Application, CreateChannel, parse_application
 from tocsin.cluster.sql.problems import Position
-from tocsin.cluster.sql.statements import Application, CreateChannel
 from tocsin.cluster.sql.tokens import Token, TokenKind, scan
 
 EXAMPLE = (Path(__file__).parents[3] / "examples" / "emergency" / "emergency.sql").read_text(encoding="utf-8")
@@ -24,7 +23,7 @@ fragments = st.lists(
         st.text(max_size=4),
     ),
     max_size=40,
-)  # fmt: skip
+)
 
 
 def check_places(text: str, application: Application) -> None:
@@ -36,20 +35,20 @@ def check_places(text: str, application: Application) -> None:
 
 
 @given(st.text())
-def test_any_text_gets_an_answer(text: str) -> None:
+def test_any_text_is_parsed_without_an_exception(text: str) -> None:
     check_places(text, parse_application(text))
 
 
 @settings(max_examples=200)
 @given(fragments, st.sampled_from([" ", "", "\n"]))
-def test_any_heap_of_sql_gets_an_answer(parts: list[str], between: str) -> None:
+def test_any_sequence_of_sql_words_is_parsed_without_an_exception(parts: list[str], between: str) -> None:
     text = between.join(parts)
     check_places(text, parse_application(text))
 
 
 @settings(max_examples=40)
 @given(st.integers(0, len(EXAMPLE)), st.integers(0, 30), st.text(max_size=3))
-def test_any_change_of_the_example_gets_an_answer(start: int, length: int, inserted: str) -> None:
+def test_any_change_of_the_example_is_parsed_without_an_exception(start: int, length: int, inserted: str) -> None:
     text = EXAMPLE[:start] + inserted + EXAMPLE[start + length :]
     check_places(text, parse_application(text))
 
@@ -60,8 +59,8 @@ def test_the_example_has_no_problems() -> None:
     assert len(application.statements) == STATEMENTS
 
 
-def keywords_of_our_own() -> list[Token]:
-    """The words of the grammar in the example: outside the queries, each has its place and no other word would do."""
+def grammar_keywords() -> list[Token]:
+    """The keywords of the grammar in the example, outside the queries. No other word is valid in their place."""
     queries = [
         (start := EXAMPLE.index(statement.channel.query), start + len(statement.channel.query))
         for statement in parse_application(EXAMPLE).statements
@@ -84,12 +83,12 @@ def keywords_of_our_own() -> list[Token]:
         token
         for token in TOKENS
         if token.upper in grammar and not any(start <= token.start < end for start, end in queries)
-    ]  # fmt: skip
+    ]
 
 
 @settings(max_examples=30)
-@given(st.sampled_from(keywords_of_our_own()))
-def test_a_misspelt_keyword_is_reported_where_it_stands_and_nowhere_else(token: Token) -> None:
+@given(st.sampled_from(grammar_keywords()))
+def test_misspelt_keyword_is_reported_only_at_its_position(token: Token) -> None:
     text = EXAMPLE[: token.start] + "zzz" + EXAMPLE[token.end :]
     (problem,) = parse_application(text).problems
     assert problem.position == Position.of(EXAMPLE, token.start)
@@ -98,7 +97,7 @@ def test_a_misspelt_keyword_is_reported_where_it_stands_and_nowhere_else(token: 
 
 @settings(max_examples=40)
 @given(st.integers(0, len(TOKENS) - 1), st.sampled_from(["\n", "\n\n  ", " /* ; */ ", " -- ;\n", "\t"]))
-def test_space_and_comments_between_tokens_change_nothing_but_places(index: int, space: str) -> None:
+def test_blanks_and_comments_between_tokens_change_only_positions(index: int, space: str) -> None:
     before, token = TOKENS[index - 1], TOKENS[index]
     glued = index > 0 and before.end == token.start
     text = EXAMPLE if glued else EXAMPLE[: token.start] + space + EXAMPLE[token.start :]
@@ -106,7 +105,7 @@ def test_space_and_comments_between_tokens_change_nothing_but_places(index: int,
 
 
 @pytest.mark.parametrize("marker", ["kind", "radius_m", "user"])
-def test_a_wrong_marker_is_reported_at_its_colon(marker: str) -> None:
+def test_unknown_marker_is_reported_at_its_colon(marker: str) -> None:
     for offset in (i for i in range(len(EXAMPLE)) if EXAMPLE.startswith(f":{marker}", i)):
         text = EXAMPLE[:offset] + ":zz" + EXAMPLE[offset + len(marker) + 1 :]
         places = [p.position for p in parse_application(text).problems if p.code == "unknown-parameter"]

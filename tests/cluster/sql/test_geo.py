@@ -1,4 +1,4 @@
-"""Distances, and the promise of the grid: what is within reach lies in the cover."""
+"""Distances, and the promise of the grid: a point within reach lies in the cover."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ radii_m = st.one_of(st.floats(0.1, 3e7), st.sampled_from([2.0**level for level i
 
 
 def moved(lat: float, lon: float, bearing: float, distance: float) -> tuple[float, float]:
-    """Where one gets by going `distance` metres from a place."""
+    """The point `distance` metres away from a point, in the direction `bearing`."""
     angle, start = distance / EARTH_RADIUS_M, math.radians(lat)
     sine = math.sin(start) * math.cos(angle) + math.cos(start) * math.sin(angle) * math.cos(bearing)
     end = math.asin(max(-1.0, min(1.0, sine)))
@@ -45,12 +45,12 @@ def moved(lat: float, lon: float, bearing: float, distance: float) -> tuple[floa
         ((-90.0, 0.0), (90.0, 0.0), math.pi * EARTH_RADIUS_M),
     ],
 )
-def test_distances_are_those_on_the_mean_sphere(a: tuple[float, float], b: tuple[float, float], metres: float) -> None:
+def test_distance_is_measured_on_the_mean_sphere(a: tuple[float, float], b: tuple[float, float], metres: float) -> None:
     assert distance_m(*a, *b) == pytest.approx(metres, rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize("bad", [(90.1, 0.0), (0.0, 180.1), (math.nan, 0.0), (0.0, -math.inf)])
-def test_what_is_not_a_place_has_no_distance_cell_or_cover(bad: tuple[float, float]) -> None:
+def test_coordinate_out_of_range_has_no_distance_cell_or_cover(bad: tuple[float, float]) -> None:
     assert distance_m(*bad, 0, 0) is None
     assert cell_of(*bad, 10) is None
     assert cover_of(*bad, 10) == frozenset()
@@ -61,10 +61,10 @@ def test_what_is_not_a_place_has_no_distance_cell_or_cover(bad: tuple[float, flo
 @example(89.9999, 0.0, 0.0, 1_000.0, 1.0)
 @example(0.0, 180.0, math.pi / 2, 64.0, 1.0)
 @example(-89.99, -180.0, 3.0, 5e6, 1.0)
-def test_a_place_within_reach_always_lies_in_the_cover(
+def test_point_within_reach_always_lies_in_the_cover(
     lat: float, lon: float, bearing: float, radius_m: float, share: float
 ) -> None:
-    """With the radius as reach, and with the cell size, which is what radii that vary from row to row use."""
+    """With the radius as reach, and with the cell size as reach, as for radii that vary from row to row."""
     near = moved(lat, lon, bearing, radius_m * share)
     away = distance_m(lat, lon, *near)
     level = level_of(radius_m)
@@ -74,7 +74,9 @@ def test_a_place_within_reach_always_lies_in_the_cover(
 
 
 @given(latitudes, longitudes, latitudes, longitudes, st.sampled_from(ALL_LEVELS))
-def test_any_two_places_agree_with_the_grid(lat1: float, lon1: float, lat2: float, lon2: float, level: int) -> None:
+def test_grid_agrees_with_distance_of_any_two_points(
+    lat1: float, lon1: float, lat2: float, lon2: float, level: int
+) -> None:
     away = distance_m(lat1, lon1, lat2, lon2)
     assert away is not None
     if cell_of(lat2, lon2, level) not in cover_of(lat1, lon1, level):
@@ -82,7 +84,7 @@ def test_any_two_places_agree_with_the_grid(lat1: float, lon1: float, lat2: floa
 
 
 @given(latitudes, longitudes, st.sampled_from(ALL_LEVELS))
-def test_a_cover_stays_small_and_away_from_the_poles_tight(lat: float, lon: float, level: int) -> None:
+def test_cover_stays_small_and_is_tight_away_from_the_poles(lat: float, lon: float, level: int) -> None:
     cover = cover_of(lat, lon, level)
     assert len(cover) <= 24
     if level <= 16 and abs(lat) < 80:
@@ -93,12 +95,12 @@ def test_a_cover_stays_small_and_away_from_the_poles_tight(lat: float, lon: floa
 
 
 @given(st.floats(0.001, 1e9))
-def test_a_level_is_the_finest_whose_cells_hold_the_radius(radius_m: float) -> None:
+def test_level_is_the_finest_whose_cells_hold_the_radius(radius_m: float) -> None:
     level = level_of(radius_m)
     assert level == MAX_LEVEL or 2.0**level >= radius_m
     assert level == MIN_LEVEL or 2.0 ** (level - 1) < radius_m
 
 
-def test_levels_of_no_radius_are_one_level_all_the_same() -> None:
+def test_levels_of_no_radius_are_still_one_level() -> None:
     assert levels_of([]) == levels_of([None, -1.0, math.nan]) == (MIN_LEVEL,)
     assert levels_of([100.0, 1_000.0, 1_024.0, None]) == (7, 10)

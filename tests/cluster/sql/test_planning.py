@@ -1,12 +1,11 @@
-"""What each statement of a file would do to a cluster that holds certain things."""
+"""Planning: the action of each statement on a cluster with given definitions, and the problems it has."""
 
 from __future__ import annotations
 
 import pytest
 
-from tocsin.cluster.sql.declarations import parse_application
-from tocsin.cluster.sql.planning import World, plan
-from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
+from tocsin.cluster.sql.declarations import CreateChannel, CreateDataset, CreateFeed, parse_application
+from tocsin.cluster.sql.planning import Definitions, plan
 
 BASE = """
 CREATE STREAM DATASET D (a INT, b STRING) KEY (a) RETAIN 1 DAY;
@@ -16,35 +15,37 @@ CREATE FEED F INTO D FROM rate OPTIONS (rowsPerSecond '1');
 """
 
 
-def world() -> World:
-    """As if BASE had been applied."""
-    held = World({}, {}, {}, {})
-    for statement in parse_application(BASE).statements:
+def definitions(text: str = BASE) -> Definitions:
+    """As if `text` had been applied."""
+    existing = Definitions({}, {}, {}, {})
+    for statement in parse_application(text).statements:
         match statement:
             case CreateDataset(dataset):
-                held.datasets[dataset.name.lower()] = dataset
+                existing.datasets[dataset.name.lower()] = dataset
             case CreateChannel(channel, _, query):
-                held.channels[channel.name.lower()] = channel
-                held.reads[channel.name.lower()] = frozenset(
+                existing.channels[channel.name.lower()] = channel
+                existing.reads[channel.name.lower()] = frozenset(
                     name.lower() for name in query.datasets | query.new_datasets
                 )
             case CreateFeed(feed):
-                held.feeds[feed.name.lower()] = feed
-    return held
+                existing.feeds[feed.name.lower()] = feed
+    return existing
 
 
-def actions(text: str, held: World | None = None) -> list[str]:
-    steps, problems = plan(parse_application(text), held or world(), "f")
+def actions(text: str, existing: Definitions | None = None) -> list[str]:
+    planned, problems = plan(parse_application(text), existing or definitions(), "f")
     assert not problems, problems
-    return [str(step.action) for step in steps]
+    return [str(statement.action) for statement in planned]
 
 
 def problem_codes(text: str) -> list[tuple[str, int, int]]:
-    return [(problem.code, problem.line, problem.column) for problem in plan(parse_application(text), world(), "f")[1]]
+    return [
+        (problem.code, problem.line, problem.column) for problem in plan(parse_application(text), definitions(), "f")[1]
+    ]
 
 
-def test_a_file_on_an_empty_cluster_creates_everything_and_again_nothing() -> None:
-    assert actions(BASE, World({}, {}, {}, {})) == ["created"] * 4
+def test_file_creates_everything_once_and_nothing_the_second_time() -> None:
+    assert actions(BASE, Definitions({}, {}, {}, {})) == ["created"] * 4
     assert actions(BASE) == ["unchanged"] * 4
 
 
@@ -62,12 +63,12 @@ def test_a_file_on_an_empty_cluster_creates_everything_and_again_nothing() -> No
         "CREATE FEED F INTO D FROM rate OPTIONS (rowsPerSecond '2');",
     ],
 )
-def test_another_definition_of_what_exists_is_a_problem_at_its_place(text: str) -> None:
+def test_different_definition_of_an_existing_name_is_a_problem(text: str) -> None:
     assert problem_codes("\n " + text) == [("exists", 2, 2)]
 
 
-def test_the_problem_names_what_differs_and_what_to_do() -> None:
-    _, [problem] = plan(parse_application("CREATE STREAM DATASET D (a INT) KEY (a);"), world(), "f")
+def test_problem_names_the_differences_and_a_remedy() -> None:
+    _, [problem] = plan(parse_application("CREATE STREAM DATASET D (a INT) KEY (a);"), definitions(), "f")
     assert "columns, retentions differ" in problem.message and "DROP DATASET D first" in problem.message
 
 
@@ -81,25 +82,90 @@ def test_the_problem_names_what_differs_and_what_to_do() -> None:
         ("CREATE OR REPLACE CONTINUOUS CHANNEL C AS SELECT d.a FROM NEW D d;", "replaced"),
         ("CREATE OR REPLACE CONTINUOUS CHANNEL Fresh AS SELECT d.a FROM NEW D d;", "created"),
         ("DROP CHANNEL c;", "dropped"),
-        ("DROP CHANNEL IF EXISTS Nobody;", "unchanged"),
+        ("DROP CHANNEL IF EXISTS Unknown;", "unchanged"),
     ],
 )
-def test_a_statement_has_its_action(text: str, action: str) -> None:
+def test_statement_is_planned_with_its_action(text: str, action: str) -> None:
     assert actions(text) == [action]
 
 
-def test_a_query_laid_out_differently_is_the_same_query() -> None:
+def test_query_with_other_blanks_and_comments_is_unchanged() -> None:
     text = "CREATE REPETITIVE CHANNEL C (b STRING) EVERY PT10S AS\n SELECT d.a -- why\n FROM NEW D d\n WHERE d.b = :b;"
     assert actions(text) == ["unchanged"]
 
 
-def test_what_is_in_use_is_not_dropped_until_its_users_are() -> None:
+def test_dataset_in_use_is_not_dropped_before_its_users() -> None:
     assert problem_codes("DROP DATASET D;") == [("in-use", 1, 1)]
     assert actions("DROP CHANNEL C; DROP FEED F; DROP DATASET D; CREATE STREAM DATASET D (x INT);") == [
-        "dropped", "dropped", "dropped", "created",
-    ]  # fmt: skip
+        "dropped",
+        "dropped",
+        "dropped",
+        "created",
+    ]
 
 
-def test_a_file_may_not_use_what_it_dropped() -> None:
+def test_file_may_not_use_a_dataset_it_dropped() -> None:
     text = "DROP CHANNEL C; DROP FEED F; DROP DATASET D; CREATE CONTINUOUS CHANNEL X AS SELECT d.a FROM NEW D d;"
     assert [code for code, _, _ in problem_codes(text)] == ["unknown-dataset"]
+
+
+NAMED = """
+CREATE STREAM DATASET Reports (x INT);
+CREATE STATIC DATASET Shelters FROM 'shelters.csv';
+CREATE CONTINUOUS CHANNEL C AS SELECT * FROM NEW Shelters;
+CREATE FEED F INTO Shelters FROM kafka;
+"""
+"""Nothing here uses Reports, so that a file may drop it."""
+
+
+def named_problems(text: str) -> list[str]:
+    application = parse_application(text, "f.sql")
+    assert application.problems == ()
+    return [str(problem) for problem in plan(application, definitions(NAMED), "f.sql")[1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "CREATE CONTINUOUS CHANNEL D AS\n SELECT * FROM NEW reports r, Shelter s",
+            "2:31: dataset 'Shelter' does not exist; did you mean Shelters?",
+        ),
+        (
+            "CREATE CONTINUOUS CHANNEL D AS SELECT * FROM NEW Reports, NEW Shelters",
+            "1:59: 'Shelters' is STATIC and never has new records: expected it without NEW",
+        ),
+        ("CREATE FEED G INTO Shelters FROM rate", "1:20: 'Shelters' is STATIC: expected a STREAM or KEYED dataset"),
+        (
+            "CREATE FEED f INTO Reports FROM rate",
+            "1:1: feed 'F' exists already with another definition (datasets, formats differ): "
+            "DROP FEED F first, or say CREATE OR REPLACE",
+        ),
+        ("DROP CHANNEL D", "1:1: channel 'D' does not exist"),
+        ("DROP FEED F; DROP FEED f", "1:14: feed 'f' does not exist"),
+        (
+            "CREATE STREAM DATASET reports (y INT)",
+            "1:1: dataset 'Reports' exists already with another definition (columns differ): "
+            "DROP DATASET Reports first",
+        ),
+        (
+            "DROP DATASET Reports; CREATE CONTINUOUS CHANNEL D AS SELECT * FROM NEW Reports",
+            "1:68: dataset 'Reports' does not exist",
+        ),
+    ],
+)
+def test_unknown_or_existing_name_is_reported_at_its_position(text: str, problem: str) -> None:
+    assert named_problems(text) == [f"f.sql:{problem}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE STREAM DATASET A (x INT); CREATE CONTINUOUS CHANNEL D AS SELECT * FROM NEW a, Reports",
+        "DROP CHANNEL IF EXISTS D; DROP CHANNEL c; CREATE CONTINUOUS CHANNEL C AS SELECT * FROM NEW Reports",
+        "CREATE OR REPLACE CONTINUOUS CHANNEL C AS SELECT * FROM NEW Reports JOIN Shelters",
+        "CREATE STREAM DATASET IF NOT EXISTS Reports (x INT)",
+    ],
+)
+def test_name_declared_in_the_file_or_tolerated_is_no_problem(text: str) -> None:
+    assert named_problems(text) == []

@@ -38,9 +38,9 @@ def check(
 
 def _quickly(text: str, file: str) -> list[Problem]:
     from tocsin.cluster.sql.declarations import parse_application
-    from tocsin.cluster.sql.planning import World, plan
+    from tocsin.cluster.sql.planning import Definitions, plan
 
-    return plan(parse_application(text, file), World({}, {}, {}, {}), file)[1]
+    return plan(parse_application(text, file), Definitions({}, {}, {}, {}), file)[1]
 
 
 def _with_spark(text: str, file: Path) -> list[Problem]:

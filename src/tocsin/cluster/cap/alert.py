@@ -1,7 +1,7 @@
-"""An alert of CAP 1.2 as values, and its vocabulary. Names are CAP's, in Python's spelling (msgType is `msg_type`).
+"""The values of a CAP 1.2 alert and its vocabulary. Names are CAP's, in Python's spelling (msgType is `msg_type`).
 
-Section numbers are those of the OASIS standard "Common Alerting Protocol Version 1.2" (1 July 2010). Values only:
-reading is in `reading.py`, writing in `writing.py`. Latitude comes before longitude here, as it does in CAP.
+Section numbers refer to the OASIS standard "Common Alerting Protocol Version 1.2" (1 July 2010). Values only:
+`reading.py` reads alerts, `writing.py` writes them. Latitude comes before longitude, as in CAP.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
 
@@ -26,12 +26,12 @@ URGENCY: Final = ("Immediate", "Expected", "Future", "Past", "Unknown")
 SEVERITY: Final = ("Extreme", "Severe", "Moderate", "Minor", "Unknown")
 CERTAINTY: Final = ("Observed", "Likely", "Possible", "Unlikely", "Unknown")
 DEFAULT_LANGUAGE: Final = "en-US"
-"""What an info without <language> is in [CAP §3.2.2]."""
+"""The language of an info without <language> [CAP §3.2.2]."""
 
 Point: TypeAlias = tuple[float, float]
 """(latitude, longitude) in degrees."""
 Ring: TypeAlias = tuple[Point, ...]
-"""The first point is the last again."""
+"""A closed polygon: the last point equals the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,14 @@ class Reference:
     identifier: str
     sent: datetime
 
+    @classmethod
+    def parse(cls, triple: str) -> Self | None:
+        """None if the text is not `sender,identifier,sent`."""
+        sender, _, rest = triple.partition(",")
+        identifier, _, sent_text = rest.partition(",")
+        sent = read_time(sent_text)
+        return cls(sender, identifier, sent) if is_identity(sender) and is_identity(identifier) and sent else None
+
     def __str__(self) -> str:
         return f"{self.sender},{self.identifier},{time_text(self.sent)}"
 
@@ -132,27 +140,36 @@ class Alert:
 
     @property
     def reference(self) -> Reference:
-        """How other messages refer to this one."""
+        """The reference that other messages use for this one."""
         return Reference(self.sender, self.identifier, self.sent)
+
+
+def is_identity(text: str) -> bool:
+    """True if the text may be an identifier or a sender [CAP §3.2.1]."""
+    return bool(text) and not re.search(r"[\s,<&]", text)
+
+
+def is_language(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z]{1,8}(-[A-Za-z0-9]{1,8})*", text) is not None
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[-+]\d\d:\d\d")
 
 
 def read_time(text: str) -> datetime | None:
-    """A dateTime as CAP restricts it: whole seconds and a numeric offset, never `Z` [CAP §3.3.2]."""
+    """Parse a dateTime as CAP restricts it [CAP §3.3.2]: whole seconds, a numeric offset, no `Z`. None if invalid."""
     if _TIME.fullmatch(text) is None:
         return None
     try:
         moment = datetime.fromisoformat(text)
-        moment.astimezone(UTC)  # within the years we can store
+        moment.astimezone(UTC)  # fails outside the years that a dataset can store
     except (ValueError, OverflowError):
         return None
     return moment
 
 
 def time_text(moment: datetime) -> str:
-    """As CAP writes it. UTC is `-00:00`, as the standard wants it; parts of a second are dropped."""
+    """The dateTime as CAP writes it: UTC is `-00:00`, and fractions of a second are dropped."""
     whole = moment.replace(microsecond=0)
     if not whole.utcoffset():
         return whole.replace(tzinfo=None).isoformat() + "-00:00"

@@ -1,8 +1,8 @@
-"""Which column of a dataset takes what of an alert: by its name, in the form its type asks for.
+"""Maps the values of an alert to the columns of a dataset: by the column's name, in the form of its type.
 
-`columns_of` is asked once per dataset and says what does not fit before any alert is read into it. A name counts
-without case and underscores, so `msgType`, `msg_type` and `MSGTYPE` are one. docs/cap.md has the table. Pure; driven by
-`desk.py`.
+`columns_of` runs once per dataset and reports a column that does not fit before the first alert. Names are compared
+without case and underscores: `msgType`, `msg_type` and `MSGTYPE` are the same. docs/cap.md has the table. No I/O.
+`intake.py` calls it.
 """
 
 from __future__ import annotations
@@ -13,45 +13,44 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from tocsin.cluster.cap.alert import Alert, Area, Info, NamedValue, time_text
-from tocsin.cluster.cap.places import Place, place_of, well_known_text
+from tocsin.cluster.cap.places import BoundingCircle, bounding_circle, well_known_text
 from tocsin.model.entities import Dataset
 
 Row: TypeAlias = dict[str, Any]
-"""A record in the terms of JSON, by column."""
+"""A record: JSON values by column."""
 
 SEVERITY_RANK: Final = {"Unknown": 0, "Minor": 2, "Moderate": 3, "Severe": 4, "Extreme": 5}
-"""The severities of the emergency city go from 1 to 5; what CAP calls Minor is more than nothing at all."""
+"""The severities of the emergency city are 1 to 5. CAP's Minor is 2, because it is more than the lowest."""
 URGENCY_RANK: Final = {"Unknown": 0, "Past": 1, "Future": 2, "Expected": 3, "Immediate": 4}
 CERTAINTY_RANK: Final = {"Unknown": 0, "Unlikely": 1, "Possible": 2, "Likely": 3, "Observed": 4}
 MESSAGE_CHARACTERS: Final = 2_000
-"""Of a `message`: what a person reads on a telephone. The columns headline and description have all of it."""
+"""Length limit of a `message`, for reading on a telephone. The columns headline and description are complete."""
 _PREFIXES: Final = {"Alert": "", "Update": "Update: ", "Cancel": "Cancelled: "}
-_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _IDENTITIES = ("reportid", "alertid", "identifier")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What one record is made from: one area of one info of one alert."""
+class RecordFacts:
+    """The source of one record: one area of one info of one alert."""
 
     alert: Alert
     record_id: str
-    """Tells this record from all others of the dataset."""
+    """Unique among all records of the dataset."""
     root_sender: str
-    """Of the alert whose record this is or replaces."""
+    """The sender of the alert whose record this is or replaces."""
     info: Info | None = None
     area: Area | None = None
 
     @property
-    def place(self) -> Place | None:
-        return None if self.area is None else place_of(self.area)
+    def circle(self) -> BoundingCircle | None:
+        return None if self.area is None else bounding_circle(self.area)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Something an alert says, and in which types a column may take it."""
+    """A value of an alert, and its kind, which decides the possible column types."""
 
-    read: Callable[[Facts], Any]
+    read: Callable[[RecordFacts], Any]
     kind: str = "text"
     """text, time, number, rank or words."""
     ranks: Mapping[str, int] | None = None
@@ -64,30 +63,30 @@ def spelled(name: str) -> str:
 class AlertColumns:
     """The columns of one dataset that an alert fills."""
 
-    def __init__(self, dataset: Dataset, filled: Mapping[str, Callable[[Facts], Any]]) -> None:
+    def __init__(self, dataset: Dataset, filled: Mapping[str, Callable[[RecordFacts], Any]]) -> None:
         self._filled = filled
         self._names = {spelled(name): name for name in filled}
         self._key = {spelled(name) for name in dataset.key}
-        self.types = {name: dataset.schema.type_of(name) or "" for name in filled}
+        self._types = {name: dataset.schema.type_of(name) or "" for name in filled}
         self.shows_cancel = bool(self._names.keys() & {"msgtype", "expires", "message"})
-        """A Cancel can be told from an alert."""
+        """True if a column distinguishes a Cancel from an alert."""
         self.names_sender = "sender" in self._key
-        """Two senders may use the same identifier."""
+        """True if the KEY includes the sender, so that two senders may use the same identifier."""
 
     def has(self, name: str) -> bool:
         return name in self._names
 
-    def row(self, facts: Facts) -> Row:
+    def row(self, facts: RecordFacts) -> Row:
         return {name: read(facts) for name, read in self._filled.items()}
 
     def ended(self, row: Row, alert: Alert, record_id: str | None = None) -> Row:
-        """An earlier record as `alert` leaves it behind: cancelled, and over since then."""
+        """An earlier record as changed by `alert`, which ends it: cancelled, and expired when `alert` was sent."""
         ended = dict(row)
         for name in ("sent", "reportedat", "expires"):
-            self._put(ended, name, as_column("time", alert.sent, self._type(name)))
+            self._put(ended, name, _as_column("time", alert.sent, self._type(name)))
         self._put(ended, "msgtype", "Cancel")
         references = [str(reference) for reference in alert.references]
-        self._put(ended, "references", as_column("words", references, self._type("references")))
+        self._put(ended, "references", _as_column("words", references, self._type("references")))
         if "message" in self._names and not self.has("msgtype"):
             text = str(ended[self._names["message"]] or "")
             for prefix in filter(None, _PREFIXES.values()):
@@ -105,75 +104,61 @@ class AlertColumns:
             row[self._names[name]] = value
 
     def _type(self, name: str) -> str:
-        return self.types.get(self._names.get(name, ""), "STRING")
+        return self._types.get(self._names.get(name, ""), "STRING")
 
 
 def columns_of(dataset: Dataset) -> AlertColumns | str:
-    """What an alert fills of this dataset, or what would have to be declared otherwise."""
-    filled: dict[str, Callable[[Facts], Any]] = {}
+    """The columns of this dataset that an alert fills, or the reason why the dataset cannot take alerts."""
+    filled: dict[str, Callable[[RecordFacts], Any]] = {}
     key = {spelled(name) for name in dataset.key}
-    says_type = any(spelled(name) == "msgtype" for name in dataset.schema.names)
+    has_msg_type = any(spelled(name) == "msgtype" for name in dataset.schema.names)
     for column in dataset.schema.columns:
-        source = _source_of(spelled(column.name), key, says_type)
+        source = _source_of(spelled(column.name), key, has_msg_type)
         if source is None:
             if column.name in dataset.key:
                 return f"{dataset.name} needs {column.name} in every record (KEY), and CAP has nothing of that name"
             continue
-        if not _takes(column.type, source.kind):
-            return (
-                f"{dataset.name}.{column.name} is {column.type}: {_WANTED[source.kind]} is needed to take it from CAP"
-            )
+        if column.type not in _COLUMN_TYPES[source.kind]:
+            needed = " or ".join(_COLUMN_TYPES[source.kind][:2])
+            return f"{dataset.name}.{column.name} is {column.type}: {needed} is needed to take it from CAP"
         filled[column.name] = _reader(source, column.type)
     if not {spelled(name) for name in filled} & set(_IDENTITIES):
         return f"{dataset.name} has no column for an alert's identifier: declare identifier STRING (or report_id)"
     return AlertColumns(dataset, filled)
 
 
-def _source_of(name: str, key: set[str], says_type: bool) -> _Source | None:
+def _source_of(name: str, key: set[str], has_msg_type: bool) -> _Source | None:
     if name == "identifier":
         return _Source(lambda facts: facts.record_id) if name in key else _Source(lambda facts: facts.alert.identifier)
     if name == "sender" and name in key:
         return _Source(lambda facts: facts.root_sender)
     if name == "message":
-        return _Source(lambda facts: _message(facts, prefixed=not says_type))
+        return _Source(lambda facts: _message(facts, prefixed=not has_msg_type))
     return _SOURCES.get(name)
 
 
-def _takes(column_type: str, kind: str) -> bool:
-    match kind:
-        case "time":
-            return column_type in ("TIMESTAMP", "STRING")
-        case "number":
-            return column_type in ("DOUBLE", "FLOAT")
-        case "rank":
-            return column_type == "STRING" or column_type in _WHOLE
-        case "words":
-            return column_type in ("STRING", "ARRAY<STRING>")
-        case _:
-            return column_type == "STRING"
-
-
-_WANTED: Final = {
-    "text": "STRING",
-    "time": "TIMESTAMP or STRING",
-    "number": "DOUBLE or FLOAT",
-    "rank": "INT or STRING",
-    "words": "STRING or ARRAY<STRING>",
+_COLUMN_TYPES: Final = {
+    "text": ("STRING",),
+    "time": ("TIMESTAMP", "STRING"),
+    "number": ("DOUBLE", "FLOAT"),
+    "rank": ("INT", "STRING", "TINYINT", "SMALLINT", "BIGINT"),
+    "words": ("STRING", "ARRAY<STRING>"),
 }
+"""Kind of value → column types that accept it. Messages name the first two."""
 
 
-def _reader(source: _Source, column_type: str) -> Callable[[Facts], Any]:
-    return lambda facts: as_column(source.kind, source.read(facts), column_type, source.ranks)
+def _reader(source: _Source, column_type: str) -> Callable[[RecordFacts], Any]:
+    return lambda facts: _as_column(source.kind, source.read(facts), column_type, source.ranks)
 
 
-def as_column(kind: str, value: Any, column_type: str, ranks: Mapping[str, int] | None = None) -> Any:
-    """A value in the form a column of that type takes in JSON."""
+def _as_column(kind: str, value: Any, column_type: str, ranks: Mapping[str, int] | None = None) -> Any:
+    """A value in the JSON form for a column of that type."""
     if value is None:
         return None
     if kind == "time":
         assert isinstance(value, datetime)
         return value.astimezone(UTC).isoformat() if column_type == "TIMESTAMP" else time_text(value)
-    if kind == "rank" and column_type in _WHOLE:
+    if kind == "rank" and column_type != "STRING":
         assert ranks is not None
         return ranks[value]
     if kind == "words":
@@ -182,42 +167,43 @@ def as_column(kind: str, value: Any, column_type: str, ranks: Mapping[str, int] 
     return value
 
 
-def _message(facts: Facts, prefixed: bool) -> str:
-    """Headline and description; says itself that it updates or cancels when no column does."""
+def _message(facts: RecordFacts, prefixed: bool) -> str:
+    """Headline and description. With `prefixed`, the text starts with `Update: ` or `Cancelled: `."""
     info = facts.info
     parts = [] if info is None else [info.headline, info.description]
     text = "\n".join(part for part in parts if part)
     if not text:
-        text = info.event if info is not None else " ".join(f"alert {one.identifier}" for one in facts.alert.references)
+        referred = " ".join(f"alert {reference.identifier}" for reference in facts.alert.references)
+        text = referred if info is None else info.event
     text = (_PREFIXES.get(facts.alert.msg_type, "") if prefixed else "") + text
     return text if len(text) <= MESSAGE_CHARACTERS else text[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
 
 
-def _of_info(read: Callable[[Info], Any]) -> Callable[[Facts], Any]:
+def _of_info(read: Callable[[Info], Any]) -> Callable[[RecordFacts], Any]:
     return lambda facts: None if facts.info is None else read(facts.info)
 
 
-def _of_area(read: Callable[[Area], Any]) -> Callable[[Facts], Any]:
+def _of_area(read: Callable[[Area], Any]) -> Callable[[RecordFacts], Any]:
     return lambda facts: None if facts.area is None else read(facts.area)
 
 
-def _of_place(read: Callable[[Place], float]) -> Callable[[Facts], float | None]:
-    return lambda facts: None if (place := facts.place) is None else read(place)
+def _of_circle(read: Callable[[BoundingCircle], float]) -> Callable[[RecordFacts], float | None]:
+    return lambda facts: None if (circle := facts.circle) is None else read(circle)
 
 
 def _pairs(named: tuple[NamedValue, ...]) -> list[str]:
-    return [f"{one.name}={one.value}" for one in named]
+    return [f"{pair.name}={pair.value}" for pair in named]
 
 
-def _expires(facts: Facts) -> datetime | None:
-    """A Cancel is over when it is sent."""
+def _expires(facts: RecordFacts) -> datetime | None:
+    """A Cancel expires when it is sent."""
     if facts.alert.msg_type == "Cancel":
         return facts.alert.sent
     return None if facts.info is None else facts.info.expires
 
 
-_LAT: Final = _Source(_of_place(lambda place: place.centre[0]), "number")
-_LON: Final = _Source(_of_place(lambda place: place.centre[1]), "number")
+_LAT: Final = _Source(_of_circle(lambda circle: circle.centre[0]), "number")
+_LON: Final = _Source(_of_circle(lambda circle: circle.centre[1]), "number")
 _SENT: Final = _Source(lambda facts: facts.alert.sent, "time")
 _EVENT: Final = _Source(_of_info(lambda info: info.event))
 _SOURCES: Final[dict[str, _Source]] = {
@@ -234,7 +220,7 @@ _SOURCES: Final[dict[str, _Source]] = {
     "addresses": _Source(lambda facts: facts.alert.addresses, "words"),
     "code": _Source(lambda facts: facts.alert.codes, "words"),
     "note": _Source(lambda facts: facts.alert.note),
-    "references": _Source(lambda facts: [str(one) for one in facts.alert.references], "words"),
+    "references": _Source(lambda facts: [str(reference) for reference in facts.alert.references], "words"),
     "incidents": _Source(lambda facts: facts.alert.incidents, "words"),
     "language": _Source(_of_info(lambda info: info.language)),
     "category": _Source(_of_info(lambda info: info.categories), "words"),
@@ -256,7 +242,7 @@ _SOURCES: Final[dict[str, _Source]] = {
     "web": _Source(_of_info(lambda info: info.web)),
     "contact": _Source(_of_info(lambda info: info.contact)),
     "parameter": _Source(_of_info(lambda info: _pairs(info.parameters)), "words"),
-    "resource": _Source(_of_info(lambda info: [one.uri for one in info.resources if one.uri]), "words"),
+    "resource": _Source(_of_info(lambda info: [resource.uri for resource in info.resources if resource.uri]), "words"),
     "areadesc": _Source(_of_area(lambda area: area.area_desc)),
     "geocode": _Source(_of_area(lambda area: _pairs(area.geocodes)), "words"),
     "altitude": _Source(_of_area(lambda area: area.altitude_ft), "number"),
@@ -266,6 +252,6 @@ _SOURCES: Final[dict[str, _Source]] = {
     "lon": _LON,
     "lng": _LON,
     "longitude": _LON,
-    "radiusm": _Source(_of_place(lambda place: place.radius_m), "number"),
+    "radiusm": _Source(_of_circle(lambda circle: circle.radius_m), "number"),
     "polygon": _Source(_of_area(lambda area: well_known_text(area.polygons))),
 }

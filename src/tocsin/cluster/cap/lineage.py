@@ -1,11 +1,12 @@
-"""Which alerts a dataset has taken, and which of them followed which: an SQLite table beside the feed log.
+"""The alerts that a dataset has accepted and their chains: an SQLite table beside the feed log.
 
-An Update or Cancel names the messages it acts on [CAP §3.2.1, references], often only the latest of a chain. The table
-leads from any message of a chain to the first, under whose key a KEYED dataset keeps the record, and gives back the
-records a message left, which a Cancel without an info needs. It also tells a repeat from a stranger of the same name.
+An Update or Cancel refers to earlier messages [CAP §3.2.1, references], often only to the latest of a chain. The table
+leads from any message of a chain to the first one, the root: a KEYED dataset stores its records under the root's key.
+It also has the records of each message, which a Cancel without an info needs. It distinguishes a repeated message from
+a different one with the same identifier.
 
-Rows are facts about messages, so writing one twice, or one whose records then fail to be stored, does no harm: it is
-written and fsynced before the records are. A database is made with the first alert; most datasets never see one.
+Rows are facts about messages. It is harmless to write a row twice, or to write one whose records are not stored in the
+end, so a row is written and fsynced before its records. The first alert creates the database; most datasets have none.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CREATE INDEX IF NOT EXISTS alerts_by_age ON alerts (accepted_at_us);
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class ChainRoot:
     """The first message of a chain."""
 
     sender: str
@@ -45,14 +46,14 @@ class Root:
 class KnownAlert:
     reference: Reference
     digest: bytes
-    """Of all it says: the same message again has the same."""
-    root: Root
+    """From all values of the alert: a repeated message has the same digest."""
+    root: ChainRoot
     rows: tuple[Row, ...]
-    """What it left in the dataset as current."""
+    """The records of this message that are current."""
 
 
 class AlertLineage:
-    """Thread-safe. Raises sqlite3.Error when the disk refuses."""
+    """Thread-safe. Methods raise sqlite3.Error if the disk refuses."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,43 +61,38 @@ class AlertLineage:
         self._opened: sqlite3.Connection | None = None
 
     def find(self, sender: str, identifier: str) -> KnownAlert | None:
-        row = self._one(
+        row = self._first_row(
             "SELECT sent_s, digest, root_sender, root_identifier, rows FROM alerts WHERE identifier = ? AND sender = ?",
-            identifier, sender,
-        )  # fmt: skip
+            identifier,
+            sender,
+        )
         if row is None:
             return None
         sent_s, digest, root_sender, root_identifier, rows = row
         reference = Reference(sender, identifier, datetime.fromtimestamp(sent_s, UTC))
-        return KnownAlert(reference, digest, Root(root_sender, root_identifier), tuple(msgspec.json.decode(rows)))
+        return KnownAlert(reference, digest, ChainRoot(root_sender, root_identifier), tuple(msgspec.json.decode(rows)))
 
     def other_sender(self, sender: str, identifier: str) -> str | None:
-        """Somebody else who used this identifier."""
-        row = self._one("SELECT sender FROM alerts WHERE identifier = ? AND sender <> ? LIMIT 1", identifier, sender)
+        """Another sender that has used this identifier, or None."""
+        query = "SELECT sender FROM alerts WHERE identifier = ? AND sender <> ? LIMIT 1"
+        row = self._first_row(query, identifier, sender)
         return None if row is None else str(row[0])
 
-    def is_superseded(self, root: Root, sent: datetime) -> bool:
-        """A later message of the chain has come before."""
-        found = self._one(
-            "SELECT 1 FROM alerts WHERE root_identifier = ? AND root_sender = ? AND sent_s > ? LIMIT 1",
-            root.identifier, root.sender, int(sent.timestamp()),
-        )  # fmt: skip
-        return found is not None
+    def is_superseded(self, root: ChainRoot, sent: datetime) -> bool:
+        """True if a message of the chain that was sent later has been accepted already."""
+        query = "SELECT 1 FROM alerts WHERE root_identifier = ? AND root_sender = ? AND sent_s > ? LIMIT 1"
+        return self._first_row(query, root.identifier, root.sender, int(sent.timestamp())) is not None
 
     def remember(self, alert: KnownAlert, accepted_at_us: int) -> None:
-        """Durable when this returns. What is known already stays as it is."""
+        """Add the alert unless it is known. It is durable when this returns."""
         reference, root = alert.reference, alert.root
+        key = (reference.sender, reference.identifier, int(reference.sent.timestamp()))
+        values = (alert.digest, root.sender, root.identifier, msgspec.json.encode(alert.rows), accepted_at_us)
         with self._lock:
-            self._connection().execute(
-                "INSERT OR IGNORE INTO alerts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    reference.sender, reference.identifier, int(reference.sent.timestamp()), alert.digest,
-                    root.sender, root.identifier, msgspec.json.encode(alert.rows), accepted_at_us,
-                ),
-            )  # fmt: skip
+            self._connection().execute("INSERT OR IGNORE INTO alerts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", key + values)
 
     def forget(self, horizon_us: int) -> None:
-        """Delete what is older than the horizon."""
+        """Delete alerts accepted before the horizon."""
         with self._lock:
             if self._opened is not None or self._path.exists():
                 self._connection().execute("DELETE FROM alerts WHERE accepted_at_us < ?", (horizon_us,))
@@ -107,7 +103,7 @@ class AlertLineage:
                 self._opened.close()
                 self._opened = None
 
-    def _one(self, query: str, *values: object) -> tuple[Any, ...] | None:
+    def _first_row(self, query: str, *values: object) -> tuple[Any, ...] | None:
         with self._lock:
             if self._opened is None and not self._path.exists():
                 return None

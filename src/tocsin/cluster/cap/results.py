@@ -1,15 +1,14 @@
-"""A channel's result as an alert: the columns that an alert would have filled, read back.
+"""Converts a channel's result to a CAP alert: the reverse of `columns.py`.
 
-Whatever a result says in a column CAP has a place for goes there, if it is in CAP's vocabulary; a column CAP has no
-place for becomes a parameter. What CAP requires and the result does not say is Unknown, or Other. The alert is ours:
-our sender, an identifier made from subscription and cursor, sent when the execution finished. Pure; the data cluster's
-results route drives it. Whatever comes out is read by `reading.py` without complaint.
+The value of a column that CAP has an element for goes into that element, if it is in CAP's vocabulary. Any other column
+becomes a parameter. A value that CAP requires and the result lacks is Unknown or Other. The alert is Tocsin's own: it
+has the configured sender, an identifier made from subscription and cursor, and the time when the execution finished.
+`reading.py` accepts every alert made here. No I/O; the data cluster's results route calls it.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ import msgspec
 from tocsin.cluster.cap.alert import (
     CATEGORY,
     CERTAINTY,
+    DEFAULT_LANGUAGE,
     MSG_TYPE,
     RESPONSE_TYPE,
     SEVERITY,
@@ -31,22 +31,22 @@ from tocsin.cluster.cap.alert import (
     Info,
     NamedValue,
     Reference,
+    is_language,
     read_time,
 )
 from tocsin.cluster.cap.columns import CERTAINTY_RANK, SEVERITY_RANK, URGENCY_RANK, spelled
 from tocsin.cluster.cap.places import rings_of
-from tocsin.cluster.cap.reading import is_identity
 from tocsin.cluster.cap.writing import DECIMALS
 from tocsin.cluster.sql.geo import is_place
 
 HEADLINE_CHARACTERS = 160
-"""What the standard suggests for a headline that every device can show [CAP §3.2.2]."""
+"""The standard's suggestion for a headline that every device can show [CAP §3.2.2]."""
 _MAX_CIRCLE_KM = 20_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a result does not say about itself."""
+    """The parts of an alert that are not in the result."""
 
     identifier: str
     sender: str
@@ -54,39 +54,40 @@ class Origin:
     channel: str
 
 
-class _Told:
-    """A result's columns by spelled name; remembers which were asked for."""
+class _ResultColumns:
+    """A result's columns by spelled name. It remembers which ones have been read."""
 
     def __init__(self, result: Mapping[str, Any]) -> None:
         self._values = {spelled(name): (name, value) for name, value in result.items()}
-        self._asked: set[str] = set()
+        self._read: set[str] = set()
 
-    def __call__(self, *names: str) -> Any:
-        """The value of the first of these columns that has one."""
+    def value(self, *names: str) -> Any:
+        """The value of the first of these columns that has one, or None."""
         for name in names:
             value = self._values.get(name, ("", None))[1]
             if value is not None:
-                self._asked.add(name)
+                self._read.add(name)
                 return value
         return None
 
     def text(self, *names: str) -> str | None:
-        """Without blanks around it, as it would be read back; None if nothing is left."""
-        value = self(*names)
-        return None if value is None else _said(value) or None
+        """The value as stripped text, as `reading.py` would read it; None if it is empty."""
+        value = self.value(*names)
+        return None if value is None else _text(value) or None
 
     def rest(self) -> tuple[NamedValue, ...]:
-        unasked = (pair for name, pair in self._values.items() if name not in self._asked and pair[1] is not None)
-        return tuple(NamedValue(name, _said(value)) for name, value in unasked)
+        """The columns that have not been read."""
+        unread = (pair for name, pair in self._values.items() if name not in self._read and pair[1] is not None)
+        return tuple(NamedValue(name, _text(value)) for name, value in unread)
 
 
 def alert_of(result: Mapping[str, Any], origin: Origin) -> Alert:
-    told = _Told(result)
-    status = told("status")
-    references = _references(told("references"))
-    said_type = told("msgtype")
-    msg_type = said_type if said_type in ("Update", "Cancel") and references else "Alert"
-    unsaid = said_type in MSG_TYPE and said_type != msg_type
+    columns = _ResultColumns(result)
+    status = columns.value("status")
+    references = _references(columns.value("references"))
+    source_type = columns.value("msgtype")
+    msg_type = source_type if source_type in ("Update", "Cancel") and references else "Alert"
+    differs = source_type in MSG_TYPE and source_type != msg_type
     return Alert(
         identifier=origin.identifier,
         sender=origin.sender,
@@ -94,50 +95,50 @@ def alert_of(result: Mapping[str, Any], origin: Origin) -> Alert:
         status=status if status in STATUS and status != "Draft" else "Actual",
         msg_type=msg_type,
         scope="Public",
-        # A subscriber must be able to see a Cancel even when the channel does not select what it refers to.
-        note=f"msgType of the source: {said_type}" if unsaid else told.text("note"),
+        # A subscriber must see a Cancel even if the channel does not select the references.
+        note=f"msgType of the source: {source_type}" if differs else columns.text("note"),
         references=references if msg_type != "Alert" else (),
-        infos=(_info(told, origin),),
+        infos=(_info(columns, origin),),
     )
 
 
-def _info(told: _Told, origin: Origin) -> Info:
-    message = told.text("message")
-    headline, description = told.text("headline"), told.text("description") or message
+def _info(columns: _ResultColumns, origin: Origin) -> Info:
+    message = columns.text("message")
+    headline, description = columns.text("headline"), columns.text("description") or message
     if headline is None and message is not None:
         headline = _shortened(message.partition("\n")[0].strip())
-    areas = _areas(told)
+    areas = _areas(columns)
     return Info(
-        event=told.text("event", "kind") or origin.channel,
-        categories=tuple(word for word in _words(told("category")) if word in CATEGORY) or ("Other",),
-        urgency=_ranked(told("urgency"), URGENCY, URGENCY_RANK),
-        severity=_ranked(told("severity"), SEVERITY, SEVERITY_RANK),
-        certainty=_ranked(told("certainty"), CERTAINTY, CERTAINTY_RANK),
-        language=_language(told("language")),
-        response_types=tuple(word for word in _words(told("responsetype")) if word in RESPONSE_TYPE),
-        effective=_time(told("effective")),
-        onset=_time(told("onset")),
-        expires=_time(told("expires")),
-        sender_name=told.text("sendername"),
+        event=columns.text("event", "kind") or origin.channel,
+        categories=tuple(word for word in _words(columns.value("category")) if word in CATEGORY) or ("Other",),
+        urgency=_ranked(columns.value("urgency"), URGENCY, URGENCY_RANK),
+        severity=_ranked(columns.value("severity"), SEVERITY, SEVERITY_RANK),
+        certainty=_ranked(columns.value("certainty"), CERTAINTY, CERTAINTY_RANK),
+        language=_language(columns.value("language")),
+        response_types=tuple(word for word in _words(columns.value("responsetype")) if word in RESPONSE_TYPE),
+        effective=_time(columns.value("effective")),
+        onset=_time(columns.value("onset")),
+        expires=_time(columns.value("expires")),
+        sender_name=columns.text("sendername"),
         headline=headline,
         description=description,
-        instruction=told.text("instruction"),
-        web=told.text("web"),
-        contact=told.text("contact"),
-        parameters=told.rest(),
+        instruction=columns.text("instruction"),
+        web=columns.text("web"),
+        contact=columns.text("contact"),
+        parameters=columns.rest(),
         areas=areas,
     )
 
 
-def _areas(told: _Told) -> tuple[Area, ...]:
-    lat, lon = told("lat", "latitude"), told("lon", "lng", "longitude")
-    rings = rings_of(told("polygon"))
-    described = told.text("areadesc")
+def _areas(columns: _ResultColumns) -> tuple[Area, ...]:
+    lat, lon = columns.value("lat", "latitude"), columns.value("lon", "lng", "longitude")
+    rings = rings_of(columns.value("polygon"))
+    described = columns.text("areadesc")
     circles: tuple[Circle, ...] = ()
     if _is_number(lat) and _is_number(lon) and is_place(lat, lon):
-        radius_m = told("radiusm")
+        radius_m = columns.value("radiusm")
         radius_km = radius_m / 1_000 if _is_number(radius_m) and radius_m > 0 else 0.0
-        if not rings:  # the polygon is exact; the circle around it would only widen the area
+        if not rings:  # a polygon is exact: a circle around it would only make the area larger
             circles = (Circle((_rounded(lat), _rounded(lon)), _rounded(min(radius_km, _MAX_CIRCLE_KM))),)
         described = described or f"{lat:.5f}, {lon:.5f}"
     if described is None and not rings:
@@ -146,13 +147,13 @@ def _areas(told: _Told) -> tuple[Area, ...]:
 
 
 def _ranked(value: Any, words: Sequence[str], ranks: Mapping[str, int]) -> str:
-    """The word, or the word of the highest rank that is not above the number."""
+    """The word itself, or for a number the word of the highest rank that is not above it."""
     if isinstance(value, str):
         return value if value in words else "Unknown"
     if not _is_number(value) or value < 1:
         return "Unknown"
     at_most = [word for word in words if 0 < ranks[word] <= value]
-    # A severity of 1 lies below CAP's Minor, which is as low as its words go.
+    # A severity of 1 is below CAP's Minor, the lowest word.
     return at_most[0] if at_most else min((word for word in words if ranks[word]), key=ranks.__getitem__)
 
 
@@ -171,14 +172,8 @@ def _words(value: Any) -> list[str]:
 
 
 def _references(value: Any) -> tuple[Reference, ...]:
-    found = []
-    for triple in _words(value):
-        sender, _, rest = triple.partition(",")
-        identifier, _, sent_text = rest.partition(",")
-        sent = read_time(sent_text)
-        if sent is not None and is_identity(sender) and is_identity(identifier):
-            found.append(Reference(sender, identifier, sent))
-    return tuple(found)
+    references = (Reference.parse(triple) for triple in _words(value))
+    return tuple(reference for reference in references if reference is not None)
 
 
 def _time(value: Any) -> datetime | None:
@@ -188,14 +183,13 @@ def _time(value: Any) -> datetime | None:
 
 
 def _language(value: Any) -> str:
-    known = isinstance(value, str) and re.fullmatch(r"[A-Za-z]{1,8}(-[A-Za-z0-9]{1,8})*", value)
-    return value if known else "en-US"
+    return value if isinstance(value, str) and is_language(value) else DEFAULT_LANGUAGE
 
 
 def _shortened(text: str) -> str | None:
     return (text if len(text) <= HEADLINE_CHARACTERS else text[: HEADLINE_CHARACTERS - 1].rstrip() + "…") or None
 
 
-def _said(value: Any) -> str:
-    """Text as it is, anything else as JSON; a moment or a decimal without the quotes."""
+def _text(value: Any) -> str:
+    """A string stripped; any other value as JSON, times and decimals without quotes."""
     return value.strip() if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')

@@ -1,7 +1,7 @@
-"""`Alert` → CAP 1.2 XML, elements in the order of the standard's schema; and an Atom feed of such alerts.
+"""Writes an `Alert` as CAP 1.2 XML, elements in the order of the standard's schema; also an Atom feed of alerts.
 
-What XML cannot carry (control characters) becomes U+FFFD; everything else is escaped. Pure; driven by `results.py` of
-this folder. Whatever is written here reads back as the same alert, numbers to nine decimals.
+Characters that XML does not allow (control characters) become U+FFFD; all others are escaped. `reading.py` reads the
+same alert back, with numbers to nine decimals. No I/O; the data cluster's results route calls it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def alert_document(alert: Alert) -> bytes:
 
 
 def alert_xml(alert: Alert) -> str:
-    """The element alone, as it stands in a document or a feed."""
+    """The <alert> element, for a document or a feed."""
     inside = _elements(
         ("identifier", alert.identifier),
         ("sender", alert.sender),
@@ -108,7 +108,7 @@ def _point(point: Point) -> str:
 
 
 def _number(number: float) -> str:
-    """To nine decimals (0.1 mm, as degrees), without an exponent: not every reader of CAP knows those."""
+    """With nine decimals (0.1 mm, as degrees) and no exponent, which some readers of CAP do not support."""
     return format(Decimal(repr(round(number, DECIMALS))), "f")
 
 
@@ -122,7 +122,7 @@ def _group(words: Iterable[str]) -> str:
 
 
 def _elements(*pairs: tuple[str, str | datetime | None]) -> str:
-    """Those that have something to say."""
+    """The elements that have a value."""
     return "".join(
         f"<{name}>{_escaped(time_text(value) if isinstance(value, datetime) else value)}</{name}>"
         for name, value in pairs
@@ -135,8 +135,8 @@ def _escaped(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
-    """What an Atom feed says about itself."""
+class AtomFeed:
+    """The head of an Atom feed."""
 
     identity: str
     title: str
@@ -145,10 +145,10 @@ class Feed:
     subtitle: str | None = None
 
 
-def atom_feed(feed: Feed, entries: Iterable[tuple[str, Alert]]) -> Iterator[str]:
-    """(address, alert) as an Atom feed (RFC 4287), the form in which public CAP feeds come; a piece at a time.
+def atom_feed(feed: AtomFeed, entries: Iterable[tuple[str, Alert]]) -> Iterator[str]:
+    """The pieces of an Atom feed (RFC 4287), the usual form of public CAP feeds, for (address, alert) entries.
 
-    The alert stands inline as the entry's content, and the entry links to it alone.
+    Each entry contains its alert inline and links to the alert's own address.
     """
     yield f'{_DECLARATION}<feed xmlns="{_ATOM}">' + _elements(
         ("id", feed.identity), ("title", feed.title), ("subtitle", feed.subtitle), ("updated", _atom_time(feed.updated))

@@ -1,8 +1,8 @@
-"""XML from strangers into a small tree: elements with their namespace, text and line, and nothing else.
+"""Parses untrusted XML into a small tree: elements with namespace, text and line.
 
-Expat with handlers that refuse. No DOCTYPE is let in, so there are no entities to expand and nothing external to fetch;
-size, depth and number of elements are bounded before any of them costs memory. Attributes are not kept: CAP has none.
-Pure; `reading.py` drives it. Not a general XML reader.
+It uses expat and refuses a DOCTYPE, so there are no entities to expand and nothing external to fetch. Size, depth and
+number of elements are limited before they cost memory. Attributes are dropped: CAP has none. Not a general XML reader:
+`reading.py` calls it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final, NoReturn
 from xml.parsers import expat
 
 MAX_ALERT_BYTES: Final = 1 << 20
-"""Of one alert. Public ones are a few kilobytes; with long polygons some hundred."""
+"""Of one alert. Public alerts have a few kilobytes; those with long polygons a few hundred."""
 MAX_ELEMENTS: Final = 20_000
 MAX_DEPTH: Final = 32
-"""CAP needs 4; a signature inside it some more."""
+"""CAP needs 4; a signature inside needs some more."""
 _SEPARATOR = " "
-"""Between namespace and name: no URI has a blank in it."""
+"""Between namespace and name: a URI contains no blank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Element:
     name: str
     line: int
     text: str = ""
-    """All text directly inside, without blanks around it."""
+    """All text directly inside, stripped."""
     children: list[Element] = field(default_factory=list)
 
 
-class _Refusal(Exception):
-    """Ends the parse; never leaves this module."""
+class _XmlRefused(Exception):
+    """Stops the parser. `read_tree` always catches it."""
 
 
 class _Builder:
@@ -51,9 +51,9 @@ class _Builder:
     def start(self, qualified: str, _attributes: object) -> None:
         self._elements += 1
         if self._elements > MAX_ELEMENTS:
-            raise _Refusal(f"more than {MAX_ELEMENTS:,} elements")
+            raise _XmlRefused(f"more than {MAX_ELEMENTS:,} elements")
         if len(self._open) == MAX_DEPTH:
-            raise _Refusal(f"elements inside each other more than {MAX_DEPTH} deep")
+            raise _XmlRefused(f"elements inside each other more than {MAX_DEPTH} deep")
         namespace, _, name = qualified.rpartition(_SEPARATOR)
         element = Element(namespace, name, self._parser.CurrentLineNumber)
         if self._open:
@@ -70,11 +70,11 @@ class _Builder:
         self._pieces[-1].append(text)
 
     def doctype(self, *_declared: object) -> NoReturn:
-        raise _Refusal("a DOCTYPE is not read here: send the alert without it and without entities of its own")
+        raise _XmlRefused("a DOCTYPE is not read here: send the alert without it and without entities of its own")
 
 
 def read_tree(body: bytes) -> Element | XmlProblem:
-    """The root element of a document, or the line and reason why it is none."""
+    """The root element of a document, or the reason why it cannot be read and the line."""
     if len(body) > MAX_ALERT_BYTES:
         return XmlProblem(None, f"at most {MAX_ALERT_BYTES:,} bytes in one alert; this has {len(body):,}")
     parser = expat.ParserCreate(namespace_separator=_SEPARATOR)
@@ -83,18 +83,18 @@ def read_tree(body: bytes) -> Element | XmlProblem:
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.characters
-    # A DOCTYPE comes before anything it could declare; the other two are there in case expat ever disagrees.
+    # A DOCTYPE comes before everything that it can declare. The other two handlers are a second line of defence.
     parser.StartDoctypeDeclHandler = builder.doctype
     parser.EntityDeclHandler = builder.doctype
     parser.ExternalEntityRefHandler = builder.doctype
     try:
-        # In one piece: expat before 2.6 takes quadratic time over a long token that comes in many.
+        # In one piece: before 2.6, expat takes quadratic time for a long token that arrives in many pieces.
         parser.Parse(body, True)
-    except _Refusal as refusal:
+    except _XmlRefused as refusal:
         return XmlProblem(parser.CurrentLineNumber, str(refusal))
     except expat.ExpatError as error:
         return XmlProblem(error.lineno, f"not XML: {expat.ErrorString(error.code)}")
-    except (LookupError, ValueError) as error:  # an encoding that Python does not know, or not byte by byte
+    except (LookupError, ValueError) as error:  # an encoding that Python does not know or that is not byte-based
         return XmlProblem(1, f"not XML in an encoding that is read here ({error}); send UTF-8")
     assert builder.root is not None
     return builder.root

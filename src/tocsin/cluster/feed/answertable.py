@@ -1,20 +1,24 @@
-"""Which Idempotency-Keys were answered, and how: an SQLite table beside the feed log.
+"""Answers to requests with an Idempotency-Key, in an SQLite table beside the feed log.
 
-The log is the truth (each answer travels in its frame's meta); this table only spares reading it all. Commits are
-therefore not fsynced. `covers` says up to which position the table knows the log, and `make_durable` fixes that before
-the log may be trimmed. Keys are kept as digests: 128 bits of the key, 256 of the body it came with. Thread-safe.
+The log is the truth: each answer is in the meta of its frame. The table only avoids reading the whole log, so its
+commits are not fsynced. `covers` is the position up to which the table has the answers of the log; `make_durable`
+fsyncs the table before the log may be trimmed. Keys are stored as digests: 128 bits of the key, 256 bits of the body.
+Thread-safe.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import msgspec
 
+from tocsin.cluster.feed.feedlog_reader import LogFrame
 from tocsin.cluster.feed.outcomes import Accepted
 
 _SCHEMA = """
@@ -28,16 +32,41 @@ INSERT OR IGNORE INTO covered VALUES (1, 0);
 _decode_accepted = msgspec.json.Decoder(Accepted).decode
 
 
-@dataclass(frozen=True, slots=True)
-class StoredAnswer:
+class RequestDigests(NamedTuple):
+    """The digests of an Idempotency-Key and of the body it came with."""
+
     key: bytes
     body: bytes
+
+    @classmethod
+    def of(cls, idempotency_key: str, body: bytes) -> Self:
+        key = idempotency_key.encode("utf-8", "surrogatepass")
+        return cls(blake2b(key, digest_size=16).digest(), blake2b(body, digest_size=32).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    digests: RequestDigests
     accepted: Accepted
     accepted_at_us: int
 
+    @classmethod
+    def of_frame(cls, frame: LogFrame) -> StoredAnswer:
+        stored = frame.meta["idempotency"]
+        digests = RequestDigests(bytes.fromhex(stored["key"]), bytes.fromhex(stored["body"]))
+        answer = replace(msgspec.convert(stored["answer"], Accepted), position=frame.next_position)
+        return cls(digests, answer, frame.meta["accepted_at_us"])
+
 
 class AnswerTable:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, retention_s: float) -> None:
+        self._retention_us = int(retention_s * 1e6)
+        self._waiting: dict[bytes, StoredAnswer] = {}
+        """Durable in the log and not yet in the table."""
+        self._log_end = 0
+        """The table and `_waiting` together have every answer of the log before this position."""
+        self._waiting_lock = threading.Lock()
+        """Guards the two fields above. Held for microseconds, unlike the lock of the connection."""
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
@@ -51,33 +80,63 @@ class AnswerTable:
 
     @property
     def covers(self) -> int:
-        """Every answer the log holds before this position has been stored here."""
+        """The table has every answer that the log holds before this position."""
         return int(self._covers)
 
-    def find(self, key: bytes, horizon_us: int) -> StoredAnswer | None:
+    @property
+    def waiting(self) -> int:
+        """How many answers are in memory and not yet in the table."""
+        return len(self._waiting)
+
+    def find(self, key: bytes, now_us: int) -> StoredAnswer | None:
+        """The answer for the digest of an Idempotency-Key, or None if there is none within the retention."""
+        with self._waiting_lock:
+            waiting = self._waiting.get(key)
+        if waiting is not None:
+            return waiting
         with self._lock:
             row = self._connection.execute(
                 "SELECT body, answer, accepted_at_us FROM answers WHERE key = ? AND accepted_at_us >= ?",
-                (key, horizon_us),
+                (key, now_us - self._retention_us),
             ).fetchone()
-        return None if row is None else StoredAnswer(key, row[0], _decode_accepted(row[1]), row[2])
+        return None if row is None else StoredAnswer(RequestDigests(key, row[0]), _decode_accepted(row[1]), row[2])
+
+    def add(self, answers: Mapping[bytes, StoredAnswer], log_end: int) -> None:
+        """Keep durable answers in memory until `store_waiting`. With them all answers before `log_end` are known."""
+        with self._waiting_lock:
+            self._waiting.update(answers)
+            self._log_end = log_end
+
+    def store_waiting(self) -> int:
+        """Write the answers in memory to the table. Returns the log position up to which the table is complete.
+
+        On sqlite3.Error the answers stay in memory.
+        """
+        with self._waiting_lock:
+            waiting, log_end = dict(self._waiting), self._log_end
+        self.store(waiting.values(), log_end)
+        with self._waiting_lock:
+            for key, answer in waiting.items():
+                if self._waiting.get(key) is answer:
+                    del self._waiting[key]
+        return log_end
 
     def store(self, answers: Iterable[StoredAnswer], covers: int) -> None:
-        """All of them or, on sqlite3.Error, none."""
-        rows = [(each.key, each.body, msgspec.json.encode(each.accepted), each.accepted_at_us) for each in answers]
+        """Write all of the answers or, on sqlite3.Error, none."""
+        rows = [(*answer.digests, msgspec.json.encode(answer.accepted), answer.accepted_at_us) for answer in answers]
         with self._lock, self._connection:
             self._connection.execute("BEGIN")
             self._connection.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
             self._connection.execute("UPDATE covered SET position = max(position, ?)", (covers,))
         self._covers = max(covers, self._covers)
 
-    def forget(self, horizon_us: int) -> None:
-        """Delete answers older than the horizon."""
+    def forget(self, now_us: int) -> None:
+        """Delete answers older than the retention."""
         with self._lock:
-            self._connection.execute("DELETE FROM answers WHERE accepted_at_us < ?", (horizon_us,))
+            self._connection.execute("DELETE FROM answers WHERE accepted_at_us < ?", (now_us - self._retention_us,))
 
     def make_durable(self) -> None:
-        """Fsync what was stored, so that the log before `covers` is no longer needed."""
+        """Fsync the table, so that the log before `covers` is no longer needed."""
         with self._lock:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

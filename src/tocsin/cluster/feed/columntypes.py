@@ -1,8 +1,11 @@
-"""What JSON a column of each type takes, and the one spelling its values get in the feed log.
+"""Column types in JSON and in Arrow: which JSON values a column accepts, and how the feed log spells them.
 
-msgspec checks most of it while it parses (kinds, ranges, dates). The rest is `canonicaliser`: timestamps become UTC,
-decimals get the column's scale, FLOATs are rounded to 32 bits. Spark's `from_json` then reads precisely the value that
-was checked here. Pure functions; driven by `records.py`.
+msgspec checks most while it parses (kinds, ranges, dates). `canonicaliser` does the rest: timestamps become UTC,
+decimals get the column's scale, FLOATs are rounded to 32 bits. Spark's `from_json` then reads exactly the value that
+was checked here. `records.py` calls these functions.
+
+`LineReader` reads canonical lines into an Arrow table, as `from_json` does, but without Spark: for micro-batches so
+small that a Spark job would cost more than the work. A test compares both. `cluster.spark.ingestion` calls it.
 """
 
 from __future__ import annotations
@@ -16,21 +19,25 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
+import pyarrow as pa
+
+from tocsin.model.schema import Schema
 
 _FLOAT_END: Final = 2.0**128 - 2.0**103
-"""From here on a number is rounded to infinity; 3.4028235e38, as the largest FLOAT is usually written, is not."""
-_SCALARS: Final[dict[str, Any]] = {
-    "STRING": str,
-    "BOOLEAN": bool,
-    "TINYINT": Annotated[int, msgspec.Meta(ge=-(1 << 7), le=(1 << 7) - 1)],
-    "SMALLINT": Annotated[int, msgspec.Meta(ge=-(1 << 15), le=(1 << 15) - 1)],
-    "INT": Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)],
-    "BIGINT": Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
-    "FLOAT": Annotated[float, msgspec.Meta(gt=-_FLOAT_END, lt=_FLOAT_END)],
-    "DOUBLE": float,
-    "DATE": date,
-    "TIMESTAMP": datetime,
+"""Numbers from here on would be rounded to infinity. 3.4028235e38, the usual text of the largest FLOAT, is below."""
+_SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
+    "STRING": (str, pa.string()),
+    "BOOLEAN": (bool, pa.bool_()),
+    "TINYINT": (Annotated[int, msgspec.Meta(ge=-(1 << 7), le=(1 << 7) - 1)], pa.int8()),
+    "SMALLINT": (Annotated[int, msgspec.Meta(ge=-(1 << 15), le=(1 << 15) - 1)], pa.int16()),
+    "INT": (Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)], pa.int32()),
+    "BIGINT": (Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)], pa.int64()),
+    "FLOAT": (Annotated[float, msgspec.Meta(gt=-_FLOAT_END, lt=_FLOAT_END)], pa.float32()),
+    "DOUBLE": (float, pa.float64()),
+    "DATE": (date, pa.date32()),
+    "TIMESTAMP": (datetime, pa.timestamp("us", "UTC")),
 }
+"""Column type → (type that msgspec decodes, Arrow type)."""
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 HINTS: Final = {
     "TIMESTAMP": " (RFC 3339 text such as 2026-11-15T18:00:00Z)",
@@ -41,18 +48,18 @@ Canonicaliser: TypeAlias = Callable[[Any], Any]
 
 
 class NotStorable(Exception):
-    """A value that parsed but does not fit its column. Never leaves `records.py`."""
+    """A value that msgspec accepts but that does not fit its column. `records.py` always catches it."""
 
 
 def json_type(column_type: str) -> Any:
-    """The Python type msgspec decodes a canonical column type to; elements of arrays may be null."""
+    """The Python type into which msgspec decodes a canonical column type. Elements of arrays may be null."""
     if element := _element_type(column_type):
         return list[json_type(element) | None]  # type: ignore[misc]
-    return _SCALARS.get(column_type, Decimal)
+    return _SCALARS[column_type][0] if column_type in _SCALARS else Decimal
 
 
 def canonicaliser(column_type: str) -> Canonicaliser | None:
-    """What still has to happen to a decoded value that is not null; None for a type that needs nothing."""
+    """The function that makes a decoded, non-null value canonical; None for a type that needs none."""
     if element := _element_type(column_type):
         inner = canonicaliser(element)
         return None if inner is None else lambda values: [None if v is None else inner(v) for v in values]
@@ -65,14 +72,14 @@ def canonicaliser(column_type: str) -> Canonicaliser | None:
 
 
 def positive_zero(value: float) -> float:
-    """-0.0 and 0.0 are one key to SQL, so they must be one key here."""
+    """Turn -0.0 into 0.0: SQL treats both as the same key."""
     return value + 0.0
 
 
 def canonical_timestamp(value: datetime) -> datetime:
-    """The moment in UTC; a time without an offset is taken as UTC.
+    """The time in UTC. A time without an offset counts as UTC.
 
-    msgspec writes it in one way only: with a Z, and with six digits of a second or none.
+    msgspec writes it in only one way: with a Z, and with six or no digits after the second.
     """
     if value.tzinfo is None:
         return value.replace(tzinfo=UTC)
@@ -83,7 +90,7 @@ def canonical_timestamp(value: datetime) -> datetime:
 
 
 def set_timestamps(records: list[Any], attribute: str) -> None:
-    """`canonical_timestamp` for one column of many records. Most feeds send UTC: then one look at all is enough."""
+    """`canonical_timestamp` for one column of many records. Most feeds send UTC: then one check covers all records."""
     values = list(map(attrgetter(attribute), records))
     try:
         if {value.tzinfo for value in values} == {UTC}:
@@ -96,13 +103,13 @@ def set_timestamps(records: list[Any], attribute: str) -> None:
 
 
 def canonical_float(value: float) -> float:
-    """The 32-bit value, spelled so that reading it as 32 or as 64 bits gives the same."""
+    """The value rounded to 32 bits. Its text means the same number when read as 32 or as 64 bits."""
     rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     return rounded
 
 
 def canonical_decimal(value: Decimal, precision: int, scale: int) -> Decimal:
-    """Exactly `scale` digits after the point. Digits that would be lost are refused, not rounded away."""
+    """Exactly `scale` digits after the point. A value with more digits is refused, not rounded."""
     if not value.is_finite():
         raise NotStorable("not a finite number")
     sign, digits, exponent = value.as_tuple()
@@ -122,3 +129,35 @@ def canonical_decimal(value: Decimal, precision: int, scale: int) -> Decimal:
 
 def _element_type(column_type: str) -> str | None:
     return column_type[6:-1] if column_type.startswith("ARRAY<") else None
+
+
+def _arrow_type(column_type: str) -> pa.DataType:
+    if element := _element_type(column_type):
+        return pa.list_(_arrow_type(element))
+    if match := _DECIMAL.fullmatch(column_type):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    return _SCALARS[column_type][1]
+
+
+class LineReader:
+    """Reads canonical JSON lines of one dataset into Arrow tables."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._types = [_arrow_type(column.type) for column in schema.columns]
+        # Numbered attributes: a column may have a name that Python reserves.
+        record: Any = msgspec.defstruct(
+            "Record",
+            [
+                (f"c{index}", json_type(column.type) | None, msgspec.field(default=None, name=column.name))
+                for index, column in enumerate(schema.columns)
+            ],
+        )
+        self._decoder = msgspec.json.Decoder(record)
+
+    def read(self, lines: bytes) -> pa.Table:
+        rows = self._decoder.decode_lines(lines)
+        return pa.table(
+            [pa.array([getattr(row, f"c{index}") for row in rows], kind) for index, kind in enumerate(self._types)],
+            names=list(self._schema.names),
+        )

@@ -1,19 +1,17 @@
-"""One durable append-only log per dataset: what publishers were promised lies here until Spark has taken it over.
+"""Writes the feed log of one dataset: a durable, append-only log of the records that publishers have sent.
 
-A log is a directory of segments, each named by the position of its first byte, plus a file `end`. A position is an
-absolute byte offset over the whole log and never goes back, whatever is trimmed. `append` only buffers; `sync` writes
-and fsyncs what was buffered by then, so many requests share one fsync. `end` is published after the fsync: a reader in
-another process that follows it never sees a record that a power cut could take away again.
+`append` only buffers. `sync` writes and fsyncs the buffered frames, so that many requests share one fsync. After the
+fsync it publishes the new end in the file `end`. A reader in another process that follows `end` therefore never sees a
+record that a power failure could remove. Spark reads the log and takes the records over; then `trim` deletes segments.
 
-Not in here: what a record is, what a duplicate is (`gateway.py`), threads. One process writes; any number read, each
-with its own `FeedLogReader`. `append` may be called while another thread runs `sync`. Standard library only.
+`feedlog_reader.py` describes the files. Not in here: what a record is, what a duplicate is (`gateway.py`), threads. One
+process writes. `append` may be called while another thread runs `sync`. Only the standard library is imported.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import struct
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,172 +19,39 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tocsin.cluster.feed.frames import (
-    HEADER,
+from tocsin.cluster.feed.feedlog_reader import (
+    END,
     FeedLogCorrupt,
-    FeedLogError,
     FeedLogInUse,
-    FeedLogTrimmed,
+    FeedLogReader,
     FeedLogWriteFailed,
-    Frame,
+    LogFrame,
     decode_frame,
     encode_frame,
-    frame_length,
+    published_end,
+    segment_path,
+    segment_starts,
 )
 
-__all__ = [
-    "FeedLog",
-    "FeedLogCorrupt",
-    "FeedLogError",
-    "FeedLogInUse",
-    "FeedLogReader",
-    "FeedLogTrimmed",
-    "FeedLogWriteFailed",
-    "Frame",
-]
-
 DEFAULT_SEGMENT_BYTES = 64 << 20
-"""What `trim` gives back at a time, and what recovery reads at most."""
-_END = struct.Struct("<Q")
-_SUFFIX = ".log"
+"""`trim` frees this much at a time, and recovery reads at most this much."""
 _IOV_MAX = 1024
-"""Pieces one pwritev takes on Linux."""
+"""The most pieces that one pwritev accepts on Linux."""
 _Buffered: TypeAlias = tuple[int, int, tuple[bytes, bytes]]
-"""(position, following position, pieces) of a frame that no sync has written yet."""
-
-
-def _segment_path(directory: Path, first: int) -> Path:
-    return directory / f"{first:020d}{_SUFFIX}"
-
-
-def _segment_starts(directory: Path) -> list[int]:
-    """First positions of the segments, in order."""
-    return sorted(int(name[: -len(_SUFFIX)]) for name in os.listdir(directory) if name.endswith(_SUFFIX))  # noqa: PTH208
-
-
-def _published_end(directory: Path) -> int | None:
-    try:
-        raw = (directory / "end").read_bytes()
-    except FileNotFoundError:
-        return None
-    return int(_END.unpack(raw)[0]) if len(raw) == _END.size else None
-
-
-class FeedLogReader:
-    """Reads the durable part of a log that this or another process writes. Keeps one file open; not thread-safe."""
-
-    def __init__(self, directory: Path | str) -> None:
-        self.directory = Path(directory)
-        self._first = -1
-        self._fd = -1
-
-    @property
-    def end(self) -> int:
-        """Everything before this position is durable; 0 for a log nobody has opened yet."""
-        return _published_end(self.directory) or 0
-
-    @property
-    def start(self) -> int:
-        """The first position that has not been trimmed."""
-        try:
-            starts = _segment_starts(self.directory)
-        except FileNotFoundError:
-            return 0
-        return starts[0] if starts else 0
-
-    def read(self, start: int, limit_bytes: int, end: int | None = None) -> tuple[list[Frame], int]:
-        """Frames from `start` on, about `limit_bytes` of them and at least one if there is one; and where to go on.
-
-        `end` (default: the durable end now) is a frame boundary to stop at: between two positions the answer is always
-        the same, which is what a replay needs.
-        """
-        durable_end = self.end
-        stop = durable_end if end is None else min(end, durable_end)
-        frames: list[Frame] = []
-        position = start
-        while position < stop and position - start < limit_bytes:
-            found = self._read_segment(position, stop, limit_bytes - (position - start), bool(frames))
-            if not found:
-                break
-            frames += found
-            position = found[-1].next_position
-        return frames, position
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd, self._first = -1, -1
-
-    def _read_segment(self, position: int, stop: int, limit_bytes: int, have_some: bool) -> list[Frame]:
-        """Frames of the one segment that holds `position`."""
-        segment_end = self._seek(position)
-        stop = min(stop, segment_end)
-        raw = self._pread(position, min(stop - position, max(limit_bytes, HEADER.size)))
-        first_length = frame_length(memoryview(raw), 0)
-        if first_length is not None and first_length > len(raw):
-            if have_some:
-                return []
-            raw = self._pread(position, min(stop - position, first_length))
-        view = memoryview(raw)
-        frames: list[Frame] = []
-        offset = 0
-        while position + offset < stop:
-            length = frame_length(view, offset)
-            if frames and (offset + HEADER.size > len(view) or (length is not None and offset + length > len(view))):
-                break  # the limit, not the log, cut this frame: it comes with the next call
-            frame = decode_frame(view, offset, position + offset)
-            if isinstance(frame, str):
-                raise FeedLogCorrupt(str(_segment_path(self.directory, self._first)), position + offset, frame)
-            frames.append(frame)
-            offset = frame.next_position - position
-        return frames
-
-    def _seek(self, position: int) -> int:
-        """Open the segment that holds `position`; where that segment ends."""
-        size = os.fstat(self._fd).st_size if self._fd >= 0 else 0
-        if self._fd >= 0 and self._first <= position < self._first + size:
-            return self._first + size
-        self.close()
-        starts = _segment_starts(self.directory)
-        if not starts or position < starts[0]:
-            raise FeedLogTrimmed(position, starts[0] if starts else position)
-        first = max(start for start in starts if start <= position)
-        path = _segment_path(self.directory, first)
-        try:
-            self._fd = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            raise FeedLogTrimmed(position, self.start) from None
-        self._first = first
-        segment_end = first + os.fstat(self._fd).st_size
-        if position >= segment_end:
-            self.close()
-            raise FeedLogCorrupt(str(path), segment_end, "durable bytes are missing here")
-        return segment_end
-
-    def _pread(self, position: int, length: int) -> bytes:
-        chunks: list[bytes] = []
-        offset = position - self._first
-        while length > 0:
-            chunk = os.pread(self._fd, length, offset)
-            if not chunk:
-                break
-            chunks.append(chunk)
-            offset += len(chunk)
-            length -= len(chunk)
-        return b"".join(chunks)
+"""(position, next position, pieces) of a frame that no sync has written yet."""
 
 
 class FeedLog:
-    """The writing side. Opening it recovers: a torn tail is cut, `end` is set right."""
+    """The writing side. The constructor recovers: it cuts off an incomplete last frame and corrects `end`."""
 
     def __init__(self, directory: Path | str, segment_bytes: int = DEFAULT_SEGMENT_BYTES) -> None:
         self.directory = Path(directory)
         self.segment_bytes = segment_bytes
         self.directory.mkdir(parents=True, exist_ok=True)
         self._buffer_lock = threading.Lock()
-        """Guards the buffer and the tail; held for microseconds."""
+        """Guards the buffer and the tail. Held for microseconds."""
         self._file_lock = threading.Lock()
-        """Guards the files; held for a whole sync."""
+        """Guards the files. Held for a whole sync."""
         self._buffer: list[_Buffered] = []
         self._must_cut = False
         self._lock_fd = os.open(self.directory / "writer", os.O_RDWR | os.O_CREAT, 0o644)
@@ -211,7 +76,7 @@ class FeedLog:
 
     @property
     def tail(self) -> int:
-        """Where the next frame goes: the durable end plus what is buffered."""
+        """The position of the next frame: the durable end plus the buffered bytes."""
         return self._tail
 
     @property
@@ -219,24 +84,25 @@ class FeedLog:
         return self._reader.start
 
     def recover(self) -> int:
-        """Cut what a crash left unfinished, after the last frame that is whole; the durable end.
+        """Cut the log after its last complete frame, and return that position: the durable end.
 
-        Called by the constructor. Damage before the published end is no torn tail: it raises `FeedLogCorrupt`.
+        The constructor calls this. Damage before the published end is not the trace of a crash: it raises
+        `FeedLogCorrupt`.
         """
-        starts = _segment_starts(self.directory)
-        published = _published_end(self.directory) or 0
+        starts = segment_starts(self.directory)
+        published = published_end(self.directory) or 0
         for first, following in pairwise(starts):
-            path = _segment_path(self.directory, first)
+            path = segment_path(self.directory, first)
             if first + path.stat().st_size != following:
                 raise FeedLogCorrupt(str(path), first + path.stat().st_size, f"the next segment starts at {following}")
         self._first = starts[-1] if starts else 0
-        path = _segment_path(self.directory, self._first)
+        path = segment_path(self.directory, self._first)
         good_end, reason = _scan(path, self._first) if starts else (0, "all segments are missing")
         if good_end < published:
             raise FeedLogCorrupt(str(path), good_end, reason)
         self._open_segment(self._first)
         os.ftruncate(self._fd, good_end - self._first)
-        # The process that wrote these frames may have died before its fsync: they count as durable from here on.
+        # The process that wrote these frames may have died before its fsync. From here on they count as durable.
         os.fsync(self._fd)
         self._fsync_directory()
         self._publish(good_end)
@@ -244,9 +110,9 @@ class FeedLog:
         return good_end
 
     def append(self, payload: bytes, count: int, meta: Mapping[str, Any]) -> int:
-        """Buffer a frame of `count` JSON lines; the position after it.
+        """Buffer a frame of `count` JSON lines and return the position after it.
 
-        The frame is durable once `durable_end` has reached that position, after a `sync`.
+        The frame is durable once a `sync` has moved `durable_end` to that position.
         """
         with self._buffer_lock:
             position = self._tail
@@ -256,10 +122,10 @@ class FeedLog:
             return self._tail
 
     def sync(self, upto: int | None = None) -> int:
-        """Make everything appended before this call (or before position `upto`) durable; the new durable end.
+        """Make the frames appended before this call (or before `upto`) durable, and return the new durable end.
 
-        On failure nothing of it is stored: every frame that is not durable yet is dropped, those appended while the
-        sync ran included (their positions follow lost ones), and `FeedLogWriteFailed` says so.
+        On failure it stores none of them and raises `FeedLogWriteFailed`. It drops every frame that is not durable,
+        also those appended while the sync ran, because their positions follow lost ones.
         """
         with self._file_lock:
             with self._buffer_lock:
@@ -281,27 +147,27 @@ class FeedLog:
             return self._durable_end
 
     def drop_buffered(self) -> None:
-        """Forget every frame that no sync has taken up yet."""
+        """Drop every frame that no sync has started to write."""
         with self._buffer_lock:
             self._buffer = []
             self._tail = self._durable_end
 
-    def read(self, start: int, limit_bytes: int, end: int | None = None) -> tuple[list[Frame], int]:
-        """As `FeedLogReader.read`, for the writing process; not to be called from two threads at once."""
+    def read(self, start: int, limit_bytes: int, end: int | None = None) -> tuple[list[LogFrame], int]:
+        """As `FeedLogReader.read`, for the writing process. Not thread-safe."""
         return self._reader.read(start, limit_bytes, end)
 
     def trim(self, before: int) -> int:
-        """Delete the whole segments that end at or before `before`; the log's new start. The last segment stays."""
+        """Delete the segments that end at or before `before`, never the last one. Returns the log's new start."""
         with self._file_lock:
-            starts = _segment_starts(self.directory)
+            starts = segment_starts(self.directory)
             for first, following in pairwise(starts):
                 if following > before:
                     break
-                _segment_path(self.directory, first).unlink(missing_ok=True)
+                segment_path(self.directory, first).unlink(missing_ok=True)
             return self.start
 
     def close(self) -> None:
-        """Close the files. What was appended and not synced is not stored."""
+        """Close the files. Frames that are appended and not synced are not stored."""
         self._reader.close()
         for fd in (self._fd, self._end_fd, self._lock_fd):
             if fd >= 0:
@@ -316,7 +182,7 @@ class FeedLog:
         for position, following, pieces in frames:
             if position > self._first and following - self._first > self.segment_bytes:
                 self._write_durably(begin, pending)
-                # The full segment is durable before its successor exists, so only the last one can have a torn tail.
+                # The full segment is durable before the next one exists: only the last can have an incomplete frame.
                 self._open_segment(position)
                 self._fsync_directory()
                 pending, begin = [], position
@@ -338,12 +204,12 @@ class FeedLog:
         os.fdatasync(self._fd)
 
     def _cut(self) -> None:
-        """Back to the durable end: no byte of a failed sync may be taken for a stored record after a crash."""
-        starts = _segment_starts(self.directory)
+        """Cut the files to the durable end: after a crash, no byte of a failed sync may pass for a stored record."""
+        starts = segment_starts(self.directory)
         first = max(start for start in starts if start <= self._durable_end)
-        # The last one first: a process that dies in between must leave no hole, which would be damage to the next.
+        # Delete the last segment first. If the process dies in between, a gap would look like damage to the next one.
         for later in reversed(starts[starts.index(first) + 1 :]):
-            _segment_path(self.directory, later).unlink()
+            segment_path(self.directory, later).unlink()
         self._open_segment(first)
         os.ftruncate(self._fd, self._durable_end - first)
         os.fsync(self._fd)
@@ -351,13 +217,13 @@ class FeedLog:
         self._must_cut = False
 
     def _open_segment(self, first: int) -> None:
-        fd = os.open(_segment_path(self.directory, first), os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(segment_path(self.directory, first), os.O_RDWR | os.O_CREAT, 0o644)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._first = fd, first
 
     def _publish(self, end: int) -> None:
-        os.pwrite(self._end_fd, _END.pack(end), 0)
+        os.pwrite(self._end_fd, END.pack(end), 0)
 
     def _fsync_directory(self) -> None:
         fd = os.open(self.directory, os.O_RDONLY)
@@ -368,7 +234,7 @@ class FeedLog:
 
 
 def _scan(path: Path, first: int) -> tuple[int, str]:
-    """The position after the last whole frame of a segment, and what is wrong there ("" at the end of the file)."""
+    """(position after the last complete frame of a segment, the reason why no frame follows)."""
     view = memoryview(path.read_bytes())
     offset = 0
     while offset < len(view):

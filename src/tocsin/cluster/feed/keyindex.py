@@ -1,37 +1,57 @@
-"""Which keys were accepted within the retention: a set of 128-bit digests with bounded memory.
+"""The keys that were accepted within the retention: a set of 128-bit digests with bounded memory.
 
-New digests go into a table in memory; a full table becomes a sorted file (`keyruns.py`), files of like size are merged,
-and what is older than the retention is forgotten. 128 bits make a chance collision (which would take one publisher's
-record for a repeat of another) about as likely as a broken disk controller: 10**-15 among 10**12 keys. Digests depend
-on a random `seed` that stays here, so that nobody can prepare keys that collide.
+New digests enter a table in memory. A full table becomes a sorted file, a run. Runs of similar size are merged, and
+keys older than the retention are dropped. With 128 bits a collision, which would make one publisher's record look like
+a repeat of another, is about as likely as a broken disk controller: 10**-15 among 10**12 keys. Digests depend on a
+random `seed` that never leaves this index, so that no publisher can prepare keys that collide.
 
-Only keys of *durable* records may be added: a key that is here and not in the log would swallow the retry of a record
-nobody has. `covers` is the log position up to which the files know every key; after a crash the driver (`gateway.py`)
-adds again what the log holds from there on. `seen` and `add` may run while another thread runs `flush` or `merge`; the
-driver serialises `seen` and `add` between themselves, and `flush` and `merge` between themselves.
+Only keys of *durable* records may be added: a key that is here and not in the log would make the gateway drop the retry
+of a record that is not stored. `covers` is the log position up to which the runs have every key. After a crash the
+driver (`feedstore.py`) adds the keys of the log from there on. `seen` and `add` may run while another thread runs
+`flush` or `merge`. The driver serialises `seen` with `add`, and `flush` with `merge`.
+
+A run is immutable. It has three memory-mapped arrays: the first eight bytes of each digest (sorted), the last eight
+bytes, and the time in µs. numpy searches 64-bit numbers several times faster than 16-byte strings. Runs are merged
+range by range of the digests, so that a merge needs bounded memory for runs of any size.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import secrets
+import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from tocsin.cluster.feed.keyruns import Bools, Run, first_halves, halves, merge, open_run, sorted_part, write_run
+U64: TypeAlias = npt.NDArray[np.uint64]
+I64: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Part: TypeAlias = tuple[U64, U64, I64]
+"""(first halves, last halves, accepted at in µs), sorted by digest."""
+
+_MAGIC = b"TOCKEYS1"
+_RUN_HEADER = struct.Struct("<8sQQqq")
+_ARRAYS_AT = 64
+_MERGE_CHUNK = 1 << 19
+"""Digests per step of a merge: about 12 MiB in all arrays together."""
 
 DEFAULT_MEMORY_KEYS = 200_000
-"""About 25 MB of Python objects; a flush of as many takes some 50 ms."""
+"""About 25 MB of Python objects. A flush of them takes about 50 ms."""
 _RUNS_PER_TIER = 4
-"""So many files of like size are merged into one: at most 3 per power of four, and each key is rewritten that often."""
+"""This many runs of similar size are merged into one. So there are at most 3 per power of four, and each key is
+rewritten once per power of four."""
 _NEVER_US = -(1 << 62)
 _FILTER_BITS = 24
-"""One slot per value of a digest's first bits: up to 16 MiB a dataset, taken as keys come. 2 million keys claim 11 % of
-new ones, 20 million 70 %."""
+"""The filter has one slot per value of a digest's first bits: up to 16 MiB a dataset, allocated as keys arrive. With 2
+million keys, 11 % of new keys hit a slot in use; with 20 million, 70 %."""
 _FILTER_SHIFT = np.uint64(64 - _FILTER_BITS)
 
 
@@ -41,32 +61,28 @@ class KeyIndex:
     ) -> None:
         self.directory = Path(directory)
         self.retention_s = retention_s
-        """None keeps every key for good; the files grow, memory does not."""
+        """None keeps every key for ever: the files grow, memory does not."""
         self.memory_keys = memory_keys
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._table: dict[bytes, int] = {}
         self._flushing: dict[bytes, int] = {}
-        self._runs: tuple[Run, ...] = ()
+        self._runs: tuple[KeyRun, ...] = ()
         self._covers = 0
         self._sequence = 0
         self.seed = secrets.randbits(64)
-        """Made with the index and written with its first file."""
+        """Created with the index and written with its first run."""
         self._filter: Bools = np.zeros(1 << _FILTER_BITS, dtype=np.bool_)
         self._load()
 
     @property
     def covers(self) -> int:
-        """The files hold every key the log holds before this position (unless it expired)."""
+        """The runs have every key that the log holds before this position, except expired ones."""
         return self._covers
 
     @property
     def keys_in_memory(self) -> int:
         return len(self._table) + len(self._flushing)
-
-    @property
-    def run_lengths(self) -> list[int]:
-        return [len(run) for run in self._runs]
 
     def is_full(self) -> bool:
         return self.keys_in_memory >= self.memory_keys
@@ -75,77 +91,79 @@ class KeyIndex:
         return _NEVER_US if self.retention_s is None else now_us - int(self.retention_s * 1e6)
 
     def expect(self, digests: Sequence[bytes]) -> list[int]:
-        """These may be added later. Which of them (by index) may have been added or expected before; no other was.
+        """Announce digests that may be added later. Returns the indexes of those that may be known already.
 
-        Nearly all keys of a healthy feed are new. This tells so without a look at the tables and files.
+        All others are certainly new. Nearly all keys of a healthy feed are new, and this filter finds that out without
+        a look at the tables and runs.
         """
-        slots = first_halves(digests) >> _FILTER_SHIFT
+        slots = _first_halves(digests) >> _FILTER_SHIFT
         before: list[int] = np.flatnonzero(self._filter[slots]).tolist()
         self._filter[slots] = True
         return before
 
     def seen(self, digests: Sequence[bytes], now_us: int) -> Bools:
-        """Which of the digests were added within the retention before `now_us`."""
+        """For each digest: True if it was added within the retention before `now_us`."""
         horizon_us = self.horizon_us(now_us)
         with self._lock:
             tables, runs = (self._table, self._flushing), self._runs
-        found = np.zeros(len(digests), dtype=np.bool_)
+        known = np.zeros(len(digests), dtype=np.bool_)
         for table in tables:
             if not table.keys().isdisjoint(digests):
-                found |= [table.get(digest, _NEVER_US - 1) >= horizon_us for digest in digests]
+                known |= [table.get(digest, _NEVER_US - 1) >= horizon_us for digest in digests]
         if runs and digests:
-            first, last = halves(digests)
-            order = np.argsort(first)  # neighbours search the same pages of a run one after the other
+            first, last = _halves(digests)
+            order = np.argsort(first)  # so that neighbouring queries read the same pages of a run
             first, last = first[order], last[order]
             for run in runs:
-                found[order] |= run.seen(first, last, horizon_us)
-        return found
+                known[order] |= run.seen(first, last, horizon_us)
+        return known
 
     def add(self, accepted_at_us: Mapping[bytes, int]) -> None:
-        """Digest -> when its record was accepted. Each was passed to `expect` before."""
+        """Add digests, each with the time its record was accepted. The caller has passed them to `expect` before."""
         with self._lock:
             self._table.update(accepted_at_us)
 
     def flush(self, covers: int, now_us: int) -> None:
-        """Turn the table into a file. `covers`: every key the log holds before this position has been added.
+        """Write the table as a run. `covers`: every key that the log holds before this position has been added.
 
-        On OSError nothing changes but that the table stays in memory.
+        On OSError the index stays as it is and keeps the table in memory.
         """
         with self._lock:
-            # What an earlier, failed flush left is taken along: the newer time wins.
+            # Include the table of an earlier flush that failed. The newer time wins.
             self._flushing = {**self._flushing, **self._table} if self._flushing else self._table
             self._table = {}
             flushing = self._flushing
-        run: Run | None = None
+        run: KeyRun | None = None
         if flushing:
-            first, last = halves(list(flushing))
+            first, last = _halves(list(flushing))
             at_us = np.fromiter(flushing.values(), dtype=np.int64, count=len(flushing))
             young = at_us >= self.horizon_us(now_us)
-            run = write_run(self._next_path(), [sorted_part(first[young], last[young], at_us[young])], len(first))
+            run = write_run(self._next_path(), [_sorted_part(first[young], last[young], at_us[young])], len(first))
         runs = self._runs if run is None else (*self._runs, run)
         self._commit(runs, max(covers, self._covers), flushed=True)
 
     def merge(self, now_us: int) -> None:
-        """Drop expired files and merge those of like size, until no tier has too many."""
+        """Drop expired runs, and merge runs of similar size until no tier has too many."""
         horizon_us = self.horizon_us(now_us)
         if any(run.newest_us < horizon_us for run in self._runs):
             self._commit(tuple(run for run in self._runs if run.newest_us >= horizon_us), self._covers)
         while tier := self._crowded_tier():
-            merged = write_run(self._next_path(), merge(tier, horizon_us), sum(map(len, tier)))
+            merged = write_run(self._next_path(), _merged(tier, horizon_us), sum(map(len, tier)))
             merging = {run.path for run in tier}
             kept = tuple(run for run in self._runs if run.path not in merging)
             self._commit(kept if merged is None else (*kept, merged), self._covers)
 
-    def _fill_filter(self, run: Run) -> None:
-        """In steps, so that a large run is never in memory whole. Slots of expired keys stay set until a restart."""
+    def _fill_filter(self, run: KeyRun) -> None:
+        """Works in steps, so that a large run is never in memory as a whole. Slots of expired keys stay set until a
+        restart."""
         if len(run) >= 8 << _FILTER_BITS:
-            self._filter[:] = True  # all but every slot would be set: not worth the reading
+            self._filter[:] = True  # nearly every slot would be set: reading the run is not worth it
             return
         for start in range(0, len(run), 1 << 20):
             self._filter[run.first[start : start + (1 << 20)] >> _FILTER_SHIFT] = True
 
-    def _crowded_tier(self) -> list[Run]:
-        tiers: dict[int, list[Run]] = {}
+    def _crowded_tier(self) -> list[KeyRun]:
+        tiers: dict[int, list[KeyRun]] = {}
         for run in self._runs:
             tiers.setdefault(len(run).bit_length() // 2, []).append(run)
         return next((tier for tier in tiers.values() if len(tier) >= _RUNS_PER_TIER), [])
@@ -154,8 +172,8 @@ class KeyIndex:
         self._sequence += 1
         return self.directory / f"{self._sequence:012d}.keys"
 
-    def _commit(self, runs: tuple[Run, ...], covers: int, flushed: bool = False) -> None:
-        """Make `runs` the index, on disk by one rename, then in memory; files that fell out are deleted."""
+    def _commit(self, runs: tuple[KeyRun, ...], covers: int, flushed: bool = False) -> None:
+        """Make `runs` the index: on disk by one rename, then in memory. Then delete the files of all other runs."""
         manifest = {
             "covers": covers,
             "sequence": self._sequence,
@@ -186,11 +204,135 @@ class KeyIndex:
             manifest = json.loads((self.directory / "manifest.json").read_bytes())
         except FileNotFoundError:
             manifest = {"covers": 0, "sequence": 0, "seed": self.seed, "runs": []}
-        self._runs = tuple(open_run(self.directory / name) for name in manifest["runs"])
+        self._runs = tuple(_open_run(self.directory / name) for name in manifest["runs"])
         for run in self._runs:
             self._fill_filter(run)
         self._covers, self._sequence, self.seed = manifest["covers"], manifest["sequence"], manifest["seed"]
         for path in self.directory.iterdir():
-            # What a crash between writing a file and naming it in the manifest left behind.
+            # A crash after writing a run and before naming it in the manifest leaves such a file.
             if path.suffix == ".tmp" or (path.suffix == ".keys" and path.name not in manifest["runs"]):
                 path.unlink()
+
+
+def _halves(digests: Sequence[bytes]) -> tuple[U64, U64]:
+    """The digests as two arrays of native 64-bit numbers, in an order that sorts like the digests."""
+    pairs = np.frombuffer(b"".join(digests), dtype=">u8").reshape(-1, 2)
+    return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
+
+
+def _first_halves(digests: Sequence[bytes]) -> U64:
+    pairs = np.frombuffer(b"".join(digests), dtype=">u8")
+    return pairs[::2].astype(np.uint64)
+
+
+def _sorted_part(first: U64, last: U64, at_us: I64) -> Part:
+    """Sort by digest and keep each digest once, with the latest time it was accepted."""
+    order = np.argsort(first)
+    if not (np.diff(first[order]) == 0).any():
+        return first[order], last[order], at_us[order]
+    # Some first halves are equal, nearly always because a key occurs twice. This sort is several times slower.
+    order = np.lexsort((at_us, last, first))
+    first, last, at_us = first[order], last[order], at_us[order]
+    keep = np.append((first[1:] != first[:-1]) | (last[1:] != last[:-1]), True)
+    return first[keep], last[keep], at_us[keep]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRun:
+    path: Path
+    first: U64
+    last: U64
+    at_us: I64
+    newest_us: int
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def seen(self, first: U64, last: U64, horizon_us: int) -> Bools:
+        """For each digest: True if it is in this run and not older than the horizon."""
+        known = np.zeros(len(first), dtype=np.bool_)
+        if self.newest_us < horizon_us:
+            return known
+        at = np.searchsorted(self.first, first)
+        open_queries = np.arange(len(first))
+        # One step is enough unless digests share their first half: then compare with the next until it differs.
+        while len(open_queries):
+            open_queries = open_queries[at[open_queries] < len(self.first)]
+            open_queries = open_queries[self.first[at[open_queries]] == first[open_queries]]
+            here = at[open_queries]
+            hit = (self.last[here] == last[open_queries]) & (self.at_us[here] >= horizon_us)
+            known[open_queries[hit]] = True
+            at[open_queries] += 1
+            open_queries = open_queries[~hit]
+        return known
+
+
+def _open_run(path: Path) -> KeyRun:
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    magic, count, capacity, _oldest_us, newest_us = _RUN_HEADER.unpack_from(mapped)
+    if magic != _MAGIC or len(mapped) < _ARRAYS_AT + 16 * capacity + 8 * count:
+        raise ValueError(f"{path}: no key run, or cut short; delete the key index to have it rebuilt from the feed log")
+    return KeyRun(
+        path,
+        np.frombuffer(mapped, np.uint64, count, _ARRAYS_AT),
+        np.frombuffer(mapped, np.uint64, count, _ARRAYS_AT + 8 * capacity),
+        np.frombuffer(mapped, np.int64, count, _ARRAYS_AT + 16 * capacity),
+        newest_us,
+    )
+
+
+def write_run(path: Path, parts: Iterable[Part], capacity: int) -> KeyRun | None:
+    """Write sorted parts, one after the other, as one durable run. If all are empty, return None and leave no file.
+
+    `capacity` is at least the number of digests; the unused part stays a hole in the file. It uses pwrite instead of
+    the mapping, so that a full disk raises OSError instead of a fatal signal.
+    """
+    count, oldest_us, newest_us = 0, 1 << 62, -(1 << 62)
+    temporary = path.with_suffix(".tmp")
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.ftruncate(fd, _ARRAYS_AT + 24 * capacity)
+        for part in parts:
+            for number, array in enumerate(part):
+                _write_all(fd, array.tobytes(), _ARRAYS_AT + 8 * (number * capacity + count))
+            if len(part[2]):
+                oldest_us = min(oldest_us, int(part[2].min()))
+                newest_us = max(newest_us, int(part[2].max()))
+            count += len(part[0])
+        _write_all(fd, _RUN_HEADER.pack(_MAGIC, count, capacity, oldest_us, newest_us), 0)
+        os.fsync(fd)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+    if not count:
+        temporary.unlink()
+        return None
+    temporary.rename(path)
+    return _open_run(path)
+
+
+def _merged(runs: Sequence[KeyRun], horizon_us: int) -> Iterator[Part]:
+    """The sorted union of `runs` without keys older than the horizon, in parts of bounded size.
+
+    Digests are evenly distributed, so equal ranges of their first half have about the same number of digests.
+    """
+    ranges = max(1, sum(map(len, runs)) // _MERGE_CHUNK)
+    bounds = [(1 << 64) * number // ranges for number in range(1, ranges)]
+    edges = [[0, *np.searchsorted(run.first, np.array(bounds, dtype=np.uint64)).tolist(), len(run)] for run in runs]
+    for number in range(ranges):
+        slices = [slice(edge[number], edge[number + 1]) for edge in edges]
+        first = np.concatenate([run.first[part] for run, part in zip(runs, slices, strict=True)])
+        last = np.concatenate([run.last[part] for run, part in zip(runs, slices, strict=True)])
+        at_us = np.concatenate([run.at_us[part] for run, part in zip(runs, slices, strict=True)])
+        young = at_us >= horizon_us
+        yield _sorted_part(first[young], last[young], at_us[young])
+
+
+def _write_all(fd: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written

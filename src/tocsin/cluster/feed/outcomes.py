@@ -1,49 +1,49 @@
-"""What the gateway says to a publisher: accepted, or one of a few refusals, each with its HTTP status. Values only."""
+"""The gateway's answers to a publisher: accepted, or refused with a reason; each has its HTTP status. Values only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from tocsin.cluster.feed.recordforms import Malformed, Refusal
+from tocsin.cluster.feed.recordforms import Malformed, RecordRefusal
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:
     body_bytes: int = 8 << 20
     record_bytes: int = 64 << 10
-    """Of a record's canonical line: blanks between fields do not count."""
+    """Length of a record's canonical line: blanks between fields do not count."""
     records: int = 100_000
     """Per request."""
     backlog_bytes: int = 256 << 20
-    """Accepted and not yet in the dataset. Beyond it publishers are asked to wait."""
+    """Accepted and not yet in the dataset. The gateway refuses requests beyond it with a time to retry."""
     refusals_listed: int = 1_000
-    """More are counted, not listed: an answer must not grow beyond its request."""
+    """The answer counts further refusals without listing them, so that it is not longer than its request."""
     idempotency_retention_s: float = 86_400.0
-    """How long an Idempotency-Key is remembered when the dataset keeps its records for good."""
+    """How long the gateway remembers an Idempotency-Key if the dataset keeps its records for ever."""
     memory_keys: int = 200_000
-    """Key digests held in memory before they go to a file."""
+    """Key digests in memory before they are written to a file."""
     segment_bytes: int = 64 << 20
-    """Of the feed log: what trimming gives back at a time."""
+    """Size of a segment of the feed log. Trimming deletes whole segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """True once the group it was accepted into is stored, and not before."""
+    """Valid once the request's `SyncGroup` is stored, not before."""
 
     status: ClassVar[int] = 200
     accepted: int
     duplicates: int
-    """Records whose KEY is already stored: the publisher's retry succeeded, nothing was stored again."""
-    refused: list[Refusal] = field(default_factory=list)
+    """Records whose KEY is stored already. For the publisher its retry succeeded; nothing is stored twice."""
+    refused: list[RecordRefusal] = field(default_factory=list)
     refused_total: int = 0
-    """`refused` lists the first of them."""
+    """The number of all refused records; `refused` lists the first ones."""
     position: int = 0
-    """Everything this answer speaks of lies before this position of the feed log."""
+    """All records of the request lie before this position of the feed log."""
     replayed: bool = False
-    """The answer to an earlier request with the same Idempotency-Key, given again."""
+    """True if this repeats the answer to an earlier request with the same Idempotency-Key."""
     notices: list[str] = field(default_factory=list)
-    """What the publisher should know although its records were taken."""
+    """Warnings for the publisher about records that were accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Backlogged:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The disk refused a write and nothing can be promised at the moment."""
+    """The disk refused a write, or the gateway is closed: the request cannot be stored at the moment."""
 
     status: ClassVar[int] = 503
     reason: str

@@ -1,8 +1,9 @@
-"""The forms a request body may have, taken apart into raw records: JSON array, one object, JSON lines, CloudEvents 1.0.
+"""The forms of a request body, and how to split a body into raw records.
 
-This is the careful way, for bodies in which something is wrong or wrapped; `records.py` reads a good body in one call.
-A record is handed on as the bytes the publisher sent, with its index in the request. Damage that stays inside one
-element of an array (a lone surrogate, `NaN`, bytes that are no UTF-8) costs that element, not the request.
+Forms: a JSON array, one JSON object, JSON lines, CloudEvents 1.0, and a CAP alert (which the gateway converts to JSON
+first). Splitting is the slow path, for bodies with an error or with CloudEvents; `records.py` reads a good body in one
+call. A raw record is the bytes that the publisher sent, with its index in the request. Damage inside one element of an
+array (a lone surrogate, `NaN`, bytes that are not UTF-8) makes the gateway refuse that element, not the request.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class RecordForm(StrEnum):
     CLOUDEVENT = "application/cloudevents+json"
     CLOUDEVENTS_BATCH = "application/cloudevents-batch+json"
     CAP = "application/cap+xml"
-    """One alert of the Common Alerting Protocol 1.2; `cap/` makes records of it before they are looked at here."""
+    """One alert of the Common Alerting Protocol 1.2. `cluster.cap` makes JSON records of it first."""
 
     @classmethod
     def of_content_type(cls, content_type: str) -> RecordForm | None:
-        """`application/json; charset=utf-8` → JSON; None for what the gateway does not read."""
+        """`application/json; charset=utf-8` → JSON; None for a content type that the gateway does not read."""
         essence = content_type.partition(";")[0].strip().lower()
         return _CONTENT_TYPES.get(essence)
 
@@ -44,8 +45,8 @@ _CONTENT_TYPES = {form.value: form for form in RecordForm} | {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """One record that is not stored, while the others of its request are."""
+class RecordRefusal:
+    """One record that is not stored, although the other records of its request are."""
 
     index: int
     field: str | None
@@ -54,7 +55,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A request that cannot be read at all, so nothing of it is stored."""
+    """A request that cannot be read. Nothing of it is stored."""
 
     status: ClassVar[int] = 400
     reason: str
@@ -71,8 +72,8 @@ class TooMany:
 class RawRecords:
     raws: list[bytes]
     indexes: list[int]
-    """Where each raw record stood in the request."""
-    refusals: list[Refusal]
+    """The index of each raw record in the request."""
+    refusals: list[RecordRefusal]
 
 
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -80,7 +81,7 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw])
 _WHITESPACE = " \t\r\n"
 
 
-class _Envelope(msgspec.Struct):
+class _CloudEvent(msgspec.Struct):
     """The attributes CloudEvents 1.0 requires; others are allowed and not stored."""
 
     id: str
@@ -91,7 +92,7 @@ class _Envelope(msgspec.Struct):
     data_base64: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_envelope = msgspec.json.Decoder(_Envelope)
+_cloud_event = msgspec.json.Decoder(_CloudEvent)
 
 
 def split_records(body: bytes, form: RecordForm, max_records: int) -> RawRecords | Malformed | TooMany:
@@ -106,7 +107,7 @@ def split_records(body: bytes, form: RecordForm, max_records: int) -> RawRecords
         case RecordForm.JSON:
             raws = _split_array(body, max_records) if body.lstrip()[:1] == b"[" else _split_object(body, max_records)
         case RecordForm.CAP:
-            return Malformed("an alert is no list of records")  # the gateway has made one of it before
+            return Malformed("an alert is no list of records")  # the gateway converts alerts before
     if not isinstance(raws, list):
         return raws
     if form in (RecordForm.CLOUDEVENT, RecordForm.CLOUDEVENTS_BATCH):
@@ -122,7 +123,7 @@ def _split_lines(body: bytes, max_records: int) -> list[bytes] | TooMany:
 
 
 def _split_object(body: bytes, max_records: int) -> list[bytes] | Malformed | TooMany:
-    """One object, possibly over several lines; else what looks like one is taken as JSON lines."""
+    """One object, possibly over several lines. A body that is not one JSON value is split as JSON lines."""
     if not body.strip():
         return Malformed("the body is empty")
     try:
@@ -133,7 +134,7 @@ def _split_object(body: bytes, max_records: int) -> list[bytes] | Malformed | To
 
 
 def _split_array(body: bytes, max_records: int) -> list[bytes] | Malformed | TooMany:
-    # Fewer commas than records allowed: the list cannot be long, so it may be made at once.
+    # With fewer commas than allowed records the list cannot be too long, so decode it at once.
     if body.count(b",") < max_records:
         try:
             return [bytes(raw) for raw in _elements.decode(body)]
@@ -143,7 +144,7 @@ def _split_array(body: bytes, max_records: int) -> list[bytes] | Malformed | Too
 
 
 def _split_array_by_element(body: bytes, max_records: int) -> list[bytes] | Malformed | TooMany:
-    """Element by element with Python's own parser: stops at the limit, and tolerates what costs only one element."""
+    """Split element by element with Python's own parser: stops at the limit and tolerates damage inside an element."""
     text = body.decode("utf-8", "surrogateescape")
     raws: list[bytes] = []
     try:
@@ -178,42 +179,46 @@ def _skip(text: str, position: int) -> int:
     return position
 
 
-# Only where an element ends matters here, so numbers stay unread: a huge one would cost quadratic time.
+# Finds only where an element ends. It does not convert numbers: that takes quadratic time for a huge one.
 _tolerant = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)
 
 
 def _unwrap(events: list[bytes]) -> RawRecords:
     """The `data` of each event."""
-    found = RawRecords([], [], [])
+    records = RawRecords([], [], [])
     for index, event in enumerate(events):
         data = _data_of(event, index)
-        if isinstance(data, Refusal):
-            found.refusals.append(data)
+        if isinstance(data, RecordRefusal):
+            records.refusals.append(data)
         else:
-            found.raws.append(data)
-            found.indexes.append(index)
-    return found
+            records.raws.append(data)
+            records.indexes.append(index)
+    return records
 
 
-def _data_of(event: bytes, index: int) -> bytes | Refusal:
+def _data_of(event: bytes, index: int) -> bytes | RecordRefusal:
     try:
-        envelope = _envelope.decode(event)
+        cloud_event = _cloud_event.decode(event)
     except JSON_ERRORS as error:
         field, reason = describe(error)
-        return Refusal(index, field, f"no CloudEvent: {reason}")
+        return RecordRefusal(index, field, f"no CloudEvent: {reason}")
     for field in ("id", "source", "type"):
-        if not getattr(envelope, field):
-            return Refusal(index, field, "no CloudEvent: the attribute is empty")
-    if envelope.specversion != "1.0":
-        return Refusal(index, "specversion", f"CloudEvents 1.0 is read here, not {envelope.specversion[:20]!r}")
-    if isinstance(envelope.data, msgspec.UnsetType):
-        encoded = not isinstance(envelope.data_base64, msgspec.UnsetType)
-        return Refusal(index, "data", "the record goes into `data` as JSON" + (", not data_base64" if encoded else ""))
-    return bytes(envelope.data)
+        if not getattr(cloud_event, field):
+            return RecordRefusal(index, field, "no CloudEvent: the attribute is empty")
+    if cloud_event.specversion != "1.0":
+        return RecordRefusal(
+            index, "specversion", f"CloudEvents 1.0 is read here, not {cloud_event.specversion[:20]!r}"
+        )
+    if isinstance(cloud_event.data, msgspec.UnsetType):
+        encoded = not isinstance(cloud_event.data_base64, msgspec.UnsetType)
+        return RecordRefusal(
+            index, "data", "the record goes into `data` as JSON" + (", not data_base64" if encoded else "")
+        )
+    return bytes(cloud_event.data)
 
 
 def describe(error: Exception) -> tuple[str | None, str]:
-    """(field, reason) of what msgspec says about one JSON object."""
+    """(field, reason) from msgspec's error about one JSON object."""
     if isinstance(error, UnicodeDecodeError):
         return None, "not valid UTF-8"
     if isinstance(error, RecursionError):

@@ -1,8 +1,8 @@
-"""Publishers' JSON in, canonical JSON lines out: one line a record, columns in schema order, one spelling per value.
+"""Converts publishers' JSON to canonical JSON lines: one line a record, columns in schema order, one text per value.
 
-A codec is made from a dataset's schema and key. A good body is parsed, checked and written again in three calls into
-msgspec; only when something is wrong is each record looked at by itself, to say which and why. Missing columns are left
-out of the line (`from_json` reads null). No I/O here; `gateway.py` drives it, from any thread.
+A codec is made from a dataset's schema and key. Three calls into msgspec parse, check and write a good body. Only a
+body with an error is decoded record by record, to report which record is wrong and why. A missing column is left out of
+the line (`from_json` reads null). No I/O. `gateway.py` calls it from any thread.
 """
 
 from __future__ import annotations
@@ -35,19 +35,16 @@ from tocsin.cluster.feed.recordforms import (
     Malformed,
     RawRecords,
     RecordForm,
-    Refusal,
+    RecordRefusal,
     TooMany,
     describe,
     split_records,
 )
 from tocsin.model.schema import Schema
 
-__all__ = ["Decoded", "Malformed", "RecordCodec", "RecordForm", "Refusal", "TooMany"]
-
 DEFAULT_MAX_RECORDS = 100_000
 _HINTS_PER_REQUEST = 100
-"""Looking for the nearest column name takes ~50 µs; a request full of strangers must not buy seconds of it."""
-
+"""The search for the most similar column name takes ~50 µs. The limit keeps a request with many unknown names cheap."""
 
 U16: TypeAlias = npt.NDArray[np.uint16]
 
@@ -58,8 +55,8 @@ class Decoded:
     """Canonical JSON lines of the good records, joined by newlines."""
     count: int
     digests: list[bytes]
-    """Key digest of each good record; empty when there is no key or nobody asked for digests."""
-    refusals: list[Refusal]
+    """Key digest of each good record; empty if the dataset has no key or the codec makes no digests."""
+    refusals: list[RecordRefusal]
 
 
 class RecordCodec:
@@ -70,11 +67,11 @@ class RecordCodec:
         max_records: int = DEFAULT_MAX_RECORDS,
         digest_seed: int | None = 0,
     ) -> None:
-        """`digest_seed` None: nobody asks for digests."""
+        """With `digest_seed` None the codec makes no digests."""
         self.schema = schema
         self.key = tuple(key)
         self.max_records = max_records
-        # Neutral attribute names: a column may be called `class` or `from`.
+        # Numbered attributes: a column may be called `class` or `from`.
         attributes = {column.name: f"c{number}" for number, column in enumerate(schema.columns)}
         fields: list[Any] = [
             (attributes[column.name], json_type(column.type))
@@ -90,8 +87,8 @@ class RecordCodec:
             kw_only=True,
             gc=False,
         )
-        self._one = msgspec.json.Decoder(record)
-        self._many = msgspec.json.Decoder(list[record])
+        self._record_decoder = msgspec.json.Decoder(record)
+        self._list_decoder = msgspec.json.Decoder(list[record])
         self._encoder = msgspec.json.Encoder(decimal_format="number")
         self._timestamps = [attributes[column.name] for column in schema.columns if column.type == "TIMESTAMP"]
         self._others: list[tuple[str, Canonicaliser]] = []
@@ -108,7 +105,7 @@ class RecordCodec:
         self._digests = self._digest_function(key_attributes, digest_seed or 0)
 
     def decode(self, body: bytes, form: RecordForm) -> Decoded | Malformed | TooMany:
-        """All good records of a request, and each bad one with its index, field and reason."""
+        """All good records of a request, and a refusal with index, field and reason for each bad one."""
         if form in (RecordForm.JSON, RecordForm.LINES):
             whole = self._decode_good(body, lines=form is RecordForm.LINES)
             if whole is not None:
@@ -123,27 +120,23 @@ class RecordCodec:
         return self._decode_each(parts)
 
     def digests(self, lines: bytes) -> list[bytes]:
-        """Key digests of canonical lines, as they stand in a frame's payload."""
-        records = self._one.decode_lines(lines)
+        """Key digests, 16 bytes each, of the canonical lines in a frame's payload."""
+        records = self._record_decoder.decode_lines(lines)
         self._canonicalise(records)
         return self._digests(records)
 
-    def key_digest(self, line: bytes) -> bytes:
-        """16 bytes that stand for the key of one canonical record."""
-        return self.digests(line)[0]
-
     def _decode_good(self, body: bytes, lines: bool) -> Decoded | None:
-        """The whole body in one go, or None as soon as anything in it needs a closer look."""
-        # Upper bounds of the number of records, before any memory is spent on them; `{},` is the shortest.
+        """Decode the whole body at once; None if something in it is wrong or needs a closer look."""
+        # Bound the number of records before they cost memory. The shortest record is `{},`.
         if len(body) > 3 * self.max_records and body.count(b"{") > self.max_records:
             return None
         try:
-            records = self._one.decode_lines(body) if lines else self._many.decode(body)
+            records = self._record_decoder.decode_lines(body) if lines else self._list_decoder.decode(body)
             self._canonicalise(records)
         except (*JSON_ERRORS, NotStorable):
             return None
         canonical = self._encoder.encode_lines(records)
-        # A body that is spelled as we spell it has no field twice; inside a record no newline stands as it is.
+        # A body in canonical spelling has no field twice. A record never contains an unescaped newline.
         as_sent = not lines and body.startswith(canonical.replace(b"\n", b",")[:-1], 1)
         if not as_sent and _may_repeat_names(body, canonical):
             return None
@@ -154,7 +147,7 @@ class RecordCodec:
         records = []
         for index, raw in zip(parts.indexes, parts.raws, strict=True):
             record = self._decode_one(raw, index, hint=len(refusals) < _HINTS_PER_REQUEST)
-            if isinstance(record, Refusal):
+            if isinstance(record, RecordRefusal):
                 refusals.append(record)
             else:
                 records.append(record)
@@ -163,7 +156,7 @@ class RecordCodec:
 
     def _decode_one(self, raw: bytes, index: int, hint: bool) -> Any:
         try:
-            record = self._one.decode(raw)
+            record = self._record_decoder.decode(raw)
         except JSON_ERRORS as error:
             return self._refusal(index, *describe(error), hint)
         for attribute in self._names:
@@ -172,21 +165,21 @@ class RecordCodec:
             except NotStorable as error:
                 return self._refusal(index, self._names[attribute], str(error), hint)
         if _may_repeat_names(raw, self._encoder.encode(record)) and (repeated := _repeated_name(raw)) is not None:
-            return Refusal(index, repeated, "the field is there twice")
+            return RecordRefusal(index, repeated, "the field occurs twice")
         return record
 
-    def _refusal(self, index: int, field: str | None, reason: str, hint: bool) -> Refusal:
+    def _refusal(self, index: int, field: str | None, reason: str, hint: bool) -> RecordRefusal:
         if field is None:
-            return Refusal(index, None, reason)
+            return RecordRefusal(index, None, reason)
         column_type = self.schema.type_of(field)
         if column_type is None:
             near = (
                 difflib.get_close_matches(field, self.schema.names, n=1) if hint and reason == "unknown field" else []
             )
-            return Refusal(index, field, f"{reason}; did you mean {near[0]}?" if near else reason)
+            return RecordRefusal(index, field, f"{reason}; did you mean {near[0]}?" if near else reason)
         if reason == "missing" or (field in self.key and reason.endswith("got `null`")):
-            return Refusal(index, field, "missing, and part of the KEY")
-        return Refusal(index, field, f"{reason}; the column is {column_type}{HINTS.get(column_type, '')}")
+            return RecordRefusal(index, field, "missing, and part of the KEY")
+        return RecordRefusal(index, field, f"{reason}; the column is {column_type}{HINTS.get(column_type, '')}")
 
     def _canonicalise(self, records: list[Any]) -> None:
         for attribute in self._timestamps:
@@ -202,10 +195,10 @@ class RecordCodec:
                 _apply(records, attribute, canonical)
 
     def _digest_function(self, attributes: list[str], seed: int) -> Callable[[list[Any]], list[bytes]]:
-        """One STRING key is hashed as it stands; any other as the JSON array of its canonical values.
+        """Hash a single STRING key as it is, and any other key as the JSON array of its canonical values.
 
-        XXH3 rather than a cryptographic hash, which costs six times as much: a collision would have to be found
-        without knowing the seed and without ever seeing a digest.
+        XXH3 is six times faster than a cryptographic hash. It is safe here: an attacker would have to find a collision
+        without the seed and without ever seeing a digest.
         """
         if not attributes:
             return lambda records: []
@@ -230,11 +223,11 @@ def _apply(records: list[Any], attribute: str, canonical: Canonicaliser) -> None
 
 
 def _may_repeat_names(body: bytes, canonical: bytes) -> bool:
-    """False only if no object in `body` has a field twice; msgspec would silently take the last.
+    """False only if no object in `body` has a field twice. msgspec would silently use the last of them.
 
-    Every member shows as `":` unless blanks stand before its colon. Inside strings `":` shows as `\\":` in both texts,
-    unless the body writes one of the two as a \\u escape. So without such blanks and escapes, equal counts mean equally
-    many members, and `canonical` has each once.
+    Every member contains `":` unless there are blanks before its colon. Inside strings, `":` appears as `\\":` in both
+    texts, unless the body writes one of the two characters as a \\u escape. So without such blanks and escapes, equal
+    counts mean equal numbers of members, and `canonical` has each member once.
     """
     if b"\\" in body and (b"\\u0022" in body or b"\\u003a" in body or b"\\u003A" in body):
         return True
@@ -245,26 +238,27 @@ def _may_repeat_names(body: bytes, canonical: bytes) -> bool:
 
 
 def _pairs(text: bytes) -> tuple[U16, U16]:
-    """All pairs of neighbouring bytes as numbers: those at even places and those at odd places."""
+    """All pairs of neighbouring bytes as numbers: those at even offsets and those at odd offsets."""
     return (
         np.frombuffer(text, dtype="<u2", count=len(text) // 2),
-        # A copy: numpy is slow on numbers that straddle their natural places.
+        # A copy, because numpy is slow on unaligned numbers.
         np.frombuffer(text[1:], dtype="<u2", count=(len(text) - 1) // 2 if text else 0),
     )
 
 
 def _count(pairs: tuple[U16, U16], pair: bytes) -> int:
-    """How often the two bytes occur; several times as fast as bytes.count."""
+    """How often the two bytes occur. Several times faster than bytes.count."""
     number = int.from_bytes(pair, "little")
-    return sum(int(np.count_nonzero(each == number)) for each in pairs)
+    return sum(int(np.count_nonzero(numbers == number)) for numbers in pairs)
 
 
 def _repeated_name(raw: bytes) -> str | None:
+    """The first field that an object in `raw` has twice, or None."""
     repeated: list[str] = []
 
-    def look(pairs: list[tuple[str, Any]]) -> None:
+    def collect(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()
         repeated.extend(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
 
-    json.loads(raw, object_pairs_hook=look, parse_int=len, parse_float=len)
+    json.loads(raw, object_pairs_hook=collect, parse_int=len, parse_float=len)
     return repeated[0] if repeated else None

@@ -1,9 +1,9 @@
-"""Looking at records as a gateway accepts them: the newest few, thinned, for whoever wants to see a dataset live.
+"""Live view of a dataset: a sample of the newest records that a gateway accepts.
 
-Not durable and not complete: a look through a window, not a way to get data (channels are that). What a record shows
-here may yet be lost with the disk, records beyond a rate are left out, and what Spark sources bring in never passes the
-gateway. `RecordRing` is all that publishing pays for: one append of a reference. `TapReader` is one looker's; it pulls
-when it likes, and what it missed it missed.
+Not durable and not complete: to receive data, subscribe to a channel. A record in the view may still be lost if the
+next sync fails, records beyond a rate are left out, and records from Spark sources never pass the gateway. `RecordRing`
+costs the publishing path only one append of a reference. Each viewer has its own `TapReader`. It pulls at its own pace
+and misses what the ring has dropped in the meantime.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tocsin.model.entities import Dataset, DatasetKind
 
 RING_BYTES: Final = 4 << 20
 RECENT: Final = 200
-"""Records of a STREAM that a reader begins with."""
+"""Records of a STREAM that a viewer gets first."""
 MOST_KEYS: Final = 10_000
-"""Of a KEYED or STATIC dataset that a reader begins with, or waits to be told."""
-_LOOKED_AT: Final = 2_000
-"""Records looked at in one pull: a fast feed is sampled rather than followed."""
+"""Records of a KEYED or STATIC dataset that a viewer gets first, and the most that may be pending for it."""
+_MOST_PER_PULL: Final = 2_000
+"""Records of a KEYED dataset read in one pull: a fast feed is sampled."""
 
 
 class RecordRing:
-    """The bodies of records a gateway last accepted, as it wrote them: JSON lines, numbered from 0. Thread-safe."""
+    """The last bodies of JSON lines that a gateway appended to its log, numbered from 0. Thread-safe."""
 
     def __init__(self, limit_bytes: int = RING_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -50,68 +50,68 @@ class RecordRing:
                 self._size_bytes -= len(self._bodies.popleft())
 
     def since(self, number: int) -> tuple[list[bytes], int]:
-        """The bodies from this number on that are still here, newest last, and the number of the next one."""
+        """(bodies from this number on that are still in the ring, newest last; number of the next body)."""
         with self._lock:
             new = min(len(self._bodies), self._next - number)
             return (list(islice(reversed(self._bodies), new))[::-1] if new > 0 else []), self._next
 
 
 class TapReader:
-    """Records as JSON texts: what there is to begin with, then what is new, never more than asked for at a time."""
+    """One viewer's records as JSON texts: first the existing ones, then new ones, at most as many as requested."""
 
     def __init__(self, dataset: Dataset, ring: RecordRing) -> None:
         self._ring = ring
         self._is_keyed = dataset.kind is DatasetKind.KEYED
         self._at = 0
-        self._waiting: dict[Any, bytes] = {}
-        """KEYED: the newest record of each key that is still to be told, longest waiting first."""
+        self._pending: dict[Any, bytes] = {}
+        """KEYED: the newest record of each key that is not yet delivered, longest pending first."""
         fields = [(f"k{n}", Any, msgspec.field(name=name, default=None)) for n, name in enumerate(dataset.key)]
         self._keys: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("Key", fields))
         self._names = [f"k{n}" for n in range(len(dataset.key))]
 
     def opening(self) -> list[bytes]:
-        """The newest of each key, or the last of a stream, as far as the ring goes back."""
+        """The newest record of each key, or the last records of a stream, as far back as the ring goes."""
         if not self._is_keyed:
             return self._lines(RECENT)
-        self._wait_for(self._lines(None))
-        found, self._waiting = list(self._waiting.values())[-MOST_KEYS:], {}
-        return found
+        self._add_pending(self._lines(None))
+        records, self._pending = list(self._pending.values())[-MOST_KEYS:], {}
+        return records
 
     def news(self, most: int) -> list[bytes]:
-        """New records since the last call, at most so many: the newest of a stream; of keys, who waits longest."""
+        """At most `most` new records since the last call: the newest of a stream, or the longest pending keys."""
         if not self._is_keyed:
             return self._lines(most)
-        self._wait_for(self._lines(_LOOKED_AT))
-        told = list(islice(self._waiting, most))
-        return [self._waiting.pop(key) for key in told]
+        self._add_pending(self._lines(_MOST_PER_PULL))
+        keys = list(islice(self._pending, most))
+        return [self._pending.pop(key) for key in keys]
 
     def _lines(self, most: int | None) -> list[bytes]:
-        """The newest `most` of what the ring has; the rest is passed over without a look."""
+        """The newest `most` new lines of the ring (None: all). The others are skipped unread."""
         bodies, self._at = self._ring.since(self._at)
         lines: list[bytes] = []
         for body in reversed(bodies):
-            wanted = -1 if most is None else most - len(lines)
-            if wanted == 0:
+            missing = -1 if most is None else most - len(lines)
+            if missing == 0:
                 break
-            split = body.rsplit(b"\n", wanted)
-            lines += reversed(split if wanted < 0 or len(split) <= wanted else split[1:])
+            split = body.rsplit(b"\n", missing)
+            lines += reversed(split if missing < 0 or len(split) <= missing else split[1:])
         return lines[::-1]
 
-    def _wait_for(self, lines: list[bytes]) -> None:
+    def _add_pending(self, lines: list[bytes]) -> None:
         for line in lines:
             key = self._keys.decode(line)
-            self._waiting[tuple(getattr(key, name) for name in self._names)] = line
-        while len(self._waiting) > MOST_KEYS:
-            del self._waiting[next(iter(self._waiting))]
+            self._pending[tuple(getattr(key, name) for name in self._names)] = line
+        while len(self._pending) > MOST_KEYS:
+            del self._pending[next(iter(self._pending))]
 
 
 def static_records(dataset: Dataset, catalog: Catalog, storage: Storage, most: int = MOST_KEYS) -> list[dict[str, Any]]:
-    """The rows of a STATIC dataset, the first `most` of them. Blocks: reads files."""
-    found: list[dict[str, Any]] = []
+    """The first `most` rows of a STATIC dataset. Blocks: reads files."""
+    rows: list[dict[str, Any]] = []
     for file in catalog.files(dataset_owner(dataset.name)):
         with storage.open(file.path) as stream:
             for batch in pq.ParquetFile(stream).iter_batches(columns=list(dataset.schema.names)):
-                found += batch.to_pylist()
-                if len(found) >= most:
-                    return found[:most]
-    return found
+                rows += batch.to_pylist()
+                if len(rows) >= most:
+                    return rows[:most]
+    return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tocsin.cluster.cap.reading import is_identity
+from tocsin.cluster.cap.alert import is_identity
 from tocsin.cluster.feed.outcomes import FeedLimits
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.runtime.http.settings import ListenerSettings, check_listener, refused

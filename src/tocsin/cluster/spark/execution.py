@@ -19,7 +19,7 @@ from tocsin.cluster.culprits import culprits
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_few_results, write_results
-from tocsin.cluster.sql.query_parse import ChannelQuery
+from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
 from tocsin.cluster.store.columns import SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage

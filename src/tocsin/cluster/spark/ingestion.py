@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, NumericType
 
 from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
-from tocsin.cluster.feed.arrowlines import LineReader
+from tocsin.cluster.feed.columntypes import LineReader
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.source import FeedLogSource

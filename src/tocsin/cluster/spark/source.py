@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
-from tocsin.cluster.feed.feedlog import FeedLogReader
+from tocsin.cluster.feed.feedlog_reader import FeedLogReader
 
 BATCH_BYTES = 16 << 20
 """At most this much of the log enters one micro-batch, so that a backlog is worked off in bounded pieces."""

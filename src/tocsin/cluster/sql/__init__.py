@@ -1,1 +1,1 @@
-"""Channel SQL without Spark: application files, channel queries, `near` and its grid, and what a statement will do."""
+"""Channel SQL without Spark: application files and their plan, channel queries, `near` and its grid."""

@@ -1,29 +1,165 @@
-"""The clauses that statements share: names, column lists, keys, durations, options. `declarations` drives them.
+"""Reads the clauses of a statement: names, column lists, keys, durations, options.
 
-What can be read on past is noted and read on past, so one bad type does not hide the next.
+`TokenCursor` walks over the tokens of an application file. It remembers every word that the parser tried to accept at
+the current token, so that a problem can list all of them: `expected KEY, RETAIN or ';' but found 'KEYS'`. The functions
+below it read one clause each. If a clause is wrong but its end is known, they report a problem and continue, so that
+one wrong type does not hide the next problem. Not the grammar of statements: `declarations` has it and calls this.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import PurePosixPath
+from typing import NoReturn
 
-from tocsin.cluster.sql.problems import any_of, did_you_mean
-from tocsin.cluster.sql.statement_cursor import Cursor
-from tocsin.cluster.sql.tokens import Token, TokenKind
+from tocsin.cluster.sql.problems import Position, Problem, any_of, did_you_mean, shortened
+from tocsin.cluster.sql.tokens import Token, TokenKind, scan
 from tocsin.model.duration import parse_duration_s
 from tocsin.model.schema import SCALARS, Column, Schema, canonical_type, is_name
 
 MAX_DURATION_S = 100 * 365 * 86_400.0
-"""A century: longer is a slip of the keyboard, and would overflow timestamps further on."""
+"""A century. A longer duration is a typing error and would overflow timestamps."""
 
 STATIC_FORMATS = ("csv", "json", "parquet")
 _FORMAT_OF_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 _TYPES = (*sorted(SCALARS), "DECIMAL", "ARRAY")
 _PARAMETER_NAME_TAKEN = "SUBSCRIPTION"
-"""The column beside the parameters in the table of subscriptions."""
+"""The table of subscriptions has a column of this name besides the parameters."""
+_STARTS = {
+    "CREATE": {"OR", "STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED"},
+    "DROP": {"DATASET", "CHANNEL", "FEED"},
+}
+"""The first two words of each statement. Such a pair inside another statement means that a `;` is missing."""
 
 
-def check_name(cursor: Cursor, token: Token, what: str) -> None:
+class StatementRefused(Exception):
+    """The parser cannot continue with this statement. The problem is in `TokenCursor.problems` already."""
+
+
+class TokenCursor:
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.problems: list[Problem] = []
+        scanned = scan(text)
+        self._tokens = scanned.tokens
+        self._unfinished = scanned.unfinished
+        self._index = 0
+        self._tried: list[str] = []
+        """The words that the parser tried at the current token without success."""
+        if self._unfinished is not None:
+            opening = self._unfinished
+            self.note(opening.start, f"{opening.what} is opened here and never closed", "unfinished", opening.closing)
+
+    @property
+    def token(self) -> Token | None:
+        return self._tokens[self._index] if self._index < len(self._tokens) else None
+
+    @property
+    def offset(self) -> int:
+        """Where the current token starts; after the last token, where that one ended."""
+        if self.token is not None:
+            return self.token.start
+        return self._tokens[-1].end if self._tokens else 0
+
+    @property
+    def position(self) -> Position:
+        return Position.of(self.text, self.offset)
+
+    def peek(self, ahead: int = 1) -> Token | None:
+        index = self._index + ahead
+        return self._tokens[index] if index < len(self._tokens) else None
+
+    def advance(self) -> Token:
+        token = self._tokens[self._index]
+        self._index += 1
+        self._tried.clear()
+        return token
+
+    def accept(self, *words: str) -> bool:
+        """Consume these keywords or symbols if all of them come next; else consume nothing and return False.
+
+        If only the first words match, the statement is refused at the word that differs.
+        """
+        for ahead, word in enumerate(words):
+            token = self.peek(ahead)
+            if token is None or not (token.upper == word or token.is_symbol(word)):
+                if ahead:  # `IF NOT` without EXISTS: the problem is at the third word, not at IF
+                    for _ in range(ahead):
+                        self.advance()
+                    self.fail(_shown(word))
+                self._tried.append(_shown(word))
+                return False
+        for _ in words:
+            self.advance()
+        return True
+
+    def choose(self, words: Iterable[str]) -> str:
+        """Consume and return the keyword among `words` that comes next. Refuse the statement if none does."""
+        chosen = next((word for word in words if self.accept(word)), None)
+        if chosen is None:
+            self.fail()
+        return chosen
+
+    def expect(self, *words: str) -> None:
+        if not self.accept(*words):
+            self.fail()
+
+    def take(self, kind: TokenKind, what: str) -> Token:
+        token = self.token
+        if token is None or token.kind is not kind:
+            self.fail(what)
+        return self.advance()
+
+    def take_identifier(self, what: str) -> Token:
+        token = self.token
+        if token is None or not token.is_identifier:
+            self.fail(what)
+        return self.advance()
+
+    def at_end(self) -> bool:
+        return self.token is None
+
+    def at_statement_end(self) -> bool:
+        return self.token is None or self.token.is_symbol(";") or self.at_missing_semicolon()
+
+    def at_missing_semicolon(self) -> bool:
+        following = self.peek()
+        return self.token is not None and following is not None and following.upper in _STARTS.get(self.token.upper, ())
+
+    def resynchronise(self) -> None:
+        """Skip to the next statement: after the next `;`, or to a CREATE or DROP without a `;` before it."""
+        while not self.at_statement_end():
+            self.advance()
+        self.skip_semicolons()
+
+    def skip_semicolons(self) -> None:
+        while self.token is not None and self.token.is_symbol(";"):
+            self.advance()
+        self._tried.clear()
+
+    def fail(self, *expected: str) -> NoReturn:
+        """Refuse the statement at the current token. The problem lists every word that the parser tried here."""
+        self._tried += expected
+        token = self.token
+        choices = any_of(self._tried)
+        if token is None and self._unfinished is not None:
+            raise StatementRefused  # the rest is unreadable, and the constructor has reported that
+        actual = "the end of the file" if token is None else f"'{shortened(self.text[token.start : token.end])}'"
+        hint = did_you_mean(token.text, self._tried) if token is not None and token.is_identifier else ""
+        self.note(self.offset, f"expected {choices} but found {actual}{hint}", "syntax", choices)
+        raise StatementRefused
+
+    def note(self, offset: int, message: str, code: str, expected: str | None = None) -> None:
+        """Report a problem. The parser continues."""
+        self.problems.append(Problem.at(self.file, Position.of(self.text, offset), message, code, expected))
+
+
+def _shown(word: str) -> str:
+    return word if word[0].isalpha() else f"'{word}'"
+
+
+def check_name(cursor: TokenCursor, token: Token, what: str) -> None:
     if not is_name(token.text):
         message = f"'{token.text}' cannot name a {what}: expected a letter, then letters, digits or '_', at most 128"
         cursor.note(token.start, message, "name", "a name")
@@ -32,25 +168,27 @@ def check_name(cursor: Cursor, token: Token, what: str) -> None:
         cursor.note(token.start, message, "name", "another name")
 
 
-def columns(cursor: Cursor, what: str, places: dict[str, int] | None = None, *, may_be_empty: bool = False) -> Schema:
-    """`name TYPE, …)`: the opening parenthesis has been taken. `places` learns where each name stands."""
-    found: list[Column] = []
+def columns(
+    cursor: TokenCursor, what: str, offsets: dict[str, int] | None = None, *, may_be_empty: bool = False
+) -> Schema:
+    """Read `name TYPE, …)` after the opening parenthesis. The offset of each name goes into `offsets`."""
+    listed: list[Column] = []
     seen: set[str] = set()
     if may_be_empty and cursor.accept(")"):
         return Schema(())
     while True:
         name = cursor.take_identifier(f"the name of a {what}")
         _check_column(cursor, name, what, seen)
-        found.append(Column(name.text, _type(cursor)))
+        listed.append(Column(name.text, _type(cursor)))
         seen.add(name.text.upper())
-        if places is not None:
-            places.setdefault(name.text, name.start)
+        if offsets is not None:
+            offsets.setdefault(name.text, name.start)
         if cursor.accept(")"):
-            return Schema(tuple(found))
+            return Schema(tuple(listed))
         cursor.expect(",")
 
 
-def _check_column(cursor: Cursor, name: Token, what: str, seen: set[str]) -> None:
+def _check_column(cursor: TokenCursor, name: Token, what: str, seen: set[str]) -> None:
     if not is_name(name.text):
         cursor.note(
             name.start, f"'{name.text}' cannot name a {what}: expected a letter, then letters, digits or '_'", "name"
@@ -63,8 +201,8 @@ def _check_column(cursor: Cursor, name: Token, what: str, seen: set[str]) -> Non
         )
 
 
-def _type(cursor: Cursor) -> str:
-    """The canonical type; what is none of ours is noted and read past, with its brackets."""
+def _type(cursor: TokenCursor) -> str:
+    """The canonical type. An unknown type becomes a problem; the cursor skips it, brackets included."""
     first = cursor.take_identifier("a type")
     end, depth = first.end, 0
     while (token := cursor.token) is not None and not token.is_symbol(";"):
@@ -73,7 +211,7 @@ def _type(cursor: Cursor) -> str:
         elif depth == 0:
             break
         elif token.kind is TokenKind.SYMBOL and set(token.text) <= {")", ">"}:
-            depth -= len(token.text)  # `ARRAY<ARRAY<INT>>` ends in one token
+            depth -= len(token.text)  # the `>>` of `ARRAY<ARRAY<INT>>` is one token
         end = cursor.advance().end
     written = cursor.text[first.start : end]
     canonical = canonical_type(written)
@@ -83,7 +221,7 @@ def _type(cursor: Cursor) -> str:
     return canonical or "STRING"
 
 
-def column_in(cursor: Cursor, schema: Schema, clause: str) -> str:
+def _column_of(cursor: TokenCursor, schema: Schema, clause: str) -> str:
     """A column of `schema`, in the schema's spelling."""
     token = cursor.take_identifier("a column")
     for name in schema.names:
@@ -95,12 +233,12 @@ def column_in(cursor: Cursor, schema: Schema, clause: str) -> str:
     return token.text
 
 
-def key_columns(cursor: Cursor, schema: Schema) -> tuple[str, ...]:
+def key_columns(cursor: TokenCursor, schema: Schema) -> tuple[str, ...]:
     cursor.expect("(")
     key: list[str] = []
     while True:
         start = cursor.offset
-        column = column_in(cursor, schema, "KEY")
+        column = _column_of(cursor, schema, "KEY")
         if column in key:
             cursor.note(start, f"KEY names '{column}' twice", "duplicate-column")
         elif (schema.type_of(column) or "").startswith("ARRAY"):
@@ -111,19 +249,19 @@ def key_columns(cursor: Cursor, schema: Schema) -> tuple[str, ...]:
         cursor.expect(",")
 
 
-def order_column(cursor: Cursor, schema: Schema) -> str:
-    """What tells which of two records with the same key is the later one."""
+def order_column(cursor: TokenCursor, schema: Schema) -> str:
+    """The column that decides which of two records with the same key is the later one."""
     start = cursor.offset
-    column = column_in(cursor, schema, "ORDER BY")
+    column = _column_of(cursor, schema, "ORDER BY")
     if (schema.type_of(column) or "").startswith("ARRAY"):
-        # Spark would put arrays in order; what merges small files and looks up the latest in memory cannot.
+        # Spark can order arrays. The compaction of small files and the in-memory lookup of latest records cannot.
         reason = "an array, which has no earlier and later: expected a column of a plain type"
         cursor.note(start, f"ORDER BY names '{column}', {reason}", "order-type")
     return column
 
 
-def duration_s(cursor: Cursor, clause: str, least_s: float = 1.0) -> float:
-    """`10 SECONDS`, `PT0.5S`, `'P1D'`; what is out of bounds is noted and read past."""
+def duration_s(cursor: TokenCursor, clause: str, least_s: float = 1.0) -> float:
+    """Read `10 SECONDS`, `PT0.5S` or `'P1D'`, in seconds. A duration out of bounds becomes a problem."""
     first = cursor.token
     if first is None or first.is_symbol(";") or first.upper == "AS":
         cursor.fail("a duration such as 10 SECONDS or PT10S")
@@ -144,8 +282,8 @@ def duration_s(cursor: Cursor, clause: str, least_s: float = 1.0) -> float:
     return seconds
 
 
-def _end_of_run(cursor: Cursor, end: int) -> int:
-    """`PT0.5S` comes as several tokens with nothing between them."""
+def _end_of_run(cursor: TokenCursor, end: int) -> int:
+    """The end of adjacent tokens: `PT0.5S` is several tokens without blanks between them."""
     while (
         cursor.token is not None
         and cursor.token.start == end
@@ -159,16 +297,16 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdigit()
 
 
-def options(cursor: Cursor) -> dict[str, str]:
-    """`(key 'value', a.b = 'value')`."""
+def options(cursor: TokenCursor) -> dict[str, str]:
+    """Read `(key 'value', a.b = 'value')`."""
     cursor.expect("(")
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     if cursor.accept(")"):
-        return found
+        return values
     while True:
         start = cursor.offset
         key = _option_key(cursor)
-        if key.lower() in {other.lower() for other in found}:
+        if key.lower() in {other.lower() for other in values}:
             cursor.note(start, f"option '{key}' is given twice", "duplicate-option")
         cursor.accept("=")
         token = cursor.token
@@ -176,13 +314,13 @@ def options(cursor: Cursor) -> dict[str, str]:
             token.kind not in (TokenKind.STRING, TokenKind.NUMBER) and token.upper not in ("TRUE", "FALSE")
         ):
             cursor.fail("a value in quotes")
-        found[key] = cursor.advance().text
+        values[key] = cursor.advance().text
         if cursor.accept(")"):
-            return found
+            return values
         cursor.expect(",")
 
 
-def _option_key(cursor: Cursor) -> str:
+def _option_key(cursor: TokenCursor) -> str:
     if cursor.token is not None and cursor.token.kind is TokenKind.STRING:
         return cursor.advance().text
     parts = [cursor.take_identifier("an option").text]
@@ -191,7 +329,8 @@ def _option_key(cursor: Cursor) -> str:
     return ".".join(parts)
 
 
-def static_format(cursor: Cursor, source: Token) -> str | None:
+def static_format(cursor: TokenCursor, source: Token) -> str | None:
+    """The FORMAT clause, or the format that the suffix of the file name implies; None, with a problem, if neither."""
     if cursor.accept("FORMAT"):
         token = cursor.take_identifier(any_of(STATIC_FORMATS))
         if token.text.lower() not in STATIC_FORMATS:
@@ -201,6 +340,6 @@ def static_format(cursor: Cursor, source: Token) -> str | None:
         return token.text.lower()
     format_ = _FORMAT_OF_SUFFIX.get(PurePosixPath(source.text).suffix.lower())
     if format_ is None:
-        message = f"the name '{source.text}' does not tell its format: expected FORMAT csv, json or parquet"
+        message = f"the name '{source.text}' does not show its format: expected FORMAT csv, json or parquet"
         cursor.note(source.start, message, "unknown-format", "FORMAT csv, json or parquet")
     return format_

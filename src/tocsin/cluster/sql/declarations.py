@@ -1,17 +1,18 @@
-"""Reads an application file: datasets, channels and feeds declared in SQL.
+"""Parses an application file: SQL text that declares datasets, channels and feeds.
 
-`parse_application` never raises on what people write: it returns the statements it understood and every problem it saw,
-each with its line and column. It knows nothing of Spark, of the catalog or of files: `references` checks names against
-what exists, and whoever applies a file resolves the paths of STATIC datasets.
+`parse_application` never raises on bad text. It returns the statements it understood, and every problem with its line
+and column. It needs no Spark, no catalog and no files: `planning` compares the names with what exists, and
+`cluster.applying` resolves the file paths of STATIC datasets. `cluster.applying` and `tocsin check` call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn
+from dataclasses import dataclass
 
-from tocsin.cluster.sql.channel_query import parse_channel_query
+from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.sql.clauses import (
+    StatementRefused,
+    TokenCursor,
     check_name,
     columns,
     duration_s,
@@ -21,40 +22,92 @@ from tocsin.cluster.sql.clauses import (
     static_format,
 )
 from tocsin.cluster.sql.problems import Position, Problem
-from tocsin.cluster.sql.statement_cursor import Cursor, Refused
-from tocsin.cluster.sql.statements import (
-    Application,
-    CreateChannel,
-    CreateDataset,
-    CreateFeed,
-    DropChannel,
-    DropDataset,
-    DropFeed,
-    Statement,
-)
 from tocsin.cluster.sql.tokens import Token, TokenKind
 from tocsin.model.entities import DEFAULT_RESULT_RETENTION_S, Channel, ChannelKind, Dataset, DatasetKind, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
 from tocsin.model.schema import Schema
 
 MIN_PERIOD_S = 1.0
-"""An execution is a Spark job: a shorter period would be nothing but overruns. CONTINUOUS is the way to be faster."""
+"""An execution is a Spark job and would overrun a shorter period. CONTINUOUS channels are the faster choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDataset:
+    dataset: Dataset
+    position: Position
+    """Where the statement's first word is."""
+    replace: bool = False
+    if_not_exists: bool = False
+    format: str | None = None
+    """STATIC: `csv`, `json` or `parquet`, from FORMAT or from the suffix of the file name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChannel:
+    channel: Channel
+    position: Position
+    query: ChannelQuery
+    """`channel.query`, parsed."""
+    query_position: Position
+    """Where the query starts in the file. Positions inside the query are relative to it."""
+    replace: bool = False
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFeed:
+    feed: Feed
+    position: Position
+    dataset_position: Position
+    replace: bool = False
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropDataset:
+    name: DatasetName
+    position: Position
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropChannel:
+    name: ChannelName
+    position: Position
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropFeed:
+    name: FeedName
+    position: Position
+    if_exists: bool = False
+
+
+Statement = CreateDataset | CreateChannel | CreateFeed | DropDataset | DropChannel | DropFeed
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    statements: tuple[Statement, ...]
+    """In the order of the file, without those that have problems."""
+    problems: tuple[Problem, ...]
+    """In the order of the file. Apply nothing if there are any."""
 
 
 def parse_application(text: str, file: str = "<text>") -> Application:
-    """What `text` declares. Statements with a problem are left out; the others are all there."""
     parser = _Parser(text, file)
     parser.run()
     problems = sorted(parser.cursor.problems, key=lambda problem: problem.position)
-    return Application(tuple(parser.statements), tuple(problems), text)
+    return Application(tuple(parser.statements), tuple(problems))
 
 
 class _Parser:
     def __init__(self, text: str, file: str) -> None:
-        self.cursor = Cursor(text, file)
+        self.cursor = TokenCursor(text, file)
         self.statements: list[Statement] = []
         self._declared: set[tuple[str, str]] = set()
-        """(kind, name) of what the file has created and not dropped again."""
+        """(kind, upper-case name) of everything that the file creates and does not drop again."""
 
     def run(self) -> None:
         cursor = self.cursor
@@ -65,7 +118,7 @@ class _Parser:
                 statement = self._statement()
                 if not cursor.accept(";") and not cursor.at_end():
                     cursor.fail()
-            except Refused:
+            except StatementRefused:
                 cursor.resynchronise()
                 continue
             cursor.skip_semicolons()
@@ -78,11 +131,11 @@ class _Parser:
             return self._drop(position)
         replace = self.cursor.accept("OR", "REPLACE")
         kind = self.cursor.choose(("STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED"))
-        create: dict[str, Callable[[str, Position, bool], Statement]] = {
-            "STREAM": self._dataset, "KEYED": self._dataset, "STATIC": self._dataset,
-            "REPETITIVE": self._channel, "CONTINUOUS": self._channel, "FEED": self._feed,
-        }  # fmt: skip
-        return create[kind](kind, position, replace)
+        if kind == "FEED":
+            return self._feed(position, replace)
+        if kind in ("REPETITIVE", "CONTINUOUS"):
+            return self._channel(ChannelKind(kind), position, replace)
+        return self._dataset(DatasetKind(kind), position, replace)
 
     def _drop(self, position: Position) -> Statement:
         kind = self.cursor.choose(("DATASET", "CHANNEL", "FEED"))
@@ -97,8 +150,8 @@ class _Parser:
             case _:
                 return DropFeed(FeedName(name), position, if_exists)
 
-    def _dataset(self, word: str, position: Position, replace: bool) -> CreateDataset:
-        cursor, kind = self.cursor, DatasetKind(word)
+    def _dataset(self, kind: DatasetKind, position: Position, replace: bool) -> CreateDataset:
+        cursor = self.cursor
         cursor.expect("DATASET")
         if_not_exists = self._if_not_exists(replace)
         name = DatasetName(self._new_name("DATASET", replace or if_not_exists).text)
@@ -111,34 +164,32 @@ class _Parser:
             return CreateDataset(dataset, position, replace, if_not_exists, format_)
         cursor.expect("(")
         schema = columns(cursor, "column")
-        key: tuple[str, ...] = ()
-        order_by: str | None = None
-        retain_s: float | None = None
         if kind is DatasetKind.KEYED:
             cursor.expect("KEY")
             key = key_columns(cursor, schema)
-            order_by = self._event_order(schema)
+            dataset = Dataset(name, kind, schema, key, order_by=self._event_order(schema))
         else:
             key = key_columns(cursor, schema) if cursor.accept("KEY") else ()
             retain_s = duration_s(cursor, "RETAIN") if cursor.accept("RETAIN") else None
-        return CreateDataset(Dataset(name, kind, schema, key, order_by, retain_s), position, replace, if_not_exists)
+            dataset = Dataset(name, kind, schema, key, retain_s=retain_s)
+        return CreateDataset(dataset, position, replace, if_not_exists)
 
     def _event_order(self, schema: Schema) -> str | None:
-        """ORDER BY's column; without it the only TIMESTAMP, for a record's one time is when it was true."""
+        """The column of ORDER BY. Without ORDER BY, the only TIMESTAMP column; None if there is not exactly one."""
         if self.cursor.accept("ORDER", "BY"):
             return order_column(self.cursor, schema)
         times = [column.name for column in schema.columns if column.type == "TIMESTAMP"]
         return times[0] if len(times) == 1 else None
 
-    def _channel(self, word: str, position: Position, replace: bool) -> CreateChannel:
-        cursor, kind = self.cursor, ChannelKind(word)
+    def _channel(self, kind: ChannelKind, position: Position, replace: bool) -> CreateChannel:
+        cursor = self.cursor
         cursor.expect("CHANNEL")
         if_not_exists = self._if_not_exists(replace)
         name = ChannelName(self._new_name("CHANNEL", replace or if_not_exists).text)
-        parameter_places: dict[str, int] = {}
+        parameter_offsets: dict[str, int] = {}
         parameters = Schema(())
         if cursor.accept("("):
-            parameters = columns(cursor, "parameter", parameter_places, may_be_empty=True)
+            parameters = columns(cursor, "parameter", parameter_offsets, may_be_empty=True)
         period_s: float | None = None
         if kind is ChannelKind.REPETITIVE:
             cursor.expect("EVERY")
@@ -150,23 +201,19 @@ class _Parser:
         text, query_position = self._query_text()
         query = parse_channel_query(text, parameters)
         if isinstance(query, list):
-            self._refuse_query(query, query_position)
+            cursor.problems += [problem.inside(cursor.file, query_position) for problem in query]
+            raise StatementRefused
         for unused in (column for column in parameters.names if column not in query.markers):
             message = f"parameter '{unused}' is not used: expected :{unused} somewhere in the query"
-            cursor.note(parameter_places[unused], message, "unused-parameter", f":{unused}")
+            cursor.note(parameter_offsets[unused], message, "unused-parameter", f":{unused}")
         if kind is ChannelKind.CONTINUOUS and not query.new_datasets:
             message = "a continuous channel runs as records arrive: expected NEW before at least one dataset"
-            place = query_position
-            cursor.problems.append(Problem(cursor.file, place.line, place.column, message, "NEW dataset", "no-new"))
+            cursor.problems.append(Problem.at(cursor.file, query_position, message, "no-new", "NEW dataset"))
         channel = Channel(name, kind, parameters, text, period_s, retain_s)
         return CreateChannel(channel, position, query, query_position, replace, if_not_exists)
 
-    def _refuse_query(self, problems: list[Problem], place: Position) -> NoReturn:
-        self.cursor.problems += [problem.inside(self.cursor.file, place) for problem in problems]
-        raise Refused
-
     def _query_text(self) -> tuple[str, Position]:
-        """The query as written, up to the `;` (or to where one is missing)."""
+        """The query as written and its position, up to the `;` or to where one is missing."""
         cursor = self.cursor
         if cursor.at_statement_end():
             cursor.fail("a query")
@@ -176,7 +223,7 @@ class _Parser:
             end = cursor.advance().end
         return cursor.text[start:end], position
 
-    def _feed(self, _word: str, position: Position, replace: bool) -> CreateFeed:
+    def _feed(self, position: Position, replace: bool) -> CreateFeed:
         cursor = self.cursor
         if_not_exists = self._if_not_exists(replace)
         name = FeedName(self._new_name("FEED", replace or if_not_exists).text)

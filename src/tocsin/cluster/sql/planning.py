@@ -1,18 +1,17 @@
-"""What each statement of an application file will do to a cluster that holds certain things. Pure: no Spark, no files.
+"""Plans what each statement of an application file does to a cluster with given definitions.
 
-A statement that would break something becomes a problem at its place; the others become steps with their action. The
-statements are taken in order, each on top of those before it. `cluster.applying` drives it.
+Each statement becomes a planned statement with its action, or a problem at its position if it would break something or
+names something that does not exist. Statements are planned in order, each on top of those before it. Pure: no Spark, no
+files. `cluster.applying` and `tocsin check` call `plan`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
-from tocsin.cluster.sql.problems import Position, Problem
-from tocsin.cluster.sql.references import check_references
-from tocsin.cluster.sql.statements import (
+from tocsin.cluster.sql.declarations import (
     Application,
     CreateChannel,
     CreateDataset,
@@ -22,6 +21,7 @@ from tocsin.cluster.sql.statements import (
     DropFeed,
     Statement,
 )
+from tocsin.cluster.sql.problems import Position, Problem, did_you_mean
 from tocsin.cluster.sql.tokens import TokenKind, scan
 from tocsin.model.entities import Channel, Dataset, DatasetKind, Feed
 
@@ -29,69 +29,60 @@ from tocsin.model.entities import Channel, Dataset, DatasetKind, Feed
 class Action(StrEnum):
     CREATED = "created"
     UNCHANGED = "unchanged"
-    """It is there already, as declared; or it is not there and was to be dropped IF EXISTS."""
+    """It exists already, as declared; or it does not exist and the statement drops it IF EXISTS."""
     REPLACED = "replaced"
     DROPPED = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStatement:
     statement: Statement
     action: Action
 
 
 @dataclass(slots=True)
-class World:
-    """What exists, by lower-case name."""
+class Definitions:
+    """The datasets, channels and feeds of a cluster, by lower-case name."""
 
     datasets: dict[str, Dataset]
     channels: dict[str, Channel]
     reads: dict[str, frozenset[str]]
-    """Channel → the datasets its query names, in lower case."""
+    """Channel → the datasets that its query reads, in lower case."""
     feeds: dict[str, Feed]
 
     def users_of(self, dataset: str) -> list[str]:
+        """The channels that read the dataset and the feeds that fill it, sorted."""
         key = dataset.lower()
         channels: list[str] = [channel.name for name, channel in self.channels.items() if key in self.reads[name]]
         return sorted(channels + [feed.name for feed in self.feeds.values() if feed.dataset.lower() == key])
 
 
-def plan(application: Application, world: World, file: str) -> tuple[list[Step], list[Problem]]:
-    """The steps to take, and every problem; with a problem among them nothing should be done. Changes `world`."""
-    problems = list(application.problems) + _unknown_names(application, world, file)
-    planning = _Planning(world, file, problems)
-    steps = [
-        Step(statement, action)
+def plan(application: Application, definitions: Definitions, file: str) -> tuple[list[PlannedStatement], list[Problem]]:
+    """The planned statements, and all problems. If there are problems, apply nothing. Changes `definitions`."""
+    planning = _Planning(definitions, file, application.problems)
+    statements = [
+        PlannedStatement(statement, action)
         for statement in application.statements
-        if (action := planning.take(statement)) is not None
+        if (action := planning.add(statement)) is not None
     ]
-    return steps, sorted(problems, key=lambda problem: problem.position)
-
-
-def _unknown_names(application: Application, world: World, file: str) -> list[Problem]:
-    # Whether something may exist already depends on how it is defined, which `_Planning` looks at.
-    lenient = tuple(
-        replace(statement, if_not_exists=True)
-        if isinstance(statement, CreateDataset | CreateChannel | CreateFeed)
-        else statement
-        for statement in application.statements
-    )
-    return check_references(
-        Application(lenient, ()),
-        {dataset.name: dataset.kind for dataset in world.datasets.values()},
-        [channel.name for channel in world.channels.values()],
-        [feed.name for feed in world.feeds.values()],
-        file,
-    )
+    return statements, sorted(planning.problems, key=lambda problem: problem.position)
 
 
 class _Planning:
-    def __init__(self, world: World, file: str, problems: list[Problem]) -> None:
-        self.world = world
+    def __init__(self, definitions: Definitions, file: str, problems: Iterable[Problem]) -> None:
+        self.definitions = definitions
         self.file = file
-        self.problems = problems
+        self.problems = list(problems)
+        # The names as if every statement had succeeded, so that one problem does not cause others further on.
+        self._kinds = {dataset.name.upper(): dataset.kind for dataset in definitions.datasets.values()}
+        self._names: dict[str, dict[str, str]] = {
+            "dataset": {dataset.name.upper(): dataset.name for dataset in definitions.datasets.values()},
+            "channel": {channel.name.upper(): channel.name for channel in definitions.channels.values()},
+            "feed": {feed.name.upper(): feed.name for feed in definitions.feeds.values()},
+        }
 
-    def take(self, statement: Statement) -> Action | None:
+    def add(self, statement: Statement) -> Action | None:
+        """Plan one statement. None if it has a problem that leaves it without an action."""
         match statement:
             case CreateDataset():
                 return self._create_dataset(statement)
@@ -99,19 +90,24 @@ class _Planning:
                 return self._create_channel(statement)
             case CreateFeed():
                 return self._create_feed(statement)
-            case DropDataset(name, position, _):
-                if users := self.world.users_of(name):
+            case DropDataset(name, position, if_exists):
+                self._check_dropped("dataset", name, position, if_exists)
+                if users := self.definitions.users_of(name):
                     self._note(position, f"dataset '{name}' is used by {', '.join(users)}: drop those first", "in-use")
                     return None
-                return self._dropped(self.world.datasets.pop(name.lower(), None))
-            case DropChannel(name, _, _):
-                return self._dropped(self.world.channels.pop(name.lower(), None))
-            case DropFeed(name, _, _):
-                return self._dropped(self.world.feeds.pop(name.lower(), None))
+                return self._dropped(self.definitions.datasets.pop(name.lower(), None))
+            case DropChannel(name, position, if_exists):
+                self._check_dropped("channel", name, position, if_exists)
+                return self._dropped(self.definitions.channels.pop(name.lower(), None))
+            case DropFeed(name, position, if_exists):
+                self._check_dropped("feed", name, position, if_exists)
+                return self._dropped(self.definitions.feeds.pop(name.lower(), None))
 
     def _create_dataset(self, statement: CreateDataset) -> Action | None:
         dataset, key = statement.dataset, statement.dataset.name.lower()
-        existing = self.world.datasets.get(key)
+        self._names["dataset"][key.upper()] = dataset.name
+        self._kinds[key.upper()] = dataset.kind
+        existing = self.definitions.datasets.get(key)
         action = Action.CREATED
         if existing is not None:
             differs = _dataset_differences(existing, dataset)
@@ -123,27 +119,31 @@ class _Planning:
             else:
                 self._exists("dataset", existing.name, differs, statement.position)
                 return None
-        self.world.datasets[key] = dataset
+        self.definitions.datasets[key] = dataset
         return action
 
     def _create_channel(self, statement: CreateChannel) -> Action | None:
         channel, key = statement.channel, statement.channel.name.lower()
-        existing = self.world.channels.get(key)
+        self._check_reads(statement)
+        self._names["channel"][key.upper()] = channel.name
+        existing = self.definitions.channels.get(key)
         differs = [] if existing is None else _channel_differences(existing, channel)
         action = self._created("channel", existing, differs, statement)
         if action in (Action.CREATED, Action.REPLACED):
-            self.world.channels[key] = channel
+            self.definitions.channels[key] = channel
             names = statement.query.datasets | statement.query.new_datasets
-            self.world.reads[key] = frozenset(name.lower() for name in names)
+            self.definitions.reads[key] = frozenset(name.lower() for name in names)
         return action
 
     def _create_feed(self, statement: CreateFeed) -> Action | None:
         feed, key = statement.feed, statement.feed.name.lower()
-        existing = self.world.feeds.get(key)
+        self._check_filled(statement)
+        self._names["feed"][key.upper()] = feed.name
+        existing = self.definitions.feeds.get(key)
         differs = [] if existing is None else _feed_differences(existing, feed)
         action = self._created("feed", existing, differs, statement)
         if action in (Action.CREATED, Action.REPLACED):
-            self.world.feeds[key] = feed
+            self.definitions.feeds[key] = feed
         return action
 
     def _created(
@@ -153,7 +153,7 @@ class _Planning:
         differs: Sequence[str],
         statement: CreateChannel | CreateFeed,
     ) -> Action | None:
-        """What becomes of a CREATE that may be repeated or replaced; None after noting that it may not."""
+        """The action of a CREATE; None, with a problem, if another definition exists and it may not be replaced."""
         if existing is None:
             return Action.CREATED
         if not differs or statement.if_not_exists:
@@ -175,14 +175,40 @@ class _Planning:
         message = f"{what} '{name}' exists already with another definition ({', '.join(differs)} differ): {advice}"
         self._note(position, message, "exists", advice)
 
-    def _note(self, place: Position, message: str, code: str, expected: str | None = None) -> None:
-        self.problems.append(Problem(self.file, place.line, place.column, message, expected, code))
+    def _check_dropped(self, what: str, name: str, position: Position, if_exists: bool) -> None:
+        if self._names[what].pop(name.upper(), None) is None and not if_exists:
+            hint = did_you_mean(name, self._names[what].values())
+            self._note(position, f"{what} '{name}' does not exist{hint}", f"unknown-{what}", "IF EXISTS")
+
+    def _check_reads(self, statement: CreateChannel) -> None:
+        for table in statement.query.references:
+            position = Position.of(statement.query.text, table.start).inside(statement.query_position)
+            exists = self._check_dataset(table.dataset, position)
+            if exists and table.is_new and self._kinds[table.dataset.upper()] is DatasetKind.STATIC:
+                message = f"'{table.dataset}' is STATIC and never has new records: expected it without NEW"
+                self._note(position, message, "new-of-static", table.dataset)
+
+    def _check_filled(self, statement: CreateFeed) -> None:
+        name, position = statement.feed.dataset, statement.dataset_position
+        if self._check_dataset(name, position) and self._kinds[name.upper()] is DatasetKind.STATIC:
+            message = f"'{name}' is STATIC: expected a STREAM or KEYED dataset"
+            self._note(position, message, "feed-into-static", "a dataset")
+
+    def _check_dataset(self, name: str, position: Position) -> bool:
+        if name.upper() in self._names["dataset"]:
+            return True
+        hint = did_you_mean(name, self._names["dataset"].values())
+        self._note(position, f"dataset '{name}' does not exist{hint}", "unknown-dataset", "a dataset")
+        return False
+
+    def _note(self, position: Position, message: str, code: str, expected: str | None = None) -> None:
+        self.problems.append(Problem.at(self.file, position, message, code, expected))
 
 
 def _dataset_differences(old: Dataset, new: Dataset) -> list[str]:
     compared = {
         "kinds": old.kind is new.kind,
-        # A STATIC dataset declared without columns has those of its file.
+        # A STATIC dataset declared without columns has the columns of its file.
         "columns": old.schema == new.schema or (not new.schema.columns and new.kind is DatasetKind.STATIC),
         "keys": old.key == new.key,
         "orders": old.order_by == new.order_by,
@@ -213,5 +239,5 @@ def _feed_differences(old: Feed, new: Feed) -> list[str]:
 
 
 def _words(query: str) -> list[tuple[TokenKind, str]]:
-    """A query laid out differently, or with another comment, is the same query."""
+    """The tokens: two queries that differ only in blanks and comments are the same query."""
     return [(token.kind, token.text) for token in scan(query).tokens]

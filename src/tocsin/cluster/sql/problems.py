@@ -1,6 +1,7 @@
-"""What is wrong in an application file, where, and what was expected instead.
+"""A problem in an application file: its position, a message, and what the parser expected instead.
 
-Values only. The parsers of this folder make them; the command line, the REST API and `tocsin check` show them.
+Values and the words of their messages, no parsing. The parsers of this folder create problems; the REST API, `tocsin
+apply` and `tocsin check` show them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a text, both counted from 1. A column counts characters, as editors do."""
+    """A line and a column of a text, both from 1. A column counts characters, as editors do."""
 
     line: int
     column: int
@@ -24,7 +25,7 @@ class Position:
         return cls(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
 
     def inside(self, outer: Position) -> Position:
-        """This place, which was counted in a part of a text that starts at `outer`, counted in the whole text."""
+        """Convert a position in a part of a text to one in the whole text. The part starts at `outer`."""
         column = self.column + outer.column - 1 if self.line == 1 else self.column
         return Position(self.line + outer.line - 1, column)
 
@@ -36,9 +37,14 @@ class Problem:
     column: int
     message: str
     expected: str | None
-    """What would have been right here, when that can be said in a few words: `KEY, RETAIN or ';'`."""
+    """What the parser accepts here, if a few words can say it: `KEY, RETAIN or ';'`."""
     code: str
-    """Stable, for programs: `syntax`, `unknown-type`, `unused-parameter`…"""
+    """Stable, for programs: `syntax`, `unknown-type`, `unused-parameter`, …"""
+
+    @classmethod
+    def at(cls, file: str, position: Position, message: str, code: str, expected: str | None = None) -> Self:
+        """The message becomes one line: the source text it quotes may contain line breaks."""
+        return cls(file, position.line, position.column, " ".join(message.split()), expected, code)
 
     @property
     def position(self) -> Position:
@@ -48,22 +54,17 @@ class Problem:
         return f"{self.file}:{self.line}:{self.column}: {self.message}"
 
     def with_source(self, text: str) -> str:
-        """The message, the line it is about and a caret under the place."""
+        """The message, the source line and a caret under the column."""
         lines = text.split("\n")
         line = lines[self.line - 1].rstrip("\r") if self.line <= len(lines) else ""
-        # Tabs are kept in the indent, so the caret stands right whatever a tab's width is.
+        # The indent keeps the line's tabs, so the caret is under its column for any tab width.
         indent = "".join("\t" if character == "\t" else " " for character in line[: self.column - 1])
         return f"{self}\n  {line}\n  {indent}^"
 
     def inside(self, file: str, outer: Position) -> Problem:
-        """The same problem, found in a part of `file` that starts at `outer`."""
-        place = self.position.inside(outer)
-        return replace(self, file=file, line=place.line, column=place.column)
-
-
-def one_line(message: str) -> str:
-    """A message quotes what was written, which may run over several lines."""
-    return " ".join(message.split())
+        """Convert a problem of a part of `file` to one of the whole file. The part starts at `outer`."""
+        position = self.position.inside(outer)
+        return replace(self, file=file, line=position.line, column=position.column)
 
 
 def shortened(written: str, limit: int = 40) -> str:
@@ -77,7 +78,7 @@ def any_of(words: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """`; did you mean KEY?`, or nothing when no candidate is close."""
+    """`; did you mean KEY?`, or an empty text if no candidate is similar."""
     by_upper = {candidate.upper(): candidate for candidate in candidates}
     close = difflib.get_close_matches(word.upper(), by_upper, n=1, cutoff=0.6)
     return f"; did you mean {by_upper[close[0]]}?" if close and close[0] != word.upper() else ""

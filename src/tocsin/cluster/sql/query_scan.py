@@ -1,27 +1,52 @@
-"""What can be told from a channel query's tokens alone: `NEW dataset`, `:name` markers, calls that are refused.
+"""Scans the tokens of a channel query for Tocsin's own syntax: `NEW dataset`, `:name` markers, forbidden calls.
 
-Not a parser: `channel_query` drives it and then parses `readable`, in which each `NEW X` has become the one name
-`NEW_X` padded to the same length, so every place in it is a place in the query as written.
+Not a parser. `channel_query` calls it and then parses `readable`. There each `NEW X` has become the name `NEW_X`,
+padded to the same length, so that every offset in it is also an offset in the query as written.
+
+A channel reads declared datasets and computes on them. The same records must give the same results, however often Spark
+retries a task, and a query must not read or run anything outside. `REFUSED_FUNCTIONS` lists the functions that break
+this. All other functions of Spark are allowed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.cluster.sql.problems import Position, Problem, one_line
-from tocsin.cluster.sql.refused_functions import REFUSED_FUNCTIONS
+from tocsin.cluster.sql.problems import Position, Problem
 from tocsin.cluster.sql.tokens import Token, TokenKind, scan
 from tocsin.model.schema import is_name
 
+_NOT_DETERMINISTIC = "its value differs from call to call, so an execution that is repeated would give other results"
+_READS_OUTSIDE = "a channel reads declared datasets only"
+_RUNS_CODE = "it runs code outside Spark SQL"
+_DEPENDS_ON_SPLITS = (
+    "its value depends on how Spark splits the data, so an execution that is repeated would give other results"
+)
+_RAISES = "one subscription's failure would stop the channel for all of them"
+_COMPUTES_NAME = "it names a table by a computed text"
+
+REFUSED_FUNCTIONS: dict[str, str] = {
+    **dict.fromkeys(("RAND", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE"), _NOT_DETERMINISTIC),
+    **dict.fromkeys(("MONOTONICALLY_INCREASING_ID", "SPARK_PARTITION_ID"), _DEPENDS_ON_SPLITS),
+    **dict.fromkeys(("INPUT_FILE_NAME", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH"), _DEPENDS_ON_SPLITS),
+    **dict.fromkeys(
+        ("READ_FILES", "READ_KAFKA", "READ_KINESIS", "READ_PUBSUB", "CLOUD_FILES", "READ_STATESTORE"), _READS_OUTSIDE
+    ),
+    **dict.fromkeys(("STREAM", "TABLE", "TABLE_CHANGES", "REMOTE_QUERY"), _READS_OUTSIDE),
+    **dict.fromkeys(("REFLECT", "TRY_REFLECT", "JAVA_METHOD"), _RUNS_CODE),
+    **dict.fromkeys(("RAISE_ERROR", "ASSERT_TRUE"), _RAISES),
+    "IDENTIFIER": _COMPUTES_NAME,
+}
+
 RESERVED_PREFIX = "_TOCSIN"
-"""Our own relations and columns in the generated SQL; also what keeps a query from reading them."""
+"""Relations and columns of the generated SQL start with it. A channel query may not use such names."""
 
 _ENDS_FROM = frozenset({
     "SELECT", "WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "WINDOW", "LIMIT", "OFFSET",
     "QUALIFY", "UNION", "INTERSECT", "EXCEPT", "MINUS", "WITH",
 })  # fmt: skip
 _BEFORE_TABLE = frozenset({"JOIN", "LATERAL"})
-"""Besides a FROM that begins a clause."""
+"""A table follows these words, and a FROM that begins a clause."""
 _NOT_A_NAME = _ENDS_FROM | {
     "FROM", "JOIN", "ON", "USING", "AS", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ANTI", "SEMI",
     "LATERAL", "PIVOT", "UNPIVOT", "TABLESAMPLE",
@@ -30,7 +55,7 @@ _NOT_A_NAME = _ENDS_FROM | {
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """`:name`, from its colon on."""
+    """A parameter in the query: `:name`, colon included."""
 
     name: str
     start: int
@@ -39,7 +64,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class NewDataset:
-    """`NEW X`, from the N on."""
+    """`NEW X`, keyword included."""
 
     dataset: str
     start: int
@@ -53,46 +78,45 @@ class QueryScan:
     tokens: tuple[Token, ...] = ()
     markers: list[Marker] = field(default_factory=list)
     news: dict[int, NewDataset] = field(default_factory=dict)
-    """By the place of the N."""
+    """By the offset of the word NEW."""
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, offset: int, message: str, code: str, expected: str | None = None) -> None:
-        place = Position.of(self.text, offset)
-        self.problems.append(Problem("<query>", place.line, place.column, one_line(message), expected, code))
+        self.problems.append(Problem.at("<query>", Position.of(self.text, offset), message, code, expected))
 
 
 def scan_query(text: str) -> QueryScan:
-    found = QueryScan(text)
+    query = QueryScan(text)
     scanned = scan(text)
-    found.tokens = scanned.tokens
+    query.tokens = scanned.tokens
     if scanned.unfinished is not None:
         opening = scanned.unfinished
-        found.refuse(opening.start, f"{opening.what} is opened here and never closed", "unfinished", opening.closing)
-    _find_markers(found)
-    _find_new(found)
-    _find_refused(found)
-    found.readable = _readable(found)
-    return found
+        query.refuse(opening.start, f"{opening.what} is opened here and never closed", "unfinished", opening.closing)
+    _find_markers(query)
+    _find_new(query)
+    _find_refused(query)
+    query.readable = _readable(query)
+    return query
 
 
-def _find_markers(found: QueryScan) -> None:
-    for index, token in enumerate(found.tokens):
-        name = found.tokens[index + 1] if index + 1 < len(found.tokens) else None
-        before = found.tokens[index - 1] if index else None
-        # `STRUCT<a:INT>` and `variant:path` have a name right before the colon.
-        continues = before is not None and before.is_identifier and before.end == token.start
+def _find_markers(query: QueryScan) -> None:
+    for index, token in enumerate(query.tokens):
+        name = query.tokens[index + 1] if index + 1 < len(query.tokens) else None
+        before = query.tokens[index - 1] if index else None
+        # `STRUCT<a:INT>` and `variant:path` have a name directly before the colon.
+        follows_name = before is not None and before.is_identifier and before.end == token.start
         named = name is not None and name.kind is TokenKind.WORD and name.start == token.end
-        if token.is_symbol(":") and name is not None and named and not continues:
-            found.markers.append(Marker(name.text, token.start, name.end))
+        if token.is_symbol(":") and name is not None and named and not follows_name:
+            query.markers.append(Marker(name.text, token.start, name.end))
         if token.is_symbol("?"):
-            found.refuse(token.start, "parameters are named: expected :name but found '?'", "marker", ":name")
+            query.refuse(token.start, "parameters are named: expected :name but found '?'", "marker", ":name")
 
 
-def _find_new(found: QueryScan) -> None:
-    """`NEW` is ours only where a table may stand, so a column may still be called `new`."""
-    tokens = found.tokens
+def _find_new(query: QueryScan) -> None:
+    """`NEW` is a keyword only where a table may be, so that a column may be called `new`."""
+    tokens = query.tokens
     in_from = [False]
-    """Per open parenthesis: are we in a FROM clause (or in a parenthesised part of one)?"""
+    """Per open parenthesis: does it lie in a FROM clause (or in a parenthesised part of one)?"""
     from_clauses = _from_clauses(tokens)
     for index, token in enumerate(tokens):
         before = tokens[index - 1] if index else None
@@ -108,14 +132,14 @@ def _find_new(found: QueryScan) -> None:
         elif token.upper in _ENDS_FROM:
             in_from[-1] = False
         elif token.upper == "NEW" and at_table:
-            _take_new(found, token, tokens[index + 1] if index + 1 < len(tokens) else None)
+            _add_new(query, token, tokens[index + 1] if index + 1 < len(tokens) else None)
 
 
 def _from_clauses(tokens: tuple[Token, ...]) -> set[int]:
-    """Each FROM after which tables stand, and not a value as in `extract(DAY FROM x)` and `IS DISTINCT FROM x`."""
-    found = set()
+    """The indexes of each FROM that a table follows, not a value as in `extract(DAY FROM x)`, `IS DISTINCT FROM x`."""
+    clauses = set()
     in_query = [True]
-    """Per open parenthesis: has a query begun in it? An argument list has none of its own."""
+    """Per open parenthesis: has a query begun in it? None begins in an argument list."""
     for index, token in enumerate(tokens):
         if token.is_symbol("("):
             in_query.append(False)
@@ -126,43 +150,45 @@ def _from_clauses(tokens: tuple[Token, ...]) -> set[int]:
             in_query[-1] = True
         elif token.upper == "FROM":
             words = [before.upper for before in tokens[max(0, index - 2) : index]]
-            begins = in_query[-1] or tokens[index - 1].is_symbol("(")  # Spark reads `FROM t SELECT x` too
+            begins = in_query[-1] or tokens[index - 1].is_symbol("(")  # Spark also accepts `FROM t SELECT x`
             if begins and words not in (["IS", "DISTINCT"], ["NOT", "DISTINCT"]):
-                found.add(index)
-    return found
+                clauses.add(index)
+    return clauses
 
 
-def _take_new(found: QueryScan, new: Token, name: Token | None) -> None:
+def _add_new(query: QueryScan, new: Token, name: Token | None) -> None:
     if name is None or not name.is_identifier or name.upper in _NOT_A_NAME:
-        place = new.start if name is None else name.start
-        what = "the end of the query" if name is None else f"'{name.text}'"
-        found.refuse(place, f"expected a dataset after NEW but found {what}", "syntax", "a dataset")
+        offset = new.start if name is None else name.start
+        actual = "the end of the query" if name is None else f"'{name.text}'"
+        query.refuse(offset, f"expected a dataset after NEW but found {actual}", "syntax", "a dataset")
     elif not is_name(name.text):
-        found.refuse(name.start, f"'{name.text}' cannot name a dataset", "name", "a dataset")
+        query.refuse(name.start, f"'{name.text}' cannot name a dataset", "name", "a dataset")
     else:
-        found.news[new.start] = NewDataset(name.text, new.start, name.end)
+        query.news[new.start] = NewDataset(name.text, new.start, name.end)
 
 
-def _find_refused(found: QueryScan) -> None:
-    for index, token in enumerate(found.tokens):
-        following = found.tokens[index + 1] if index + 1 < len(found.tokens) else None
+def _find_refused(query: QueryScan) -> None:
+    """Report reserved names, functions of REFUSED_FUNCTIONS and scripts (`USING '…'`)."""
+    for index, token in enumerate(query.tokens):
+        following = query.tokens[index + 1] if index + 1 < len(query.tokens) else None
         if token.is_identifier and token.text.upper().startswith(RESERVED_PREFIX):
-            found.refuse(
+            query.refuse(
                 token.start, f"names that start with _tocsin are Tocsin's own: '{token.text}'", "reserved-name"
             )
         elif token.is_identifier and following is not None and following.is_symbol("("):
             reason = REFUSED_FUNCTIONS.get(token.text.upper())
             if reason is not None:
-                found.refuse(token.start, f"{token.text} is not allowed in a channel: {reason}", "refused-function")
+                query.refuse(token.start, f"{token.text} is not allowed in a channel: {reason}", "refused-function")
         elif token.upper == "USING" and following is not None and following.kind is TokenKind.STRING:
-            found.refuse(
+            query.refuse(
                 token.start, "a script is not allowed in a channel: it runs code outside Spark SQL", "refused-function"
             )
 
 
-def _readable(found: QueryScan) -> str:
+def _readable(query: QueryScan) -> str:
+    """The text with each `NEW X` replaced by `NEW_X`, padded to the same length."""
     parts, done = [], 0
-    for new in sorted(found.news.values(), key=lambda new: new.start):
-        parts += [found.text[done : new.start], f"NEW_{new.dataset}".ljust(new.end - new.start)]
+    for new in sorted(query.news.values(), key=lambda new: new.start):
+        parts += [query.text[done : new.start], f"NEW_{new.dataset}".ljust(new.end - new.start)]
         done = new.end
-    return "".join([*parts, found.text[done:]])
+    return "".join([*parts, query.text[done:]])

@@ -1,8 +1,9 @@
-"""The words of an SQL text with their exact places: Spark's tokens as sqlglot cuts them.
+"""Splits an SQL text into Spark's tokens, with the offset of each token in the text.
 
-Not a parser. It never raises: a text that ends inside a string or a comment gives the tokens before it and says where
-it opened. sqlglot's own line and column point at a token's *end* and it refuses an unfinished text as a whole without
-a place, so places here are offsets into the text and openings are looked for first.
+Not a parser. `scan` never raises: for a text that ends inside a string or a comment it returns the tokens before that
+string or comment, and the offset where it opens. sqlglot cannot do this alone. It reports the line and column of a
+token's *end*, and it rejects an unfinished text as a whole, without an offset. So this module looks for unfinished
+strings and comments first. The parsers of application files and of channel queries call it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ from sqlglot.errors import SqlglotError
 SPARK = Spark()
 
 _STRINGS = {
-    TokenType.STRING, TokenType.RAW_STRING, TokenType.HEREDOC_STRING, TokenType.NATIONAL_STRING,
-    TokenType.UNICODE_STRING, TokenType.BYTE_STRING, TokenType.BIT_STRING, TokenType.HEX_STRING,
-}  # fmt: skip
+    TokenType.STRING,
+    TokenType.RAW_STRING,
+    TokenType.HEREDOC_STRING,
+    TokenType.NATIONAL_STRING,
+    TokenType.UNICODE_STRING,
+    TokenType.BYTE_STRING,
+    TokenType.BIT_STRING,
+    TokenType.HEX_STRING,
+}
 
 
 class TokenKind(Enum):
@@ -41,11 +48,11 @@ class Token:
     """The name without its backticks, the string's value, or the token as written."""
     start: int
     end: int
-    """Offset just past the last character."""
+    """Offset after the last character."""
 
     @property
     def upper(self) -> str:
-        """The keyword this may be: empty for strings and quoted names, which are never keywords."""
+        """The token as a keyword, in upper case; empty for strings and quoted names, which are never keywords."""
         return self.text.upper() if self.kind is TokenKind.WORD else ""
 
     @property
@@ -57,10 +64,22 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Characters `start` to `end` (exclusive) of a text."""
+
+    start: int
+    end: int
+
+    def holds(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
+
+@dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What the text opens and never closes."""
+    """A string, quoted name or comment that the text opens and never closes."""
 
     what: str
+    """For messages: `a string`, `a quoted name` or `a comment`."""
     closing: str
     start: int
 
@@ -77,20 +96,20 @@ def scan(text: str) -> Scan:
     try:
         tokens = spark_tokens(readable)
     except SqlglotError:
-        # The two scanners disagree about some exotic literal: nothing can be said about places after it.
+        # sqlglot rejects a literal that `_find_unfinished` accepts: the offsets after it are unknown.
         return Scan((), unfinished or Unfinished("text that is not SQL", "", 0))
-    # `1L` comes as three tokens of one place (`1 :: BIGINT`): the first of them stands for what was written.
+    # sqlglot splits `1L` into three tokens with the same offset (`1 :: BIGINT`): keep the first.
     by_start = {token.start: token for token in reversed(tokens)}
     return Scan(tuple(part for start in sorted(by_start) for part in _split(by_start[start], readable)), unfinished)
 
 
 def spark_tokens(text: str) -> list[SqlglotToken]:
-    """sqlglot's tokens, as its parser wants them. A byte order mark, which editors leave, counts as a space."""
+    """sqlglot's own tokens, for sqlglot's parser. A byte order mark, which some editors write, counts as a space."""
     return SPARK.tokenize(text.replace("\ufeff", " "))
 
 
 def _split(token: SqlglotToken, text: str) -> list[Token]:
-    """`ORDER BY` comes as one token: here a word is a word."""
+    """Split sqlglot's multi-word tokens such as `ORDER BY` into words."""
     whole = _token(token, text)
     if whole.kind is not TokenKind.WORD:
         return [whole]
@@ -114,7 +133,7 @@ def _token(token: SqlglotToken, text: str) -> Token:
 
 
 def _find_unfinished(text: str) -> Unfinished | None:
-    """The string, quoted name or comment that is still open at the end of the text."""
+    """The string, quoted name or comment that is still open at the end of the text, or None."""
     position = 0
     while position < len(text):
         if text.startswith("--", position):
@@ -136,7 +155,7 @@ def _find_unfinished(text: str) -> Unfinished | None:
 
 
 def _end_of_comment(text: str, start: int) -> int | None:
-    """Just past the closing `*/`; comments nest, as they do in Spark."""
+    """The offset after the closing `*/`, or None if there is none. Comments nest, as in Spark."""
     depth, position = 1, start + 2
     while depth:
         opening, closing = text.find("/*", position), text.find("*/", position)
@@ -150,6 +169,7 @@ def _end_of_comment(text: str, start: int) -> int | None:
 
 
 def _end_of_quoted(text: str, start: int) -> int | None:
+    """The offset after the closing quote, or None if there is none."""
     quote = text[start]
     raw = (
         start > 0

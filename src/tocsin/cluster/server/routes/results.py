@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 
 from tocsin.cluster.cap.alert import Alert
 from tocsin.cluster.cap.results import Origin, alert_of
-from tocsin.cluster.cap.writing import Feed, alert_document, atom_feed
+from tocsin.cluster.cap.writing import AtomFeed, alert_document, atom_feed
 from tocsin.cluster.server.routes.authentication import caller_of, require_broker_or_read
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.cluster.server.routes.subscriptions import check_number, subscription_id_of, unknown_subscription
@@ -160,7 +160,7 @@ def _feed(context: ClusterContext, pull: Pull) -> Iterator[bytes]:
     )
     missing = f"Gap: results of {', '.join(pull.gaps)} before this have passed their retention." if pull.gaps else None
     updated = issuer.latest(context.cluster.now_s())
-    about = Feed(f"urn:tocsin:channel:{pull.channel}", pull.channel, issuer.sender, updated, missing)
+    about = AtomFeed(f"urn:tocsin:channel:{pull.channel}", pull.channel, issuer.sender, updated, missing)
     return (piece.encode() for piece in atom_feed(about, entries))
 
 

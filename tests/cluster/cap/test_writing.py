@@ -28,12 +28,12 @@ from tocsin.cluster.cap.alert import (
 )
 from tocsin.cluster.cap.reading import read_alert
 from tocsin.cluster.cap.results import Origin, alert_of
-from tocsin.cluster.cap.writing import DECIMALS, Feed, alert_document, atom_feed
+from tocsin.cluster.cap.writing import DECIMALS, AtomFeed, alert_document, atom_feed
 
 SENT = datetime(2026, 11, 15, 16, tzinfo=UTC)
 ORIGIN = Origin("ab12-3-99", "tocsin@example.org", SENT, "SevereNearMe")
 
-# Text as XML can carry it; blanks around it do not count, so it has none.
+# Text that XML allows, without leading and trailing blanks, which reading strips.
 printable = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn"), include_characters="\n\t\r"), min_size=1, max_size=8
 )
@@ -80,32 +80,39 @@ alerts = st.builds(
 )  # fmt: skip
 
 
-# An alert has a hundred fields: looking for the smallest that fails would take minutes.
+# An alert has a hundred fields: shrinking a failing example would take minutes.
 @settings(max_examples=20, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(alerts)
-def test_an_alert_is_read_as_it_was_written(alert: Alert) -> None:
+def test_written_alert_is_read_back_unchanged(alert: Alert) -> None:
     assert read_alert(alert_document(alert)) == alert
 
 
-def test_the_elements_stand_in_the_order_of_the_standard() -> None:
-    found = read_alert(EARTHQUAKE_UPDATE)
-    assert isinstance(found, Alert)
-    theirs, ours = ElementTree.fromstring(EARTHQUAKE_UPDATE), ElementTree.fromstring(alert_document(found))
+def test_elements_are_in_the_order_of_the_standard() -> None:
+    parsed = read_alert(EARTHQUAKE_UPDATE)
+    assert isinstance(parsed, Alert)
+    theirs, ours = ElementTree.fromstring(EARTHQUAKE_UPDATE), ElementTree.fromstring(alert_document(parsed))
     signature = "{http://www.w3.org/2000/09/xmldsig#}"
-    wanted = [element.tag for element in theirs.iter() if not element.tag.startswith(signature)]
-    # The language that was left out is said.
-    assert [element.tag for element in ours.iter() if element.tag != f"{{{NAMESPACE}}}language"] == wanted
+    expected = [element.tag for element in theirs.iter() if not element.tag.startswith(signature)]
+    # The original has no <language>; the written alert has one.
+    assert [element.tag for element in ours.iter() if element.tag != f"{{{NAMESPACE}}}language"] == expected
 
 
-def test_times_are_written_with_a_numeric_offset_and_utc_with_minus_zero() -> None:
+def test_time_has_a_numeric_offset_and_utc_is_minus_zero() -> None:
     assert time_text(SENT) == "2026-11-15T16:00:00-00:00"
     assert time_text(SENT.astimezone(timezone(timedelta(hours=5, minutes=30)))) == "2026-11-15T21:30:00+05:30"
 
 
 values = (
-    st.none() | st.booleans() | st.integers(-5, 9) | st.floats() | st.text(max_size=12) | st.datetimes() | moment
-    | st.lists(st.text(max_size=5), max_size=2) | st.sampled_from(["Severe", "Cancel", "Test", "Met", reference("A1")])
-)  # fmt: skip
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 9)
+    | st.floats()
+    | st.text(max_size=12)
+    | st.datetimes()
+    | moment
+    | st.lists(st.text(max_size=5), max_size=2)
+    | st.sampled_from(["Severe", "Cancel", "Test", "Met", reference("A1")])
+)
 columns = st.sampled_from(
     ["event", "kind", "severity", "urgency", "certainty", "status", "msg_type", "references", "lat", "lon", "radius_m",
      "polygon", "headline", "message", "description", "areaDesc", "expires", "category", "language", "away_m", "note"]
@@ -114,53 +121,65 @@ columns = st.sampled_from(
 
 @settings(max_examples=80)
 @given(st.dictionaries(columns, values))
-def test_whatever_a_channel_selects_becomes_an_alert_that_is_read_back(result: dict[str, Any]) -> None:
+def test_any_result_becomes_an_alert_that_can_be_read(result: dict[str, Any]) -> None:
     made = alert_of(result, ORIGIN)
-    found = read_alert(alert_document(made))
-    assert isinstance(found, Alert), (str(found), made)
-    assert (found.identifier, found.sender, found.sent) == (made.identifier, made.sender, made.sent)
-    shapes = [[(area.polygons, area.circles) for area in one.infos[0].areas] for one in (found, made)]
+    parsed = read_alert(alert_document(made))
+    assert isinstance(parsed, Alert), (str(parsed), made)
+    assert (parsed.identifier, parsed.sender, parsed.sent) == (made.identifier, made.sender, made.sent)
+    shapes = [[(area.polygons, area.circles) for area in alert.infos[0].areas] for alert in (parsed, made)]
     assert shapes[0] == shapes[1]
 
 
-def test_a_result_of_the_emergency_city_says_in_cap_what_its_columns_say() -> None:
+def test_result_of_the_emergency_city_fills_the_cap_elements() -> None:
     result = {
-        "report_id": "r1", "kind": "fire", "severity": 4, "lat": 60.17, "lon": 24.95, "message": "Smoke.\nStay in.",
-        "reported_at": datetime(2026, 11, 15, 15, 59, 7, tzinfo=UTC), "away_m": 12.5, "shelters": [{"name": "Hall"}],
-    }  # fmt: skip
+        "report_id": "r1",
+        "kind": "fire",
+        "severity": 4,
+        "lat": 60.17,
+        "lon": 24.95,
+        "message": "Smoke.\nStay in.",
+        "reported_at": datetime(2026, 11, 15, 15, 59, 7, tzinfo=UTC),
+        "away_m": 12.5,
+        "shelters": [{"name": "Hall"}],
+    }
     made = alert_of(result, ORIGIN)
     [info] = made.infos
     assert (made.identifier, made.status, made.msg_type, info.event) == ("ab12-3-99", "Actual", "Alert", "fire")
     assert (info.severity, info.urgency, info.headline, info.description) == (
-        "Severe", "Unknown", "Smoke.", "Smoke.\nStay in.",
-    )  # fmt: skip
+        "Severe",
+        "Unknown",
+        "Smoke.",
+        "Smoke.\nStay in.",
+    )
     assert info.areas == (Area("60.17000, 24.95000", circles=(Circle((60.17, 24.95), 0.0),)),)
     assert set(info.parameters) == {
-        NamedValue("report_id", "r1"), NamedValue("away_m", "12.5"), NamedValue("shelters", '[{"name":"Hall"}]'),
+        NamedValue("report_id", "r1"),
+        NamedValue("away_m", "12.5"),
+        NamedValue("shelters", '[{"name":"Hall"}]'),
         NamedValue("reported_at", "2026-11-15T15:59:07Z"),
-    }  # fmt: skip
+    }
 
 
-def test_severities_in_numbers_become_words_and_what_is_below_the_lowest_is_the_lowest() -> None:
+def test_numeric_severity_becomes_a_word_with_minor_as_lowest() -> None:
     words = [alert_of({"severity": number}, ORIGIN).infos[0].severity for number in (-1, 0, 1, 2, 3, 4, 5, 9)]
     assert words == ["Unknown", "Unknown", "Minor", "Minor", "Moderate", "Severe", "Extreme", "Extreme"]
 
 
-def test_a_cancel_is_one_with_its_references_and_is_noted_without() -> None:
+def test_cancel_without_references_becomes_an_alert_with_a_note() -> None:
     cancel = alert_of({"msg_type": "Cancel", "references": reference("A1")}, ORIGIN)
-    assert cancel.msg_type == "Cancel" and [one.identifier for one in cancel.references] == ["A1"]
-    unsaid = alert_of({"msg_type": "Cancel"}, ORIGIN)
-    assert (unsaid.msg_type, unsaid.note) == ("Alert", "msgType of the source: Cancel")
+    assert cancel.msg_type == "Cancel" and [source.identifier for source in cancel.references] == ["A1"]
+    without = alert_of({"msg_type": "Cancel"}, ORIGIN)
+    assert (without.msg_type, without.note) == ("Alert", "msgType of the source: Cancel")
 
 
-def test_a_drill_stays_a_drill() -> None:
+def test_exercise_stays_an_exercise() -> None:
     assert alert_of({"status": "Exercise"}, ORIGIN).status == "Exercise"
 
 
-def test_a_feed_is_atom_with_each_alert_inside() -> None:
+def test_atom_feed_contains_each_alert() -> None:
     made = [alert_of({"kind": "fire & <smoke>"}, ORIGIN), alert_of({"kind": "flood"}, ORIGIN)]
-    feed = Feed("urn:tocsin:channel:C", "C", "tocsin@example.org", SENT, "Gap: x")
-    document = "".join(atom_feed(feed, [("/v1/results/ab12/3-99", one) for one in made]))
+    feed = AtomFeed("urn:tocsin:channel:C", "C", "tocsin@example.org", SENT, "Gap: x")
+    document = "".join(atom_feed(feed, [("/v1/results/ab12/3-99", alert) for alert in made]))
     root = ElementTree.fromstring(document)
     atom = "{http://www.w3.org/2005/Atom}"
     assert root.tag == f"{atom}feed" and root.findtext(f"{atom}updated") == "2026-11-15T16:00:00Z"

@@ -1,4 +1,4 @@
-"""Small micro-batches are read without a Spark job: the table must be the one Spark would have made."""
+"""`LineReader` reads small micro-batches without a Spark job. It must give the same table as Spark."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.cluster.feed.arrowlines import LineReader
-from tocsin.cluster.feed.records import Decoded, RecordCodec, RecordForm
+from tocsin.cluster.feed.columntypes import LineReader
+from tocsin.cluster.feed.recordforms import RecordForm
+from tocsin.cluster.feed.records import Decoded, RecordCodec
 from tocsin.cluster.spark.session import Session
 from tocsin.model.schema import Schema
 
 SCHEMA = Schema.of(
-    text="STRING", yes="BOOLEAN", tiny="TINYINT", small="SMALLINT", whole="INT", big="BIGINT", single="FLOAT",
-    double="DOUBLE", money="DECIMAL(10,2)", day="DATE", at="TIMESTAMP", many="ARRAY<INT>", when="ARRAY<TIMESTAMP>",
-)  # fmt: skip
+    text="STRING",
+    yes="BOOLEAN",
+    tiny="TINYINT",
+    small="SMALLINT",
+    whole="INT",
+    big="BIGINT",
+    single="FLOAT",
+    double="DOUBLE",
+    money="DECIMAL(10,2)",
+    day="DATE",
+    at="TIMESTAMP",
+    many="ARRAY<INT>",
+    when="ARRAY<TIMESTAMP>",
+)
 
 records = st.fixed_dictionaries(
     {},
@@ -42,7 +54,7 @@ records = st.fixed_dictionaries(
 @pytest.mark.spark
 @settings(max_examples=8, suppress_health_check=list(HealthCheck), database=None)
 @given(st.lists(records, min_size=1, max_size=30))
-def test_lines_read_here_equal_lines_read_by_spark(spark: Session, given_records: list[dict[str, Any]]) -> None:
+def test_line_reader_gives_the_same_table_as_spark(spark: Session, given_records: list[dict[str, Any]]) -> None:
     from pyspark.sql import functions as F
 
     decoded = RecordCodec(SCHEMA).decode(json.dumps(given_records).encode(), RecordForm.JSON)
@@ -54,6 +66,6 @@ def test_lines_read_here_equal_lines_read_by_spark(spark: Session, given_records
     assert there.cast(here.schema).to_pylist() == here.to_pylist()
 
 
-def test_a_column_may_have_any_name_python_uses_itself() -> None:
+def test_column_may_have_a_name_that_python_reserves() -> None:
     table = LineReader(Schema.of(**{"class": "INT", "def": "STRING"})).read(b'{"class":1,"def":"x"}\n{}')
     assert table.to_pylist() == [{"class": 1, "def": "x"}, {"class": None, "def": None}]

@@ -1,4 +1,4 @@
-"""Rates, the book of subscriptions, and what is merged with what: the engine's pure parts."""
+"""Rates, the book of subscriptions and the choice of files to merge: the data cluster's pure parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numbers(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def test_a_steady_stream_of_results_has_its_rate() -> None:
+def test_steady_stream_of_results_has_its_rate() -> None:
     rates = Rates(window_s=60)
     for second in range(0, 1200, 10):
         rates.add(numbers(7), numbers(5_000), float(second))
@@ -36,7 +36,7 @@ def test_a_steady_stream_of_results_has_its_rate() -> None:
     assert rates.of(numbers(8), 1195.0)[0] == 0
 
 
-def test_a_rate_fades_and_a_clock_that_steps_back_does_not_raise_it() -> None:
+def test_rate_decays_and_a_clock_step_back_does_not_raise_it() -> None:
     rates = Rates(window_s=60)
     rates.add(numbers(1, 2), numbers(600, 0), 1000.0)
     assert rates.of(numbers(1), 1000.0)[0] == 10
@@ -47,7 +47,7 @@ def test_a_rate_fades_and_a_clock_that_steps_back_does_not_raise_it() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 50), max_size=8)), max_size=30), st.booleans())
-def test_a_number_set_is_a_set(steps: list[tuple[bool, set[int]]], look_between: bool) -> None:
+def test_number_set_behaves_like_a_set(steps: list[tuple[bool, set[int]]], look_between: bool) -> None:
     held, plain = NumberSet(), set[int]()
     for adds, values in steps:
         held.add(values) if adds else held.discard(values)
@@ -59,7 +59,7 @@ def test_a_number_set_is_a_set(steps: list[tuple[bool, set[int]]], look_between:
     assert len(held) == len(plain)
 
 
-def test_the_book_knows_ids_and_holders() -> None:
+def test_book_returns_ids_and_holders() -> None:
     book = SubscriptionBook()
     north, south = BrokerId("north"), BrokerId("south")
     ids = [SubscriptionId(f"{number:032x}") for number in range(5)]
@@ -76,12 +76,12 @@ def test_the_book_knows_ids_and_holders() -> None:
     book.remove([3])
     assert (book.held_by(north).tolist(), book.held_by(south).tolist()) == ([0, 1], [2])
     assert book.known(numbers(2, 3, 99)).tolist() == [True, False, False]
-    nobody = BrokerId("nobody")
-    assert book.held_by(nobody).tolist() == [] and book.named(numbers(1), nobody)[1] == []
+    unknown = BrokerId("unknown")
+    assert book.held_by(unknown).tolist() == [] and book.named(numbers(1), unknown)[1] == []
 
 
-def test_looking_into_the_book_while_it_changes_loses_nothing() -> None:
-    """What was added and not yet settled is settled by whoever looks, from any thread."""
+def test_book_loses_nothing_when_read_while_it_changes() -> None:
+    """A reader in any thread applies the changes that are still pending."""
     book, north, count = SubscriptionBook(), BrokerId("north"), 1_000
     done = threading.Event()
 
@@ -99,8 +99,8 @@ def test_looking_into_the_book_while_it_changes_loses_nothing() -> None:
                 book.add(number, SubscriptionId(f"{number:032x}"))
                 book.hold(north, [number])
             done.set()
-            for one in looking:
-                one.result()
+            for reader in looking:
+                reader.result()
     finally:
         done.set()
         sys.setswitchinterval(switch_s)
@@ -111,21 +111,21 @@ def stored(first: int, size: int = 1000, at_s: float = 0.0) -> StoredFile:
     return StoredFile(f"f{first}", 1, size, first, first, id=first, at_s=at_s, generation=0)
 
 
-def test_enough_small_neighbours_are_merged_and_large_files_left_alone() -> None:
+def test_small_neighbours_are_merged_and_large_files_are_kept() -> None:
     small = [stored(number) for number in range(FAN_IN)]
     assert files_to_merge(small) == small
     assert files_to_merge(small[1:]) == []
     assert files_to_merge([stored(number, TARGET_BYTES) for number in range(50)]) == []
 
 
-def test_a_large_file_between_small_ones_is_not_rewritten_for_them() -> None:
+def test_large_file_between_small_ones_is_not_rewritten() -> None:
     files = [stored(number, 40_000_000 if number == 4 else 1000) for number in range(13)]
     merged = files_to_merge(files, fan_in=8)
     assert [file.first for file in merged] == list(range(5, 13))
 
 
 @given(st.lists(st.sampled_from((1_000, 300_000, 9_000_000, 70_000_000)), min_size=9, max_size=60), st.booleans())
-def test_what_is_merged_lies_together_so_that_everything_stays_in_order(sizes: list[int], keyed: bool) -> None:
+def test_merged_files_are_neighbours_so_that_order_is_kept(sizes: list[int], keyed: bool) -> None:
     files = [stored(number, size) for number, size in enumerate(sizes)]
     merged = files_to_merge(files, keyed=keyed, fan_in=4)
     firsts = [file.first for file in merged]
@@ -133,14 +133,14 @@ def test_what_is_merged_lies_together_so_that_everything_stays_in_order(sizes: l
     assert keyed or all(file.bytes < TARGET_BYTES for file in merged)
 
 
-def test_files_far_apart_in_time_stay_apart_so_that_retention_can_drop_them() -> None:
+def test_files_far_apart_in_time_are_not_merged() -> None:
     files = [stored(number, at_s=number * 100.0) for number in range(20)]
     assert files_to_merge(files, span_s=500.0, fan_in=8) == []
     assert len(files_to_merge(files, span_s=800.0, fan_in=8)) == 9
 
 
 @given(st.lists(st.integers(1, 100_000_000), min_size=1, max_size=200), st.booleans())
-def test_merging_comes_to_an_end_and_keeps_every_file_in_order(sizes: list[int], keyed: bool) -> None:
+def test_merging_ends_and_keeps_the_order_of_files(sizes: list[int], keyed: bool) -> None:
     files = [stored(number, size) for number, size in enumerate(sizes)]
     rewritten = 0
     while merged := files_to_merge(files, keyed=keyed, fan_in=8):
@@ -152,7 +152,7 @@ def test_merging_comes_to_an_end_and_keeps_every_file_in_order(sizes: list[int],
     assert rewritten <= 12 * sum(sizes), "each byte is rewritten a logarithmic number of times"
 
 
-def test_the_latest_record_of_a_key_is_found_by_event_order_then_by_arrival() -> None:
+def test_latest_record_of_a_key_follows_event_order_then_arrival() -> None:
     dataset = Dataset(
         DatasetName("Places"), DatasetKind.KEYED, Schema.of(who="STRING", at="INT", lat="INT"), ("who",), order_by="at"
     )
@@ -169,7 +169,7 @@ def test_the_latest_record_of_a_key_is_found_by_event_order_then_by_arrival() ->
     assert len(latest) == 4
 
 
-def test_the_size_of_a_result_is_that_of_its_json() -> None:
+def test_size_of_a_result_is_the_size_of_its_json() -> None:
     import json
 
     rows = [
@@ -186,6 +186,6 @@ def test_the_size_of_a_result_is_that_of_its_json() -> None:
     assert json_sizes(batch).tolist() == exact
 
 
-def test_a_result_with_bytes_that_are_no_text_has_a_size() -> None:
+def test_result_with_bytes_that_are_not_text_has_a_size() -> None:
     batch = pa.RecordBatch.from_pylist([{"b": b"\xff\xfe\x00"}, {"b": None}], schema=pa.schema([("b", pa.binary())]))
     assert json_sizes(batch).tolist() == [len('{"b":"..."}'), len('{"b":null}')]

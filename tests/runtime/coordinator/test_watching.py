@@ -15,7 +15,7 @@ from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.model.trace import Kind, TraceRow, from_json, from_table
 from tocsin.model.trace_present import Present
 from tocsin.runtime.coordinator.server import CoordinatorServer
-from tocsin.runtime.http.event_streams import events_of
+from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.trace_recording import Recording, finish, free_name, part_of, read_trace
 from tocsin.runtime.http.trace_stream import FRAMES, TraceStream
 from tocsin.wire.errors import TocsinError
@@ -54,7 +54,7 @@ async def watching(running: Running, query: str = "") -> AsyncIterator[Watched]:
     async with running.admin.stream("GET", f"/v1/watch{query}") as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        yield Watched(events_of(answer.aiter_bytes()))
+        yield Watched(read_events(answer.aiter_bytes()))
 
 
 def test_a_life_is_told_from_joining_to_leaving_and_recorded_as_it_was_told(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_data_cluster_that_is_away_is_a_row_and_never_an_error(tmp_path: Path)
 def test_a_watcher_that_falls_behind_gets_a_picture_instead_of_a_backlog() -> None:
     async def scenario() -> None:
         stream = TraceStream(lambda: [TraceRow(99.0, Kind.TICK)])
-        events = events_of(stream.watch())
+        events = read_events(stream.watch())
         assert (await anext(events))[0] == "picture"
         stream.send([TraceRow(1.0, Kind.TICK)])
         assert await anext(events) == ("rows", '[{"time_s":1.0,"kind":"tick"}]')
@@ -239,7 +239,7 @@ def test_a_watcher_that_falls_behind_gets_a_picture_instead_of_a_backlog() -> No
 def test_a_slow_reader_holds_only_so_much_and_nobody_else_waits_for_it() -> None:
     async def scenario() -> None:
         stream = TraceStream(list)
-        slow, quick = events_of(stream.watch()), events_of(stream.watch())
+        slow, quick = read_events(stream.watch()), read_events(stream.watch())
         await anext(slow), await anext(quick)
         note = "x" * (1 << 20)
         for number in range(40):
@@ -297,7 +297,7 @@ def test_streams_of_bytes_cut_anywhere_are_read_the_same() -> None:
             yield text[start : start + size]
 
     async def read(size: int) -> list[tuple[str, str]]:
-        return [event async for event in events_of(pieces(size))]
+        return [event async for event in read_events(pieces(size))]
 
     for size in (1, 2, 7, 1000):
         assert asyncio.run(read(size)) == [("rows", "[1,\n2]"), ("x", '{"a":"é"}')]

@@ -13,7 +13,7 @@ from tocsin.cli.main import make_app
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
-from tocsin.runtime.http.settings import ListenerSettings, is_loopback, load
+from tocsin.runtime.http.settings import ListenerSettings, is_loopback, load_settings
 from tocsin.wire.errors import TocsinError
 
 PROCESSES: list[type[ListenerSettings]] = [ClusterProcessSettings, BrokerSettings, CoordinatorSettings]
@@ -49,14 +49,14 @@ def test_processes_share_neither_a_table_nor_a_prefix() -> None:
 def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "tocsin.toml"
     file.write_text('[cluster]\nport = 1\nexecutions = 2\nroot = "from-file"\n', encoding="utf-8")
-    settings = load(
+    settings = load_settings(
         ClusterProcessSettings, {"port": 3, "root": None}, {"TOCSIN_PORT": "2", "TOCSIN_EXECUTIONS": "7"}, str(file)
     )
     assert (settings.port, settings.executions, settings.root) == (3, 7, "from-file")
 
 
 def test_values_from_the_environment_are_typed() -> None:
-    settings = load(
+    settings = load_settings(
         ClusterProcessSettings, {}, {"TOCSIN_INSECURE": "yes", "TOCSIN_STOP_S": "1.5", "TOCSIN_SPARK": "a=b, c=d"}
     )
     assert settings.insecure is True and settings.stop_s == 1.5 and settings.spark == {"a": "b", "c": "d"}
@@ -76,21 +76,21 @@ def test_values_from_the_environment_are_typed() -> None:
 )
 def test_what_cannot_be_is_refused_with_what_was_expected(environment: dict[str, str], expected: str) -> None:
     with pytest.raises(TocsinError, match=re.escape(expected)):
-        load(ClusterProcessSettings, {}, environment)
+        load_settings(ClusterProcessSettings, {}, environment)
 
 
 def test_an_unknown_name_in_the_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tocsin.toml"
     file.write_text("[cluster]\nprot = 1\n", encoding="utf-8")
     with pytest.raises(TocsinError, match="there is no setting prot"):
-        load(ClusterProcessSettings, {}, {}, str(file))
+        load_settings(ClusterProcessSettings, {}, {}, str(file))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "no-such-host.invalid"])
 def test_a_public_address_needs_tls_or_the_word_insecure(host: str) -> None:
     with pytest.raises(TocsinError, match="other machines"):
-        load(ClusterProcessSettings, {"host": host}, {})
-    assert load(ClusterProcessSettings, {"host": host, "insecure": True}, {}).host == host
+        load_settings(ClusterProcessSettings, {"host": host}, {})
+    assert load_settings(ClusterProcessSettings, {"host": host, "insecure": True}, {}).host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])

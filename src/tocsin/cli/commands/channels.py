@@ -1,11 +1,10 @@
-"""`tocsin channels`: what runs, for how many, and how it goes."""
+"""`tocsin channels`: list the channels of a data cluster."""
 
 from __future__ import annotations
 
 import typer
 
-from tocsin.cli.options import DEFAULT_URL, AsJson, Token, Url
-from tocsin.cli.output import fail, table, tell
+from tocsin.cli.console import DEFAULT_URL, AsJson, Token, Url, failing_on_errors, show, table
 
 
 def register(app: typer.Typer) -> None:
@@ -13,27 +12,23 @@ def register(app: typer.Typer) -> None:
 
 
 def channels(url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False) -> None:
-    """List the channels of a data cluster."""
+    """List the channels of a data cluster, with their executions and failures."""
     from tocsin.cli.connection import ask, connect
-    from tocsin.wire.errors import TocsinError
 
-    try:
-        with connect(url, token) as client:
-            said = ask(client, "GET", "/v1/channels")
-    except TocsinError as error:
-        fail(as_json, error.message, code=error.code)
+    with failing_on_errors(as_json), connect(url, token) as client:
+        reply = ask(client, "GET", "/v1/channels")
     rows = [
         (
-            one["name"],
-            "continuous" if one["period_s"] is None else f"every {one['period_s']:g} s",
-            one["subscriptions"],
-            one["executions"],
-            one["missed_ticks"],
-            one["failures"],
-            "" if one["last_duration_s"] is None else f"{one['last_duration_s']:.2f} s",
-            one["last_error"],
+            channel["name"],
+            "continuous" if channel["period_s"] is None else f"every {channel['period_s']:g} s",
+            channel["subscriptions"],
+            channel["executions"],
+            channel["missed_ticks"],
+            channel["failures"],
+            "" if channel["last_duration_s"] is None else f"{channel['last_duration_s']:.2f} s",
+            channel["last_error"],
         )
-        for one in said["channels"]
+        for channel in reply["channels"]
     ]
     titles = ("NAME", "RUNS", "SUBSCRIPTIONS", "EXECUTIONS", "MISSED", "FAILED", "LAST", "ERROR")
-    tell(as_json, said, lambda: table(titles, rows))
+    show(as_json, reply, lambda: table(titles, rows))

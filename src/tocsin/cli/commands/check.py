@@ -1,4 +1,4 @@
-"""`tocsin check FILE`: is an application file right? Needs no running data cluster."""
+"""`tocsin check FILE`: check an application file without a running data cluster."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tocsin.cli.options import AsJson
-from tocsin.cli.output import fail, fail_with_problems, note, tell
+from tocsin.cli.console import AsJson, fail_with_problems, failing_on_errors, note, show
 
 if TYPE_CHECKING:
     from tocsin.cluster.sql.problems import Problem
@@ -20,49 +19,29 @@ def register(app: typer.Typer) -> None:
 
 def check(
     file: Annotated[Path, typer.Argument(help="An application file.", exists=True, dir_okay=False)],
-    quick: Annotated[bool, typer.Option("--quick", help="Syntax and names only: Spark is not started.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Check syntax and names only, without Spark.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check an application file on its own: syntax, names, and whether Spark can run its channels."""
-    from tocsin.wire.errors import TocsinError
-
     text = file.read_text(encoding="utf-8")
-    try:
-        problems = _quickly(text, str(file)) if quick else _with_spark(text, file)
-    except TocsinError as error:
-        fail(as_json, error.message, code=error.code)
+    with failing_on_errors(as_json):
+        problems = _check_without_spark(text, str(file))
+        if not problems and not quick:  # Spark would only report the same problems half a minute later
+            problems = _check_with_spark(text, file)
     if problems:
         fail_with_problems(as_json, problems, text)
-    tell(as_json, {"problems": [], "quick": quick}, lambda: print(f"{file}: no problems"))
+    show(as_json, {"problems": [], "quick": quick}, lambda: print(f"{file}: no problems"))
 
 
-def _quickly(text: str, file: str) -> list[Problem]:
+def _check_without_spark(text: str, file: str) -> list[Problem]:
     from tocsin.cluster.sql.declarations import parse_application
     from tocsin.cluster.sql.planning import World, plan
 
     return plan(parse_application(text, file), World({}, {}, {}, {}), file)[1]
 
 
-def _with_spark(text: str, file: Path) -> list[Problem]:
-    import tempfile
-    import time
-
-    problems = _quickly(text, str(file))
-    if problems:  # Spark would only repeat them, half a minute later
-        return problems
-    from tocsin.cluster.applying import check as check_with
-    from tocsin.cluster.engine import DataCluster
-    from tocsin.cluster.settings import ClusterSettings
-    from tocsin.cluster.spark.session import make_session
+def _check_with_spark(text: str, file: Path) -> list[Problem]:
+    from tocsin.cluster.temporary import check_application
 
     note("starting Spark to compile the channels…")
-    session = make_session("local[1]", {"spark.driver.memory": "1g"})
-    try:
-        with tempfile.TemporaryDirectory(prefix="tocsin-check-") as root:
-            cluster = DataCluster(session, ClusterSettings(root=root), time.time)
-            try:
-                return check_with(cluster, text, str(file), str(file.absolute().parent))
-            finally:
-                cluster.close()
-    finally:
-        session.stop()
+    return check_application(text, file)

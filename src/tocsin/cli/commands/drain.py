@@ -1,4 +1,4 @@
-"""`tocsin drain broker-2`: move everybody away from a broker, so that it can be stopped."""
+"""`tocsin drain BROKER`: move all subscribers away from a broker, so that it can be stopped."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tocsin.cli.options import DEFAULT_COORDINATOR_URL, AsJson, CoordinatorUrl, Token
-from tocsin.cli.output import fail, note, tell
-from tocsin.wire.errors import TocsinError
+from tocsin.cli.console import (
+    DEFAULT_COORDINATOR_URL,
+    AsJson,
+    CoordinatorUrl,
+    Token,
+    fail,
+    failing_on_errors,
+    note,
+    show,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -17,42 +24,39 @@ def register(app: typer.Typer) -> None:
 
 
 def drain(
-    broker: Annotated[str, typer.Argument(help="Its id, as `tocsin status` shows it.")],
-    off: Annotated[bool, typer.Option("--off", help="No longer: it takes newcomers again.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when nobody is left there.")] = False,
+    broker: Annotated[str, typer.Argument(help="Id of the broker, as `tocsin status` shows it.")],
+    off: Annotated[bool, typer.Option("--off", help="Stop draining: the broker gets new subscribers again.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the last subscriber has left the broker.")] = False,
     url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a broker no newcomers and move its subscribers to others, without interruption, until it is empty."""
+    """Give a broker no new subscribers and move its subscribers to other brokers, without interruption."""
     from urllib.parse import quote
 
     from tocsin.cli.connection import ask, connect_coordinator
 
     path = f"/v1/brokers/{quote(broker, safe='')}"
-    try:
-        with connect_coordinator(url, token) as client:
-            ask(client, "POST", f"{path}/drain", json={"on": not off})
-            found: dict[str, Any] = ask(client, "GET", path)
-            while wait and not off and _left(found):
-                note(f"{broker}: {found['subscribers']:,} subscribers left, {found['migrations_out']:,} on their way")
-                time.sleep(1)
-                found = ask(client, "GET", path)
-                if not found["draining"]:
-                    fail(as_json, f"{broker} is no longer drained: somebody said --off", code="in_use")
-    except TocsinError as error:
-        fail(as_json, error.message, code=error.code)
-    tell(as_json, found, lambda: _show(found))
+    with failing_on_errors(as_json), connect_coordinator(url, token) as client:
+        ask(client, "POST", f"{path}/drain", json={"on": not off})
+        reply: dict[str, Any] = ask(client, "GET", path)
+        while wait and not off and _left(reply):
+            note(f"{broker}: {reply['subscribers']:,} subscribers left, {reply['migrations_out']:,} migrating")
+            time.sleep(1)
+            reply = ask(client, "GET", path)
+            if not reply["draining"]:
+                fail(as_json, f"{broker} is no longer draining: another command ended it with --off", code="in_use")
+    show(as_json, reply, lambda: _print(reply))
 
 
-def _left(found: dict[str, Any]) -> int:
-    return int(found["subscribers"]) + int(found["migrations_out"])
+def _left(reply: dict[str, Any]) -> int:
+    return int(reply["subscribers"]) + int(reply["migrations_out"])
 
 
-def _show(found: dict[str, Any]) -> None:
-    if not found["draining"]:
-        print(f"{found['broker']} takes newcomers again.")
-    elif _left(found):
-        print(f"{found['broker']} is draining: {found['subscribers']:,} subscribers left.")
+def _print(reply: dict[str, Any]) -> None:
+    if not reply["draining"]:
+        print(f"{reply['broker']} gets new subscribers again.")
+    elif _left(reply):
+        print(f"{reply['broker']} is draining: {reply['subscribers']:,} subscribers left.")
     else:
-        print(f"{found['broker']} is drained: it can be stopped.")
+        print(f"{reply['broker']} is drained: it can be stopped.")

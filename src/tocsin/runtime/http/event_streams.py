@@ -8,7 +8,7 @@ MOST_BYTES = 256 << 20
 """Of one event: a picture of a large network."""
 
 
-async def events_of(pieces: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, str]]:
+async def read_events(pieces: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, str]]:
     """Comments and fields other than `event` and `data` are skipped; raises ValueError on an event without end."""
     rest = bytearray()
     async for piece in pieces:

@@ -21,7 +21,7 @@ from tocsin.cluster.server.routes import (
 from tocsin.cluster.server.routes.api import Api
 from tocsin.cluster.server.routes.door import PART, make_door
 from tocsin.runtime.http.answers import answer_errors
-from tocsin.runtime.http.door import make_internal_handler
+from tocsin.runtime.http.authentication import make_internal_handler
 
 __all__ = ["Api", "make_app", "make_routes"]
 

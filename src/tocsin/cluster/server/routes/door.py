@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Scope
 
 from tocsin.cluster.server.routes.api import Api
-from tocsin.runtime.http.callers import Caller, caller_with
-from tocsin.runtime.http.door import Door, token_of
+from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
+from tocsin.runtime.http.callers import Caller, caller_of_claims
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
@@ -14,7 +14,7 @@ PART = "data cluster"
 _OPEN = frozenset({"/healthz", "/readyz"})
 
 
-def make_door(app: ASGIApp, api: Api) -> Door:
+def make_door(app: ASGIApp, api: Api) -> AuthenticationMiddleware:
     metrics_are_open = is_loopback(api.settings.host)
 
     async def admit(scope: Scope) -> None:
@@ -30,7 +30,7 @@ def make_door(app: ASGIApp, api: Api) -> Door:
     def answered(method: str, status: int) -> None:
         api.metrics.requests.labels(method, str(status)).inc()
 
-    return Door(app, admit, answered, PART)
+    return AuthenticationMiddleware(app, admit, answered, PART)
 
 
 async def _caller(api: Api, scope: Scope) -> Caller:
@@ -43,7 +43,7 @@ async def _caller(api: Api, scope: Scope) -> Caller:
     caller = api.tokens.caller(token)
     if caller is None and api.keys is not None:
         claims = await api.keys.claims(token, api.cluster.now_s())
-        caller = None if claims is None else caller_with(claims)
+        caller = None if claims is None else caller_of_claims(claims)
     if caller is None:
         raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, revoked or expired")
     return caller

@@ -10,7 +10,7 @@ from tocsin.runtime.broker.routes import asyncapi, status, stream, subscriptions
 from tocsin.runtime.broker.routes.api import Api
 from tocsin.runtime.broker.routes.door import PART, make_door
 from tocsin.runtime.http.answers import answer_errors
-from tocsin.runtime.http.door import make_internal_handler
+from tocsin.runtime.http.authentication import make_internal_handler
 
 __all__ = ["Api", "make_app", "make_routes"]
 

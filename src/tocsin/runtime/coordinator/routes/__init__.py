@@ -12,7 +12,7 @@ from tocsin.runtime.coordinator.routes import balance, brokers, cluster_relay, p
 from tocsin.runtime.coordinator.routes.api import Api
 from tocsin.runtime.coordinator.routes.door import PART, make_door
 from tocsin.runtime.http.answers import answer_errors
-from tocsin.runtime.http.door import make_internal_handler
+from tocsin.runtime.http.authentication import make_internal_handler
 from tocsin.runtime.http.pages import serve_pages
 
 __all__ = ["Api", "make_app", "make_routes"]

@@ -20,12 +20,12 @@ from tocsin.runtime.http.answers import answer, error_answer, error_body
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
-Admit = Callable[[Scope], Awaitable[None]]
+Authenticate = Callable[[Scope], Awaitable[None]]
 """Raises `TocsinError` for whoever may not pass; may leave in the scope what routes need to know of the caller."""
 
 
-class Door:
-    def __init__(self, app: ASGIApp, admit: Admit, answered: Callable[[str, int], None], part: str) -> None:
+class AuthenticationMiddleware:
+    def __init__(self, app: ASGIApp, admit: Authenticate, answered: Callable[[str, int], None], part: str) -> None:
         """`answered` is told (method, status) of each request; `part` is what messages call this server."""
         self._app = app
         self._admit = admit

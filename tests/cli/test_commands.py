@@ -75,10 +75,10 @@ def test_a_subscriber_without_a_coordinator_says_so_and_gives_up() -> None:
 
 
 def test_parameters_are_json_if_they_can_be_and_text_otherwise() -> None:
-    from tocsin.cli.commands.subscribe import parsed
+    from tocsin.cli.commands.subscribe import parse_parameters
 
-    given = parsed(["kind=fire", "radius_m=500", 'name="5"', "near=true", "note=a=b"])
-    assert given == {"kind": "fire", "radius_m": 500, "name": "5", "near": True, "note": "a=b"}
+    parameters = parse_parameters(["kind=fire", "radius_m=500", 'name="5"', "near=true", "note=a=b"])
+    assert parameters == {"kind": "fire", "radius_m": 500, "name": "5", "near": True, "note": "a=b"}
     assert run("subscribe", "C", "kind", "--url", NOBODY).exit_code == 1
 
 

@@ -45,10 +45,11 @@ def run_with_flags(context: typer.Context, kind: type[S], run: Callable[[S, bool
 
     There is one flag for each setting of `kind`, besides `--settings` and `--json`.
     """
-    from tocsin.runtime.http.logs import configure_logs
     from tocsin.runtime.http.settings import load_settings, settings_of
 
     def command(**arguments: Any) -> None:
+        from tocsin.runtime.http.logs import configure_logs
+
         file, as_json = arguments.pop("settings"), arguments.pop("as_json")
         with failing_on_errors(as_json):
             settings = load_settings(kind, arguments, os.environ, file)

@@ -52,7 +52,7 @@ class BrokerSettings(ListenerSettings):
     lon: Annotated[float | None, "Longitude of this broker in degrees, for placement by distance."] = None
     limits: Limits = field(default_factory=Limits)
     login_s: Annotated[float, "Seconds a connection may take to log in, or a request to arrive."] = 10.0
-    half_open: Annotated[int, "Connections without a login. One more closes the oldest of them."] = 2_000
+    half_open: Annotated[int, "Most connections that have not logged in. One more closes the oldest of them."] = 2_000
     frame_bytes: Annotated[
         int, "Largest message from a subscriber; a larger one closes the connection with code 1009."
     ] = 64 << 10

@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from tocsin.cli.publishing import Sent, numbered_batches, send
+from tocsin.cli.commands.publish import PublishedCounts, numbered_batches, publish_lines
 from tocsin.client.publisher import BATCH_BYTES
 from tocsin.client.sync import Publisher
 
@@ -26,8 +26,8 @@ def test_refused_records_are_named_by_their_line(capsys: pytest.CaptureFixture[s
     ]}  # fmt: skip
     error = {"error": {"code": "bad_records", "message": "no record was good"}}
     transport = httpx.MockTransport(lambda request: httpx.Response(400, content=json.dumps(error | refused)))
-    sent = Sent()
+    counts = PublishedCounts()
     with Publisher("http://test", transport=transport) as publisher:
-        send(publisher, "D", [(17, b"{}"), (19, b"{")], sent)
-    assert sent.refused == 2
+        publish_lines(publisher, "D", [(17, b"{}"), (19, b"{")], counts)
+    assert counts.refused == 2
     assert capsys.readouterr().err == "line 17: severity: expected a whole number\nline 19: not valid JSON\n"

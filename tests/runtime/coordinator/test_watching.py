@@ -16,7 +16,7 @@ from tocsin.model.trace import Kind, TraceRow, from_json, from_table
 from tocsin.model.trace_present import Present
 from tocsin.runtime.coordinator.server import CoordinatorServer
 from tocsin.runtime.http.event_streams import read_events
-from tocsin.runtime.http.trace_recording import Recording, finish, free_name, part_of, read_trace
+from tocsin.runtime.http.trace_recording import Recording, finish, part_path, read_trace, unused_path
 from tocsin.runtime.http.trace_stream import FRAMES, TraceStream
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.link import Changed, LoadReport, Prepare, Prepared, Release, Released, SessionOpened, Stored
@@ -106,7 +106,7 @@ def test_a_life_is_told_from_joining_to_leaving_and_recorded_as_it_was_told(tmp_
     kinds = {row.kind for row in streamed}
     assert [row for row in recorded if row.kind in kinds][: len(streamed)] == streamed
     assert [row.time_s for row in recorded] == sorted(row.time_s for row in recorded)
-    assert not part_of(file).exists()
+    assert not part_path(file).exists()
 
 
 def test_a_picture_says_where_everybody_is_and_positions_can_be_left_out(tmp_path: Path) -> None:
@@ -263,19 +263,19 @@ def test_what_a_crash_left_of_a_recording_is_read_and_finished(tmp_path: Path) -
     recording.add(rows[200:], False)
     recording.flush()
     crashed = file.with_name("crashed.parquet")
-    part_of(crashed).write_bytes(part_of(file).read_bytes()[:-500])
+    part_path(crashed).write_bytes(part_path(file).read_bytes()[:-500])
     recording.close()
     assert list(from_table(read_trace(file))) == rows
     assert list(from_table(read_trace(crashed))) == rows[:200]
     with pytest.raises(TocsinError, match="did not end"):
         Recording(crashed)
     finish(crashed)
-    assert list(from_table(read_trace(crashed))) == rows[:200] and not part_of(crashed).exists()
+    assert list(from_table(read_trace(crashed))) == rows[:200] and not part_path(crashed).exists()
     with pytest.raises(TocsinError, match="not overwritten"):
         Recording(crashed)
     again = file.with_name("crashed-2.parquet")
-    part_of(again).write_bytes(b"torn at once")
-    assert free_name(crashed).name == "crashed-3.parquet", "a restart after a second crash begins a third"
+    part_path(again).write_bytes(b"torn at once")
+    assert unused_path(crashed).name == "crashed-3.parquet", "a restart after a second crash begins a third"
     assert read_trace(again).num_rows == 0
 
 

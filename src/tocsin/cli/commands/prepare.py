@@ -21,6 +21,6 @@ def prepare(as_json: AsJson = False) -> None:
         try:
             file = make_archive(make_small_session, run_sample_channels)
         except OSError as error:
-            fail(as_json, f"{error}: expected a writable folder; the user who installed Tocsin can prepare it")
+            fail(as_json, f"{error}: expected a writable folder, so run it as the owner of the installation")
     size_bytes = file.stat().st_size
     show(as_json, {"file": str(file), "bytes": size_bytes}, lambda: print(f"{file} ({size_bytes / 1e6:.0f} MB)"))

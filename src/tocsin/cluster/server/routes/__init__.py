@@ -20,7 +20,7 @@ from tocsin.cluster.server.routes import (
 )
 from tocsin.cluster.server.routes.api import Api
 from tocsin.cluster.server.routes.door import PART, make_door
-from tocsin.runtime.http.answers import answer_errors
+from tocsin.runtime.http.answers import add_error_handlers
 from tocsin.runtime.http.authentication import make_internal_handler
 
 __all__ = ["Api", "make_app", "make_routes"]
@@ -47,6 +47,6 @@ def make_routes(api: Api) -> FastAPI:
         taps, token_routes,
     ):  # fmt: skip
         app.include_router(module.router)
-    answer_errors(app)
+    add_error_handlers(app)
     app.add_exception_handler(Exception, make_internal_handler(PART))
     return app

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from tocsin.cluster.applying import ApplicationRefused, apply, check
 from tocsin.cluster.server.routes.api import require_admin
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 
 router = APIRouter(tags=["applications"])
 
@@ -23,7 +23,7 @@ class ApplicationText(msgspec.Struct):
     """Where relative paths of STATIC datasets start from, on the data cluster's machine."""
 
 
-@router.post("/v1/applications", openapi_extra=described(ApplicationText), response_class=Response)
+@router.post("/v1/applications", openapi_extra=request_body(ApplicationText), response_class=Response)
 async def apply_application(request: Request, dry_run: bool = False) -> Response:
     """Create and drop what a file declares; with `dry_run` only say what is wrong with it."""
     api = require_admin(request)

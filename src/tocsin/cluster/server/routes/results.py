@@ -18,7 +18,7 @@ from tocsin.cluster.server.routes.result_forms import LISTED, SINGLE, accepted_f
 from tocsin.cluster.server.routes.subscriptions import MAX_AT_ONCE, known_id, unknown
 from tocsin.cluster.store.pulling import Pull, only, open_pull, parsed_cursor, pulled
 from tocsin.model.cursor import Cursor
-from tocsin.runtime.http.answers import described, read_json
+from tocsin.runtime.http.answers import read_json, request_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["results"])
@@ -38,7 +38,7 @@ async def get_results(
     return await _results(request, channel, dict.fromkeys(subscription, after))
 
 
-@router.post("/v1/results", openapi_extra=described(WantedResults), response_class=Response)
+@router.post("/v1/results", openapi_extra=request_body(WantedResults), response_class=Response)
 async def post_results(request: Request) -> Response:
     """Results of many subscriptions, each from its own cursor on."""
     wanted = await read_json(request, WantedResults)

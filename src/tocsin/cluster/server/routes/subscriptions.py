@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from tocsin.cluster.server.routes.api import caller_of, require_broker, require_broker_or_read, require_read
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["subscriptions"])
@@ -36,7 +36,7 @@ class Unwanted(msgspec.Struct):
     """Said by who believes that the broker is no more: refused while it listens to announcements."""
 
 
-@router.post("/v1/subscriptions", openapi_extra=described(Wanted), response_class=Response)
+@router.post("/v1/subscriptions", openapi_extra=request_body(Wanted), response_class=Response)
 async def subscribe(request: Request) -> Response:
     """Subscribe to sets of parameter values; answers with a list of id, cursor and whether it is new, in that order."""
     wanted = await read_json(request, Wanted)
@@ -96,7 +96,7 @@ def unsubscribe(request: Request, identity: str, broker: str | None = None) -> R
     raise unknown(identity)
 
 
-@router.post("/v1/subscriptions/delete", openapi_extra=described(Unwanted), response_class=Response)
+@router.post("/v1/subscriptions/delete", openapi_extra=request_body(Unwanted), response_class=Response)
 async def unsubscribe_many(request: Request) -> Response:
     """Let go of many at once; those the broker does not hold are not counted."""
     unwanted = await read_json(request, Unwanted)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from tocsin.cluster.server.routes.api import Api, require_admin
 from tocsin.cluster.server.tokens import TokenStore
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.runtime.http.callers import Caller, is_scope
 from tocsin.wire.errors import Code, TocsinError
 
@@ -25,7 +25,7 @@ class NewToken(msgspec.Struct):
     """Until it expires; never if not given."""
 
 
-@router.post("/v1/tokens", openapi_extra=described(NewToken), response_class=Response)
+@router.post("/v1/tokens", openapi_extra=request_body(NewToken), response_class=Response)
 async def create_token(request: Request) -> Response:
     api = require_admin(request)
     wanted = await read_json(request, NewToken)

@@ -26,9 +26,8 @@ _SILENCE_S = 60.0
 class ErrorReply(TocsinError):
     """The server answered with an error; `body` is its decoded answer, None if that is not JSON."""
 
-    def __init__(self, code: Code, message: str, status: int, body: Any, retry_after_s: float | None) -> None:
-        super().__init__(code, message, retry_after_s=retry_after_s)
-        self.status = status
+    def __init__(self, code: Code, message: str, body: Any) -> None:
+        super().__init__(code, message)
         self.body = body
 
 
@@ -120,5 +119,4 @@ def _decoded(response: httpx.Response) -> Any:
     message = error.get("message") or f"{response.url} answered {response.status_code}"
     if code is Code.UNAUTHENTICATED:
         message += " (give --token or set TOCSIN_TOKEN)"
-    wait = response.headers.get("retry-after", "")
-    raise ErrorReply(code, message, response.status_code, body, float(wait) if wait.isdigit() else None)
+    raise ErrorReply(code, message, body)

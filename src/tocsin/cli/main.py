@@ -1,6 +1,6 @@
-"""The `tocsin` command: each module of `tocsin.cli.commands` and of `tocsin.benchmarks` is one command.
+"""The `tocsin` command: each module of `tocsin.cli.commands` and of `tocsin.benchmarks` adds commands.
 
-A command module defines `register(app)`. It imports the parts it needs inside the command, so that `tocsin --help`
+Such a module defines `register(app)`. It imports the parts it needs inside the command, so that `tocsin --help`
 loads neither Spark nor numpy.
 """
 
@@ -26,6 +26,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(lambda: None)
     _register_all(commands, app)
+    app.registered_commands.sort(key=lambda command: command.name or "")
     measurements = typer.Typer(no_args_is_help=True, help="Run a benchmark. Each checks its results for correctness.")
     measurements.callback()(lambda: None)
     _register_all(benchmarks, measurements)

@@ -27,19 +27,6 @@ TOML file.
 """
 
 
-def add_server_command(app: typer.Typer, name: str, command: Callable[[typer.Context], None]) -> None:
-    """Add a command that passes its arguments on to `run_with_flags`.
-
-    The flags come from a settings class whose import is slow. The command therefore adds them only when it runs, and
-    `tocsin --help` stays fast.
-    """
-    app.command(
-        name,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )(command)
-
-
 def run_with_flags(context: typer.Context, kind: type[S], run: Callable[[S, bool], None]) -> None:
     """Parse the command's arguments, load the settings and call `run(settings, as_json)`.
 
@@ -83,7 +70,7 @@ def _flag(setting: Setting) -> Any:
         names = f"{name}/--no-{name.removeprefix('--')}"
     if get_origin(setting.kind) is Mapping:
         kind = list[str]
-    default = f" [default: {setting.default}]" if setting.default not in (None, False, {}) else ""
+    default = "" if setting.default in (None, {}) or setting.default is False else f" [default: {setting.default}]"
     return Annotated[kind | None, typer.Option(names, help=setting.help + default, show_default=False)]
 
 

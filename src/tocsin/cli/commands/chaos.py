@@ -32,7 +32,7 @@ def chaos(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a network with a publisher and subscribers, break its parts, and compare what was published and delivered.
+    """Break a real network and count lost records. It has a publisher and subscribers.
 
     lost, duplicated and out_of_order must be 0: every record that was acknowledged to the publisher arrives at every
     subscription that matches it, once and in order.

@@ -41,7 +41,7 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an emergency city on this machine: people move, emergencies happen, the brokers are balanced.
+    """Run an emergency city on this machine. People move, emergencies happen, and the brokers are balanced.
 
     Prints the dashboard's address, and a report at the end. On a terminal the dashboard stays until Ctrl-C.
     """

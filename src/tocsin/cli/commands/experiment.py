@@ -12,7 +12,7 @@ from tocsin.cli.console import AsJson, note
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(experiment)
+    app.command("experiment")(experiment)
 
 
 def experiment(
@@ -30,7 +30,7 @@ def experiment(
     minutes: Annotated[float, typer.Option(help="With --live: real minutes of each run.", min=0.1)] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment and compare its results with the claims of the seed document."""
+    """Run an experiment of a seed document. Compares our results with the document's claims."""
     from tocsin.experiments import runner
 
     if name is None:

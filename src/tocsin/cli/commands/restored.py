@@ -20,7 +20,7 @@ def restored(
     settings: Annotated[str | None, typer.Option(help="TOML file with a [cluster] table.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a new epoch of every channel after the data root was restored from an older copy.
+    """Start new epochs after a restore. Run it when the data root was restored from an older copy.
 
     Cursors may point to results that are newer than the copy. Without new epochs such a cursor would silently skip
     new results; with them its subscriber gets a gap notice.

@@ -30,7 +30,7 @@ def up(
     settings: Annotated[str | None, typer.Option(help="TOML file with a table for each kind of process.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a data cluster, a coordinator and brokers on this machine; Ctrl-C stops them.
+    """Run a whole network on this machine. Starts a data cluster, a coordinator and brokers; Ctrl-C stops them.
 
     The first start prints the administrator's token once; every process accepts it. A process that dies is started
     again. Each process also has its own command: `tocsin cluster`, `tocsin coordinator`, `tocsin broker`.

@@ -1,4 +1,4 @@
-"""Web pages beside an API: `/` is the index.html of a folder, `/static/…` its files. Pages use no other host's files."""
+"""Web pages beside an API: `/` is the index.html of a folder, `/static/…` its files. No page uses another host."""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ class TraceStream:
         self._picture = picture
         self._watchers: set[_Watcher] = set()
         self._number = 0
+        """Number of the last frame."""
         self._pictures: dict[bool, bytes] = {}
         """With positions or without -> encoded picture since the last frame: watchers that start together share it."""
         self._closed = False
@@ -64,11 +65,6 @@ class TraceStream:
     @property
     def watchers(self) -> int:
         return len(self._watchers)
-
-    @property
-    def number(self) -> int:
-        """Number of the last frame."""
-        return self._number
 
     def send(self, rows: Sequence[TraceRow]) -> None:
         """Send a frame to every watcher; a frame without rows is not sent."""

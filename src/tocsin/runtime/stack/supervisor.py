@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +41,6 @@ class Child:
         arguments: list[str],
         *,
         log: Path | None = None,
-        environment: Mapping[str, str] | None = None,
         stop_s: float = 15.0,
         restart: bool = True,
         niceness: int = 0,
@@ -51,7 +50,6 @@ class Child:
         self._niceness = niceness
         self._arguments = arguments
         self._log = log
-        self._environment = {} if environment is None else dict(environment)
         self._stop_s = stop_s
         self.restart = restart
         self.starts = 0
@@ -135,7 +133,6 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | self._environment,
                 start_new_session=True,
                 preexec_fn=_before_command(os.getpid(), self._niceness),
             )

@@ -1,4 +1,4 @@
-"""`tocsin datasets`: list the datasets of a data cluster, or print the records of one."""
+"""`tocsin channels` and `tocsin datasets`: list the channels or datasets of a data cluster, or print records."""
 
 from __future__ import annotations
 
@@ -10,12 +10,36 @@ from tocsin.cli.console import DEFAULT_URL, AsJson, Token, Url, failing_on_error
 
 
 def register(app: typer.Typer) -> None:
+    app.command("channels")(channels)
     group = typer.Typer(
-        invoke_without_command=True, help="List the datasets of a data cluster, or print the records of one."
+        invoke_without_command=True, help="List the datasets of a data cluster. `tap` prints the records of a dataset."
     )
     group.callback()(datasets)
     group.command("tap")(tap)
     app.add_typer(group, name="datasets")
+
+
+def channels(url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False) -> None:
+    """List the channels of a data cluster."""
+    from tocsin.cli.connection import ask, connect
+
+    with failing_on_errors(as_json), connect(url, token) as client:
+        reply = ask(client, "GET", "/v1/channels")
+    rows = [
+        (
+            channel["name"],
+            "continuous" if channel["period_s"] is None else f"every {channel['period_s']:g} s",
+            channel["subscriptions"],
+            channel["executions"],
+            channel["missed_ticks"],
+            channel["failures"],
+            "" if channel["last_duration_s"] is None else f"{channel['last_duration_s']:.2f} s",
+            channel["last_error"],
+        )
+        for channel in reply["channels"]
+    ]
+    titles = ("NAME", "RUNS", "SUBSCRIPTIONS", "EXECUTIONS", "MISSED", "FAILED", "LAST", "ERROR")
+    show(as_json, reply, lambda: table(titles, rows))
 
 
 def datasets(context: typer.Context, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False) -> None:

@@ -1,4 +1,4 @@
-"""`tocsin apply FILE`: create and drop what an application file declares, on a running data cluster."""
+"""`tocsin check FILE` and `tocsin apply FILE`: check an application file, and apply it to a running data cluster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,38 @@ from tocsin.cli.console import (
     table,
 )
 
+ApplicationFile = Annotated[Path, typer.Argument(help="An application file.", exists=True, dir_okay=False)]
+
 
 def register(app: typer.Typer) -> None:
     app.command("apply")(apply)
+    app.command("check")(check)
+
+
+def check(
+    file: ApplicationFile,
+    quick: Annotated[bool, typer.Option("--quick", help="Check syntax and names only, without Spark.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check an application file. Checks syntax and names, and whether Spark can run the channels."""
+    from tocsin.cluster.sql.declarations import parse_application
+    from tocsin.cluster.sql.planning import World, plan
+
+    text = file.read_text(encoding="utf-8")
+    with failing_on_errors(as_json):
+        _, problems = plan(parse_application(text, str(file)), World({}, {}, {}, {}), str(file))
+        if not problems and not quick:  # Spark would only report the same problems half a minute later
+            from tocsin.cluster.temporary import check_application
+
+            note("starting Spark to compile the channels…")
+            problems = check_application(text, file)
+    if problems:
+        fail_with_problems(as_json, problems, text)
+    show(as_json, {"problems": [], "quick": quick}, lambda: print(f"{file}: no problems"))
 
 
 def apply(
-    file: Annotated[Path, typer.Argument(help="An application file.", exists=True, dir_okay=False)],
+    file: ApplicationFile,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the file against the data cluster and change nothing.")
     ] = False,

@@ -267,7 +267,7 @@ def test_what_a_crash_left_of_a_recording_is_read_and_finished(tmp_path: Path) -
     recording.close()
     assert list(from_table(read_trace(file))) == rows
     assert list(from_table(read_trace(crashed))) == rows[:200]
-    with pytest.raises(TocsinError, match="did not end"):
+    with pytest.raises(TocsinError, match="a recording that crashed"):
         Recording(crashed)
     finish(crashed)
     assert list(from_table(read_trace(crashed))) == rows[:200] and not part_path(crashed).exists()

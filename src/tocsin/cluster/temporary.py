@@ -47,7 +47,7 @@ def make_small_session(settings: dict[str, str]) -> Session:
 
 
 def run_sample_channels(session: Session) -> None:
-    """Execute a repetitive and a continuous channel once, each with one subscription."""
+    """Execute a repetitive and a continuous channel once, each with one subscription and one result."""
     report = {"id": "r", "kind": "fire", "severity": 4, "lat": 60.17, "lon": 24.94, "at": "2026-01-01T00:00:00Z"}
     with _temporary_cluster(session) as cluster:
         apply(cluster, _SAMPLE, "sample.sql", ".")
@@ -56,7 +56,8 @@ def run_sample_channels(session: Session) -> None:
         _publish(cluster, "Places", {"user": "ann", "lat": 60.17, "lon": 24.94})
         _publish(cluster, "Reports", report)
         for channel in ("OfKind", "NearMe"):
-            cluster.execute(channel)
+            if cluster.execute(channel) is None:
+                raise RuntimeError(f"the sample channel {channel} had no results")
 
 
 def _publish(cluster: DataCluster, dataset: str, record: dict[str, Any]) -> None:

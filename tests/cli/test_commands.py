@@ -16,7 +16,7 @@ from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.store.lock import lock
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 
-UNUSED = "http://127.0.0.1:9"
+NO_SERVER = "http://127.0.0.1:9"
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -62,14 +62,14 @@ def test_misused_command_exits_with_two(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("channels",), ("datasets",), ("token", "list"), ("token", "revoke", "x")])
 def test_missing_server_is_reported_without_a_traceback(command: tuple[str, ...]) -> None:
-    result = run(*command, "--url", UNUSED, "--token", "x", "--json")
+    result = run(*command, "--url", NO_SERVER, "--token", "x", "--json")
     assert result.exit_code == 1
     assert "is `tocsin up` running" in result.stderr and "Traceback" not in result.output
     assert last_line(result)["error"]["code"] == "not_ready"
 
 
 def test_subscriber_without_a_coordinator_times_out_with_the_reason() -> None:
-    result = run("subscribe", "C", "kind=fire", "--url", UNUSED, "--token", "x", "--give-up-s", "0.3", "--json")
+    result = run("subscribe", "C", "kind=fire", "--url", NO_SERVER, "--token", "x", "--give-up-s", "0.3", "--json")
     assert result.exit_code == 1 and last_line(result)["error"]["code"] == "not_ready"
     assert "no coordinator at http://127.0.0.1:9" in result.stderr
 
@@ -79,7 +79,7 @@ def test_parameter_values_are_json_if_possible_and_text_otherwise() -> None:
 
     parameters = parse_parameters(["kind=fire", "radius_m=500", 'name="5"', "near=true", "note=a=b"])
     assert parameters == {"kind": "fire", "radius_m": 500, "name": "5", "near": True, "note": "a=b"}
-    assert run("subscribe", "C", "kind", "--url", UNUSED).exit_code == 1
+    assert run("subscribe", "C", "kind", "--url", NO_SERVER).exit_code == 1
 
 
 def test_invalid_settings_are_refused_before_the_server_starts() -> None:
@@ -111,15 +111,6 @@ def test_token_can_be_created_when_all_tokens_are_lost(tmp_path: Path) -> None:
     assert [(name, scopes) for _, name, scopes, _ in catalog.tokens()] == [("rescue", ("admin",))]
     catalog.close()
     assert run("token", "create", "--state", str(tmp_path), "--scope", "root", "--name", "x").exit_code == 1
-
-
-def test_help_does_not_load_spark() -> None:
-    import subprocess
-    import sys
-
-    script = "import sys; from tocsin.cli.main import make_app; make_app(); print('pyspark' in sys.modules)"
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "False"
 
 
 def test_coordinator_token_is_read_from_the_default_state_folder(

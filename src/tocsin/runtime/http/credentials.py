@@ -156,7 +156,7 @@ class Signer:
         audience: str | None = None,
         migration: str | None = None,
     ) -> str:
-        """`identity` is a random `jti`. A token without a lifetime never expires: only processes get one."""
+        """`identity` is a random `jti`. A token without a lifetime never expires; it is meant for processes."""
         body: dict[str, Any] = {"iss": ISSUER, "sub": subject, "scope": " ".join(sorted(scopes))}
         body |= {"iat": int(now_s), "jti": identity}
         if lifetime_s is not None:

@@ -65,8 +65,8 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(address)
-        # A process announces its address just before its server takes over the socket. Listening already now makes
-        # early clients wait a moment instead of being refused.
+        # A process announces its address just before its server takes over the socket. A client that connects in
+        # between waits a moment and is not refused.
         listening.listen(_BACKLOG)
     except OSError:
         listening.close()
@@ -75,7 +75,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_host(host: str) -> str:
-    """The host as a URL has it: an IPv6 address gets brackets."""
+    """The host in the form that a URL needs: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host else host
 
 

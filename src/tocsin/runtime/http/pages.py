@@ -1,4 +1,7 @@
-"""Web pages beside an API: `/` is the index.html of a folder, `/static/…` its files. No page uses another host."""
+"""Web pages beside an API: `/` is the index.html of a folder, `/static/…` its files.
+
+Pages load no files from other hosts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADERS = {
-    # Brokers run on other hosts: a page may open WebSockets to any host, and no other connection but to its own.
+    # Brokers run on other hosts: a page may open WebSockets to any host, but other connections only to its own.
     "content-security-policy": "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",

@@ -1,4 +1,4 @@
-"""Commands: exit codes, the last line of `--json`, and where a token comes from."""
+"""Commands: exit codes, the last line of `--json`, and the source of the token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.store.lock import lock
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 
-NOBODY = "http://127.0.0.1:9"
+NO_SERVER = "http://127.0.0.1:9"
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -27,14 +27,14 @@ def last_line(result: Result) -> Any:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def test_a_file_without_problems_passes(tmp_path: Path) -> None:
+def test_file_without_problems_passes(tmp_path: Path) -> None:
     file = tmp_path / "app.sql"
     file.write_text("CREATE STREAM DATASET D (a INT);", encoding="utf-8")
     result = run("check", "--quick", str(file), "--json")
     assert result.exit_code == 0 and last_line(result) == {"problems": [], "quick": True}
 
 
-def test_problems_are_shown_with_their_line_and_a_caret(tmp_path: Path) -> None:
+def test_problem_is_shown_with_its_line_and_a_caret(tmp_path: Path) -> None:
     file = tmp_path / "app.sql"
     file.write_text("CREATE STREAM DATASET D (a INT);\nCREATE STREAM DATASTE E (a INT);\n", encoding="utf-8")
     result = run("check", "--quick", str(file))
@@ -45,7 +45,7 @@ def test_problems_are_shown_with_their_line_and_a_caret(tmp_path: Path) -> None:
     assert lines[2] == "  " + " " * 14 + "^"
 
 
-def test_problems_are_json_too(tmp_path: Path) -> None:
+def test_problems_are_printed_as_json(tmp_path: Path) -> None:
     file = tmp_path / "app.sql"
     file.write_text("CREATE CONTINUOUS CHANNEL C AS SELECT * FROM NEW Nothing n;", encoding="utf-8")
     result = run("check", "--quick", str(file), "--json")
@@ -54,40 +54,40 @@ def test_problems_are_json_too(tmp_path: Path) -> None:
     assert (problem["line"], problem["column"], problem["code"]) == (1, 46, "unknown-dataset")
 
 
-def test_a_misused_command_exits_with_two(tmp_path: Path) -> None:
+def test_misused_command_exits_with_two(tmp_path: Path) -> None:
     assert run("check").exit_code == 2
     assert run("check", str(tmp_path / "missing.sql")).exit_code == 2
     assert run("token", "create", "--name", "x").exit_code == 2
 
 
 @pytest.mark.parametrize("command", [("channels",), ("datasets",), ("token", "list"), ("token", "revoke", "x")])
-def test_nobody_there_is_said_plainly(command: tuple[str, ...]) -> None:
-    result = run(*command, "--url", NOBODY, "--token", "x", "--json")
+def test_missing_server_is_reported_without_a_traceback(command: tuple[str, ...]) -> None:
+    result = run(*command, "--url", NO_SERVER, "--token", "x", "--json")
     assert result.exit_code == 1
     assert "is `tocsin up` running" in result.stderr and "Traceback" not in result.output
     assert last_line(result)["error"]["code"] == "not_ready"
 
 
-def test_a_subscriber_without_a_coordinator_says_so_and_gives_up() -> None:
-    result = run("subscribe", "C", "kind=fire", "--url", NOBODY, "--token", "x", "--give-up-s", "0.3", "--json")
+def test_subscriber_without_a_coordinator_times_out_with_the_reason() -> None:
+    result = run("subscribe", "C", "kind=fire", "--url", NO_SERVER, "--token", "x", "--give-up-s", "0.3", "--json")
     assert result.exit_code == 1 and last_line(result)["error"]["code"] == "not_ready"
     assert "no coordinator at http://127.0.0.1:9" in result.stderr
 
 
-def test_parameters_are_json_if_they_can_be_and_text_otherwise() -> None:
-    from tocsin.cli.commands.subscribe import parsed
+def test_parameter_values_are_json_if_possible_and_text_otherwise() -> None:
+    from tocsin.cli.commands.subscribe import parse_parameters
 
-    given = parsed(["kind=fire", "radius_m=500", 'name="5"', "near=true", "note=a=b"])
-    assert given == {"kind": "fire", "radius_m": 500, "name": "5", "near": True, "note": "a=b"}
-    assert run("subscribe", "C", "kind", "--url", NOBODY).exit_code == 1
+    parameters = parse_parameters(["kind=fire", "radius_m=500", 'name="5"', "near=true", "note=a=b"])
+    assert parameters == {"kind": "fire", "radius_m": 500, "name": "5", "near": True, "note": "a=b"}
+    assert run("subscribe", "C", "kind", "--url", NO_SERVER).exit_code == 1
 
 
-def test_settings_that_cannot_be_are_refused_before_anything_starts() -> None:
+def test_invalid_settings_are_refused_before_the_server_starts() -> None:
     result = run("cluster", "--host", "0.0.0.0", "--json")
     assert result.exit_code == 1 and "tls_cert" in last_line(result)["error"]["message"]
 
 
-def test_the_local_token_is_for_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_file_is_used_for_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOCSIN_STATE", str(tmp_path))
     (tmp_path / "admin-token").write_text("tocsin_local\n", encoding="utf-8")
     for url, expected in (
@@ -102,40 +102,31 @@ def test_the_local_token_is_for_this_machine_only(tmp_path: Path, monkeypatch: p
         assert client.headers["Authorization"] == "Bearer mine"
 
 
-def test_a_token_can_be_made_when_all_are_lost(tmp_path: Path) -> None:
+def test_token_can_be_created_when_all_tokens_are_lost(tmp_path: Path) -> None:
     result = run("token", "create", "--state", str(tmp_path), "--scope", "admin", "--name", "rescue", "--json")
     assert result.exit_code == 0, result.output
-    made = last_line(result)
-    assert made["token"].startswith("tocsin_")
+    created = last_line(result)
+    assert created["token"].startswith("tocsin_")
     catalog = Catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")
     assert [(name, scopes) for _, name, scopes, _ in catalog.tokens()] == [("rescue", ("admin",))]
     catalog.close()
     assert run("token", "create", "--state", str(tmp_path), "--scope", "root", "--name", "x").exit_code == 1
 
 
-def test_help_does_not_load_spark() -> None:
-    import subprocess
-    import sys
-
-    script = "import sys; from tocsin.cli.main import make_app; make_app(); print('pyspark' in sys.modules)"
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "False"
-
-
-def test_the_coordinators_token_is_looked_for_where_a_coordinator_keeps_it_by_default(
+def test_coordinator_token_is_read_from_the_default_state_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("TOCSIN_COORDINATOR_STATE", "TOCSIN_ROOT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    kept = Path(CoordinatorSettings().state, "admin-token")
-    kept.parent.mkdir(parents=True)
-    kept.write_text("secret\n", encoding="utf-8")
+    token_file = Path(CoordinatorSettings().state, "admin-token")
+    token_file.parent.mkdir(parents=True)
+    token_file.write_text("secret\n", encoding="utf-8")
     assert coordinator_token("http://127.0.0.1:8570", None) == "secret"
-    assert coordinator_token("http://192.0.2.1:8570", None) is None, "a local secret stays on its machine"
+    assert coordinator_token("http://192.0.2.1:8570", None) is None, "a local secret is not sent to another machine"
 
 
-def test_putting_a_copy_back_needs_a_data_root_that_nobody_uses(tmp_path: Path) -> None:
+def test_restored_needs_a_data_root_without_a_running_cluster(tmp_path: Path) -> None:
     result = run("restored", "--root", str(tmp_path / "none"), "--json")
     assert result.exit_code == 1 and "expected the state folder" in last_line(result)["error"]["message"]
     state = tmp_path / "state"

@@ -1,4 +1,4 @@
-"""`tocsin up` says where the dashboard is: with the token on a terminal, without it into a pipe."""
+"""`tocsin up` prints the dashboard's address: with the token on a terminal, without it into a pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.runtime.stack.stack import Stack, StackSettings
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_token_is_shown_to_a_person_and_never_written_to_a_pipe(
+def test_token_is_shown_on_a_terminal_and_never_in_a_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
     stack = Stack(StackSettings(tmp_path, brokers=0))

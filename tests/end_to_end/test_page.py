@@ -144,7 +144,7 @@ def test_a_token_that_may_only_read_can_look_but_not_change(network: Network, br
 def test_the_page_complained_of_nothing_and_called_nobody_else(live: Tab, network: Network) -> None:
     """Last: after everything above."""
     own = {network.stack.coordinator_url.removeprefix("http://")}
-    brokers = {str(child.said["address"]).removeprefix("ws://") for child in network.stack.brokers.values()}
+    brokers = {str(child.announcement["address"]).removeprefix("ws://") for child in network.stack.brokers.values()}
     assert live.complaints == []
     assert live.hosts <= own | brokers
     assert live.hosts & brokers

@@ -8,7 +8,7 @@ import pytest
 from tests.end_to_end.conftest import Network
 from tests.runtime.coordinator.test_watching import Watched
 from tocsin.model.trace import Kind
-from tocsin.runtime.http.event_streams import events_of
+from tocsin.runtime.http.event_streams import read_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -20,7 +20,7 @@ def test_a_life_in_a_real_network_is_watched(network: Network) -> None:
             httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client,
             client.stream("GET", "/v1/watch") as answer,
         ):
-            seen = Watched(events_of(answer.aiter_bytes()))
+            seen = Watched(read_events(answer.aiter_bytes()))
             await seen.until(Kind.TICK)
             brokers = {row.broker for row in seen.rows if row.kind == Kind.BROKER}
             assert brokers == set(network.stack.brokers)

@@ -1,4 +1,4 @@
-"""Fixtures shared with the data cluster's server tests: a broker and a coordinator are tested against a real one."""
+"""Fixtures of the data cluster's server tests: brokers and the coordinator are tested against a real data cluster."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tocsin.model.trace import Kind, TraceRow, from_json, from_table, to_table
 from tocsin.model.trace_present import Present
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.policies.balance.placement import Placement
-from tocsin.runtime.http.event_streams import events_of
+from tocsin.runtime.http.event_streams import read_events
 from tocsin.sim.balance.control import PolicyCoordinator
 from tocsin.sim.balance.run import BalanceRun
 from tocsin.sim.balance.scenario import parse
@@ -127,7 +127,7 @@ def test_the_page_sees_a_simulated_run_over_http(table: pa.Table, tmp_path: Path
 
     async def scenario() -> None:
         async with replaying(path, speed=50.0) as client, client.stream("GET", "/v1/watch") as answer:
-            events = events_of(answer.aiter_bytes())
+            events = read_events(answer.aiter_bytes())
             event, data = await anext(events)
             picture = from_json(data)
             assert event == "picture" and {row.kind for row in picture} >= {"broker", "tick"}

@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Post records over HTTP and count durable acknowledgements."""
         from tocsin.benchmarks.shared.harness import finish
-        from tocsin.runtime.http.event_loop import loop_factory
+        from tocsin.runtime.http.listening import loop_factory
         from tocsin.runtime.http.logs import configure_logs
 
         configure_logs("error")
@@ -47,6 +47,7 @@ async def measure(records: int, batch: int, connections: int, rounds: int) -> di
     from tocsin.cluster.feed.feedlog import FeedLog
     from tocsin.cluster.server.server import ClusterServer
     from tocsin.cluster.server.settings import ClusterProcessSettings
+    from tocsin.runtime.http.settings import load_settings
 
     syncs = 0
     original = FeedLog.sync
@@ -61,7 +62,8 @@ async def measure(records: int, batch: int, connections: int, rounds: int) -> di
     raw: list[float] = []
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as root:
         # A backlog as large as the benchmark: it measures the gateway, not how fast two cores also fill the dataset.
-        settings = ClusterProcessSettings(root=root, port=0, token_file=False, backlog_bytes=1 << 40)
+        flags = {"root": root, "port": 0, "token_file": False, "backlog_bytes": 1 << 40}
+        settings = load_settings(ClusterProcessSettings, flags, {})
         server = ClusterServer(settings, lambda *known: up.set_result(known))
         serving = asyncio.create_task(server.run())
         try:

@@ -198,7 +198,7 @@ class CatchUp:
     def start_backfills(self) -> None:
         """As many as may run at a time."""
         for identity in list(dict.fromkeys((*self._wanted, *self._preparing))):
-            if len(self._running) >= self._world.limits.backfills:
+            if len(self._running) >= self._world.limits.catch_ups:
                 return
             backend = self._world.backends.get(identity)
             if backend is None:

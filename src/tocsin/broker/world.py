@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from tocsin.broker.batches import Batch
 from tocsin.broker.cache import ResultCache
@@ -20,22 +21,28 @@ from tocsin.wire.errors import Code
 class Limits:
     """What can be set about a broker's logic."""
 
-    cache_bytes: int = 64 << 20
-    queue_bytes: int = 256 << 10
-    """What one session may have waiting in its connection; a catching-up session gets at most this much at a time."""
-    slow: str = "drop"
-    """`drop`: a slow session lags and catches up; `disconnect`: it is closed."""
-    backfills: int = 8
-    """Catch-ups from the data cluster at the same time."""
-    progress_s: float = 15.0
+    cache_bytes: Annotated[
+        int, "Results kept for subscribers that connect late or reconnect, in bytes over all subscriptions."
+    ] = 64 << 20
+    queue_bytes: Annotated[int, "Bytes that may wait in the connection of one session before it counts as slow."] = (
+        256 << 10
+    )
+    """A catching-up session gets at most this much at a time."""
+    slow: Annotated[
+        str,
+        "What happens to a slow session: `drop` (it lags and catches up later) or `disconnect` (close code 4002).",
+    ] = "drop"
+    catch_ups: Annotated[int, "Fetches of old results from the data cluster at the same time."] = 8
+    progress_s: Annotated[float, "Longest silence of a healthy session in seconds."] = 15.0
     request_s: float = 10.0
     """How long a subscriber waits for the data cluster before it is told to try again."""
     stored_s: float = 2.0
     """How long it waits for the coordinator's disk before it is told that it was not stored yet."""
-    subscriptions: int = 10_000
-    """Of one subscriber."""
-    rate_window_s: float = WINDOW_S
-    """Time constant of loads and of the rates λ."""
+    subscriptions: Annotated[int, "Most subscriptions of one subscriber."] = 10_000
+    rate_window_s: Annotated[
+        float, "Time constant in seconds of the loads that the broker reports: traffic this old counts for 1/e."
+    ] = WINDOW_S
+    """Also of the rates λ."""
 
 
 @dataclass(slots=True)

@@ -1,35 +1,38 @@
-"""How commands reach a data cluster or a coordinator: its address, a token, and errors as a person can use them.
+"""HTTP requests of the commands to a data cluster or a coordinator: address, token, readable errors.
 
-The token is looked for in `--token`, in TOCSIN_TOKEN, and, only when the address is this machine, in the file that the
-server keeps for its own user: `<state>/admin-token`. A local secret is never sent to another machine.
+The token comes from `--token`, from TOCSIN_TOKEN, or, if the address is on this machine, from the file that the server
+keeps for its own user: `<state>/admin-token`. A token from that file is never sent to another machine.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError, error_from
 
 TOKEN_FILE = "admin-token"
+_SILENCE_S = 60.0
+"""Longest silence of an event stream. Servers send heartbeats more often than this."""
 
 
-class Answered(TocsinError):
-    """The data cluster refused; `said` is all it said."""
+class ErrorReply(TocsinError):
+    """The server answered with an error; `body` is its decoded answer, None if that is not JSON."""
 
-    def __init__(self, code: Code, message: str, status: int, said: Any, retry_after_s: float | None) -> None:
-        super().__init__(code, message, retry_after_s=retry_after_s)
-        self.status = status
-        self.said = said
+    def __init__(self, code: Code, message: str, body: Any) -> None:
+        super().__init__(code, message)
+        self.body = body
 
 
 def connect(url: str, token: str | None) -> httpx.Client:
-    """To the data cluster."""
+    """A client of the data cluster."""
     return _client(url, cluster_token(url, token))
 
 
@@ -38,55 +41,27 @@ def connect_coordinator(url: str, token: str | None) -> httpx.Client:
 
 
 def _client(url: str, token: str | None) -> httpx.Client:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(300, connect=10))
+    return httpx.Client(base_url=url, headers=_headers(token), timeout=httpx.Timeout(300, connect=10))
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 def cluster_token(url: str, token: str | None) -> str | None:
-    """The token given, or the one the data cluster keeps for its own user if it is on this machine."""
-    return token or _local_token(url, _cluster_state())
+    """`token`, or the content of the data cluster's token file; None if there is neither."""
+    state = os.environ.get("TOCSIN_STATE")
+    return token or _local_token(url, Path(state) if state else _root() / "state")
 
 
 def coordinator_token(url: str, token: str | None) -> str | None:
-    """The same of the coordinator: where `tocsin up` puts it, or `tocsin coordinator` was told to."""
+    """`token`, or the content of the coordinator's token file; None if there is neither."""
     state = os.environ.get("TOCSIN_COORDINATOR_STATE")
-    folder = state or Path(os.environ.get("TOCSIN_ROOT", "tocsin-data"), "coordinator")
-    return token or _local_token(url, Path(folder))
+    return token or _local_token(url, Path(state) if state else _root() / "coordinator")
 
 
-def ask(client: httpx.Client, method: str, path: str, **request: Any) -> Any:
-    """The decoded answer; raises `Answered` or, when nobody is there, NOT_READY."""
-    try:
-        response = client.request(method, path, **request)
-    except httpx.TransportError as error:
-        address = str(client.base_url).rstrip("/")
-        raise TocsinError(
-            Code.NOT_READY, f"no answer from {address} ({error}); is `tocsin up` running, or is --url right?"
-        ) from error
-    return checked(response)
-
-
-def checked(response: httpx.Response) -> Any:
-    try:
-        said = response.json()
-    except ValueError:
-        said = None
-    if response.is_success:
-        return said
-    error = error_from(
-        response.status_code,
-        response.content,
-        retry_after=response.headers.get("retry-after", ""),
-        fallback=Code.INTERNAL,
-        message=f"{response.url} answered {response.status_code}",
-    )
-    hint = " (give --token or set TOCSIN_TOKEN)" if error.code is Code.UNAUTHENTICATED else ""
-    raise Answered(error.code, error.message + hint, response.status_code, said, error.retry_after_s)
-
-
-def _cluster_state() -> Path:
-    state = os.environ.get("TOCSIN_STATE")
-    return Path(state) if state else Path(os.environ.get("TOCSIN_ROOT", "tocsin-data")) / "state"
+def _root() -> Path:
+    return Path(os.environ.get("TOCSIN_ROOT", "tocsin-data"))
 
 
 def _local_token(url: str, folder: Path) -> str | None:
@@ -97,3 +72,46 @@ def _local_token(url: str, folder: Path) -> str | None:
         return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
+
+
+def ask(client: httpx.Client, method: str, path: str, **request: Any) -> Any:
+    """The decoded answer. Raises `ErrorReply`, or `TocsinError` NOT_READY if no server answers."""
+    try:
+        response = client.request(method, path, **request)
+    except httpx.TransportError as error:
+        raise _no_answer(str(client.base_url).rstrip("/"), error) from error
+    return _decoded(response)
+
+
+async def follow_events(url: str, path: str, token: str | None) -> AsyncIterator[tuple[str, str]]:
+    """(event, data) of a server's event stream until the server ends it. Raises like `ask`."""
+    timeout = httpx.Timeout(10.0, read=_SILENCE_S)
+    try:
+        async with (
+            httpx.AsyncClient(base_url=url, headers=_headers(token), timeout=timeout) as client,
+            client.stream("GET", path) as response,
+        ):
+            if not response.is_success:
+                await response.aread()
+                _decoded(response)
+            async for event in read_events(response.aiter_bytes()):
+                yield event
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise _no_answer(url, error) from error
+
+
+def _no_answer(url: str, error: Exception) -> TocsinError:
+    return TocsinError(Code.NOT_READY, f"no answer from {url} ({error}); is `tocsin up` running, or is --url wrong?")
+
+
+def _decoded(response: httpx.Response) -> Any:
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if response.is_success:
+        return body
+    foreign = f"{response.url} answered {response.status_code}"
+    error = error_from(response.status_code, response.content, fallback=Code.INTERNAL, message=foreign)
+    hint = " (give --token or set TOCSIN_TOKEN)" if error.code is Code.UNAUTHENTICATED else ""
+    raise ErrorReply(error.code, error.message + hint, body)

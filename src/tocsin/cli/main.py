@@ -1,7 +1,7 @@
-"""The `tocsin` command: each module of `tocsin.cli.commands` and `tocsin.benchmarks` is one command.
+"""The `tocsin` command: each module of `tocsin.cli.commands` and of `tocsin.benchmarks` adds commands.
 
-A command module defines `register(app)`. It imports what it needs inside the command, so that `tocsin --help` does not
-load Spark.
+Such a module defines `register(app)`. It imports the parts it needs inside the command, so that `tocsin --help`
+loads neither Spark nor numpy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def make_app() -> typer.Typer:
     )
     app.callback()(lambda: None)
     _register_all(commands, app)
-    measurements = typer.Typer(no_args_is_help=True, help="Measure a part; every benchmark checks its answers first.")
+    app.registered_commands.sort(key=lambda command: command.name or "")
+    measurements = typer.Typer(no_args_is_help=True, help="Run a benchmark. Each checks its results for correctness.")
     measurements.callback()(lambda: None)
     _register_all(benchmarks, measurements)
     app.add_typer(measurements, name="bench")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from tocsin.cluster.feed.outcomes import FeedLimits
@@ -11,12 +12,15 @@ from tocsin.cluster.feed.outcomes import FeedLimits
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    root: str = "tocsin-data"
-    """Where data lies: a folder, or any URI that Spark and Arrow both read (hdfs://…, s3://…)."""
-    state: str | None = None
-    """A folder on this machine for catalog and feed logs. Default: `state` inside the root, if that is local."""
-    catalog: str | None = None
-    """SQLAlchemy URL of the catalog. Default: SQLite inside the state folder."""
+    root: Annotated[str, "Data root: a folder, or any URI that Spark and Arrow both read (`hdfs://…`, `s3://…`)."] = (
+        "tocsin-data"
+    )
+    state: Annotated[
+        str | None,
+        "Local folder for the catalog, the feed logs and the admin token. Default: `state` inside the root. "
+        "Required if the root is not local.",
+    ] = None
+    catalog: Annotated[str | None, "SQLAlchemy URL of the catalog. Default: SQLite in the state folder."] = None
     limits: FeedLimits = field(default_factory=FeedLimits)
     rate_window_s: float = 60.0
     """Time constant of the data rates λ."""

@@ -1,8 +1,9 @@
-"""The tunables of the coordinator's logic. Each has a unit, a default and a reason."""
+"""The tunables of the coordinator's logic. Each has a unit, a default and, where it matters, a reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.policies.balance.placement import Placement
@@ -10,52 +11,57 @@ from tocsin.policies.balance.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorRules:
-    heartbeat_s: float = 2.0
-    """Period of the heartbeats that brokers send."""
-    report_s: float = 5.0
-    """Period of the load reports that brokers send."""
-    suspect_s: float = 6.0
-    """Silence after which a broker gets no new subscribers: three heartbeats, so that a lost one is harmless."""
-    dead_s: float = 10.0
-    """Silence, or a broken link, after which the broker's subscribers are re-placed."""
-    grace_s: float = 30.0
-    """After a start of the coordinator, how long brokers have to register before their silence counts."""
-    probation_s: float = 15.0
-    """How long a broker that failed gets no new subscribers; doubles with each failure."""
-    probation_most_s: float = 600.0
-    forgive_s: float = 300.0
-    """Time without a failure after which earlier failures are forgotten."""
-    failover_per_s: float = 2_000.0
-    """Subscribers of dead brokers re-placed per second: fast, without flooding the brokers that take them."""
-    drain_per_s: float = 200.0
-    """Migrations that draining starts per second, over all brokers."""
-    migrations: int = 200
-    """Migrations in progress at a time."""
-    migrations_per_broker: int = 50
-    """Migrations in progress with one broker as source, and with one as target: each takes room in its cache."""
-    prepare_s: float = 20.0
-    """How long the target has to hold the subscriptions and catch up."""
+    heartbeat_s: Annotated[float, "Seconds between two heartbeats of a broker."] = 2.0
+    report_s: Annotated[float, "Seconds between two load reports of a broker."] = 5.0
+    suspect_s: Annotated[float, "Seconds of silence after which a broker gets no new subscribers."] = 6.0
+    """Three heartbeats, so that a lost one is harmless."""
+    dead_s: Annotated[
+        float, "Seconds of silence, or of a broken link, after which a broker's subscribers get another broker."
+    ] = 10.0
+    grace_s: Annotated[
+        float, "Seconds that brokers have to reconnect after a start of the coordinator before their silence counts."
+    ] = 30.0
+    probation_s: Annotated[
+        float, "Seconds during which a broker that failed gets no new subscribers; doubles with each failure."
+    ] = 15.0
+    probation_most_s: Annotated[float, "Longest probation in seconds."] = 600.0
+    forgive_s: Annotated[float, "Seconds without a failure after which a broker's earlier failures are forgotten."] = (
+        300.0
+    )
+    failover_per_s: Annotated[float, "Subscribers of dead brokers that get another broker, per second."] = 2_000.0
+    """Fast, without flooding the brokers that take them."""
+    drain_per_s: Annotated[float, "Migrations that draining starts per second, over all brokers."] = 200.0
+    migrations: Annotated[int, "Most migrations in progress at a time."] = 200
+    migrations_per_broker: Annotated[
+        int, "Most migrations in progress at a time with one broker as source, and with one broker as target."
+    ] = 50
+    """Each takes room in the broker's cache."""
+    prepare_s: Annotated[
+        float, "Seconds that the target of a migration has to hold the subscriptions and to catch up."
+    ] = 20.0
     hold_s: float = 86_400.0
     """How long a target keeps a preparation when the coordinator is silent. Long on purpose: a linked target receives
     `Abandon`, an unlinked one learns it when it registers, and one that forgets too early serves no subscriber."""
-    hand_over_s: float = 20.0
-    """How long the subscriber has to appear at the target after the source has announced the move to it."""
-    confirm_s: float = 10.0
-    """How long the subscriber has once its session at the source has ended."""
-    release_s: float = 10.0
-    """How long the source has to confirm a `Release` before the coordinator sends it again."""
+    hand_over_s: Annotated[float, "Seconds that the subscriber has to connect to the target of its migration."] = 20.0
+    confirm_s: Annotated[
+        float, "Seconds that the subscriber has to connect to the target once its session at the source has ended."
+    ] = 10.0
+    release_s: Annotated[
+        float, "Seconds that the source of a migration has to release the subscriber before the request is repeated."
+    ] = 10.0
     releases: int = 3
     """How often `Release` is sent; a source without a link learns it when it registers."""
-    retry_s: float = 10.0
-    """How long a subscriber rests after a failed migration before draining moves it again."""
-    forget_broker_s: float = 3_600.0
-    """How long a dead broker without subscribers may come back before it is forgotten."""
-    placement: Placement = Placement.NEAREST
-    """Policy for new subscribers."""
-    replacement: Placement = Placement.LEAST_LOADED
-    """Policy for subscribers of dead and draining brokers: `nearest` would send a whole neighbourhood to one broker."""
-    balancing: bool = False
-    """Whether the multistage policy runs by itself; the process's settings switch it on."""
-    balance_s: float = 10.0
-    """Period of its rounds: two load reports, so that each round sees the effect of the one before."""
+    retry_s: Annotated[float, "Seconds after a failed migration before the same subscriber may migrate again."] = 10.0
+    forget_broker_s: Annotated[float, "Seconds after which a dead broker without subscribers is forgotten."] = 3_600.0
+    placement: Annotated[
+        Placement, "Broker of a new subscriber: `nearest`, `round-robin`, `random` or `least-loaded`."
+    ] = Placement.NEAREST
+    replacement: Annotated[
+        Placement, "Broker of a subscriber whose broker died or drains: the same names as for `placement`."
+    ] = Placement.LEAST_LOADED
+    """`nearest` would send a whole neighbourhood to one broker."""
+    balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False
+    """The process's settings switch it on."""
+    balance_s: Annotated[float, "Seconds between two rounds of balancing."] = 10.0
+    """Two load reports, so that each round sees the effect of the one before."""
     balance: BalanceSettings = field(default_factory=BalanceSettings)

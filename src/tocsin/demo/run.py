@@ -24,7 +24,7 @@ from tocsin.demo.data_cluster import DemoCluster
 from tocsin.demo.people import People
 from tocsin.demo.samples import Samples
 from tocsin.demo.settings import DemoSettings, compressed
-from tocsin.runtime.http.trace_recording import part_of
+from tocsin.runtime.http.trace_recording import part_path
 from tocsin.runtime.stack.stack import Stack, StackSettings
 from tocsin.sim.city.crowd import PUBLISHERS, Crowd, Report, broker_places
 from tocsin.sim.city.streets import Streets, built_in, read_wkt
@@ -84,7 +84,7 @@ class DemoRun:
         """What the dashboard shows, recorded; complete once the run has stopped."""
         logs = settings.out / "logs"
         logs.mkdir(exist_ok=True)
-        for left in (self.trace, part_of(self.trace), *logs.glob("*.log")):
+        for left in (self.trace, part_path(self.trace), *logs.glob("*.log")):
             left.unlink(missing_ok=True)  # of an earlier demo
         streets = folder / "streets.geojson"
         streets.write_text(json.dumps(self.streets.geojson()), encoding="utf-8")

@@ -20,7 +20,7 @@ from tocsin.experiments import runner
 from tocsin.experiments.bad_testbed import PLACEMENTS, SCHEMES, LiveTestbed
 from tocsin.experiments.balance_runs import STEADY_S
 from tocsin.experiments.runner import Row
-from tocsin.runtime.http.event_loop import loop_factory
+from tocsin.runtime.http.listening import loop_factory
 from tocsin.wire.errors import Code, TocsinError
 
 _PLACEMENTS: Final = "NR,RR"

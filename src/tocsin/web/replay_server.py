@@ -16,7 +16,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from tocsin.runtime.http.answers import EVENT_STREAM, STREAM_HEADERS, answer, answer_errors, described, read_json
+from tocsin.runtime.http.answers import (
+    EVENT_STREAM,
+    STREAM_HEADERS,
+    add_error_handlers,
+    answer,
+    read_json,
+    request_body,
+)
 from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals
 from tocsin.runtime.http.pages import serve_pages
 from tocsin.runtime.http.trace_recording import read_trace
@@ -98,14 +105,14 @@ def make_app(replay: Replay, pages: Path = PAGES) -> FastAPI:
     async def where() -> Response:
         return answer(replay.view())
 
-    @app.put("/v1/replay", openapi_extra=described(Wanted), response_class=Response)
+    @app.put("/v1/replay", openapi_extra=request_body(Wanted), response_class=Response)
     async def change(request: Request) -> Response:
         """Seek, speed, pause and go on; who watches gets a new picture after a seek."""
         await replay.change(await read_json(request, Wanted))
         return answer(replay.view())
 
     serve_pages(app, pages)
-    answer_errors(app)
+    add_error_handlers(app)
     return app
 
 

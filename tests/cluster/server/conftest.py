@@ -18,6 +18,7 @@ from tocsin.cluster.server.server import ClusterServer
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.spark.session import Session
 from tocsin.runtime.http.logs import without_secrets
+from tocsin.runtime.http.settings import load_settings
 
 structlog.configure(
     processors=[structlog.processors.format_exc_info, without_secrets, structlog.processors.JSONRenderer()]
@@ -104,7 +105,8 @@ def start_server(spark: Session, tmp_path_factory: pytest.TempPathFactory) -> It
 
     def start(root: Path | None = None, **settings: Any) -> RunningServer:
         root = root or tmp_path_factory.mktemp("root")
-        server = RunningServer(ClusterProcessSettings(root=str(root), port=0, **settings), spark)
+        flags = {"root": str(root), "port": 0} | settings
+        server = RunningServer(load_settings(ClusterProcessSettings, flags, {}), spark)
         running.append(server)
         return server
 

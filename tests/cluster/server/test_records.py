@@ -91,7 +91,7 @@ def test_repeated_idempotency_key_stores_once_and_repeats_the_answer(publisher: 
 
 
 def test_too_large_body_is_refused_while_it_is_read(server: RunningServer, publisher: httpx.Client) -> None:
-    limit_bytes = server.server.settings.body_bytes
+    limit_bytes = server.server.settings.cluster.limits.body_bytes
     announced = publisher.post(RECORDS, content=b" " * (limit_bytes + 1))
     assert (announced.status_code, announced.json()["error"]["code"]) == (413, "too_large")
     sent = 0

@@ -20,6 +20,7 @@ from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
 from tocsin.runtime.broker.server import BrokerServer
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.http.credentials import Signer
+from tocsin.runtime.http.settings import load_settings
 
 SIGNER = Signer(Ed25519PrivateKey.generate())
 
@@ -119,8 +120,7 @@ async def running_broker(folder: Path, cluster: str, **settings: Any) -> AsyncIt
     if "coordinator" not in given:
         given["keys"] = str(keys)
     started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    server = BrokerServer(BrokerSettings(**given), started.set_result)
-    server.settings.check()
+    server = BrokerServer(load_settings(BrokerSettings, given, {}), started.set_result)
     task = asyncio.create_task(server.run())
     await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
     if task.done():

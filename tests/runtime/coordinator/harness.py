@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.runtime.coordinator.server import CoordinatorServer
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
+from tocsin.runtime.http.settings import load_settings
 from tocsin.wire.link import (
     FromBroker,
     FromCoordinator,
@@ -78,7 +79,7 @@ async def coordinator(folder: Path, pages: Path | None = None, **settings: Any) 
     up: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
     quick = {"tick_s": 0.02, "heartbeat_s": 0.2, "suspect_s": 0.6, "dead_s": 1.0, "grace_s": 1.0}
     server = CoordinatorServer(
-        CoordinatorSettings(state=str(folder), port=0, **(quick | settings)),
+        load_settings(CoordinatorSettings, {"state": str(folder), "port": 0} | quick | settings, {}),
         lambda *known: up.set_result(known),
         pages=pages,
     )

@@ -87,14 +87,14 @@ def test_status_plan_and_drain_tell_a_person_what_they_need(tmp_path: Path) -> N
             )
             moves = ("--move", "ada=broker-2", "--move", "bob=broker-2")
             planned = await in_thread("plan", "--dry-run", *moves, "--url", running.url)
-            assert "1 of 2 moves (nothing is done" in planned and "there is no such subscriber" in planned
+            assert "1 of 2 moves (dry run" in planned and "there is no such subscriber" in planned
             assert (await running.user_view("ada"))["broker"] == "broker-1"
             draining = asyncio.create_task(in_thread("drain", "broker-1", "--wait", "--url", running.url))
             await second.say(Prepared((await second.hears(Prepare)).migration))
             release = await first.hears(Release)
             await first.say(Released(release.subscriber, release.migration))
             assert "broker-1 is drained: it can be stopped." in await draining
-            assert "takes newcomers again" in await in_thread("drain", "broker-1", "--off", "--url", running.url)
+            assert "gets new subscribers again" in await in_thread("drain", "broker-1", "--off", "--url", running.url)
             for broker in (first, second):
                 await broker.stop()
 

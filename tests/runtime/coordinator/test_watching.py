@@ -15,8 +15,8 @@ from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.model.trace import Kind, TraceRow, from_json, from_table
 from tocsin.model.trace_present import Present
 from tocsin.runtime.coordinator.server import CoordinatorServer
-from tocsin.runtime.http.event_streams import events_of
-from tocsin.runtime.http.trace_recording import Recording, finish, free_name, part_of, read_trace
+from tocsin.runtime.http.event_streams import read_events
+from tocsin.runtime.http.trace_recording import Recording, finish, part_path, read_trace, unused_path
 from tocsin.runtime.http.trace_stream import FRAMES, TraceStream
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.link import Changed, LoadReport, Prepare, Prepared, Release, Released, SessionOpened, Stored
@@ -54,7 +54,7 @@ async def watching(running: Running, query: str = "") -> AsyncIterator[Watched]:
     async with running.admin.stream("GET", f"/v1/watch{query}") as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        yield Watched(events_of(answer.aiter_bytes()))
+        yield Watched(read_events(answer.aiter_bytes()))
 
 
 def test_a_life_is_told_from_joining_to_leaving_and_recorded_as_it_was_told(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_life_is_told_from_joining_to_leaving_and_recorded_as_it_was_told(tmp_
     kinds = {row.kind for row in streamed}
     assert [row for row in recorded if row.kind in kinds][: len(streamed)] == streamed
     assert [row.time_s for row in recorded] == sorted(row.time_s for row in recorded)
-    assert not part_of(file).exists()
+    assert not part_path(file).exists()
 
 
 def test_a_picture_says_where_everybody_is_and_positions_can_be_left_out(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_data_cluster_that_is_away_is_a_row_and_never_an_error(tmp_path: Path)
 def test_a_watcher_that_falls_behind_gets_a_picture_instead_of_a_backlog() -> None:
     async def scenario() -> None:
         stream = TraceStream(lambda: [TraceRow(99.0, Kind.TICK)])
-        events = events_of(stream.watch())
+        events = read_events(stream.watch())
         assert (await anext(events))[0] == "picture"
         stream.send([TraceRow(1.0, Kind.TICK)])
         assert await anext(events) == ("rows", '[{"time_s":1.0,"kind":"tick"}]')
@@ -239,7 +239,7 @@ def test_a_watcher_that_falls_behind_gets_a_picture_instead_of_a_backlog() -> No
 def test_a_slow_reader_holds_only_so_much_and_nobody_else_waits_for_it() -> None:
     async def scenario() -> None:
         stream = TraceStream(list)
-        slow, quick = events_of(stream.watch()), events_of(stream.watch())
+        slow, quick = read_events(stream.watch()), read_events(stream.watch())
         await anext(slow), await anext(quick)
         note = "x" * (1 << 20)
         for number in range(40):
@@ -263,19 +263,19 @@ def test_what_a_crash_left_of_a_recording_is_read_and_finished(tmp_path: Path) -
     recording.add(rows[200:], False)
     recording.flush()
     crashed = file.with_name("crashed.parquet")
-    part_of(crashed).write_bytes(part_of(file).read_bytes()[:-500])
+    part_path(crashed).write_bytes(part_path(file).read_bytes()[:-500])
     recording.close()
     assert list(from_table(read_trace(file))) == rows
     assert list(from_table(read_trace(crashed))) == rows[:200]
-    with pytest.raises(TocsinError, match="did not end"):
+    with pytest.raises(TocsinError, match="a recording that crashed"):
         Recording(crashed)
     finish(crashed)
-    assert list(from_table(read_trace(crashed))) == rows[:200] and not part_of(crashed).exists()
+    assert list(from_table(read_trace(crashed))) == rows[:200] and not part_path(crashed).exists()
     with pytest.raises(TocsinError, match="not overwritten"):
         Recording(crashed)
     again = file.with_name("crashed-2.parquet")
-    part_of(again).write_bytes(b"torn at once")
-    assert free_name(crashed).name == "crashed-3.parquet", "a restart after a second crash begins a third"
+    part_path(again).write_bytes(b"torn at once")
+    assert unused_path(crashed).name == "crashed-3.parquet", "a restart after a second crash begins a third"
     assert read_trace(again).num_rows == 0
 
 
@@ -297,7 +297,7 @@ def test_streams_of_bytes_cut_anywhere_are_read_the_same() -> None:
             yield text[start : start + size]
 
     async def read(size: int) -> list[tuple[str, str]]:
-        return [event async for event in events_of(pieces(size))]
+        return [event async for event in read_events(pieces(size))]
 
     for size in (1, 2, 7, 1000):
         assert asyncio.run(read(size)) == [("rows", "[1,\n2]"), ("x", '{"a":"é"}')]

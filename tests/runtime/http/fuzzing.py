@@ -1,4 +1,4 @@
-"""Every operation of a server's own OpenAPI document, tried with what fits it and with what does not (schemathesis)."""
+"""Requests to every operation of a server's OpenAPI document, valid and invalid ones, made by schemathesis."""
 
 from __future__ import annotations
 
@@ -16,27 +16,34 @@ MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 
 
 def operations(url: str, headers: Mapping[str, str], without: Iterable[str] = ()) -> list[Any]:
-    """By the server's description; `without` are paths that answer for ever."""
+    """Operations of the server's OpenAPI document, except for the paths `without`, whose answers never end."""
     document = httpx.get(f"{url}/v1/openapi.json", headers=dict(headers)).json()
-    found = [cast("Any", result).ok() for result in schemathesis.openapi.from_dict(document).get_all_operations()]
-    return [operation for operation in found if operation.path not in set(without)]
+    results = schemathesis.openapi.from_dict(document).get_all_operations()
+    described = [cast("Any", result).ok() for result in results]
+    return [operation for operation in described if operation.path not in set(without)]
 
 
 def try_all(
-    url: str, headers: Mapping[str, str], mode: GenerationMode, found: list[Any], is_fine: Callable[[Any], bool]
+    url: str, headers: Mapping[str, str], mode: GenerationMode, tested: list[Any], is_fine: Callable[[Any], bool]
 ) -> int:
-    """How many requests were sent. By schemathesis' own strategies; its pytest plugin does not run on this pytest."""
+    """Send requests to all operations and return how many were sent.
+
+    The requests come from schemathesis' strategies; its pytest plugin does not run on this pytest.
+    """
     sent = 0
-    for operation in found:
+    for operation in tested:
         try:
             cases = operation.as_strategy(generation_mode=mode)
-        except Unsatisfiable:  # nothing about it can be wrong
+        except Unsatisfiable:  # the operation has no invalid requests
             continue
 
         @settings(
-            max_examples=5, derandomize=True, database=None, phases=[Phase.generate],
+            max_examples=5,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
+        )
         @given(case=cases)
         def try_it(case: Any) -> None:
             nonlocal sent
@@ -50,5 +57,5 @@ def try_all(
 
 
 def told_to_wait(answer: Any) -> bool:
-    """503 with `Retry-After` is an answer too: there may be nothing to give at the moment."""
+    """503 with `Retry-After` is a valid answer of a server that is not ready."""
     return answer.status_code == 503 and "Retry-After" in {name.title() for name in answer.headers}

@@ -1,4 +1,4 @@
-"""Signed tokens: what is let in and, above all, what is not."""
+"""Signed tokens: which ones are accepted and which ones are refused."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def signer() -> Signer:
 
 
 def signed(signer: Signer, **changes: object) -> str:
-    given = {"now_s": NOW_S, "identity": "t1", "lifetime_s": 60.0} | changes
-    return signer.sign("ada", ["subscribe"], **given)  # type: ignore[arg-type]
+    options = {"now_s": NOW_S, "identity": "t1", "lifetime_s": 60.0} | changes
+    return signer.sign("ada", ["subscribe"], **options)  # type: ignore[arg-type]
 
 
-def test_a_token_says_whose_it_is_and_what_for(signer: Signer) -> None:
+def test_token_names_its_subject_scopes_and_expiry(signer: Signer) -> None:
     claims = Verifier.from_jwks(signer.jwks()).claims(signed(signer), NOW_S)
     assert claims is not None
     assert (claims.subject, claims.scopes, claims.expires_s) == ("ada", frozenset({"subscribe"}), NOW_S + 60)
 
 
-def test_an_expired_token_is_refused_after_the_leeway(signer: Signer) -> None:
+def test_expired_token_is_refused_after_the_leeway(signer: Signer) -> None:
     verifier = signer.verifier()
     assert verifier.claims(signed(signer), NOW_S + 64) is not None
     assert verifier.claims(signed(signer), NOW_S + 66) is None
 
 
-def test_a_hand_over_token_opens_one_broker_only(signer: Signer) -> None:
+def test_hand_over_token_is_valid_at_one_broker_only(signer: Signer) -> None:
     token = signed(signer, audience="broker-2", migration="m1")
     verifier = signer.verifier()
     assert verifier.claims(token, NOW_S) is None
@@ -47,15 +47,13 @@ def test_a_hand_over_token_opens_one_broker_only(signer: Signer) -> None:
     assert claims is not None and claims.migration == "m1"
 
 
-def test_somebody_elses_key_is_refused_even_under_our_key_id(signer: Signer) -> None:
-    forged = jwt.encode(
-        {"iss": "tocsin", "sub": "ada", "scope": "admin"},
-        Ed25519PrivateKey.generate(), algorithm="EdDSA", headers={"kid": signer.key_id},
-    )  # fmt: skip
+def test_foreign_key_under_our_key_id_is_refused(signer: Signer) -> None:
+    body = {"iss": "tocsin", "sub": "ada", "scope": "admin"}
+    forged = jwt.encode(body, Ed25519PrivateKey.generate(), algorithm="EdDSA", headers={"kid": signer.key_id})
     assert signer.verifier().claims(forged, NOW_S) is None
 
 
-def test_a_token_without_signature_or_signed_with_the_public_key_is_refused(signer: Signer) -> None:
+def test_unsigned_token_or_one_signed_with_the_public_key_is_refused(signer: Signer) -> None:
     body = {"iss": "tocsin", "sub": "ada", "scope": "admin"}
     unsigned = jwt.encode(body, "", algorithm="none", headers={"kid": signer.key_id})
     public = base64.urlsafe_b64decode(signer.jwks()["keys"][0]["x"] + "==")
@@ -69,14 +67,14 @@ def test_rubbish_is_refused(signer: Signer, rubbish: str) -> None:
     assert signer.verifier().claims(rubbish, NOW_S) is None
 
 
-def test_a_changed_body_is_refused(signer: Signer) -> None:
+def test_changed_body_is_refused(signer: Signer) -> None:
     head, body, signature = signed(signer).split(".")
     changed = json.loads(base64.urlsafe_b64decode(body + "==")) | {"scope": "admin"}
     forged = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode().rstrip("=")
     assert signer.verifier().claims(f"{head}.{forged}.{signature}", NOW_S) is None
 
 
-def test_the_key_survives_a_restart_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_key_survives_a_restart_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "signing.pem"
     first = Signer.load_or_create(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

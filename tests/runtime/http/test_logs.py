@@ -1,4 +1,4 @@
-"""Log lines are JSON and carry no secrets."""
+"""Log lines are JSON and contain no secrets."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def lines() -> Iterator[io.StringIO]:
     structlog.reset_defaults()
 
 
-def test_a_line_is_one_json_object(lines: io.StringIO) -> None:
+def test_each_line_is_one_json_object(lines: io.StringIO) -> None:
     logger().info("data cluster ready", channels=3)
-    logging.getLogger("somebody.else").warning("careful %s", "there")
+    logging.getLogger("another.library").warning("careful %s", "there")
     ours, theirs = (json.loads(line) for line in lines.getvalue().splitlines())
     assert ours["event"] == "data cluster ready" and ours["channels"] == 3 and ours["level"] == "info"
     assert theirs["event"] == "careful there" and theirs["level"] == "warning"
 
 
-def test_no_token_reaches_a_line(lines: io.StringIO) -> None:
+def test_no_line_contains_a_token(lines: io.StringIO) -> None:
     token = "tocsin_" + "aB3-_" * 8
     logger().info(
         f"called with {token}", path=f"/v1/x?access_token={token}&a=1", token="anything", header=f"Bearer {token}"
@@ -47,7 +47,7 @@ def test_no_token_reaches_a_line(lines: io.StringIO) -> None:
     assert token not in written and "anything" not in written and len(written.splitlines()) == 3
 
 
-def test_no_signed_token_and_no_webhook_secret_reaches_a_line(lines: io.StringIO) -> None:
+def test_no_line_contains_a_signed_token_or_a_webhook_secret(lines: io.StringIO) -> None:
     token = "eyJhbGciOiJFZERTQSIsImtpZCI6IjEifQ.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"
     logger().info(
         f"handed over with {token}", address=f"ws://x/{token}", secrets="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -1,6 +1,6 @@
-"""One token works everywhere: the data cluster accepts what the coordinator signed, within the scopes it signed.
+"""The data cluster accepts tokens that the coordinator signed, within their scopes.
 
-And the coordinator, by such a token of its own, lets go at the data cluster of what a forgotten broker held there.
+With a token of its own the coordinator releases the subscriptions of a forgotten broker at the data cluster.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def signed(signer: Signer, subject: str, *scopes: str, lifetime_s: float = 60, a
     )
 
 
-def test_a_signed_token_opens_what_its_scopes_say(trusting: RunningServer, signer: Signer) -> None:
+def test_signed_token_allows_what_its_scopes_name(trusting: RunningServer, signer: Signer) -> None:
     admin = trusting.client(signed(signer, "root", "admin"))
     assert admin.get("/v1/tokens").status_code == 200
     reader = trusting.client(signed(signer, "eve", "read"))
@@ -57,21 +57,21 @@ def test_a_signed_token_opens_what_its_scopes_say(trusting: RunningServer, signe
     record = {"report_id": "r1", "kind": "fire", "severity": 1, "seen_at": "2026-11-15T18:00:00Z"}
     assert publisher.post("/v1/datasets/Reports/records", json=[record]).status_code in (200, 202)
     assert publisher.post("/v1/datasets/Places/records", json=[]).status_code == 403
-    assert trusting.admin.get("/v1/channels").status_code == 200, "its own tokens stay good"
+    assert trusting.admin.get("/v1/channels").status_code == 200, "tokens of the catalog stay valid"
 
 
-def test_a_subscriber_is_a_broker_of_its_own_by_its_name(trusting: RunningServer, signer: Signer) -> None:
+def test_subscriber_acts_as_a_broker_named_after_it(trusting: RunningServer, signer: Signer) -> None:
     ada, bob = (trusting.client(signed(signer, name, "subscribe")) for name in ("ada", "bob"))
-    wanted = {"channel": "ReportsOfKind", "parameters": {"kind": "flood"}}
-    [held] = ada.post("/v1/subscriptions", json=wanted).json()
+    request = {"channel": "ReportsOfKind", "parameters": {"kind": "flood"}}
+    [subscription] = ada.post("/v1/subscriptions", json=request).json()
     # Another token of the same subscriber is the same broker; another subscriber is not.
     again = trusting.client(signed(signer, "ada", "subscribe"))
-    assert again.get(f"/v1/subscriptions/{held['id']}").json()["brokers"] == ["direct-user-ada"]
-    assert bob.get(f"/v1/subscriptions/{held['id']}").status_code == 404
+    assert again.get(f"/v1/subscriptions/{subscription['id']}").json()["brokers"] == ["direct-user-ada"]
+    assert bob.get(f"/v1/subscriptions/{subscription['id']}").status_code == 404
     assert bob.get("/v1/subscriptions", params={"broker": "direct-user-ada"}).status_code == 403
 
 
-def test_forged_expired_and_handed_over_tokens_are_nobodys(trusting: RunningServer, signer: Signer) -> None:
+def test_forged_expired_and_hand_over_tokens_are_refused(trusting: RunningServer, signer: Signer) -> None:
     stranger = Signer(Ed25519PrivateKey.generate())
     for token in (
         signed(stranger, "root", "admin"),
@@ -81,7 +81,7 @@ def test_forged_expired_and_handed_over_tokens_are_nobodys(trusting: RunningServ
         assert trusting.client(token).get("/v1/channels").status_code == 401
 
 
-def test_the_coordinator_lets_go_of_what_a_forgotten_broker_holds(
+def test_coordinator_releases_subscriptions_of_a_forgotten_broker(
     trusting: RunningServer, signer: Signer, tmp_path: Path
 ) -> None:
     kinds = [{"kind": f"k{number}"} for number in range(25)]
@@ -89,26 +89,26 @@ def test_the_coordinator_lets_go_of_what_a_forgotten_broker_holds(
         client = trusting.client(signed(signer, broker, f"broker:{broker}"))
         body = {"channel": "ReportsOfKind", "parameters": kinds[: 25 if broker == "dead-1" else 5], "broker": broker}
         assert client.post("/v1/subscriptions", json=body).status_code == 200
-    done: list[BrokerReleased] = []
+    released: list[BrokerReleased] = []
 
     async def scenario() -> None:
         releases = ClusterReleases(CoordinatorSettings(state=str(tmp_path), cluster=trusting.url), signer)
         finished = asyncio.Event()
 
-        def note(event: BrokerReleased) -> None:
-            done.append(event)
+        def record(event: BrokerReleased) -> None:
+            released.append(event)
             finished.set()
 
-        releases.done = note
+        releases.done = record
         releases.release(BrokerId("dead-1"))
         async with asyncio.timeout(30):
             await finished.wait()
         await releases.stop()
 
     asyncio.run(scenario())
-    assert done == [BrokerReleased(BrokerId("dead-1"))]
+    assert released == [BrokerReleased(BrokerId("dead-1"))]
 
-    def held(broker: str) -> int:
+    def count(broker: str) -> int:
         return len(trusting.admin.get("/v1/subscriptions", params={"broker": broker}).json()["subscriptions"])
 
-    assert (held("dead-1"), held("alive-1")) == (0, 5)
+    assert (count("dead-1"), count("alive-1")) == (0, 5)

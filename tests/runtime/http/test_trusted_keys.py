@@ -1,4 +1,4 @@
-"""Keys from a file or from a server: fetched with patience, refreshed seldom, never forgotten."""
+"""Trusted keys come from a file or a server, are refreshed seldom, and survive an outage of their source."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class KeyServer:
 
     def __init__(self) -> None:
         self.body: bytes | None = None
-        self.asked = 0
+        self.requests = 0
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                outer.asked += 1
+                outer.requests += 1
                 self.send_response(200 if outer.body else 503)
                 self.end_headers()
                 self.wfile.write(outer.body or b"")
@@ -63,7 +63,7 @@ def server() -> Iterator[KeyServer]:
     running.stop()
 
 
-def made() -> tuple[Signer, str]:
+def signer_and_token() -> tuple[Signer, str]:
     signer = Signer(Ed25519PrivateKey.generate())
     return signer, signer.sign("ada", ["read"], now_s=NOW_S, identity="t", lifetime_s=60)
 
@@ -72,8 +72,8 @@ def jwks(*signers: Signer) -> bytes:
     return json.dumps({"keys": [key for signer in signers for key in signer.jwks()["keys"]]}).encode()
 
 
-def test_keys_come_from_a_file_and_a_new_one_is_found_when_a_token_names_it(tmp_path: Path) -> None:
-    (old, old_token), (new, new_token) = made(), made()
+def test_new_key_in_the_file_is_read_when_a_token_names_it(tmp_path: Path) -> None:
+    (old, old_token), (new, new_token) = signer_and_token(), signer_and_token()
     file, clock = tmp_path / "keys.json", Clock()
     file.write_bytes(jwks(old))
 
@@ -82,7 +82,7 @@ def test_keys_come_from_a_file_and_a_new_one_is_found_when_a_token_names_it(tmp_
         await keys.start()
         assert keys.ready and keys.known_claims(old_token, NOW_S) is not None
         file.write_bytes(jwks(old, new))
-        assert await keys.claims(new_token, NOW_S) is None, "looked a moment ago"
+        assert await keys.claims(new_token, NOW_S) is None, "the file was read a moment ago"
         clock.now_s += REFRESH_S
         assert await keys.claims(new_token, NOW_S) is not None
         assert await keys.claims(old_token, NOW_S) is not None
@@ -90,8 +90,8 @@ def test_keys_come_from_a_file_and_a_new_one_is_found_when_a_token_names_it(tmp_
     asyncio.run(scenario())
 
 
-def test_strangers_cannot_make_us_ask_more_than_once_in_a_while(server: KeyServer) -> None:
-    (ours, token), (_, foreign) = made(), made()
+def test_unknown_tokens_do_not_trigger_repeated_fetches(server: KeyServer) -> None:
+    (ours, token), (_, foreign) = signer_and_token(), signer_and_token()
     server.body = jwks(ours)
 
     async def scenario() -> None:
@@ -101,17 +101,17 @@ def test_strangers_cannot_make_us_ask_more_than_once_in_a_while(server: KeyServe
             assert await keys.claims(foreign, NOW_S) is None
             assert await keys.claims("not.a.token", NOW_S) is None
             assert await keys.claims("nothing", NOW_S) is None
-        assert server.asked == 1
+        assert server.requests == 1
         assert await keys.claims(token, NOW_S) is not None
 
     asyncio.run(scenario())
 
 
-def test_a_process_that_starts_before_its_coordinator_gets_the_keys_later(
+def test_process_started_before_its_coordinator_gets_the_keys_later(
     server: KeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, token = made()
-    monkeypatch.setattr("tocsin.runtime.http.trusted_keys.retry_delay_s", lambda failures: 0.01)
+    ours, token = signer_and_token()
+    monkeypatch.setattr("tocsin.runtime.http.trusted_keys.delay_s", lambda failures: 0.01)
 
     async def scenario() -> None:
         keys = TrustedKeys(server.url)
@@ -127,8 +127,8 @@ def test_a_process_that_starts_before_its_coordinator_gets_the_keys_later(
     asyncio.run(scenario())
 
 
-def test_keys_stay_good_while_their_source_is_away_or_talks_nonsense(server: KeyServer) -> None:
-    (ours, token), (_, foreign) = made(), made()
+def test_keys_stay_valid_while_their_source_fails_or_sends_nonsense(server: KeyServer) -> None:
+    (ours, token), (_, foreign) = signer_and_token(), signer_and_token()
     server.body, clock = jwks(ours), Clock()
 
     async def scenario() -> None:
@@ -138,12 +138,12 @@ def test_keys_stay_good_while_their_source_is_away_or_talks_nonsense(server: Key
             server.body, clock.now_s = body, clock.now_s + REFRESH_S
             assert await keys.claims(foreign, NOW_S) is None
             assert await keys.claims(token, NOW_S) is not None
-        assert server.asked == 6
+        assert server.requests == 6
 
     asyncio.run(scenario())
 
 
-def test_keys_are_not_taken_unencrypted_from_another_machine() -> None:
+def test_unencrypted_keys_of_another_machine_are_refused() -> None:
     with pytest.raises(TocsinError, match="use https"):
         TrustedKeys("http://192.0.2.1/v1/keys")
     TrustedKeys("http://192.0.2.1/v1/keys", insecure=True)

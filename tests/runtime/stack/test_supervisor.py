@@ -1,4 +1,4 @@
-"""Supervised processes come back when they die, are not started again in vain, and leave with their supervisor."""
+"""A supervised process is restarted when it dies, not if it cannot start at all, and ends with its supervisor."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def coordinator(folder: Path, *more: str) -> Child:
     return Child("coordinator", arguments, log=folder / "log", stop_s=10)
 
 
-def test_a_process_that_dies_is_started_again_where_it_was(tmp_path: Path) -> None:
-    async def story() -> None:
+def test_process_that_dies_is_restarted_at_the_same_address(tmp_path: Path) -> None:
+    async def scenario() -> None:
         child = coordinator(tmp_path, "--port", str(free_ports(1)[0]))
         child.start()
         try:
             first, pid = await child.ready(60), child.pid
-            assert first["token"], "the first start says the administrator's token"
+            assert first["token"], "the first start announces the administrator's token"
             assert child.signal(signal.SIGKILL)
             async with asyncio.timeout(60):
                 while child.pid in (None, pid):
@@ -53,11 +53,11 @@ def test_a_process_that_dies_is_started_again_where_it_was(tmp_path: Path) -> No
             await child.stop()
         assert child.pid is None
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_a_process_that_cannot_start_is_not_started_again_and_says_why(tmp_path: Path) -> None:
-    async def story() -> None:
+def test_process_that_cannot_start_is_not_restarted_and_reports_the_reason(tmp_path: Path) -> None:
+    async def scenario() -> None:
         child = coordinator(tmp_path, "--host", "0.0.0.0")
         child.start()
         with pytest.raises(TocsinError, match="tls_cert"):
@@ -65,11 +65,11 @@ def test_a_process_that_cannot_start_is_not_started_again_and_says_why(tmp_path:
         assert child.starts == 1
         await child.stop()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends children with their parent")
-def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+def test_no_process_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     supervisor = subprocess.Popen(
         [sys.executable, "-c", _SCRIPT, str(tmp_path / "state")], stdout=subprocess.PIPE, text=True
     )
@@ -81,12 +81,12 @@ def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None
     supervisor.stdout.close()
     deadline_s = time.monotonic() + 20
     while _alive(pid):
-        assert time.monotonic() < deadline_s, "an orphan"
+        assert time.monotonic() < deadline_s, "the process is still running"
         time.sleep(0.05)
 
 
 def _alive(pid: int) -> bool:
-    """A zombie that its new parent has not looked at yet is not alive."""
+    """False for a zombie, which waits only for its new parent to read its exit code."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""`tocsin chaos`: kill, pause and restart the parts of a real network, and count what became of every record."""
+"""`tocsin chaos`: kill, pause and restart the parts of a real network, and check that no record is lost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tocsin.cli.options import AsJson
-from tocsin.cli.output import fail, note, table, tell
+from tocsin.cli.console import AsJson, fail, failing_on_errors, note, show, table
 
 
 def register(app: typer.Typer) -> None:
@@ -16,25 +15,26 @@ def register(app: typer.Typer) -> None:
 
 
 def chaos(
-    rounds: Annotated[int, typer.Option(help="How many rounds of faults.", min=1)] = 10,
-    subscribers: Annotated[int, typer.Option(help="How many subscribers.", min=1)] = 60,
-    brokers: Annotated[int, typer.Option(help="How many brokers.", min=2)] = 3,
-    round_s: Annotated[float, typer.Option(help="Seconds a round takes.", min=1)] = 10.0,
-    seed: Annotated[int, typer.Option(help="Another seed is another schedule of faults.")] = 7,
+    rounds: Annotated[int, typer.Option(help="Number of rounds of faults.", min=1)] = 10,
+    subscribers: Annotated[int, typer.Option(help="Number of subscribers.", min=1)] = 60,
+    brokers: Annotated[int, typer.Option(help="Number of brokers.", min=2)] = 3,
+    round_s: Annotated[float, typer.Option(help="Seconds that a round takes.", min=1)] = 10.0,
+    seed: Annotated[int, typer.Option(help="Seed of the schedule of faults.")] = 7,
     cluster_faults: Annotated[
-        bool, typer.Option("--cluster-faults/--no-cluster-faults", help="Hit the data cluster too.")
+        bool, typer.Option("--cluster-faults/--no-cluster-faults", help="Kill and pause the data cluster too.")
     ] = True,
     repetitive: Annotated[
-        bool, typer.Option("--repetitive/--no-repetitive", help="A repetitive channel beside the continuous one.")
+        bool, typer.Option("--repetitive/--no-repetitive", help="Use a repetitive channel beside the continuous one.")
     ] = True,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep data and logs here; else they go with the run.", file_okay=False)
+        Path | None,
+        typer.Option(help="Keep data and logs in this folder. Default: delete them at the end.", file_okay=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a data cluster, a coordinator, brokers, a publisher and subscribers while things break; then compare.
+    """Break a real network and count lost records. It has a publisher and subscribers.
 
-    Lost, duplicated and out_of_order must be 0: everything that was acknowledged to the publisher arrives at every
+    lost, duplicated and out_of_order must be 0: every record that was acknowledged to the publisher arrives at every
     subscription that matches it, once and in order.
     """
     import asyncio
@@ -43,7 +43,6 @@ def chaos(
 
     from tocsin.chaos.run import ChaosSettings, failed, run_chaos
     from tocsin.runtime.http.logs import configure_logs
-    from tocsin.wire.errors import TocsinError
 
     configure_logs("error")
     settings = ChaosSettings(
@@ -53,13 +52,12 @@ def chaos(
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-chaos-")))
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            report = asyncio.run(run_chaos(settings, folder, note))
-        except TocsinError as error:
-            fail(as_json, error.message, code=error.code)
-        except asyncio.CancelledError:
-            fail(as_json, "stopped before the end", code="stopped")
-    tell(as_json, report, lambda: table(("", ""), list(report.items())))
+        with failing_on_errors(as_json):
+            try:
+                report = asyncio.run(run_chaos(settings, folder, note))
+            except asyncio.CancelledError:
+                fail(as_json, "stopped before the end", code="stopped")
+    show(as_json, report, lambda: table(("", ""), list(report.items())))
     if failed(report):
-        note("tocsin: this is a bug: please keep the seed and the logs (--folder)")
+        note("tocsin: this is a bug; please keep the seed and the logs (--folder)")
         raise typer.Exit(1)

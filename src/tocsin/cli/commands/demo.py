@@ -1,4 +1,4 @@
-"""`tocsin demo`: the emergency city on a network of real processes, with a report at the end; docs/demo.md."""
+"""`tocsin demo`: the emergency city on a network of real processes, with a report at the end (docs/demo.md)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tocsin.cli.options import AsJson
-from tocsin.cli.output import fail, note
+from tocsin.cli.console import AsJson, fail, failing_on_errors, note
+from tocsin.cli.processes import stop_event, unless_stopped
 
 if TYPE_CHECKING:
+    from tocsin.demo.run import DemoRun
     from tocsin.demo.settings import DemoSettings
 
 
@@ -19,27 +20,30 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    subscribers: Annotated[int, typer.Option(help="People in the city.", min=1)] = 400,
-    brokers: Annotated[int, typer.Option(help="How many brokers.", min=1, max=100)] = 5,
-    placement: Annotated[str, typer.Option(help="nearest, round-robin, random or least-loaded.")] = "nearest",
-    balance: Annotated[str, typer.Option(help="ldm, sdm, affinity or none; ldm+gsh shuffles too.")] = "ldm",
-    minutes: Annotated[float, typer.Option(help="How long the day takes, in real time.", min=0.05)] = 3.0,
-    speed: Annotated[float, typer.Option(help="How much faster than real time the city lives.", min=1)] = 10.0,
+    subscribers: Annotated[int, typer.Option(help="Number of people in the city.", min=1)] = 400,
+    brokers: Annotated[int, typer.Option(help="Number of brokers.", min=1, max=100)] = 5,
+    placement: Annotated[
+        str, typer.Option(help="Placement of new subscribers: nearest, round-robin, random or least-loaded.")
+    ] = "nearest",
+    balance: Annotated[str, typer.Option(help="Balancing: ldm, sdm, affinity or none; ldm+gsh also shuffles.")] = "ldm",
+    minutes: Annotated[float, typer.Option(help="Length of the simulated day in real minutes.", min=0.05)] = 3.0,
+    speed: Annotated[float, typer.Option(help="Speed of the city, as a multiple of real time.", min=1)] = 10.0,
     map: Annotated[
-        Path | None, typer.Option("--map", help="Streets as well-known text; else a built-in city.", dir_okay=False)
+        Path | None,
+        typer.Option("--map", help="Streets as well-known text. Default: a built-in city.", dir_okay=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another seed is another day.", min=0)] = 7,
-    out: Annotated[Path, typer.Option(help="Folder for report, figures and trace.", file_okay=False)] = Path(
-        "out/demo"
-    ),
+    seed: Annotated[int, typer.Option(help="Seed of the day: each seed is another day.", min=0)] = 7,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the report, the figures and the trace.", file_okay=False)
+    ] = Path("out/demo"),
     application: Annotated[
-        Path | None, typer.Option(help="The application file; else examples/emergency.", show_default=False)
+        Path | None, typer.Option(help="Application file. Default: examples/emergency.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """An emergency city on a whole network on this machine: people move, things happen, brokers are balanced.
+    """Run an emergency city on this machine. People move, emergencies happen, and the brokers are balanced.
 
-    Prints the dashboard's address, and a report in the end. On a terminal it serves the dashboard until Ctrl-C.
+    Prints the dashboard's address, and a report at the end. On a terminal the dashboard stays until Ctrl-C.
     """
     import asyncio
     import sys
@@ -47,76 +51,58 @@ def demo(
 
     from tocsin.demo.report import failed
     from tocsin.demo.settings import DemoSettings, application_file
-    from tocsin.runtime.http.event_loop import loop_factory
+    from tocsin.runtime.http.listening import loop_factory
     from tocsin.runtime.http.logs import configure_logs
-    from tocsin.wire.errors import TocsinError
 
     configure_logs("error")
-    try:
-        settings = DemoSettings(
-            application_file(application), out, subscribers, brokers, placement, balance, minutes, speed, seed, map
-        )
-        settings.check()
-        with (
-            tempfile.TemporaryDirectory(prefix="tocsin-demo-") as folder,
-            asyncio.Runner(loop_factory=loop_factory()) as runner,
-        ):
-            report = runner.run(_run(settings, Path(folder), stay=sys.stdout.isatty(), as_json=as_json))
-    except TocsinError as error:
-        fail(as_json, error.message, code=error.code)
-    except (OSError, ValueError) as error:
-        fail(as_json, str(error), code="bad_request")
+    with failing_on_errors(as_json):
+        try:
+            settings = DemoSettings(
+                application_file(application), out, subscribers, brokers, placement, balance, minutes, speed, seed, map
+            )
+            settings.check()
+            with (
+                tempfile.TemporaryDirectory(prefix="tocsin-demo-") as folder,
+                asyncio.Runner(loop_factory=loop_factory()) as runner,
+            ):
+                report = runner.run(_run(settings, Path(folder), stay=sys.stdout.isatty(), as_json=as_json))
+        except (OSError, ValueError) as error:
+            fail(as_json, str(error), code="bad_request")
     if report is None:
         fail(as_json, "stopped before the end", code="stopped")
     if failed(report):
-        note("tocsin: something was lost, repeated or broken, see the report; please keep the seed")
+        note("tocsin: a result was lost, repeated or wrong, see the report; please keep the seed")
         raise typer.Exit(1)
 
 
 async def _run(settings: DemoSettings, folder: Path, *, stay: bool, as_json: bool) -> dict[str, Any] | None:
-    """The report, or None if a signal ended it before there was one. Nothing is left running."""
-    import asyncio
-    import contextlib
-    import signal
-
+    """The report, or None if a signal came first. All processes are stopped at the end."""
     from tocsin.demo.run import DemoRun
 
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with contextlib.suppress(ValueError, RuntimeError):
-            loop.add_signal_handler(number, stop.set)
     run = DemoRun(settings, folder, note)
-    working = asyncio.create_task(_work(run, settings, as_json))
-    stopping = asyncio.create_task(stop.wait())
+    stop = stop_event()
     try:
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            return None
-        report = await working
-        if stay:
-            note(f"the dashboard stays: {run.dashboard}\nPress Ctrl-C to stop.")
-            await stopping
+        report = await unless_stopped(_run_day(run, settings, as_json), stop)
+        if report is not None and stay:
+            note(f"the dashboard stays at {run.dashboard}\nPress Ctrl-C to stop.")
+            await stop.wait()
         return report
     finally:
-        for task in (working, stopping):
-            task.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
         await run.stop()
 
 
-async def _work(run: Any, settings: DemoSettings, as_json: bool) -> dict[str, Any]:
+async def _run_day(run: DemoRun, settings: DemoSettings, as_json: bool) -> dict[str, Any]:
     import json
 
     from tocsin.demo import figures, report
 
     await run.start()
     outcome = await run.day()
-    said = report.numbers(outcome)
+    numbers = report.numbers(outcome)
     files = figures.draw(outcome, settings.out)
     page = settings.out / "report.md"
-    page.write_text(report.markdown(said, outcome.periods, files), encoding="utf-8")
-    report.show(said, [page, *files])
+    page.write_text(report.markdown(numbers, outcome.periods, files), encoding="utf-8")
+    report.show(numbers, [page, *files])
     if as_json:
-        print(json.dumps(said | {"files": [str(path) for path in (page, *files)]}), flush=True)
-    return said
+        print(json.dumps(numbers | {"files": [str(path) for path in (page, *files)]}), flush=True)
+    return numbers

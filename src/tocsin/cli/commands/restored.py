@@ -1,4 +1,4 @@
-"""`tocsin restored`: after an older copy of a data root was put back, and before the data cluster is started on it."""
+"""`tocsin restored`: run it after a data root was restored from a copy, before the data cluster starts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tocsin.cli.options import AsJson
-from tocsin.cli.output import fail, tell
+from tocsin.cli.console import AsJson, failing_on_errors, show
 
 
 def register(app: typer.Typer) -> None:
@@ -15,29 +14,27 @@ def register(app: typer.Typer) -> None:
 
 
 def restored(
-    root: Annotated[str | None, typer.Option(help="Where data lies: a folder or a URI.")] = None,
-    state: Annotated[str | None, typer.Option(help="The state folder, if it is not in the root.")] = None,
-    catalog: Annotated[str | None, typer.Option(help="SQLAlchemy URL of the catalog, if it has one.")] = None,
+    root: Annotated[str | None, typer.Option(help="Data root: a folder or a URI.")] = None,
+    state: Annotated[str | None, typer.Option(help="State folder, if it is not inside the root.")] = None,
+    catalog: Annotated[str | None, typer.Option(help="SQLAlchemy URL of the catalog, if it is not SQLite.")] = None,
     settings: Annotated[str | None, typer.Option(help="TOML file with a [cluster] table.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say that a data root was put back from a copy: every channel begins a new life.
+    """Start new epochs after a restore. Run it when the data root was restored from an older copy.
 
-    Without it, cursors into what came after the copy would be taken for cursors into what comes now, and results would
-    be passed over in silence. With it everybody who has one is told of a gap.
+    Cursors may point to results that are newer than the copy. Without new epochs such a cursor would silently skip
+    new results; with them its subscriber gets a gap notice.
     """
     import os
     import time
 
     from tocsin.cluster.restored import begin_new_lives
     from tocsin.cluster.server.settings import ClusterProcessSettings
-    from tocsin.runtime.http.settings import load
-    from tocsin.wire.errors import TocsinError
+    from tocsin.runtime.http.settings import load_settings
 
-    try:
-        flags = {"root": root, "state": state, "catalog": catalog}
-        channels = begin_new_lives(load(ClusterProcessSettings, flags, os.environ, settings).cluster(), time.time())
-    except TocsinError as error:
-        fail(as_json, error.message, code=error.code)
-    told = f"{len(channels)} channels begin a new life: {', '.join(channels) or 'there are none'}"
-    tell(as_json, {"channels": channels}, lambda: print(told))
+    flags = {"root": root, "state": state, "catalog": catalog}
+    with failing_on_errors(as_json):
+        loaded = load_settings(ClusterProcessSettings, flags, os.environ, settings)
+        channels = begin_new_lives(loaded.cluster, time.time())
+    text = f"{len(channels)} channels start a new epoch: {', '.join(channels) or 'there are none'}"
+    show(as_json, {"channels": channels}, lambda: print(text))

@@ -1,16 +1,25 @@
-"""`tocsin subscribe CHANNEL name=value …`: hold a subscription and print what comes."""
+"""`tocsin subscribe CHANNEL name=value …`: hold a subscription and print its results."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tocsin.cli.options import DEFAULT_COORDINATOR_URL, AsJson, CoordinatorUrl, Token
-from tocsin.cli.output import fail, note
+from tocsin.cli.console import (
+    DEFAULT_COORDINATOR_URL,
+    AsJson,
+    CoordinatorUrl,
+    Token,
+    fail,
+    failing_on_errors,
+    note,
+)
 
 if TYPE_CHECKING:
+    from tocsin.client import Subscriber
     from tocsin.client.notifications import Notification
 
 
@@ -18,95 +27,106 @@ def register(app: typer.Typer) -> None:
     app.command("subscribe")(subscribe)
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    channel: str
+    parameters: dict[str, Any]
+    after: str | None
+    count: int | None
+    give_up_s: float
+    unsubscribe: bool
+    as_json: bool
+
+
 def subscribe(
-    channel: Annotated[str, typer.Argument(help="The channel.")],
+    channel: Annotated[str, typer.Argument(help="Name of the channel.")],
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="name=value; a value is JSON if it can be, else text.")
+        list[str] | None, typer.Argument(help="name=value; the value is read as JSON if possible, else as text.")
     ] = None,
-    user: Annotated[str | None, typer.Option(help="Who subscribes; this machine's user if not given.")] = None,
+    user: Annotated[str | None, typer.Option(help="Subscriber. Default: the user of this machine.")] = None,
     count: Annotated[int | None, typer.Option(help="Stop after this many results.", min=1)] = None,
-    state: Annotated[Path | None, typer.Option(help="Remember cursors in this file and resume from it.")] = None,
-    after: Annotated[str | None, typer.Option(help="Begin at this cursor rather than now.")] = None,
-    give_up_s: Annotated[float, typer.Option(help="How long to wait for a broker at the start.", min=0)] = 30.0,
-    leave: Annotated[bool, typer.Option("--leave", help="Unsubscribe at the end; else results wait for you.")] = False,
+    state: Annotated[Path | None, typer.Option(help="File that keeps the cursors, to resume from.")] = None,
+    after: Annotated[str | None, typer.Option(help="Start after this cursor. Default: now.")] = None,
+    give_up_s: Annotated[float, typer.Option(help="Seconds to wait for a broker at the start.", min=0)] = 30.0,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Unsubscribe at the end. Default: results wait for the next session.")
+    ] = False,
     url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print results as they come, until Ctrl-C. With --json each is one line, as an object."""
+    """Print the results of a subscription until Ctrl-C. With --json each result is one line with an object."""
     import asyncio
     import getpass
 
     from tocsin.cli.connection import coordinator_token
-    from tocsin.wire.errors import TocsinError
 
     try:
-        given = parsed(parameters or [])
+        request = _Request(channel, parse_parameters(parameters or []), after, count, give_up_s, leave, as_json)
     except ValueError as error:
         fail(as_json, str(error), code="bad_parameter")
-    options: dict[str, Any] = {
-        "user": user or getpass.getuser(),
-        "token": coordinator_token(url, token),
-        "state": state,
-    }
-    try:
-        asyncio.run(_follow(url, options, (channel, given, after), count, give_up_s, leave, as_json))
-    except TocsinError as error:
-        fail(as_json, error.message, code=error.code)
-    except KeyboardInterrupt:
-        note("stopped; results wait for the next session of this user")
+    options = {"user": user or getpass.getuser(), "token": coordinator_token(url, token), "state": state}
+    with failing_on_errors(as_json):
+        try:
+            asyncio.run(_subscribe(url, options, request))
+        except KeyboardInterrupt:
+            note("stopped; new results wait for the next session of this user")
 
 
-def parsed(pairs: list[str]) -> dict[str, Any]:
+def parse_parameters(pairs: list[str]) -> dict[str, Any]:
     """`radius_m=500` is a number, `kind=fire` is text, `name="5"` is text."""
     import json
 
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ValueError(f"expected name=value, got {pair!r}")
         try:
-            found[name] = json.loads(text)
+            parameters[name] = json.loads(text)
         except json.JSONDecodeError:
-            found[name] = text
-    return found
+            parameters[name] = text
+    return parameters
 
 
-async def _follow(
-    url: str, options: dict[str, Any], wanted: tuple[str, dict[str, Any], str | None], count: int | None,
-    give_up_s: float, leave: bool, as_json: bool,
-) -> None:  # fmt: skip
+async def _subscribe(url: str, options: dict[str, Any], request: _Request) -> None:
     import asyncio
 
-    from tocsin.client import Recovered, Result, Subscriber, Unreachable
+    from tocsin.client import Subscriber, Unreachable
     from tocsin.wire.errors import Code
 
-    channel, parameters, after = wanted
-    # By hand, because this user may hold other subscriptions: what is not shown here is not acknowledged here.
+    # This user may hold other subscriptions. Acknowledge by hand, so that only results printed here are acknowledged.
     async with Subscriber(url, acknowledge="manual", **options) as subscriber:
         try:
-            async with asyncio.timeout(give_up_s):
-                held = await subscriber.subscribe(channel, parameters, after=after)
+            async with asyncio.timeout(request.give_up_s):
+                subscription = await subscriber.subscribe(request.channel, request.parameters, after=request.after)
         except TimeoutError:
-            raise Unreachable(Code.NOT_READY, f"no session after {give_up_s:g} s: {subscriber.trouble}") from None
-        note(f"{subscriber.user} holds {held.channel} {held.id} at {await subscriber.connected()}")
-        left = count
-        async for notification in subscriber:
-            if notification.subscription != held.id:
-                continue
-            _show(notification, as_json)
-            if not isinstance(notification, Recovered):
-                subscriber.ack(notification)
-            if isinstance(notification, Result) and left is not None:
-                left -= 1
-                if left == 0:
-                    break
-        if leave:
-            await held.unsubscribe()
+            message = f"no session after {request.give_up_s:g} s: {subscriber.trouble}"
+            raise Unreachable(Code.NOT_READY, message) from None
+        broker = await subscriber.connected()
+        note(f"{subscriber.user} holds {subscription.channel} {subscription.id} at {broker}")
+        await _print_results(subscriber, subscription.id, request)
+        if request.unsubscribe:
+            await subscription.unsubscribe()
 
 
-def _show(notification: Notification[Any], as_json: bool) -> None:
+async def _print_results(subscriber: Subscriber, subscription: str, request: _Request) -> None:
+    """Print and acknowledge notifications of one subscription until `request.count` results are printed."""
+    from tocsin.client import Recovered, Result
+
+    results = 0
+    async for notification in subscriber:
+        if notification.subscription != subscription:
+            continue
+        _print(notification, request.as_json)
+        if not isinstance(notification, Recovered):
+            subscriber.ack(notification)
+        results += isinstance(notification, Result)
+        if results == request.count:
+            return
+
+
+def _print(notification: Notification[Any], as_json: bool) -> None:
     import msgspec
 
     from tocsin.client import Gap, Result
@@ -118,4 +138,4 @@ def _show(notification: Notification[Any], as_json: bool) -> None:
         case Gap():
             note(f"gap: results before {notification.cursor} have passed their retention")
         case _:
-            note("caught up" if notification.complete else "caught up, but for the gap")
+            note("caught up" if notification.complete else "caught up, except for the gap")

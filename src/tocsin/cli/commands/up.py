@@ -1,14 +1,14 @@
-"""`tocsin up`: everything on this machine, as processes that are kept alive."""
+"""`tocsin up`: run a whole network on this machine, and restart processes that die."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tocsin.cli.options import AsJson
-from tocsin.cli.output import fail, note, tell
+from tocsin.cli.console import AsJson, failing_on_errors, note, show
+from tocsin.cli.processes import stop_event, unless_stopped
 
 if TYPE_CHECKING:
     from tocsin.runtime.stack.stack import Stack
@@ -19,85 +19,79 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    brokers: Annotated[int, typer.Option(help="How many brokers.", min=0, max=100)] = 3,
+    brokers: Annotated[int, typer.Option(help="Number of brokers.", min=0, max=100)] = 3,
     root: Annotated[
-        str | None, typer.Option(help="Where data lies; else TOCSIN_ROOT, else tocsin-data.", show_default=False)
+        str | None, typer.Option(help="Data root. Default: TOCSIN_ROOT, else tocsin-data.", show_default=False)
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Of the data cluster; 0 takes free ones for all.", show_default=False)
+        int | None,
+        typer.Option(help="Port of the data cluster; 0 takes free ports for all processes.", show_default=False),
     ] = None,
     settings: Annotated[str | None, typer.Option(help="TOML file with a table for each kind of process.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a data cluster, a coordinator and brokers on this machine; Ctrl-C stops them.
+    """Run a whole network on this machine. Starts a data cluster, a coordinator and brokers; Ctrl-C stops them.
 
-    The first start prints the administrator's token, once; it is good at all of them. A process that dies is started
-    again. Each also starts alone: `tocsin cluster`, `tocsin coordinator`, `tocsin broker`.
+    The first start prints the administrator's token once; every process accepts it. A process that dies is started
+    again. Each process also has its own command: `tocsin cluster`, `tocsin coordinator`, `tocsin broker`.
     """
     import asyncio
     import os
 
     from tocsin.cluster.server.settings import ClusterProcessSettings
     from tocsin.runtime.http.logs import configure_logs
-    from tocsin.runtime.http.settings import load
-    from tocsin.runtime.stack.stack import StackSettings
-    from tocsin.wire.errors import TocsinError
+    from tocsin.runtime.http.settings import load_settings
+    from tocsin.runtime.stack.stack import Stack, StackSettings
 
-    try:
-        known = load(ClusterProcessSettings, {"root": root, "port": port}, os.environ, settings)
-        chosen = StackSettings(
-            Path(known.root), brokers, cluster_port=known.port, free_ports=known.port == 0, settings=settings
+    with failing_on_errors(as_json):
+        loaded = load_settings(ClusterProcessSettings, {"root": root, "port": port}, os.environ, settings)
+        configure_logs(loaded.log_level, loaded.log_form)
+        stack_settings = StackSettings(
+            Path(loaded.cluster.root),
+            brokers,
+            cluster_port=loaded.port,
+            free_ports=loaded.port == 0,
+            settings=settings,
         )
-        configure_logs(known.log_level, known.log_form)
-        asyncio.run(_run(chosen, as_json))
-    except TocsinError as error:
-        fail(as_json, error.message, code=error.code)
+        asyncio.run(_run(Stack(stack_settings), as_json))
 
 
-async def _run(chosen: Any, as_json: bool) -> None:
-    """Until a signal."""
-    import asyncio
-    import signal
+async def _run(stack: Stack, as_json: bool) -> None:
+    """Run the network until a signal."""
 
-    from tocsin.runtime.stack.stack import Stack
+    async def start() -> bool:
+        await stack.start()
+        return True
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop.set)
-    stack = Stack(chosen)
-    starting = asyncio.create_task(stack.start())
-    stopping = asyncio.create_task(stop.wait())
+    stop = stop_event()
     try:
-        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            await starting  # raises what went wrong
-            tell(as_json, stack.described(), lambda: _welcome(stack))
-            await stopping
+        if await unless_stopped(start(), stop):
+            show(as_json, stack.described(), lambda: _print(stack))
+            await stop.wait()
     finally:
-        for task in (starting, stopping):
-            task.cancel()
-        await asyncio.gather(starting, stopping, return_exceptions=True)
         await stack.stop()
 
 
-def _welcome(stack: Stack) -> None:
-    said = stack.described()
-    print(f"Tocsin data cluster: {said['address']}")
-    print(f"Coordinator:         {said['coordinator']}")
-    for name, address in said["brokers"].items():
+def _print(stack: Stack) -> None:
+    description = stack.described()
+    print(f"Tocsin data cluster: {description['address']}")
+    print(f"Coordinator:         {description['coordinator']}")
+    for name, address in description["brokers"].items():
         print(f"{name + ':':20} {address}")
     print(f"Dashboard:           {_dashboard(stack)}")
-    if said["token"] is not None:
-        print(f"Administrator's token, shown this once: {said['token']}")
-    print(f"Commands on this machine find a token by themselves ({said['token_file']}). Go on with", flush=True)
+    if description["token"] is not None:
+        print(f"Administrator's token, shown this once: {description['token']}")
+    print(f"Commands on this machine read the token from {description['token_file']}. Continue with", flush=True)
     for line in ("apply app.sql", "publish DATASET < records.jsonl", "subscribe CHANNEL name=value", "status"):
         print(f"  tocsin {line}", flush=True)
     note("Press Ctrl-C to stop.")
 
 
 def _dashboard(stack: Stack) -> str:
-    """On a terminal with the token, which a browser keeps to itself behind the #; never into a file or a pipe."""
+    """The dashboard's address. On a terminal it carries the token, behind the #, so that a browser does not send it.
+
+    Into a file or a pipe the token is never written.
+    """
     import sys
 
     from tocsin.wire.errors import TocsinError

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from tocsin.cluster.feed.recordforms import Malformed, RecordRefusal
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:
-    body_bytes: int = 8 << 20
-    record_bytes: int = 64 << 10
+    body_bytes: Annotated[int, "Largest request body with records, in bytes; a larger one is answered with 413."] = (
+        8 << 20
+    )
+    record_bytes: Annotated[int, "Largest record in bytes."] = 64 << 10
     """Length of a record's canonical line: blanks between fields do not count."""
     records: int = 100_000
     """Per request."""
-    backlog_bytes: int = 256 << 20
-    """Accepted and not yet in the dataset. The gateway refuses requests beyond it with a time to retry."""
+    backlog_bytes: Annotated[
+        int, "Most bytes accepted and not yet in the dataset. Beyond it publishers get 429 and `Retry-After`."
+    ] = 256 << 20
     refusals_listed: int = 1_000
     """The answer counts further refusals without listing them, so that it is not longer than its request."""
     idempotency_retention_s: float = 86_400.0

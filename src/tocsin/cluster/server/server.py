@@ -21,7 +21,7 @@ from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.cluster.spark.session import Session, make_session
 from tocsin.model.ids import ChannelName
-from tocsin.runtime.http.listening import CLOSE_S, Server, listen, shown, stop_on_signals, write_secret
+from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 
@@ -63,7 +63,7 @@ class ClusterServer:
         spark = self._given_session
         if spark is None:
             spark = self._own_session = make_session(self.settings.master, self.settings.spark)
-        return DataCluster(spark, self.settings.cluster(), time.time, arrived)
+        return DataCluster(spark, self.settings.cluster, time.time, arrived)
 
     def stop(self) -> None:
         """Call it in the loop's thread."""
@@ -75,7 +75,7 @@ class ClusterServer:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "blocking"))
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
-        self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
+        self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
         server = Server(
             uvicorn.Config(
                 make_app(self.context),
@@ -85,7 +85,7 @@ class ClusterServer:
                 server_header=False,
                 proxy_headers=False,
                 ws="websockets-sansio",
-                ws_max_size=settings.body_bytes + 1024,
+                ws_max_size=settings.cluster.limits.body_bytes + 1024,
                 ws_max_queue=4,
                 ws_per_message_deflate=False,
                 timeout_graceful_shutdown=CLOSE_S,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -47,33 +47,30 @@ SHUFFLED_AT_S: Final = "balance.shuffled_at_s"
 class BalanceSettings:
     """All thresholds; those that the paper names keep its letters."""
 
-    scheme: str = "ldm"
-    """Migration: a name in `MIGRATIONS`, or "none"."""
-    shuffle: str = "gsh"
+    scheme: Annotated[str, "Dynamic migration: `ldm`, `sdm`, `affinity` or `none`."] = "ldm"
+    """A name in `MIGRATIONS`, or "none"."""
+    shuffle: Annotated[str, "Shuffle: `gsh`, `affinity` or `none`."] = "gsh"
     """A name in `SHUFFLES`, or "none"."""
-    alpha: float = 0.15
-    """Migration above this cov [BAD slides, "Parameter values"]."""
-    beta_bytes_per_s: float = 0.0
-    """Migration only above this mean load: an idle network may be as uneven as it likes."""
-    gamma: float = 0.5
-    """Shuffle above this cov [BAD slides]."""
-    theta_bytes_per_s: float = 0.0
-    """Shuffle only above this mean load."""
-    settle: float = 1.0
-    """Share of α that migration aims for. 1 is the paper's: it stops at α and a breath may start it again."""
-    hits: int = 2
-    """Rounds in a row that must see the imbalance before anybody moves; 1 is the paper's."""
-    rest_s: float = 60.0
-    """Who has moved stays at least this long."""
-    max_moves: int = 1_000
-    """Migrations in one plan; more wait for the next round. 0: no limit."""
-    max_shuffle_moves: int = 0
-    """A shuffle is all or nothing, half of one helps nobody: if it needs more moves than this, migration is used
-    instead. 0: no limit."""
-    shuffle_rest_s: float = 300.0
-    """Between two shuffles."""
-    shuffle_gain: float = 0.2
-    """Share of the cov that a shuffle must take away to be worth it."""
+    alpha: Annotated[float, "Migrate above this coefficient of variation (cov) of the brokers' loads."] = 0.15
+    """[BAD slides, "Parameter values"]."""
+    beta_bytes_per_s: Annotated[
+        float, "Migrate only above this mean load of the brokers, in bytes/s: an idle network may be uneven."
+    ] = 0.0
+    gamma: Annotated[float, "Shuffle above this cov of the brokers' loads."] = 0.5
+    """[BAD slides]."""
+    theta_bytes_per_s: Annotated[float, "Shuffle only above this mean load of the brokers, in bytes/s."] = 0.0
+    settle: Annotated[float, "Share of alpha that migration aims for."] = 1.0
+    """1 is the paper's: it stops at α and a breath may start it again."""
+    hits: Annotated[int, "Rounds in a row that must see the imbalance before any subscriber moves."] = 2
+    """1 is the paper's."""
+    rest_s: Annotated[float, "Seconds that a subscriber stays at its broker after a move."] = 60.0
+    max_moves: Annotated[int, "Most migrations in one plan; the next round plans the rest. 0 for no limit."] = 1_000
+    max_shuffle_moves: Annotated[
+        int, "Most moves of a shuffle. If a shuffle needs more, migration is used instead. 0 for no limit."
+    ] = 0
+    """A shuffle is all or nothing, half of one helps nobody."""
+    shuffle_rest_s: Annotated[float, "Seconds between two shuffles."] = 300.0
+    shuffle_gain: Annotated[float, "Share of the cov that a shuffle must remove to be carried out."] = 0.2
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming the setting, on what no policy could follow."""

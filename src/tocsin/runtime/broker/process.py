@@ -108,7 +108,7 @@ class BrokerProcess:
             self.id, self.incarnation, settings.address or address, settings.capacity, settings.lat, settings.lon
         )
         self.core = Broker(
-            self.id, self.incarnation, settings.limits(), random.Random().random,
+            self.id, self.incarnation, settings.limits, random.Random().random,
             register if settings.coordinator is not None else None,
         )  # fmt: skip
         self._ticking = asyncio.create_task(self._tick())

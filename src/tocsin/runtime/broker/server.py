@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,7 +19,7 @@ from tocsin.runtime.broker.routes import Api, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.socket import socket_class
 from tocsin.runtime.broker.webhooks import WebhookCalls
-from tocsin.runtime.http.listening import Server, listen, shown, stop_on_signals
+from tocsin.runtime.http.listening import Server, listen, stop_on_signals, url_host
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 
@@ -55,7 +54,7 @@ class BrokerServer:
         listening = listen(settings.host, settings.port)
         _watch_for_dead_peers(listening)
         scheme = "ws" if settings.tls_cert is None else "wss"
-        self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
+        self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
         server = Server(
             uvicorn.Config(
                 make_app(self.api),
@@ -157,21 +156,3 @@ def _http_class(gate: Gate) -> type[asyncio.Protocol]:
             self.transport.abort()
 
     return BoundedHttp
-
-
-def run_broker(settings: BrokerSettings, ready: Callable[[str], None]) -> None:
-    """In the foreground, on uvloop where it exists."""
-
-    async def run() -> None:
-        await BrokerServer(settings, ready).run()
-
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(run())
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # not on Windows
-        return None
-    return uvloop.new_event_loop

@@ -1,13 +1,14 @@
-"""What can be set about a broker's process; `tocsin.runtime.http.settings` says how."""
+"""Settings of a broker's process."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from tocsin.broker.world import Limits
 from tocsin.runtime.http.callers import is_broker_id
-from tocsin.runtime.http.settings import ListenerSettings, check_listener, is_loopback, refused
+from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, invalid, is_loopback
 
 DATA_CLUSTER = "http://127.0.0.1:8571"
 
@@ -17,99 +18,87 @@ class BrokerSettings(ListenerSettings):
     section = "broker"
     prefix = "TOCSIN_BROKER_"
 
-    id: str = "broker-1"
-    """Its name, everywhere: 1 to 128 letters, digits, dots, dashes and underscores."""
-    port: int = 8600
-    """The port to listen on; 0 takes a free one."""
-    address: str | None = None
-    """Where subscribers reach it, as the coordinator tells them. Default: what it listens on."""
-    state: str = "tocsin-broker"
-    """A folder on this machine; holds the keys last seen, so that a start does not need the coordinator."""
-    cluster: str = DATA_CLUSTER
-    """Address of the data cluster."""
-    token_file: str | None = None
-    """File with the token (scope `broker:<id>`) for the data cluster and the coordinator."""
-    cluster_token_file: str | None = None
-    """Another one for the data cluster."""
-    coordinator: str | None = None
-    """Address of the coordinator; without one this broker stands alone."""
-    keys: str | None = None
-    """JWK-set file or address whose tokens are good here. Default: the coordinator's `/v1/keys`."""
-    ca: str | None = None
-    """PEM file to check certificates of the data cluster and the coordinator with, beside the system's authorities."""
-    capacity: float = 1.0
-    """How much it can take, relative to other brokers."""
-    lat: float | None = None
-    """Where it stands, for placement by distance."""
-    lon: float | None = None
-    """Where it stands, for placement by distance."""
-    cache_bytes: int = 64 << 20
-    """Results kept for whoever comes late or comes back, over all subscriptions."""
-    queue_bytes: int = 256 << 10
-    """What may wait for one session in its connection before it counts as slow."""
-    slow: str = "drop"
-    """What happens to a slow session: `drop` (it lags and catches up later) or `disconnect`."""
-    catch_ups: int = 8
-    """Fetches of old results from the data cluster at the same time."""
-    progress_s: float = 15.0
-    """No healthy session is silent for longer than this."""
-    rate_window_s: float = Limits().rate_window_s
-    """Time constant of the loads it reports: what happened this long ago counts for 1/e."""
-    login_s: float = 10.0
-    """How long a connection may take to log in."""
-    half_open: int = 2_000
-    """Connections that have not logged in; beyond it the oldest of them is closed."""
-    frame_bytes: int = 64 << 10
-    """Largest message from a subscriber."""
-    subscriptions: int = 10_000
-    """Most subscriptions of one subscriber."""
-    webhooks: bool = True
-    """Whether subscribers may be called back."""
-    webhooks_private: bool = False
-    """Call webhooks on private and loopback addresses too; for tests and for networks of one's own."""
-    stop_s: float = 5.0
-    """How long a stop waits for connections to end."""
-
-    def limits(self) -> Limits:
-        return Limits(
-            cache_bytes=self.cache_bytes, queue_bytes=self.queue_bytes, slow=self.slow, backfills=self.catch_ups,
-            progress_s=self.progress_s, subscriptions=self.subscriptions, rate_window_s=self.rate_window_s,
-        )  # fmt: skip
+    port: Port = 8600
+    id: Annotated[
+        str, "Name of this broker in the whole network: 1 to 128 letters, digits, dots, dashes and underscores."
+    ] = "broker-1"
+    address: Annotated[
+        str | None, "Address that the coordinator gives to subscribers. Default: the address it listens on."
+    ] = None
+    state: Annotated[
+        str,
+        "Local folder. It holds the public keys fetched last, so that the broker can start without the coordinator.",
+    ] = "tocsin-broker"
+    cluster: Annotated[str, "Address of the data cluster."] = DATA_CLUSTER
+    token_file: Annotated[
+        str | None, "File with the token (scope `broker:<id>`) for the data cluster and the coordinator."
+    ] = None
+    cluster_token_file: Annotated[
+        str | None, "File with a separate token for the data cluster. Default: `token_file`."
+    ] = None
+    coordinator: Annotated[
+        str | None, "Address of the coordinator. A broker without a coordinator serves alone and needs `keys`."
+    ] = None
+    keys: Annotated[
+        str | None,
+        "JWK-set file, or URL of one, with the keys of accepted tokens. Default: the coordinator's `/v1/keys`.",
+    ] = None
+    ca: Annotated[
+        str | None,
+        "PEM file with authorities for the certificates of the data cluster and the coordinator, besides the system's.",
+    ] = None
+    capacity: Annotated[float, "Capacity of this broker, relative to the other brokers."] = 1.0
+    lat: Annotated[float | None, "Latitude of this broker in degrees, for placement by distance."] = None
+    lon: Annotated[float | None, "Longitude of this broker in degrees, for placement by distance."] = None
+    limits: Limits = field(default_factory=Limits)
+    login_s: Annotated[float, "Seconds a connection may take to log in, or a request to arrive."] = 10.0
+    half_open: Annotated[int, "Most connections that have not logged in. One more closes the oldest of them."] = 2_000
+    frame_bytes: Annotated[
+        int, "Largest message from a subscriber; a larger one closes the connection with code 1009."
+    ] = 64 << 10
+    webhooks: Annotated[bool, "Allow subscribers to receive results by webhook."] = True
+    webhooks_private: Annotated[
+        bool, "Call webhooks on private and loopback addresses too, for tests and private networks."
+    ] = False
+    stop_s: Annotated[float, "Seconds that a stop waits for connections to end."] = 5.0
 
     def check(self) -> None:
         check_listener(self)
         if not is_broker_id(self.id):
-            raise refused("id: a broker's name has 1 to 128 letters, digits, dots, dashes and underscores")
-        if self.slow not in ("drop", "disconnect"):
-            raise refused(f"slow {self.slow}: expected drop or disconnect")
+            raise invalid("id: expected 1 to 128 letters, digits, dots, dashes and underscores")
+        if self.limits.slow not in ("drop", "disconnect"):
+            raise invalid(f"slow {self.limits.slow}: expected drop or disconnect")
         if self.coordinator is None and self.keys is None:
-            raise refused("nobody's token would be good here: give coordinator, or keys with a JWK-set file")
-        for name in ("cache_bytes", "queue_bytes", "catch_ups", "half_open", "frame_bytes", "subscriptions"):
-            if getattr(self, name) < 1:
-                raise refused(f"{name}: expected at least 1")
-        for name in ("progress_s", "rate_window_s", "login_s", "capacity"):
-            if getattr(self, name) <= 0:
-                raise refused(f"{name}: expected more than 0")
+            raise invalid("this broker could not verify any token: set coordinator, or keys with a JWK-set file")
+        for name in ("half_open", "frame_bytes", "login_s", "capacity"):
+            _check_positive(name, getattr(self, name))
+        for name in ("cache_bytes", "queue_bytes", "catch_ups", "subscriptions", "progress_s", "rate_window_s"):
+            _check_positive(name, getattr(self.limits, name))
         for name in ("token_file", "cluster_token_file", "ca"):
-            path = getattr(self, name)
-            if path is not None and not Path(path).is_file():
-                raise refused(f"{name}: there is no file {path}")
+            check_file(self, name)
         for name in ("cluster", "coordinator"):
             self._check_peer(name, getattr(self, name))
 
     def _check_peer(self, name: str, address: str | None) -> None:
-        """Tokens are not sent in the clear over a network."""
+        """The broker sends its token to this address: raise if the token would travel unencrypted over a network."""
         if address is None:
             return
         scheme, _, rest = address.partition("://")
         if scheme not in ("http", "https") or not rest:
-            raise refused(f"{name}: expected an address such as https://cluster.example:8571, got {address!r}")
+            raise invalid(f"{name}: expected an address such as https://cluster.example:8571, got {address!r}")
         host = rest.partition("/")[0].rpartition("@")[2]
         host = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
         if scheme == "http" and not self.insecure and not is_loopback(host.strip("[]")):
-            raise refused(f"{name}: {address} would see this broker's token unencrypted; use https, or say insecure")
+            raise invalid(f"{name}: this broker's token would reach {address} unencrypted; use https, or set insecure")
 
     def secret(self, name: str) -> str:
-        """The token for the `cluster` or the `coordinator`, from its file; empty without one."""
+        """The token for the `cluster` or the `coordinator`, read from its file; empty if there is no file."""
         path = self.cluster_token_file if name == "cluster" and self.cluster_token_file else self.token_file
         return "" if path is None else Path(path).read_text(encoding="utf-8").strip()
+
+
+def _check_positive(name: str, value: float) -> None:
+    if isinstance(value, int) and value < 1:
+        raise invalid(f"{name}: expected at least 1")
+    if value <= 0:
+        raise invalid(f"{name}: expected more than 0")

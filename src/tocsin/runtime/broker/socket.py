@@ -84,7 +84,7 @@ class SubscriberSocket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
-        queue_bytes = self.gate.process.settings.queue_bytes
+        queue_bytes = self.gate.process.settings.limits.queue_bytes
         self._transport.set_write_buffer_limits(high=queue_bytes, low=queue_bytes // 4)
         self.gate.waiting.add(self, self._loop.time())
 

@@ -23,7 +23,7 @@ from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.store import CoordinatorStore
 from tocsin.runtime.coordinator.watch_process import WatchProcess
 from tocsin.runtime.http.credentials import Signer
-from tocsin.runtime.http.listening import CLOSE_S, Server, listen, shown, stop_on_signals, write_secret
+from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
@@ -72,7 +72,7 @@ class CoordinatorServer:
         store = await asyncio.to_thread(CoordinatorStore, settings.store_url(), epoch)
         releases = ClusterReleases(settings, signer)
         process = self.process = CoordinatorProcess(
-            settings.rules(), store, epoch, _hand_over_signer(signer), planners=self._planners,
+            settings.rules, store, epoch, _hand_over_signer(signer), planners=self._planners,
             tick_s=settings.tick_s, release_at_cluster=releases.release, keep_at_cluster=releases.keep,
         )  # fmt: skip
         releases.done = process.post
@@ -82,7 +82,7 @@ class CoordinatorServer:
         self.api = Api(process, signer, settings, metrics, watching.watch)
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
-        self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
+        self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
         server = Server(self._config(make_app(self.api, self._pages)))
         try:
             await process.start()

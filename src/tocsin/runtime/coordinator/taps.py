@@ -25,7 +25,7 @@ from tocsin.model.trace import Kind, TraceRow
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
 from tocsin.runtime.http.credentials import Signer
-from tocsin.runtime.http.event_streams import events_of
+from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.logs import logger
 
 POLL_S = 2.0
@@ -167,7 +167,7 @@ class ClusterTaps:
         path = f"/v1/datasets/{dataset}/tap"
         async with client.stream("GET", path, headers=self._headers(), timeout=timeout) as answer:
             answer.raise_for_status()
-            async for one in events_of(answer.aiter_bytes()):
+            async for one in read_events(answer.aiter_bytes()):
                 yield one
 
     def _draw(self, drawn: DatasetDrawing, event: str, records: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from tocsin.runtime.coordinator.taps import ClusterTaps
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
 from tocsin.runtime.http.credentials import Signer
 from tocsin.runtime.http.logs import logger
-from tocsin.runtime.http.trace_recording import Recording, free_name
+from tocsin.runtime.http.trace_recording import Recording, unused_path
 from tocsin.wire.errors import Code, TocsinError
 
 
@@ -68,6 +68,6 @@ def streets(path: Path, time_s: float) -> list[TraceRow]:
 
 def _begin(path: Path) -> Recording:
     try:
-        return Recording(free_name(path))
+        return Recording(unused_path(path))
     except OSError as error:
         raise TocsinError(Code.BAD_REQUEST, f"trace: {path} cannot be written: {error.strerror or error}") from None

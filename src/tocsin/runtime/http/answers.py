@@ -1,4 +1,4 @@
-"""How every server reads requests and writes answers: bounded bodies in, msgspec JSON out, one form for every error."""
+"""Requests and answers of every server: bounded bodies in, msgspec JSON out, one form for every error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ATOM = "application/atom+xml"
 EVENT_STREAM = "text/event-stream"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 MAX_BODY_BYTES = 64 << 20
-"""Of what is not records: enough for 100,000 subscriptions in one request."""
+"""Largest body of a request that does not publish records: enough for 100,000 subscriptions."""
 
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
@@ -48,16 +48,19 @@ def error_answer(error: TocsinError) -> Response:
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = 'Bearer realm="tocsin"'
     if error.code is Code.TOO_LARGE:
-        headers["Connection"] = "close"  # the rest of the body is not worth receiving
+        headers["Connection"] = "close"  # the client need not send the rest of the body
     return answer(body, error.code.status, headers)
 
 
 async def read_body(
     request: Request, limit_bytes: int, take_room: Callable[[int], None] = lambda size_bytes: None
 ) -> bytes:
-    """The whole body, but never more than the limit in memory. `take_room` is told of each piece, and may refuse."""
+    """The whole body. Raises before more than `limit_bytes` are in memory.
+
+    `take_room` is called with the size of each piece before the piece is kept, and may raise to refuse it.
+    """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise TocsinError(Code.BAD_REQUEST, "send the body as it is: no Content-Encoding is understood here")
+        raise TocsinError(Code.BAD_REQUEST, "send the body without Content-Encoding: this server decodes none")
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > limit_bytes:
         raise too_large(limit_bytes)
@@ -84,14 +87,14 @@ def decode_json(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise TocsinError(Code.BAD_REQUEST, f"the body does not fit: {error}") from None
+        raise TocsinError(Code.BAD_REQUEST, f"the body does not match: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TocsinError(Code.BAD_REQUEST, f"the body is not JSON: {reason}") from None
 
 
-def described(kind: Any, media_type: str = JSON, description: str = "") -> dict[str, Any]:
-    """A request body for OpenAPI, when the route reads it itself."""
+def request_body(kind: Any, media_type: str = JSON, description: str = "") -> dict[str, Any]:
+    """The OpenAPI description of a request body of type `kind`, for a route that decodes the body itself."""
     schema = msgspec.json.schema(kind)
     definitions = schema.pop("$defs", {})
     name = schema.get("$ref", "").rpartition("/")[2]
@@ -106,8 +109,8 @@ def described(kind: Any, media_type: str = JSON, description: str = "") -> dict[
     }
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Whatever a route raises is answered in the one form."""
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error that a route raises in the same JSON form."""
     app.add_exception_handler(TocsinError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

@@ -1,18 +1,22 @@
-"""Callers and their scopes: what the holder of a bearer token may do.
+"""Callers and their scopes: the operations that the holder of a bearer token may use.
 
-Scopes: `admin` (everything), `read` (look at definitions, subscriptions, rates, metrics), `publish:<dataset>` or
-`publish:*`, `broker:<id>` or `broker:*` (subscribe, hear announcements and pull results as that broker), `register`
-(make users known to the coordinator), and `subscribe`, which is a broker of one's own: its id is made from the token's.
-Tokens that the coordinator signs (`runtime.credentials`) carry the same scopes.
+Scopes: `admin` (everything), `read` (definitions, subscriptions, rates, metrics), `publish:<dataset>` or `publish:*`,
+`broker:<id>` or `broker:*` (subscribe, receive announcements and pull results as that broker), `register` (register
+users at the coordinator), and `subscribe` (the same as a broker of one's own, whose id is made from the token's id).
+Tokens of the data cluster's catalog and tokens signed by the coordinator (`runtime.http.credentials`) have the same
+scopes.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tocsin.model.ids import BrokerId
-from tocsin.runtime.http.credentials import Claims
+
+if TYPE_CHECKING:  # settings import this module, and commands must start without cryptography
+    from tocsin.runtime.http.credentials import Claims
 
 _SCOPE = re.compile(
     r"admin|read|subscribe|register|publish:(?:\*|[A-Za-z][A-Za-z0-9_]*)|broker:(?:\*|[A-Za-z0-9._-]{1,128})"
@@ -30,15 +34,15 @@ def is_broker_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever holds a token."""
+    """The holder of a token."""
 
     id: str
-    """The first digits of the digest: enough to name a token, nothing to guess it from."""
+    """The first digits of the token's digest: they name the token and do not help to guess it."""
     name: str
     scopes: frozenset[str]
     expires_s: float | None = None
     subject: str | None = None
-    """Whom a signed token was made out to; None for the data cluster's own."""
+    """The user named by a signed token; None for tokens of the data cluster's catalog."""
 
     @property
     def is_admin(self) -> bool:
@@ -53,12 +57,12 @@ class Caller:
         return self.is_admin or "register" in self.scopes
 
     def may_act_for(self, user: str) -> bool:
-        """As a subscriber: everybody for themselves, administrators for all."""
+        """Subscribers may act for themselves, administrators for every user."""
         return self.is_admin or ("subscribe" in self.scopes and self.subject == user)
 
     @property
     def own_broker(self) -> BrokerId:
-        """Who this caller is when it names no broker: the only one it may be, else one of its own."""
+        """The broker id of a caller that names none: its only `broker:` scope, else an id made from its token."""
         named = [scope.removeprefix("broker:") for scope in self.scopes if scope.startswith("broker:")]
         return BrokerId(named[0] if len(named) == 1 and named[0] != "*" else f"direct-{self.id}")
 
@@ -83,6 +87,6 @@ class Caller:
         return self.is_admin or any(scope == "subscribe" or scope.startswith("broker:") for scope in self.scopes)
 
 
-def caller_with(claims: Claims) -> Caller:
-    """Who holds a signed token. Its id has a prefix that no digest has: no name opens another's subscriptions."""
+def caller_of_claims(claims: Claims) -> Caller:
+    """The holder of a signed token. The prefix of its id keeps it apart from ids that are digests of tokens."""
     return Caller(f"user-{claims.subject}", claims.subject, claims.scopes, claims.expires_s, claims.subject)

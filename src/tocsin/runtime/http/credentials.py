@@ -1,11 +1,11 @@
-"""Signed tokens: JWTs that the coordinator signs and every part checks by itself, without asking anybody.
+"""Signed tokens: JWTs that the coordinator signs and every process verifies without a request to another process.
 
-Ed25519: the coordinator alone holds the private key; brokers and data cluster hold the public ones, as a JWK set that
-they read from a file or from the coordinator's `/v1/keys`. Scopes are those of `runtime.tokens` (`admin`, `read`,
-`publish:<dataset>`, `broker:<id>`, `subscribe`); a token with `subscribe` belongs to one subscriber, its `sub`.
+The keys are Ed25519. Only the coordinator holds the private key; brokers and data cluster hold the public keys, as a
+JWK set from a file or from the coordinator's `/v1/keys`. The scopes are those of `runtime.http.callers`. A token with
+the scope `subscribe` belongs to one subscriber, its `sub`.
 
-A hand-over token lets one subscriber into one broker for one migration: it has that broker as its audience and dies
-within a minute. A token with an audience is worth nothing anywhere else.
+A hand-over token admits one subscriber to one broker for one migration: its audience is that broker, and it expires
+within a minute. A token with an audience is invalid everywhere else.
 """
 
 from __future__ import annotations
@@ -28,31 +28,40 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from jwt.algorithms import OKPAlgorithm
+from jwt.types import Options
 
 ALGORITHM = "EdDSA"
 ISSUER = "tocsin"
 _LEEWAY_S = 5.0
-"""Clocks of different machines differ."""
+"""Accepted difference between the clocks of two machines."""
 _MAX_LENGTH = 4_096
+_OPTIONS: Options = {
+    # `Verifier.claims` checks time and audience itself, against the clock of its caller.
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "require": ["sub", "iss"],
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a valid token says."""
+    """The content of a valid token."""
 
     subject: str
-    """Whose it is: a subscriber's id, a broker's, a person's name."""
+    """Owner: the id of a subscriber or of a broker, or a person's name."""
     scopes: frozenset[str]
     expires_s: float | None
     audience: str | None = None
-    """The only part it is good for; None for all."""
+    """The only process that accepts it; None for all processes."""
     migration: str | None = None
     identity: str = ""
-    """`jti`: names the token in logs and lists, and is nothing to guess it from."""
+    """`jti`: names the token in logs and lists, and does not help to guess it."""
 
 
 class Verifier:
-    """The public keys this process trusts."""
+    """Verifies tokens with the public keys that this process trusts."""
 
     def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
         self._keys = dict(keys)
@@ -67,40 +76,41 @@ class Verifier:
         return cls(keys)
 
     def knows_key_of(self, token: str) -> bool:
-        """Whether the key that this token names is among ours; False also for what is no token."""
+        """Whether this token names one of our keys; False for text that is no token."""
         try:
             return len(token) <= _MAX_LENGTH and jwt.get_unverified_header(token).get("kid", "") in self._keys
         except (jwt.InvalidTokenError, ValueError, TypeError):
             return False
 
     def claims(self, token: str, now_s: float, *, audience: str | None = None) -> Claims | None:
-        """None unless the token is ours, alive, and good for `audience`. Which of these it is stays here."""
+        """The content of the token, or None if it is forged, expired or meant for another audience.
+
+        The reason is not reported, so that a caller cannot reveal it.
+        """
         if len(token) > _MAX_LENGTH:
             return None
         try:
             key = self._keys.get(jwt.get_unverified_header(token).get("kid", ""))
             if key is None:
                 return None
-            body: dict[str, Any] = jwt.decode(
-                token, key, algorithms=[ALGORITHM], issuer=ISSUER,
-                # Time is checked below, against the clock that was handed in.
-                options={"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False,
-                         "require": ["sub", "iss"]},
-            )  # fmt: skip
-            expires_s = None if body.get("exp") is None else float(body["exp"])
-            found = Claims(
-                str(body["sub"]), frozenset(str(body.get("scope", "")).split()), expires_s,
-                body.get("aud"), body.get("mig"), str(body.get("jti", "")),
-            )  # fmt: skip
+            body: dict[str, Any] = jwt.decode(token, key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
+            claims = Claims(
+                subject=str(body["sub"]),
+                scopes=frozenset(str(body.get("scope", "")).split()),
+                expires_s=None if body.get("exp") is None else float(body["exp"]),
+                audience=body.get("aud"),
+                migration=body.get("mig"),
+                identity=str(body.get("jti", "")),
+            )
         except (jwt.InvalidTokenError, ValueError, TypeError, AttributeError):
             return None
-        if found.expires_s is not None and now_s > found.expires_s + _LEEWAY_S:
+        if claims.expires_s is not None and now_s > claims.expires_s + _LEEWAY_S:
             return None
-        return found if found.audience is None or found.audience == audience else None
+        return claims if claims.audience is None or claims.audience == audience else None
 
 
 class Signer:
-    """The coordinator's private key."""
+    """Signs tokens with the coordinator's private key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -109,14 +119,14 @@ class Signer:
 
     @classmethod
     def load_or_create(cls, path: Path) -> Self:
-        """The key in this file; made with the first start, readable by its owner alone."""
+        """Read the key from this file. The first start creates it, readable by its owner only (mode 0600)."""
         if path.exists():
             key = load_pem_private_key(path.read_bytes(), None)
             if not isinstance(key, Ed25519PrivateKey):
-                raise ValueError(f"{path} does not hold an Ed25519 key; remove it to have a new one made")
+                raise ValueError(f"{path} does not hold an Ed25519 key; remove the file to get a new key")
             return cls(key)
-        made = Ed25519PrivateKey.generate()
-        pem = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        key = Ed25519PrivateKey.generate()
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
         part.unlink(missing_ok=True)
@@ -125,10 +135,10 @@ class Signer:
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
-        return cls(made)
+        return cls(key)
 
     def jwks(self) -> dict[str, Any]:
-        """The public half, for whoever checks."""
+        """The public key as a JWK set."""
         entry = OKPAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
         return {"keys": [entry | {"kid": self.key_id, "alg": ALGORITHM, "use": "sig"}]}
 
@@ -146,10 +156,9 @@ class Signer:
         audience: str | None = None,
         migration: str | None = None,
     ) -> str:
-        """`identity` is the caller's random `jti`. A token without a lifetime is for machines that hold a key file."""
-        body: dict[str, Any] = {
-            "iss": ISSUER, "sub": subject, "scope": " ".join(sorted(scopes)), "iat": int(now_s), "jti": identity,
-        }  # fmt: skip
+        """`identity` is a random `jti`. A token without a lifetime never expires; it is meant for processes."""
+        body: dict[str, Any] = {"iss": ISSUER, "sub": subject, "scope": " ".join(sorted(scopes))}
+        body |= {"iat": int(now_s), "jti": identity}
         if lifetime_s is not None:
             body["exp"] = int(now_s + lifetime_s)
         if audience is not None:

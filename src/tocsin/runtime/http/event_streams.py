@@ -1,22 +1,22 @@
-"""Reading server-sent events: bytes as they come, (event, data) out. As much of the format as our servers write."""
+"""Parsing server-sent events, as far as our servers use the format."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator
 
 MOST_BYTES = 256 << 20
-"""Of one event: a picture of a large network."""
+"""Largest event: a picture of a large network."""
 
 
-async def events_of(pieces: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, str]]:
-    """Comments and fields other than `event` and `data` are skipped; raises ValueError on an event without end."""
-    rest = bytearray()
-    async for piece in pieces:
-        searched = max(0, len(rest) - 1)
-        rest += piece
-        while (end := rest.find(b"\n\n", searched)) >= 0:
-            block = rest[:end].decode("utf-8")
-            del rest[: end + 2]
+async def read_events(chunks: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, str]]:
+    """(event, data) of each event. Skips comments and other fields; raises ValueError if an event is too large."""
+    buffer = bytearray()
+    async for chunk in chunks:
+        searched = max(0, len(buffer) - 1)
+        buffer += chunk
+        while (end := buffer.find(b"\n\n", searched)) >= 0:
+            block = buffer[:end].decode("utf-8")
+            del buffer[: end + 2]
             searched = 0
             event, data = "message", []
             for line in block.split("\n"):
@@ -27,5 +27,5 @@ async def events_of(pieces: AsyncIterable[bytes]) -> AsyncIterator[tuple[str, st
                     data.append(value.removeprefix(" "))
             if data:
                 yield event, "\n".join(data)
-        if len(rest) > MOST_BYTES:
-            raise ValueError("an event without end")
+        if len(buffer) > MOST_BYTES:
+            raise ValueError(f"an event of more than {MOST_BYTES:,} bytes")

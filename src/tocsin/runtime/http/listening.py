@@ -1,4 +1,4 @@
-"""What every server process needs around uvicorn: a socket, signals, and secrets in files of one's own."""
+"""Parts of every server process around uvicorn: event loop, socket, signals, files with secrets."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
 
 CLOSE_S = 5
-"""How long connections get to finish once the process stops."""
+"""Seconds that connections get to finish once the process stops."""
 _BACKLOG = 2_048
-"""Connections that wait to be accepted; uvicorn's own number."""
+"""Connections that may wait to be accepted; uvicorn's default."""
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop for `asyncio.Runner`: uvloop, or None for asyncio's own where there is no uvloop."""
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return None
+    return uvloop.new_event_loop
 
 
 class Server(uvicorn.Server):
-    """Signals are ours: what the server serves is closed before the server."""
+    """Leaves signals to the process, which closes its own parts before the server."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -28,18 +37,19 @@ class Server(uvicorn.Server):
 
 @contextmanager
 def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set `stop` on SIGINT and SIGTERM while the block runs. A second signal ends the process at once."""
     loop = asyncio.get_running_loop()
     handled = (signal.SIGINT, signal.SIGTERM)
 
     def stop_once() -> None:
         stop.set()
-        for number in handled:  # a second signal ends the process at once
+        for number in handled:
             loop.remove_signal_handler(number)
 
     try:
         for number in handled:
             loop.add_signal_handler(number, stop_once)
-    except (RuntimeError, ValueError):  # not the main thread: somebody else handles signals
+    except (RuntimeError, ValueError):  # not the main thread, which alone can handle signals
         yield
         return
     try:
@@ -55,8 +65,8 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(address)
-        # From here on whoever connects waits a moment instead of being refused: a process says that it is up just
-        # before its server takes the socket over.
+        # A process announces its address just before its server takes over the socket. A client that connects in
+        # between waits a moment and is not refused.
         listening.listen(_BACKLOG)
     except OSError:
         listening.close()
@@ -64,11 +74,13 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def shown(host: str) -> str:
+def url_host(host: str) -> str:
+    """The host in the form that a URL needs: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def write_secret(path: Path, secret: str) -> None:
+    """Write the secret to a new file that only this user can read (mode 0600)."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -1,6 +1,6 @@
-"""Logs: one event a line, JSON unless a person is watching; libraries that use `logging` come out the same way.
+"""Logs: one event per line, as JSON or, on a terminal, as text. Libraries that use `logging` produce the same lines.
 
-No secret reaches a line: what looks like one of our tokens is cut out of every value, wherever it came from.
+No line contains a secret: text that looks like one of our tokens is replaced by *** in every value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def configure_logs(level: str = "info", form: str = "auto", stream: TextIO | Non
         structlog.processors.format_exc_info,
     ]
     renderer: Processor = structlog.processors.JSONRenderer()
-    if pretty:  # plain tracebacks: pretty ones show local variables, and with them whatever somebody sent
+    if pretty:  # plain tracebacks, because pretty ones show local variables, which may hold data of a client
         renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -60,7 +60,7 @@ def configure_logs(level: str = "info", form: str = "auto", stream: TextIO | Non
     # Spark's bridge reports every call at debug level, and HTTP clients every request at info.
     for chatty in ("py4j", "httpx", "httpcore", "uvicorn.access", "websockets"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # A connection that is refused or goes away is counted and logged by the server itself.
+    # The server itself counts and logs connections that are refused or lost.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 

@@ -1,4 +1,7 @@
-"""Web pages beside an API: `/` is a folder's index.html, `/static/…` its files. Nothing is loaded from elsewhere."""
+"""Web pages beside an API: `/` is the index.html of a folder, `/static/…` its files.
+
+Pages load no files from other hosts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADERS = {
-    # Brokers are other hosts: a page may open WebSockets to them, and nothing else to anybody.
+    # Brokers run on other hosts: a page may open WebSockets to any host, but other connections only to its own.
     "content-security-policy": "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -20,7 +23,7 @@ _HEADERS = {
 
 
 def serve_pages(app: FastAPI, folder: Path) -> None:
-    """To everybody: pages hold no secret, and every call they make does need a token."""
+    """Serve the folder without authentication: pages contain no secret, and every request they make needs a token."""
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
@@ -34,10 +37,10 @@ class _WithHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def headed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
-        await self._app(scope, receive, headed)
+        await self._app(scope, receive, send_with_headers)

@@ -1,8 +1,8 @@
 """Recording trace rows to a Parquet file, and reading one.
 
-A Parquet file has its footer at the end: a process that dies leaves nothing readable. So rows are first appended to
-`FILE.part`, an Arrow stream that can be read up to where it breaks off, and become FILE when the recording is closed. A
-part left by a crash is finished at the next start, by `finish`, or read as it is by `read_trace`.
+A Parquet file has its footer at the end, so a process that dies would leave no readable file. Rows are therefore first
+appended to `FILE.part`, an Arrow stream that is readable up to its last complete batch. Closing the recording turns it
+into FILE. After a crash `finish` turns the part into FILE at the next start, or `read_trace` reads the part itself.
 """
 
 from __future__ import annotations
@@ -20,63 +20,62 @@ from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
 FLUSH_S = 3.0
-"""What a crash may lose."""
+"""Seconds between two writes: a crash loses at most the rows of this time."""
 _FLUSH_ROWS = 50_000
 _GROUP_ROWS = 100_000
 
 
 class Recording:
-    """`add` frames, `close` at the end. Not thread-safe; `close` may be called from another thread once adding ends."""
+    """Call `add` for each frame, then `close`. Not thread-safe, but another thread may call `close` at the end."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if it cannot be written, TocsinError if there is such a recording already."""
+        """Raises OSError if the file cannot be written, TocsinError if the recording exists already."""
         if path.exists():
             raise TocsinError(Code.EXISTS, f"{path} exists: choose another name, recordings are not overwritten")
         path.parent.mkdir(parents=True, exist_ok=True)
-        if part_of(path).exists():
-            raise TocsinError(
-                Code.EXISTS, f"{part_of(path)} was left by a recording that did not end, or is being written by another"
-            )
+        if part_path(path).exists():
+            message = f"{part_path(path)} was left by a recording that crashed, or another process is writing it"
+            raise TocsinError(Code.EXISTS, message)
         self.path = path
         self.rows = 0
-        self._waiting: list[TraceRow] = []
+        self._unwritten: list[TraceRow] = []
         self._time_s = float("-inf")
         self._flushed_s = time.monotonic()
-        self._file = part_of(path).open("wb", buffering=0)
+        self._file = part_path(path).open("wb", buffering=0)
         self._writer = pa.ipc.new_stream(self._file, SCHEMA)
         self._failed = False
 
     def add(self, rows: Sequence[TraceRow], is_picture: bool) -> None:
-        """Never raises: a disk that is full ends the recording, not what is recorded."""
+        """Never raises: a full disk ends the recording, not the process that is recorded."""
         if self._failed or not rows:
             return
         if is_picture:
             if self.rows:
-                self._waiting.append(TraceRow(rows[-1].time_s, Kind.PICTURE))
-            # Events that a picture still shows happened before: they are recorded already, or not part of this.
+                self._unwritten.append(TraceRow(rows[-1].time_s, Kind.PICTURE))
+            # A picture repeats recent events. They are recorded already, or happened before the recording started.
             rows = [row for row in rows if row.kind != Kind.EVENT]
-        self._waiting += rows
+        self._unwritten += rows
         self.rows += len(rows)
-        if len(self._waiting) >= _FLUSH_ROWS or time.monotonic() - self._flushed_s >= FLUSH_S:
+        if len(self._unwritten) >= _FLUSH_ROWS or time.monotonic() - self._flushed_s >= FLUSH_S:
             try:
                 self.flush()
             except OSError as error:
                 self._failed = True
-                logger().error("the recording ends: it cannot be written", path=str(self.path), reason=str(error))
+                logger().error("the recording ends: the file cannot be written", path=str(self.path), reason=str(error))
 
     def flush(self) -> None:
         self._flushed_s = time.monotonic()
-        if self._waiting:
-            self._writer.write_table(to_table([self._in_order(row) for row in self._waiting]))
-            self._waiting = []
+        if self._unwritten:
+            self._writer.write_table(to_table([self._in_order(row) for row in self._unwritten]))
+            self._unwritten = []
 
     def _in_order(self, row: TraceRow) -> TraceRow:
-        """A picture in the middle names events that are older than what was written before it."""
+        """The row, with its time raised to that of the previous row: rows of a later picture may be older than that."""
         self._time_s = max(self._time_s, row.time_s)
         return row if row.time_s == self._time_s else replace(row, time_s=self._time_s)
 
     def close(self) -> None:
-        """Make FILE of it. Raises OSError if that cannot be written; the part stays."""
+        """Make FILE of the part. Raises OSError if FILE cannot be written; the part remains."""
         try:
             if not self._failed:
                 self.flush()
@@ -86,50 +85,50 @@ class Recording:
         finish(self.path)
 
 
-def part_of(path: Path) -> Path:
+def part_path(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
-def free_name(path: Path) -> Path:
-    """`path`, or with the first number that makes it new: a restart does not write over what was recorded before.
+def unused_path(path: Path) -> Path:
+    """`path`, or `path` with the first number that is not in use: a restart overwrites no earlier recording.
 
-    What a crash left is finished on the way.
+    Also finishes the recordings that a crash left under these names.
     """
-    number, found = 1, path
-    finish(found)
-    while found.exists():
+    number, unused = 1, path
+    finish(unused)
+    while unused.exists():
         number += 1
-        found = path.with_stem(f"{path.stem}-{number}")
-        finish(found)
-    return found
+        unused = path.with_stem(f"{path.stem}-{number}")
+        finish(unused)
+    return unused
 
 
 def finish(path: Path) -> None:
-    """FILE from FILE.part, in groups large enough to be read fast; nothing happens if there is no part."""
-    part = part_of(path)
+    """Make FILE of FILE.part, with row groups that are large enough for fast reads. Does nothing without a part."""
+    part = part_path(path)
     if not part.exists():
         return
     making = path.with_name(path.name + ".making")
     with pq.ParquetWriter(making, SCHEMA, compression="zstd") as writer:
-        waiting: list[pa.RecordBatch] = []
+        group: list[pa.RecordBatch] = []
         for batch in _readable(part):
-            waiting.append(batch)
-            if sum(one.num_rows for one in waiting) >= _GROUP_ROWS:
-                writer.write_table(_joined(waiting))
-                waiting = []
-        if waiting:
-            writer.write_table(_joined(waiting))
+            group.append(batch)
+            if sum(member.num_rows for member in group) >= _GROUP_ROWS:
+                writer.write_table(_joined(group))
+                group = []
+        if group:
+            writer.write_table(_joined(group))
     making.replace(path)
     part.unlink()
 
 
 def read_trace(path: Path) -> pa.Table:
-    """Raises TocsinError with what to do about it."""
+    """The rows of FILE, or of FILE.part if there is no FILE. Raises TocsinError if neither can be read."""
     try:
         if path.exists():
             table = pq.read_table(path)
-        elif part_of(path).exists():
-            table = _joined(list(_readable(part_of(path))))
+        elif part_path(path).exists():
+            table = _joined(list(_readable(part_path(path))))
         else:
             raise TocsinError(Code.NOT_FOUND, f"there is no file {path}")
     except (pa.ArrowInvalid, OSError) as error:
@@ -141,7 +140,7 @@ def read_trace(path: Path) -> pa.Table:
 
 
 def _readable(part: Path) -> Iterator[pa.RecordBatch]:
-    """All batches up to where the file breaks off."""
+    """All complete batches of the part."""
     with part.open("rb") as file:
         try:
             reader = pa.ipc.open_stream(file)

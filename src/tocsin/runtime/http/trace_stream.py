@@ -1,8 +1,8 @@
-"""Trace rows to everybody who watches: server-sent events, a picture first, then frames of what is new.
+"""Trace rows for all watchers of a dashboard, as server-sent events: first a picture, then frames of new rows.
 
-Whoever drives it (the live coordinator, a replay) hands in frames and says what a picture is. A frame is encoded once
-for all watchers. One that cannot keep up is not sent its backlog: it is forgotten, and a new picture comes instead, so
-that a watcher costs a bounded amount of memory however slow it is.
+The driver (the live coordinator or a replay) sends the frames and supplies the picture. A frame is encoded once for all
+watchers. A watcher that cannot keep up loses its backlog and gets a new picture instead, so that a slow watcher costs a
+bounded amount of memory.
 """
 
 from __future__ import annotations
@@ -16,63 +16,58 @@ from tocsin.wire.errors import Code, TocsinError
 
 WATCHERS = 200
 FRAMES = 16
-"""Waiting for one watcher; it is then a quarter of a minute behind."""
+"""Most frames that may wait for one watcher; it is then a quarter of a minute behind."""
 FRAME_BYTES = 8 << 20
-"""Of the frames that wait for one watcher."""
+"""Most bytes of the frames that wait for one watcher."""
 RETRY_MS = 2_000
 
 
 class _Watcher:
     def __init__(self, positions: bool) -> None:
         self.positions = positions
-        self.waiting: deque[bytes] = deque()
-        self.waiting_bytes = 0
-        self.behind = True
-        """It gets a picture next."""
+        self.frames: deque[bytes] = deque()
+        self.frames_bytes = 0
+        self.needs_picture = True
         self.woken = asyncio.Event()
 
     def offer(self, frame: bytes) -> None:
-        if not self.behind:
-            self.waiting.append(frame)
-            self.waiting_bytes += len(frame)
-            if len(self.waiting) > FRAMES or self.waiting_bytes > FRAME_BYTES:
+        if not self.needs_picture:
+            self.frames.append(frame)
+            self.frames_bytes += len(frame)
+            if len(self.frames) > FRAMES or self.frames_bytes > FRAME_BYTES:
                 self.start_over()
         self.woken.set()
 
     def start_over(self) -> None:
-        self.behind = True
-        self.waiting.clear()
-        self.waiting_bytes = 0
+        self.needs_picture = True
+        self.frames.clear()
+        self.frames_bytes = 0
         self.woken.set()
 
     def take(self) -> bytes:
-        frame = self.waiting.popleft()
-        self.waiting_bytes -= len(frame)
+        frame = self.frames.popleft()
+        self.frames_bytes -= len(frame)
         return frame
 
 
 class TraceStream:
-    """One loop's; `picture` gives the rows that rebuild the present."""
+    """Belongs to one event loop. `picture` returns the rows that rebuild the present state."""
 
     def __init__(self, picture: Callable[[], list[TraceRow]]) -> None:
         self._picture = picture
         self._watchers: set[_Watcher] = set()
         self._number = 0
+        """Number of the last frame."""
         self._pictures: dict[bool, bytes] = {}
-        """Encoded since the last frame: many who come at once share one."""
+        """With positions or without -> encoded picture since the last frame: watchers that start together share it."""
         self._closed = False
 
     @property
     def watchers(self) -> int:
         return len(self._watchers)
 
-    @property
-    def number(self) -> int:
-        """Of the last frame."""
-        return self._number
-
     def send(self, rows: Sequence[TraceRow]) -> None:
-        """A frame; of no rows at all nothing is sent."""
+        """Send a frame to every watcher; a frame without rows is not sent."""
         self._pictures.clear()
         if not rows:
             return
@@ -84,7 +79,7 @@ class TraceStream:
             watcher.offer(frames[watcher.positions])
 
     def start_over(self) -> None:
-        """Everybody gets a new picture: what they know does not lead to the present."""
+        """Send every watcher a new picture, because frames cannot lead from its state to the present one."""
         self._pictures.clear()
         self._number += 1
         for watcher in self._watchers:
@@ -96,9 +91,10 @@ class TraceStream:
             watcher.woken.set()
 
     def watch(self, positions: bool = True) -> AsyncIterator[bytes]:
-        """Server-sent events until the stream is closed; raises at once when too many are watching."""
+        """Server-sent events until the stream is closed. Raises at once if there are too many watchers."""
         if len(self._watchers) >= WATCHERS:
-            raise TocsinError(Code.BACKLOGGED, f"{WATCHERS} are watching already; try again later", retry_after_s=30)
+            message = f"there are {WATCHERS} watchers already; try again later"
+            raise TocsinError(Code.BACKLOGGED, message, retry_after_s=30)
         return self._events(_Watcher(positions))
 
     async def _events(self, watcher: _Watcher) -> AsyncIterator[bytes]:
@@ -106,10 +102,10 @@ class TraceStream:
         try:
             yield b"retry: %d\n\n" % RETRY_MS
             while not self._closed:
-                if watcher.behind:
-                    watcher.behind = False
+                if watcher.needs_picture:
+                    watcher.needs_picture = False
                     yield self._encoded_picture(watcher.positions)
-                elif watcher.waiting:
+                elif watcher.frames:
                     yield watcher.take()
                 else:
                     watcher.woken.clear()

@@ -1,7 +1,8 @@
-"""A whole network on one machine: data cluster, coordinator and brokers, each a process of its own.
+"""A whole network on one machine: data cluster, coordinator and brokers, each in a process of its own.
 
-For `tocsin up`, `tocsin chaos` and end-to-end tests. The coordinator's administrator token is good everywhere: the data
-cluster and the brokers trust the coordinator's keys. Secrets lie in files of mode 0600 under the root.
+For `tocsin up`, `tocsin chaos`, `tocsin demo` and end-to-end tests. Every process accepts the coordinator's
+administrator token, because the data cluster and the brokers trust the coordinator's keys. Secrets are in files with
+mode 0600 under the root.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tocsin.runtime.stack.supervisor import Child, free_ports
 from tocsin.wire.errors import Code, TocsinError
 
 _READY_S = 240.0
-"""Spark's first start on a busy machine."""
+"""Seconds for the start: Spark's first start on a busy machine is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +34,23 @@ class StackSettings:
     coordinator_port: int = 8570
     cluster_port: int = 8571
     broker_port: int = 8600
-    """Of the first broker; the others follow."""
+    """Port of the first broker; the others get the following ports."""
     free_ports: bool = False
     settings: str | None = None
-    """A TOML file whose tables the processes read."""
+    """TOML file for all processes."""
     logs: Path | None = None
-    """A folder for one log a process; else all go where ours go."""
+    """Folder with one log file per process; without it all processes log to our stderr."""
     restart: bool = True
     cluster: Mapping[str, str] = field(default_factory=dict)
-    """More flags of a process, without the dashes."""
+    """Additional flags of the data cluster, without the dashes."""
     cluster_niceness: int = 0
-    """How far Spark stands back for the others when the processor is short."""
+    """Lowers the priority of Spark when the processor is busy, as nice(1) does."""
     coordinator: Mapping[str, str] = field(default_factory=dict)
+    """Additional flags of the coordinator."""
     broker: Mapping[str, str] = field(default_factory=dict)
+    """Additional flags of every broker."""
     places: Sequence[tuple[float, float]] = ()
-    """Latitude and longitude of the first brokers; the others stand nowhere."""
+    """Latitude and longitude of the first brokers; further brokers have no position."""
 
 
 class Stack:
@@ -56,21 +59,18 @@ class Stack:
         root = settings.root.absolute()
         self.coordinator_state = root / "coordinator"
         self._brokers_folder = root / "brokers"
-        ports = self._ports()
-        self.coordinator_url = f"http://127.0.0.1:{ports[0]}"
-        self.cluster_url = f"http://127.0.0.1:{ports[1]}"
+        coordinator_port, cluster_port, *broker_ports = self._ports()
+        self.coordinator_url = f"http://127.0.0.1:{coordinator_port}"
+        self.cluster_url = f"http://127.0.0.1:{cluster_port}"
+        flags = {"root": str(root), "port": str(cluster_port), "keys": f"{self.coordinator_url}/v1/keys"}
         self.cluster = self._child(
-            "cluster", "cluster", {"root": str(root), "port": str(ports[1]), "keys": f"{self.coordinator_url}/v1/keys"},
-            settings.cluster, stop_s=90.0, niceness=settings.cluster_niceness,
-        )  # fmt: skip
-        self.coordinator = self._child(
-            "coordinator", "coordinator",
-            {"state": str(self.coordinator_state), "port": str(ports[0]), "cluster": self.cluster_url},
-            settings.coordinator,
-        )  # fmt: skip
-        self.brokers = {f"broker-{number}": self._broker(number, port) for number, port in enumerate(ports[2:], 1)}
+            "cluster", "cluster", {**flags, **settings.cluster}, stop_s=90.0, niceness=settings.cluster_niceness
+        )
+        flags = {"state": str(self.coordinator_state), "port": str(coordinator_port), "cluster": self.cluster_url}
+        self.coordinator = self._child("coordinator", "coordinator", {**flags, **settings.coordinator})
+        self.brokers = {f"broker-{number}": self._broker(number, port) for number, port in enumerate(broker_ports, 1)}
         self.first_token: str | None = None
-        """The administrator's, if this start made it."""
+        """The administrator's token, if this start created it."""
 
     def _ports(self) -> list[int]:
         settings = self._settings
@@ -82,28 +82,18 @@ class Stack:
     def _broker(self, number: int, port: int) -> Child:
         name = f"broker-{number}"
         folder = self._brokers_folder / name
-        flags = {
-            "id": name, "port": str(port), "state": str(folder), "cluster": self.cluster_url,
-            "coordinator": self.coordinator_url, "token-file": str(folder / "token"),
-        }  # fmt: skip
+        flags = {"id": name, "port": str(port), "state": str(folder), "token-file": str(folder / "token")}
+        flags |= {"cluster": self.cluster_url, "coordinator": self.coordinator_url}
         if number <= len(self._settings.places):
-            flags |= {
-                axis: str(value) for axis, value in zip(("lat", "lon"), self._settings.places[number - 1], strict=True)
-            }
-        return self._child(name, "broker", flags, self._settings.broker)
+            lat, lon = self._settings.places[number - 1]
+            flags |= {"lat": str(lat), "lon": str(lon)}
+        return self._child(name, "broker", {**flags, **self._settings.broker})
 
     def _child(
-        self,
-        name: str,
-        command: str,
-        flags: Mapping[str, str],
-        more: Mapping[str, str],
-        *,
-        stop_s: float = 15.0,
-        niceness: int = 0,
+        self, name: str, command: str, flags: Mapping[str, str], *, stop_s: float = 15.0, niceness: int = 0
     ) -> Child:
         arguments = [command]
-        for flag, value in {**flags, **more}.items():
+        for flag, value in flags.items():
             arguments += [f"--{flag}", value]
         if self._settings.settings is not None:
             arguments += ["--settings", self._settings.settings]
@@ -112,7 +102,7 @@ class Stack:
 
     @property
     def children(self) -> list[Child]:
-        """In the order in which they are stopped: who needs another goes first."""
+        """In the order in which they are stopped: a process stops before the processes that it needs."""
         return [*self.brokers.values(), self.coordinator, self.cluster]
 
     @property
@@ -120,45 +110,47 @@ class Stack:
         return self.coordinator_state / ADMIN_TOKEN_FILE
 
     async def start(self) -> None:
-        """Returns when everything is up and the brokers are in touch with both others. Stop it also if this raises."""
+        """Return when all processes are up and the brokers are connected to both servers.
+
+        Call `stop` even if this raises.
+        """
         await self.start_coordinator()
         await self.start_others()
 
     async def start_coordinator(self) -> None:
-        """Returns when the coordinator is up, long before Spark is, which starts meanwhile."""
+        """Return when the coordinator is up. The data cluster continues to start: Spark takes much longer."""
         self._settings.root.mkdir(parents=True, exist_ok=True)
-        self.cluster.start()  # the slowest: Spark starts while the others do
+        self.cluster.start()
         self.coordinator.start()
-        said = await self.coordinator.ready(_READY_S)
-        self.first_token = said.get("token")
+        announcement = await self.coordinator.ready(_READY_S)
+        self.first_token = announcement.get("token")
 
     async def start_others(self) -> None:
         signer = Signer.load_or_create(self.coordinator_state / KEY_FILE)
         for name, child in self.brokers.items():
-            self._give_token(signer, name)
+            self._write_token(signer, name)
             child.start()
         await asyncio.gather(*(child.ready(_READY_S) for child in self.children))
-        await asyncio.gather(*(self._settled(name) for name in self.brokers))
+        await asyncio.gather(*(self._wait_until_ready(name) for name in self.brokers))
 
-    def _give_token(self, signer: Signer, name: str) -> None:
+    def _write_token(self, signer: Signer, name: str) -> None:
         folder = self._brokers_folder / name
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        token = signer.sign(
-            name, [f"broker:{name}"], now_s=time.time(), identity=secrets.token_hex(8), lifetime_s=None
-        )  # fmt: skip
+        identity = secrets.token_hex(8)
+        token = signer.sign(name, [f"broker:{name}"], now_s=time.time(), identity=identity, lifetime_s=None)
         write_secret(folder / "token", token)
 
-    async def _settled(self, name: str) -> None:
-        address = str(self.brokers[name].said["address"]).replace("ws", "http", 1)
-        async with httpx.AsyncClient(base_url=address, timeout=10.0) as client:
-            async with asyncio.timeout(_READY_S):
-                while True:
-                    try:
-                        if (await client.get("/readyz")).status_code == 200:
-                            return
-                    except httpx.TransportError:
-                        pass
-                    await asyncio.sleep(0.05)
+    async def _wait_until_ready(self, name: str) -> None:
+        """Wait until the broker is connected to the coordinator and the data cluster."""
+        address = str(self.brokers[name].announcement["address"]).replace("ws", "http", 1)
+        async with httpx.AsyncClient(base_url=address, timeout=10.0) as client, asyncio.timeout(_READY_S):
+            while True:
+                try:
+                    if (await client.get("/readyz")).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
         await asyncio.gather(*(child.stop() for child in self.brokers.values()))
@@ -166,18 +158,19 @@ class Stack:
         await self.cluster.stop()
 
     def admin_token(self) -> str:
-        """For whoever runs the stack; made by the coordinator at its first start."""
+        """The administrator's token, which the coordinator creates at its first start."""
         try:
             return self.token_file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise TocsinError(Code.NOT_FOUND, f"no administrator's token in {self.token_file}") from error
 
     def described(self) -> dict[str, Any]:
+        """The addresses of all processes, and the token if this start created it."""
         return {
             "address": self.cluster_url,
             "token": self.first_token,
             "coordinator": self.coordinator_url,
-            "brokers": {name: child.said.get("address") for name, child in self.brokers.items()},
+            "brokers": {name: child.announcement.get("address") for name, child in self.brokers.items()},
             "token_file": str(self.token_file),
             "dashboard": f"{self.coordinator_url}/",
         }

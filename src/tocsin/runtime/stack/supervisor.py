@@ -1,8 +1,8 @@
-"""Child processes that are kept alive: started, watched, started again when they die, stopped in order.
+"""Supervised child processes: started, watched, restarted when they die, stopped in order.
 
-Each child is a `tocsin` command that says on its first line of output, as JSON, where it listens. It gets no secret by
-its arguments. It is in a session of its own, so that Ctrl-C reaches this process alone, which stops the others in
-order; on Linux the kernel ends it when this process is gone, however that happened.
+Each child is a `tocsin` command whose first line of output is a JSON object with its address. No secret is passed in
+its arguments. Each child has a session of its own, so that Ctrl-C reaches only this process, which then stops the
+children in order. On Linux the kernel ends a child when this process dies for any reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,13 +27,13 @@ from tocsin.wire.errors import Code, TocsinError
 
 _COMMAND = [sys.executable, "-c", "from tocsin.cli.main import main; main()"]
 _STEADY_S = 60.0
-"""A life this long was a good one: the next death counts as the first."""
+"""A child that ran this long was healthy: its next death counts as the first failure."""
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Child:
-    """One supervised process. `ready` is what it said when it was up; a new life says it again."""
+    """One supervised process. It prints an announcement when it is up, again after each restart."""
 
     def __init__(
         self,
@@ -41,21 +41,19 @@ class Child:
         arguments: list[str],
         *,
         log: Path | None = None,
-        environment: Mapping[str, str] | None = None,
         stop_s: float = 15.0,
         restart: bool = True,
         niceness: int = 0,
     ) -> None:
-        """`niceness`: how far it stands back when the processor is short, as of nice(1)."""
+        """`niceness` lowers its priority when the processor is busy, as nice(1) does."""
         self.name = name
         self._niceness = niceness
         self._arguments = arguments
         self._log = log
-        self._environment = {} if environment is None else dict(environment)
         self._stop_s = stop_s
         self.restart = restart
         self.starts = 0
-        self.said: dict[str, Any] = {}
+        self.announcement: dict[str, Any] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -64,14 +62,14 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """None between two lives."""
+        """None while the process does not run."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._live(), name=f"supervise {self.name}")
+        self._task = asyncio.create_task(self._supervise(), name=f"supervise {self.name}")
 
     async def ready(self, limit_s: float) -> dict[str, Any]:
-        """What it said when it was up; raises if it is not in time, or gave up before it ever was."""
+        """Wait until the process is up and return its announcement. Raises if its first start fails or takes longer."""
         assert self._task is not None
         waiting = asyncio.create_task(self._up.wait())
         try:
@@ -79,11 +77,11 @@ class Child:
         finally:
             waiting.cancel()
         if self._up.is_set():
-            return self.said
+            return self.announcement
         raise self.failed or TocsinError(Code.NOT_READY, f"{self.name} was not up after {limit_s:g} s")
 
     def signal(self, number: int) -> bool:
-        """To the process, and not to what it started; False if there is none right now."""
+        """Send a signal to the process, but not to its own children. False if the process does not run."""
         pid = self.pid
         if pid is None:
             return False
@@ -92,33 +90,32 @@ class Child:
         return True
 
     async def stop(self) -> None:
-        """Ask, wait, and end it if it does not listen."""
+        """Send SIGTERM, wait, and send SIGKILL if the process is still running."""
         self._stopping = True
         if self._task is None:
             return
-        for number, patience_s in ((signal.SIGTERM, self._stop_s), (signal.SIGKILL, 10.0)):
+        for number, limit_s in ((signal.SIGTERM, self._stop_s), (signal.SIGKILL, 10.0)):
             self.signal(signal.SIGCONT)
             self.signal(number)
             if self.pid is None:
                 self._task.cancel()
-            done, _ = await asyncio.wait((self._task,), timeout=patience_s)
+            done, _ = await asyncio.wait((self._task,), timeout=limit_s)
             if done:
                 break
-            logger().warning("a process does not stop", process=self.name, after_s=patience_s)
+            logger().warning("a process does not stop", process=self.name, after_s=limit_s)
 
-    async def _live(self) -> None:
+    async def _supervise(self) -> None:
         failures = 0
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
-            code, was_up = await self._once()
+            code, was_up = await self._run_once()
             self._up.clear()
             if self._stopping:
                 return
-            if not was_up and self.starts == 1:  # wrong settings, a taken port: starting again would not help
-                self.failed = TocsinError(
-                    Code.INTERNAL, self.said.get("error", {}).get("message") or f"{self.name} ended with code {code}"
-                )
+            if not was_up and self.starts == 1:  # wrong settings or a port in use: a restart would not help
+                message = self.announcement.get("error", {}).get("message") or f"{self.name} ended with code {code}"
+                self.failed = TocsinError(Code.INTERNAL, message)
                 return
             if not self.restart:
                 return
@@ -127,20 +124,23 @@ class Child:
             logger().warning("a process ended", process=self.name, code=code, again_in_s=round(pause_s, 2))
             await asyncio.sleep(pause_s)
 
-    async def _once(self) -> tuple[int, bool]:
-        """One life: its exit code, and whether it was ever up."""
+    async def _run_once(self) -> tuple[int, bool]:
+        """Run the process until it ends. Returns its exit code, and whether it was ever up."""
         self.starts += 1
-        with _log(self._log) as log:
+        with _opened(self._log) as log:
             self._process = await asyncio.create_subprocess_exec(
-                *_COMMAND, *self._arguments, "--json", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                env=os.environ | self._environment, start_new_session=True,
+                *(*_COMMAND, *self._arguments, "--json"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
                 preexec_fn=_before_command(os.getpid(), self._niceness),
-            )  # fmt: skip
+            )
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         with contextlib.suppress(ValueError):
-            self.said = json.loads(line)
-        up = "error" not in self.said and bool(line)
+            self.announcement = json.loads(line)
+        up = "error" not in self.announcement and bool(line)
         if up:
             self._up.set()
         await self._process.stdout.read()
@@ -148,7 +148,7 @@ class Child:
 
 
 def _before_command(parent: int, niceness: int) -> Callable[[], None] | None:
-    """Runs in the child before it becomes the command: it ends with its parent, and stands back if it is to."""
+    """A function that runs in the child before the command: it sets the priority and ties the child to its parent."""
     libc = _LIBC
     if libc is None and not niceness:
         return None
@@ -158,30 +158,29 @@ def _before_command(parent: int, niceness: int) -> Callable[[], None] | None:
             os.nice(niceness)
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # it was gone before we could say so
+            if os.getppid() != parent:  # the parent died before the call above
                 os._exit(1)
 
     return before_command
 
 
 @contextlib.contextmanager
-def _log(path: Path | None) -> Any:
-    """Where a child's log goes: with ours, or to a file of its own."""
+def _opened(path: Path | None) -> Iterator[IO[bytes] | None]:
+    """The log file of a child; None if the child writes to our stderr."""
     if path is None:
         yield None
         return
-    opened: IO[bytes] = path.open("ab")
-    with opened:
-        yield opened
+    with path.open("ab") as file:
+        yield file
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ones that nobody has right now. Processes that are started again keep theirs, so they must be known before."""
+    """Ports that are free now. They are chosen before the start, because a restarted process must keep its port."""
     with contextlib.ExitStack() as probes:
-        found = []
-        for _ in range(count):  # all open until the last is found, or two of them could be the same
+        ports = []
+        for _ in range(count):  # all sockets stay open until the end, or two ports could be the same
             probe = probes.enter_context(socket.socket())
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, 0))
-            found.append(int(probe.getsockname()[1]))
-        return found
+            ports.append(int(probe.getsockname()[1]))
+        return ports

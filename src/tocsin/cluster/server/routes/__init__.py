@@ -18,8 +18,8 @@ from tocsin.cluster.server.routes import (
 )
 from tocsin.cluster.server.routes.authentication import PART, authenticate
 from tocsin.cluster.server.routes.context import ClusterContext
-from tocsin.runtime.http.answers import answer_errors
-from tocsin.runtime.http.door import make_internal_handler
+from tocsin.runtime.http.answers import add_error_handlers
+from tocsin.runtime.http.authentication import make_internal_handler
 
 __all__ = ["ClusterContext", "make_app", "make_routes"]
 
@@ -42,6 +42,6 @@ def make_routes(context: ClusterContext) -> FastAPI:
     app.state.context = context
     for module in (definitions, records, subscriptions, results, announcements, status, taps, token_routes):
         app.include_router(module.router)
-    answer_errors(app)
+    add_error_handlers(app)
     app.add_exception_handler(Exception, make_internal_handler(PART))
     return app

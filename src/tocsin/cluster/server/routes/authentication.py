@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Scope
 
 from tocsin.cluster.server.routes.context import ClusterContext, context_of
 from tocsin.model.ids import BrokerId
-from tocsin.runtime.http.callers import Caller, caller_with, is_broker_id
-from tocsin.runtime.http.door import Door, token_of
+from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
+from tocsin.runtime.http.callers import Caller, caller_of_claims, is_broker_id
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
@@ -41,7 +41,7 @@ def authenticate(app: ASGIApp, context: ClusterContext) -> ASGIApp:
     def answered(method: str, status: int) -> None:
         context.metrics.requests.labels(method, str(status)).inc()
 
-    return Door(app, admit, answered, PART)
+    return AuthenticationMiddleware(app, admit, answered, PART)
 
 
 async def _caller(context: ClusterContext, scope: Scope) -> Caller:
@@ -54,7 +54,7 @@ async def _caller(context: ClusterContext, scope: Scope) -> Caller:
     caller = context.tokens.caller(token)
     if caller is None and context.keys is not None:
         claims = await context.keys.claims(token, context.cluster.now_s())
-        caller = None if claims is None else caller_with(claims)
+        caller = None if claims is None else caller_of_claims(claims)
     if caller is None:
         raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, revoked or expired")
     return caller

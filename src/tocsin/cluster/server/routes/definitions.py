@@ -20,7 +20,7 @@ from tocsin.cluster.server.process import ClusterProcess
 from tocsin.cluster.server.routes.authentication import require_admin, require_read
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.model.schema import Schema
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 
 router = APIRouter(tags=["definitions"])
 
@@ -34,7 +34,7 @@ class ApplicationText(msgspec.Struct):
     """Where relative paths of STATIC datasets start from, on the data cluster's machine."""
 
 
-@router.post("/v1/applications", openapi_extra=described(ApplicationText), response_class=Response)
+@router.post("/v1/applications", openapi_extra=request_body(ApplicationText), response_class=Response)
 async def apply_application(request: Request, dry_run: bool = False) -> Response:
     """Create and drop what a file declares; with `dry_run` only report its problems."""
     context = require_admin(request)

@@ -33,7 +33,7 @@ from tocsin.cluster.store.pulling import (
     pulled,
 )
 from tocsin.model.cursor import Cursor, execution_of
-from tocsin.runtime.http.answers import ARROW, ATOM, CAP, GEOJSON, JSON, NDJSON, described, encode, read_json
+from tocsin.runtime.http.answers import ARROW, ATOM, CAP, GEOJSON, JSON, NDJSON, encode, read_json, request_body
 from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
 
@@ -58,7 +58,7 @@ async def get_results(
     return await _results(request, channel, dict.fromkeys(subscription, after))
 
 
-@router.post(wire.RESULTS, openapi_extra=described(wire.ResultsRequest), response_class=Response)
+@router.post(wire.RESULTS, openapi_extra=request_body(wire.ResultsRequest), response_class=Response)
 async def post_results(request: Request) -> Response:
     """Results of many subscriptions, each from its own cursor on."""
     body = await read_json(request, wire.ResultsRequest)

@@ -14,7 +14,7 @@ from tocsin.cluster.server.routes.authentication import (
     require_read,
 )
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
 
@@ -25,7 +25,7 @@ MAX_AT_ONCE = 100_000
 _ID_CHARACTERS = frozenset("0123456789abcdef")
 
 
-@router.post(wire.SUBSCRIPTIONS, openapi_extra=described(wire.SubscribeRequest), response_class=Response)
+@router.post(wire.SUBSCRIPTIONS, openapi_extra=request_body(wire.SubscribeRequest), response_class=Response)
 async def subscribe(request: Request) -> Response:
     """Subscribe to sets of parameter values; answers with a list of id, cursor and whether it is new, in that order."""
     body = await read_json(request, wire.SubscribeRequest)
@@ -82,7 +82,7 @@ def unsubscribe(request: Request, identity: str, broker: str | None = None) -> R
     raise unknown_subscription(identity)
 
 
-@router.post(wire.RELEASES, openapi_extra=described(wire.ReleaseRequest), response_class=Response)
+@router.post(wire.RELEASES, openapi_extra=request_body(wire.ReleaseRequest), response_class=Response)
 async def unsubscribe_many(request: Request) -> Response:
     """Release many at once; those the broker does not hold are not counted."""
     body = await read_json(request, wire.ReleaseRequest)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from tocsin.cluster.server.routes.authentication import require_admin
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.cluster.server.tokens import TokenStore
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.runtime.http.callers import Caller, is_scope
 from tocsin.wire.errors import Code, TocsinError
 
@@ -26,7 +26,7 @@ class ClusterTokenRequest(msgspec.Struct):
     """Days until it expires; None for never."""
 
 
-@router.post("/v1/tokens", openapi_extra=described(ClusterTokenRequest), response_class=Response)
+@router.post("/v1/tokens", openapi_extra=request_body(ClusterTokenRequest), response_class=Response)
 async def create_token(request: Request) -> Response:
     context = require_admin(request)
     body = await read_json(request, ClusterTokenRequest)

@@ -9,8 +9,8 @@ import tocsin
 from tocsin.runtime.broker.routes import asyncapi, status, stream, subscriptions, webhook
 from tocsin.runtime.broker.routes.api import Api
 from tocsin.runtime.broker.routes.door import PART, make_door
-from tocsin.runtime.http.answers import answer_errors
-from tocsin.runtime.http.door import make_internal_handler
+from tocsin.runtime.http.answers import add_error_handlers
+from tocsin.runtime.http.authentication import make_internal_handler
 
 __all__ = ["Api", "make_app", "make_routes"]
 
@@ -33,6 +33,6 @@ def make_routes(api: Api) -> FastAPI:
     app.state.api = api
     for module in (subscriptions, stream, webhook, status, asyncapi):
         app.include_router(module.router)
-    answer_errors(app)
+    add_error_handlers(app)
     app.add_exception_handler(Exception, make_internal_handler(PART))
     return app

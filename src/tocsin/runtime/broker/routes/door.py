@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Scope
 
 from tocsin.runtime.broker.routes.api import Api
-from tocsin.runtime.http.door import Door, token_of
+from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
@@ -13,7 +13,7 @@ PART = "broker"
 _OPEN = frozenset({"/healthz", "/readyz", "/v1/openapi.json", "/v1/asyncapi.json"})
 
 
-def make_door(app: ASGIApp, api: Api) -> Door:
+def make_door(app: ASGIApp, api: Api) -> AuthenticationMiddleware:
     metrics_are_open = is_loopback(api.settings.host)
 
     async def admit(scope: Scope) -> None:
@@ -30,7 +30,7 @@ def make_door(app: ASGIApp, api: Api) -> Door:
     def answered(method: str, status: int) -> None:
         api.metrics.requests.labels(method, str(status)).inc()
 
-    return Door(app, admit, answered, PART)
+    return AuthenticationMiddleware(app, admit, answered, PART)
 
 
 async def _admit_reader(api: Api, scope: Scope) -> None:

@@ -33,7 +33,7 @@ class EventStream:
 
     def __init__(self, api: Api) -> None:
         self._process = api.process
-        self._limit_bytes = api.settings.queue_bytes
+        self._limit_bytes = api.settings.limits.queue_bytes
         self._waiting: deque[bytes] = deque()
         self._size_bytes = 0
         self._blocked = False

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.runtime.broker.routes.api import api_of, asked
-from tocsin.runtime.http.answers import answer, decode_json, described, read_body
+from tocsin.runtime.http.answers import answer, decode_json, read_body, request_body
 from tocsin.wire import session as wire
 
 router = APIRouter(tags=["subscriptions"])
@@ -35,7 +35,7 @@ async def _body(request: Request) -> bytes:
     return await read_body(request, api_of(request).settings.frame_bytes)
 
 
-@router.post("/v1/login", openapi_extra=described(Resuming), response_class=Response)
+@router.post("/v1/login", openapi_extra=request_body(Resuming), response_class=Response)
 async def login(request: Request) -> Response:
     """What the subscriber holds here. Opens no session: for that, connect to `/v1/session` or `/v1/stream`."""
     body = await _body(request)
@@ -54,7 +54,7 @@ async def list_subscriptions(request: Request) -> Response:
     return answer(await asked(request, wire.List(0)))
 
 
-@router.post("/v1/subscriptions", openapi_extra=described(Wanted), response_class=Response)
+@router.post("/v1/subscriptions", openapi_extra=request_body(Wanted), response_class=Response)
 async def subscribe(request: Request) -> Response:
     """Hold a channel with these parameter values; results wait for a session, a stream or a webhook."""
     wanted = decode_json(await _body(request), Wanted)
@@ -66,7 +66,7 @@ async def unsubscribe(request: Request, identity: str) -> Response:
     return answer(await asked(request, wire.Unsubscribe(0, SubscriptionId(identity))))
 
 
-@router.post("/v1/ack", openapi_extra=described(Handled), response_class=Response)
+@router.post("/v1/ack", openapi_extra=request_body(Handled), response_class=Response)
 async def ack(request: Request) -> Response:
     """Handled up to these cursors: where a session without a memory of its own begins."""
     return answer(await asked(request, wire.Ack(0, decode_json(await _body(request), Handled).cursors)))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from tocsin.runtime.broker.routes.api import Api, api_of, subscriber_calling
 from tocsin.runtime.broker.webhooks import SECRET_PREFIX, addresses_of, check_url, is_secret
-from tocsin.runtime.http.answers import answer, decode_json, described, read_body
+from tocsin.runtime.http.answers import answer, decode_json, read_body, request_body
 from tocsin.wire.errors import Code, TocsinError
 from tocsin.wire.link import Webhook
 
@@ -39,7 +39,7 @@ async def get_webhook(request: Request) -> Response:
     return answer({"url": found.url, "secrets": len(found.secrets)})
 
 
-@router.put("/v1/webhook", openapi_extra=described(WantedWebhook), response_class=Response)
+@router.put("/v1/webhook", openapi_extra=request_body(WantedWebhook), response_class=Response)
 async def put_webhook(request: Request) -> Response:
     """Be called at this address with each result while no session is open; answers with the secret that signs."""
     api = api_of(request)

@@ -11,8 +11,8 @@ import tocsin
 from tocsin.runtime.coordinator.routes import balance, brokers, cluster_relay, plans, status, token_routes, users, watch
 from tocsin.runtime.coordinator.routes.api import Api
 from tocsin.runtime.coordinator.routes.door import PART, make_door
-from tocsin.runtime.http.answers import answer_errors
-from tocsin.runtime.http.door import make_internal_handler
+from tocsin.runtime.http.answers import add_error_handlers
+from tocsin.runtime.http.authentication import make_internal_handler
 from tocsin.runtime.http.pages import serve_pages
 
 __all__ = ["Api", "make_app", "make_routes"]
@@ -39,6 +39,6 @@ def make_routes(api: Api, pages: Path | None = None) -> FastAPI:
         app.include_router(module.router)
     if pages is not None:
         serve_pages(app, pages)
-    answer_errors(app)
+    add_error_handlers(app)
     app.add_exception_handler(Exception, make_internal_handler(PART))
     return app

@@ -11,7 +11,7 @@ from tocsin.coordinator.events import BalanceChosen
 from tocsin.coordinator.views import balance_view
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.runtime.coordinator.routes.api import require_admin, require_read
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["balance"])
@@ -34,7 +34,7 @@ async def get_balance(request: Request) -> Response:
     return answer(balance_view(require_read(request).core))
 
 
-@router.put("/v1/balance", openapi_extra=described(ChangedBalance), response_class=Response)
+@router.put("/v1/balance", openapi_extra=request_body(ChangedBalance), response_class=Response)
 async def put_balance(request: Request) -> Response:
     """Kept across restarts; what is not named stays as it is. From the next round on."""
     api = require_admin(request)

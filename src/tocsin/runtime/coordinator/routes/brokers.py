@@ -17,7 +17,7 @@ from tocsin.coordinator.views import HeldSubscriptions, broker_view, subscriber_
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.links import Link
 from tocsin.runtime.coordinator.routes.api import require_admin, require_broker, require_read
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["brokers"])
@@ -80,7 +80,7 @@ def _known(core: Coordinator, broker: str) -> BrokerRecord:
     return found
 
 
-@router.post("/v1/brokers/{broker}/drain", openapi_extra=described(Drain), response_class=Response)
+@router.post("/v1/brokers/{broker}/drain", openapi_extra=request_body(Drain), response_class=Response)
 async def drain_broker(request: Request, broker: str) -> Response:
     """Move everybody away and send nobody new, or stop doing so. Answers at once; the broker's page shows progress."""
     api = require_admin(request)

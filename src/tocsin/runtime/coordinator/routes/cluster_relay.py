@@ -13,7 +13,7 @@ import httpx
 from fastapi import APIRouter, Request, Response
 
 from tocsin.runtime.coordinator.routes.api import Api, require_read
-from tocsin.runtime.http.door import token_of
+from tocsin.runtime.http.authentication import token_of
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["data cluster"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Scope
 
 from tocsin.runtime.coordinator.routes.api import Api
-from tocsin.runtime.http.callers import caller_with
-from tocsin.runtime.http.door import Door, token_of
+from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
+from tocsin.runtime.http.callers import caller_of_claims
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
@@ -14,7 +14,7 @@ PART = "coordinator"
 _OPEN = frozenset({"/healthz", "/readyz", "/v1/keys"})
 
 
-def make_door(app: ASGIApp, api: Api) -> Door:
+def make_door(app: ASGIApp, api: Api) -> AuthenticationMiddleware:
     metrics_are_open = is_loopback(api.settings.host)
 
     async def admit(scope: Scope) -> None:
@@ -31,11 +31,11 @@ def make_door(app: ASGIApp, api: Api) -> Door:
         claims = api.verifier.claims(token, api.process.now_s())
         if claims is None:
             raise TocsinError(Code.UNAUTHENTICATED, "this token is not ours, or it has expired")
-        scope["tocsin.caller"] = caller = caller_with(claims)
+        scope["tocsin.caller"] = caller = caller_of_claims(claims)
         if path == "/metrics" and not caller.may_read:
             raise TocsinError(Code.FORBIDDEN, "this needs a token with the scope read")
 
     def answered(method: str, status: int) -> None:
         api.metrics.requests.labels(method, str(status)).inc()
 
-    return Door(app, admit, answered, PART)
+    return AuthenticationMiddleware(app, admit, answered, PART)

@@ -12,7 +12,7 @@ from tocsin.coordinator.events import PlanProposed, RequestedMove
 from tocsin.coordinator.views import migration_view
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.routes.api import Api, require_admin, require_read
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["plans"])
@@ -38,7 +38,7 @@ async def list_policies(request: Request) -> Response:
     return answer({"policies": core.planning.policy_names, "generation": core.registry.generation})
 
 
-@router.post("/v1/plans", openapi_extra=described(WantedPlan), response_class=Response)
+@router.post("/v1/plans", openapi_extra=request_body(WantedPlan), response_class=Response)
 async def propose_plan(request: Request, dry_run: bool = True) -> Response:
     """What a policy would do, or what these moves would: each with a reason. Carried out only with dry_run=false."""
     api = require_admin(request)
@@ -57,7 +57,7 @@ async def list_migrations(request: Request) -> Response:
     return answer({"migrations": under_way, "waiting": core.arbiter.waiting})
 
 
-@router.post("/v1/migrations", openapi_extra=described(WantedMove), response_class=Response)
+@router.post("/v1/migrations", openapi_extra=request_body(WantedMove), response_class=Response)
 async def migrate(request: Request) -> Response:
     """Move one subscriber. Refused with the reason if the arbiter refuses it."""
     api = require_admin(request)

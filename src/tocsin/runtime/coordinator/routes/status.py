@@ -10,7 +10,7 @@ from tocsin.coordinator.events import PlacementChosen
 from tocsin.coordinator.views import status_view
 from tocsin.policies.balance.placement import Placement
 from tocsin.runtime.coordinator.routes.api import api_of, require_admin, require_read
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 
 router = APIRouter(tags=["status"])
 
@@ -57,7 +57,7 @@ async def get_settings(request: Request) -> Response:
     return answer({"placement": rules.placement, "replacement": rules.replacement})
 
 
-@router.put("/v1/settings", openapi_extra=described(ChangedSettings), response_class=Response)
+@router.put("/v1/settings", openapi_extra=request_body(ChangedSettings), response_class=Response)
 async def put_settings(request: Request) -> Response:
     """Kept across restarts; what is not named stays as it is."""
     api = require_admin(request)

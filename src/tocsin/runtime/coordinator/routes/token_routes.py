@@ -6,7 +6,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tocsin.runtime.coordinator.routes.api import api_of, require_admin, user_id
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.runtime.http.callers import is_scope
 from tocsin.wire.errors import Code, TocsinError
 
@@ -29,7 +29,7 @@ async def keys(request: Request) -> Response:
     return answer(api_of(request).signer.jwks(), headers={"Cache-Control": "max-age=60"})
 
 
-@router.post("/v1/tokens", openapi_extra=described(NewToken), response_class=Response)
+@router.post("/v1/tokens", openapi_extra=request_body(NewToken), response_class=Response)
 async def create_token(request: Request) -> Response:
     api = require_admin(request)
     wanted = await read_json(request, NewToken)

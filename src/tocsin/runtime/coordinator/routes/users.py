@@ -13,7 +13,7 @@ from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId
 from tocsin.model.snapshot import Place
 from tocsin.runtime.coordinator.routes.api import api_of, caller_of, forbidden, require_user, user_id
-from tocsin.runtime.http.answers import answer, described, read_json
+from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["users"])
@@ -42,7 +42,7 @@ class BrokerWanted(msgspec.Struct):
     """Brokers it could not reach."""
 
 
-@router.post("/v1/users", openapi_extra=described(NewUser), response_class=Response)
+@router.post("/v1/users", openapi_extra=request_body(NewUser), response_class=Response)
 async def register_user(request: Request) -> Response:
     """Make a user known; answers with its token. A taken name is refused, except to itself and to administrators."""
     api, caller = api_of(request), caller_of(request)
@@ -62,7 +62,7 @@ async def register_user(request: Request) -> Response:
     return answer({"user": user, "token": token, "expires_s": expires_s}, 201 if created else 200)
 
 
-@router.post("/v1/users/{user}/broker", openapi_extra=described(BrokerWanted), response_class=Response)
+@router.post("/v1/users/{user}/broker", openapi_extra=request_body(BrokerWanted), response_class=Response)
 async def request_broker(request: Request, user: str) -> Response:
     """A broker for this user: the one that serves it, if it is well, else the one the placement policy chooses."""
     api, name = require_user(request, user)

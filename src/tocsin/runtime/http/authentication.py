@@ -1,8 +1,8 @@
-"""The door of a server: nobody passes who was not admitted, nothing that goes wrong inside leaves as a stack trace.
+"""Authentication of every request before it reaches a route, and answers to unexpected errors.
 
-A plain ASGI layer around a whole application, so a route that forgets to ask for a scope is still closed to strangers.
-Who is admitted is the server's own business (`admit`). It also writes the access log, which has paths but no query
-strings: those may carry a token.
+`AuthenticationMiddleware` is an ASGI layer around the whole application: a route that forgets to check a scope is still
+closed to callers without a token. Each server supplies its own `authenticate`. The layer also writes the access log,
+which has paths but no query strings, because a query string may contain a token.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from tocsin.runtime.http.answers import answer, error_answer, error_body
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
-Admit = Callable[[Scope], Awaitable[None]]
-"""Raises `TocsinError` for whoever may not pass; may leave in the scope what routes need to know of the caller."""
+Authenticate = Callable[[Scope], Awaitable[None]]
+"""Raises `TocsinError` to reject a request. May store in the scope what routes need to know about the caller."""
 
 
-class Door:
-    def __init__(self, app: ASGIApp, admit: Admit, answered: Callable[[str, int], None], part: str) -> None:
-        """`answered` is told (method, status) of each request; `part` is what messages call this server."""
+class AuthenticationMiddleware:
+    def __init__(
+        self, app: ASGIApp, authenticate: Authenticate, answered: Callable[[str, int], None], part: str
+    ) -> None:
+        """`answered` is called with method and status of each request. `part` names this server in error messages."""
         self._app = app
-        self._admit = admit
+        self._authenticate = authenticate
         self._answered = answered
         self._part = part
         self._log = logger()
@@ -45,7 +47,7 @@ class Door:
         started_s = time.monotonic()
         status = 0
 
-        async def counted(message: Message) -> None:
+        async def send_counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -53,35 +55,33 @@ class Door:
 
         try:
             try:
-                await self._admit(scope)
-                await self._app(scope, receive, counted)
+                await self._authenticate(scope)
+                await self._app(scope, receive, send_counted)
             except TocsinError as error:
-                await error_answer(error)(scope, receive, counted)
+                await error_answer(error)(scope, receive, send_counted)
         except ClientDisconnect:
             status = 499
         except Exception as error:
             response = internal_error(error, scope["path"], self._part)
             if not status:
-                await response(scope, receive, counted)
-            # else: the answer had begun. It ends here unfinished, which is how the client learns of it.
+                await response(scope, receive, send_counted)
+            # Otherwise the answer has begun. It breaks off here, and the client notices that.
         finally:
             self._answered(scope["method"], status)
-            self._log.debug(
-                "request", method=scope["method"], path=scope["path"], status=status,
-                duration_s=round(time.monotonic() - started_s, 4),
-            )  # fmt: skip
+            duration_s = round(time.monotonic() - started_s, 4)
+            self._log.debug("request", method=scope["method"], path=scope["path"], status=status, duration_s=duration_s)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         accepted = False
 
-        async def watched(message: Message) -> None:
+        async def send_watched(message: Message) -> None:
             nonlocal accepted
             accepted = accepted or message["type"] == "websocket.accept"
             await send(message)
 
         try:
-            await self._admit(scope)
-            await self._app(scope, receive, watched)
+            await self._authenticate(scope)
+            await self._app(scope, receive, send_watched)
         except TocsinError as error:
             if not accepted:
                 await _deny(scope, send, error_answer(error))
@@ -98,20 +98,21 @@ class Door:
 
 
 def token_of(scope: Scope) -> str | None:
-    """The bearer token of a request or a handshake."""
+    """The bearer token of a request or a WebSocket handshake; None if it has none."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             kind, _, token = value.decode("latin-1").partition(" ")
             return token.strip() if kind.lower() == "bearer" else None
-    # Browsers cannot set headers on EventSource and WebSocket.
+    # Browsers cannot set headers on EventSource and WebSocket, so the token may be in the query string.
     given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("access_token")
     return given[0] if given else None
 
 
 def internal_error(error: Exception, path: str, part: str) -> Response:
+    """Log the error with its stack trace, and answer with a message that names only the log entry."""
     identity = secrets.token_hex(8)
     logger().error("internal error", id=identity, path=path, exc_info=error)
-    message = f"something went wrong inside; the log of the {part} has it as {identity}"
+    message = f"internal error; the log of the {part} has the details under {identity}"
     return answer(error_body(Code.INTERNAL, message), Code.INTERNAL.status)
 
 
@@ -120,7 +121,7 @@ def make_internal_handler(part: str) -> Callable[[Request, Exception], Response]
 
 
 async def _deny(scope: Scope, send: Send, response: Response) -> None:
-    """An HTTP answer instead of the handshake, where the server can give one."""
+    """Answer a WebSocket handshake with an HTTP response. Close with code 1008 if the server cannot do that."""
     if "websocket.http.response" in scope.get("extensions", {}):
         await send(
             {"type": "websocket.http.response.start", "status": response.status_code, "headers": response.raw_headers}

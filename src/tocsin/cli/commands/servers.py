@@ -1,0 +1,64 @@
+"""`tocsin cluster`, `tocsin coordinator` and `tocsin broker`: run one server process, with a flag for every setting."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import typer
+
+from tocsin.cli.console import note, show
+from tocsin.cli.processes import announce_server, run_on_event_loop, run_with_flags
+
+
+def register(app: typer.Typer) -> None:
+    # The flags come from settings classes whose import is slow. `run_with_flags` adds them only when a command runs, so
+    # that `tocsin --help` stays fast.
+    arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
+    for command in (broker, cluster, coordinator):
+        app.command(command.__name__, add_help_option=False, context_settings=arguments)(command)
+
+
+def cluster(context: typer.Context) -> None:
+    """Run the data cluster until it is stopped."""
+    from tocsin.cluster.server.settings import ClusterProcessSettings
+
+    def run(settings: ClusterProcessSettings, as_json: bool) -> None:
+        from tocsin.cluster.server.server import ClusterServer
+
+        ready = partial(announce_server, "data cluster", as_json)
+        run_on_event_loop(lambda: ClusterServer(settings, ready).run())
+
+    run_with_flags(context, ClusterProcessSettings, run)
+
+
+def coordinator(context: typer.Context) -> None:
+    """Run the coordinator until it is stopped."""
+    from tocsin.runtime.coordinator.settings import CoordinatorSettings
+
+    def run(settings: CoordinatorSettings, as_json: bool) -> None:
+        from tocsin.runtime.coordinator.server import CoordinatorServer
+        from tocsin.web import PAGES
+
+        ready = partial(announce_server, "coordinator", as_json)
+        run_on_event_loop(lambda: CoordinatorServer(settings, ready, pages=PAGES).run())
+
+    run_with_flags(context, CoordinatorSettings, run)
+
+
+def broker(context: typer.Context) -> None:
+    """Run a broker until it is stopped."""
+    from tocsin.runtime.broker.settings import BrokerSettings
+
+    def run(settings: BrokerSettings, as_json: bool) -> None:
+        from tocsin.runtime.broker.server import BrokerServer
+
+        def ready(address: str) -> None:
+            show(as_json, {"broker": settings.id, "address": address}, lambda: print_address(address))
+
+        def print_address(address: str) -> None:
+            print(f"Tocsin broker {settings.id}: {address}", flush=True)
+            note("Press Ctrl-C to stop.")
+
+        run_on_event_loop(lambda: BrokerServer(settings, ready).run())
+
+    run_with_flags(context, BrokerSettings, run)

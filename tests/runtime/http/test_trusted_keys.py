@@ -111,7 +111,7 @@ def test_process_started_before_its_coordinator_gets_the_keys_later(
     server: KeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, token = signer_and_token()
-    monkeypatch.setattr("tocsin.runtime.http.trusted_keys.delay_s", lambda failures: 0.01)
+    monkeypatch.setattr("tocsin.runtime.http.trusted_keys.retry_delay_s", lambda failures: 0.01)
 
     async def scenario() -> None:
         keys = TrustedKeys(server.url)

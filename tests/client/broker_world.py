@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tocsin.client.events import (
-    Close,
-    Confirm,
-    Deliver,
+    BrokerAddress,
+    BrokerLocated,
+    CloseConnection,
+    ConnectionLost,
+    ConnectionOpened,
+    DeliverMessage,
     Effect,
     Event,
-    Finish,
-    GiveUp,
-    Grant,
-    Handled,
-    Locate,
-    Located,
-    Lost,
-    NotLocated,
-    Open,
-    Opened,
-    Place,
-    Received,
-    Send,
+    FailSession,
+    FinishSession,
+    LocateBroker,
+    LocateFailed,
+    MessageReceived,
+    OpenConnection,
+    ReportSubscribed,
+    ReportUnsubscribed,
+    ResultHandled,
+    SendRequest,
+    SubscribeRequested,
     Ticked,
-    Wanted,
 )
 from tocsin.client.session import SubscriberSession
 from tocsin.model.cursor import Cursor
@@ -65,14 +65,14 @@ class World:
         self.acked: dict[SubscriptionId, Cursor] = {}
         self.offset = 1
         self.connections: dict[int, Session] = {}
-        self.opening: dict[int, Place] = {}
+        self.opening: dict[int, BrokerAddress] = {}
         self.sent: deque[tuple[int, wire.FromSubscriber]] = deque()
         self.locating = False
         self.delivered: list[wire.Result | wire.Gap | wire.Recovered] = []
         self.untaken: deque[wire.Result | wire.Gap] = deque()
         self.granted: dict[int, wire.Held] = {}
         self.confirmed: list[int] = []
-        self.gave_up: GiveUp | None = None
+        self.gave_up: FailSession | None = None
         self.finished = False
 
     def happen(self, event: Event) -> None:
@@ -81,27 +81,27 @@ class World:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case Locate():
+            case LocateBroker():
                 assert not self.locating, "asked the coordinator twice at once"
                 self.locating = True
-            case Open(connection, place):
+            case OpenConnection(connection, place):
                 self.opening[connection] = place
-            case Send(connection, message):
+            case SendRequest(connection, message):
                 self.sent.append((connection, message))
-            case Close(connection):
+            case CloseConnection(connection):
                 self.connections.pop(connection, None)
                 self.opening.pop(connection, None)
-            case Deliver(message):
+            case DeliverMessage(message):
                 self.delivered.append(message)
                 if not isinstance(message, wire.Recovered):
                     self.untaken.append(message)
-            case Grant(ticket, held):
+            case ReportSubscribed(ticket, held):
                 self.granted[ticket] = held
-            case Confirm(ticket):
+            case ReportUnsubscribed(ticket):
                 self.confirmed.append(ticket)
-            case GiveUp():
+            case FailSession():
                 self.gave_up = effect
-            case Finish():
+            case FinishSession():
                 self.finished = True
 
     # -- what may happen -----------------------------------------------------------------------------------------------
@@ -118,19 +118,19 @@ class World:
         if self.locating:
             self.locating = False
             broker = f"b{choice % 3}"
-            self.happen(Located(Place(BrokerId(broker), f"ws://{broker}", "t")))
+            self.happen(BrokerLocated(BrokerAddress(BrokerId(broker), f"ws://{broker}", "t")))
 
     def coordinator_is_away(self, choice: int) -> None:
         if self.locating:
             self.locating = False
-            self.happen(NotLocated("not_ready", "away", retry=True))
+            self.happen(LocateFailed("not_ready", "away", retry=True))
 
     def connection_opens(self, choice: int) -> None:
         if self.opening:
             number = sorted(self.opening)[choice % len(self.opening)]
             place = self.opening.pop(number)
             self.connections[number] = Session(place.broker)
-            self.happen(Opened(number))
+            self.happen(ConnectionOpened(number))
 
     def connection_fails(self, choice: int) -> None:
         numbers = sorted([*self.opening, *self.connections])
@@ -139,7 +139,7 @@ class World:
             self.opening.pop(number, None)
             self.connections.pop(number, None)
             reason = ["reset", "stopping", "slow", "moved", "draining"][choice % 5]
-            self.happen(Lost(number, reason))
+            self.happen(ConnectionLost(number, reason))
 
     def request_arrives(self, choice: int) -> None:
         if self.sent:
@@ -177,7 +177,7 @@ class World:
         ready = [number for number in sorted(self.connections) if self.connections[number].outbox]
         if ready:
             number = ready[choice % len(ready)]
-            self.happen(Received(number, self.connections[number].outbox.popleft()))
+            self.happen(MessageReceived(number, self.connections[number].outbox.popleft()))
 
     def broker_invites_elsewhere(self, choice: int) -> None:
         for session in self._live(choice):
@@ -191,7 +191,7 @@ class World:
                 message = self.untaken.popleft()
                 cursor = Cursor.parse(message.cursor)
                 assert cursor is not None
-                self.happen(Handled(message.subscription, cursor))
+                self.happen(ResultHandled(message.subscription, cursor))
 
     def time_passes(self, choice: int) -> None:
         self.now_s += [0.1, 1.0, 5.0, 40.0][choice % 4]
@@ -300,15 +300,15 @@ class World:
                 self.broker_tells_progress(0)
             self.application_takes(2)
             idle = all(not session.outbox for session in self.connections.values())
-            if idle and self._caught_up() and not self.untaken and not self.session.holdings.wants:
+            if idle and self._caught_up() and not self.untaken and not self.session.subscriptions.requested:
                 return
-        raise AssertionError(f"did not calm down: {self.session.lines} {self.session.holdings}")
+        raise AssertionError(f"did not calm down: {self.session.connections} {self.session.subscriptions}")
 
     def _caught_up(self) -> bool:
         served = [session for session in self.connections.values() if session.logged_in]
         return bool(served) and all(
             name in served[-1].positions and self._next(served[-1], name, look=True) is None
-            for name in self.session.holdings.standings
+            for name in self.session.subscriptions.progress
         )
 
     def check_once_and_in_order(self, began: dict[SubscriptionId, Cursor]) -> None:
@@ -328,5 +328,5 @@ class World:
             assert not late, f"{name}: never delivered {late}"
 
 
-def wanted(ticket: int) -> Wanted:
-    return Wanted(ticket, CHANNEL, {"name": NAMES[ticket % len(NAMES)]})
+def wanted(ticket: int) -> SubscribeRequested:
+    return SubscribeRequested(ticket, CHANNEL, {"name": NAMES[ticket % len(NAMES)]})

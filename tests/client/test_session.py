@@ -10,9 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client.broker_world import CHANNEL, NAMES, World, wanted
-from tocsin.client.events import Lost, NotLocated, Received, Started, Stopped, Ticked, Unwanted
+from tocsin.client.events import (
+    ConnectionLost,
+    LocateFailed,
+    MessageReceived,
+    Started,
+    Stopped,
+    Ticked,
+    UnsubscribeRequested,
+)
+from tocsin.client.progress import SubscriptionProgress
 from tocsin.client.session import SubscriberSession
-from tocsin.client.standing import Standing
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire import session as wire
@@ -76,7 +84,7 @@ def test_the_next_run_of_a_program_begins_where_the_application_was(
     for happening, choice in story:
         happening(world, choice)
     waiting = {name: [m.cursor for m in world.untaken if m.subscription == name] for name in NAMES}
-    for name, standing in world.session.holdings.standings.items():
+    for name, standing in world.session.subscriptions.progress.items():
         if waiting[name]:
             first = Cursor.parse(waiting[name][0])
             assert first is not None and began[name] <= standing.handled < first
@@ -132,7 +140,7 @@ def test_a_broker_that_falls_silent_is_left_and_not_asked_for_again_at_once() ->
     assert not world.connections
     world.now_s = world.session.due_s()
     world.happen(Ticked())
-    assert world.locating and world.session._avoid == "b0"
+    assert world.locating and world.session._search.avoid == "b0"
 
 
 def test_nothing_is_called_silent_while_the_application_reads_nothing() -> None:
@@ -151,7 +159,7 @@ def test_the_last_known_broker_is_tried_when_the_coordinator_is_away() -> None:
     world = served_world(0)
     [first] = world.connections
     del world.connections[first]
-    world.happen(Lost(first, "reset"))
+    world.happen(ConnectionLost(first, "reset"))
     world.now_s = world.session.due_s()
     world.happen(Ticked())
     world.coordinator_is_away(0)
@@ -177,15 +185,15 @@ def test_waits_grow_with_failures_and_are_spread() -> None:
 def test_a_token_the_coordinator_does_not_take_ends_it() -> None:
     world = World(SubscriberSession(lambda: 0.5))
     world.happen(Started())
-    world.happen(NotLocated("unauthenticated", "no", retry=False))
+    world.happen(LocateFailed("unauthenticated", "no", retry=False))
     assert world.gave_up is not None and world.gave_up.code == "unauthenticated"
 
 
 def test_a_session_that_was_replaced_does_not_fight_the_other() -> None:
     world = served_world(0)
     [first] = world.connections
-    world.happen(Received(first, wire.Closing("replaced", "another session began", False)))
-    world.happen(Lost(first, "closed"))
+    world.happen(MessageReceived(first, wire.Closing("replaced", "another session began", False)))
+    world.happen(ConnectionLost(first, "closed"))
     assert world.gave_up is not None and world.gave_up.code == "replaced"
 
 
@@ -204,14 +212,18 @@ def test_a_session_that_our_own_late_login_has_replaced_is_begun_again() -> None
     world.request_arrives(1)
     world.message_arrives(0)
     [number] = world.connections
-    world.happen(Received(number, wire.Closing("replaced", "another session of this subscriber has begun", False)))
-    world.happen(Lost(number, "replaced"))
+    world.happen(
+        MessageReceived(number, wire.Closing("replaced", "another session of this subscriber has begun", False))
+    )
+    world.happen(ConnectionLost(number, "replaced"))
     assert world.gave_up is None
     world.calm_down()
     number = max(world.connections)
     world.now_s += 60.0
-    world.happen(Received(number, wire.Closing("replaced", "another session of this subscriber has begun", False)))
-    world.happen(Lost(number, "replaced"))
+    world.happen(
+        MessageReceived(number, wire.Closing("replaced", "another session of this subscriber has begun", False))
+    )
+    world.happen(ConnectionLost(number, "replaced"))
     assert world.gave_up is not None, "this was somebody else"
 
 
@@ -223,7 +235,7 @@ def test_a_token_brokers_refuse_is_renewed_before_giving_up() -> None:
         world.coordinator_answers(attempt)
         world.connection_opens(0)
         [number] = world.connections
-        world.happen(Received(number, wire.Refused(1, "unauthenticated", "not a token of ours")))
+        world.happen(MessageReceived(number, wire.Refused(1, "unauthenticated", "not a token of ours")))
         world.now_s = min(world.session.due_s(), 1e9)
         world.happen(Ticked())
     assert world.gave_up is not None and world.gave_up.code == "unauthenticated"
@@ -249,7 +261,7 @@ def test_acknowledgements_are_collected() -> None:
 
 
 def test_a_remembered_subscription_is_resumed_from_the_file() -> None:
-    remembered = Standing.at(NAMES[0], CHANNEL, {"name": NAMES[0]}, Cursor(1, 1))
+    remembered = SubscriptionProgress.at(NAMES[0], CHANNEL, {"name": NAMES[0]}, Cursor(1, 1))
     world = World(SubscriberSession(lambda: 0.5, [remembered]))
     world.publish(0)
     world.publish(0)
@@ -261,14 +273,14 @@ def test_a_remembered_subscription_is_resumed_from_the_file() -> None:
 
 def test_a_broker_that_begins_later_than_asked_leaves_a_gap() -> None:
     world = served_world(0)
-    standing = world.session.holdings.standings[NAMES[0]]
+    standing = world.session.subscriptions.progress[NAMES[0]]
     held = wire.Held(NAMES[0], CHANNEL, {"name": NAMES[0]}, str(Cursor(1, standing.received.offset + 7)))
-    _, effects = world.session.holdings.reconcile([held], 1.0)
+    _, effects = world.session.subscriptions.reconcile([held], 1.0)
     assert [effect.message for effect in effects if hasattr(effect, "message")] == [wire.Gap(NAMES[0], held.cursor)]
 
 
 def test_a_cursor_into_data_that_is_no_more_is_a_gap_and_not_an_endless_silence() -> None:
-    remembered = Standing.at(NAMES[0], CHANNEL, {"name": NAMES[0]}, Cursor(1, 1_000))
+    remembered = SubscriptionProgress.at(NAMES[0], CHANNEL, {"name": NAMES[0]}, Cursor(1, 1_000))
     world = World(SubscriberSession(lambda: 0.5, [remembered]))
     world.happen(Started())
     world.coordinator_answers(0)
@@ -276,8 +288,8 @@ def test_a_cursor_into_data_that_is_no_more_is_a_gap_and_not_an_endless_silence(
     world.request_arrives(1)
     world.message_arrives(0)
     [number] = world.connections
-    world.happen(Received(number, wire.Gap(NAMES[0], "1-5")))
-    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-6", msgspec.Raw(b"{}"))))
+    world.happen(MessageReceived(number, wire.Gap(NAMES[0], "1-5")))
+    world.happen(MessageReceived(number, wire.Result(NAMES[0], CHANNEL, "1-6", msgspec.Raw(b"{}"))))
     assert [message.cursor for message in world.delivered] == ["1-5", "1-6"]
 
 
@@ -289,10 +301,10 @@ def test_a_data_cluster_that_goes_back_while_a_session_is_open_leaves_a_gap_and_
 
     def comes(*cursors: str) -> None:
         for cursor in cursors:
-            world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, cursor, msgspec.Raw(b"{}"))))
+            world.happen(MessageReceived(number, wire.Result(NAMES[0], CHANNEL, cursor, msgspec.Raw(b"{}"))))
 
     comes("1-20", "1-900")
-    world.happen(Received(number, wire.Gap(NAMES[0], gap)))
+    world.happen(MessageReceived(number, wire.Gap(NAMES[0], gap)))
     comes("1-60", "1-70")
     assert [message.cursor for message in world.delivered] == ["1-20", "1-900", gap, "1-60", "1-70"]
 
@@ -311,30 +323,30 @@ def test_a_gap_in_what_another_connection_has_brought_is_no_news() -> None:
     world.request_arrives(1)
     second = max(world.connections)
     world.message_arrives(1 if len(world.connections) > 1 else 0)
-    world.happen(Received(second, wire.Gap(NAMES[0], seen[0])))
-    world.happen(Received(second, wire.Result(NAMES[0], CHANNEL, seen[1], msgspec.Raw(b"{}"))))
+    world.happen(MessageReceived(second, wire.Gap(NAMES[0], seen[0])))
+    world.happen(MessageReceived(second, wire.Result(NAMES[0], CHANNEL, seen[1], msgspec.Raw(b"{}"))))
     assert first != second and [message.cursor for message in world.delivered] == seen
 
 
 def test_another_life_of_the_channel_is_never_taken_for_progress() -> None:
-    standing = Standing.at(NAMES[0], CHANNEL, {}, Cursor(1, 10))
-    standing.progressed(Cursor(2, 50))
+    standing = SubscriptionProgress.at(NAMES[0], CHANNEL, {}, Cursor(1, 10))
+    standing.advance_to(Cursor(2, 50))
     assert standing.received == Cursor(1, 10)
 
 
 def test_progress_past_results_that_wait_does_not_count_them_as_handled() -> None:
-    standing = Standing.at(NAMES[0], CHANNEL, {}, Cursor(1, 10))
-    standing.arrived(Cursor(1, 12))
-    standing.progressed(Cursor(1, 20))
+    standing = SubscriptionProgress.at(NAMES[0], CHANNEL, {}, Cursor(1, 10))
+    standing.receive(Cursor(1, 12))
+    standing.advance_to(Cursor(1, 20))
     assert (standing.received, standing.handled) == (Cursor(1, 20), Cursor(1, 10))
-    standing.handle(Cursor(1, 12))
+    standing.mark_handled(Cursor(1, 12))
     assert standing.handled == Cursor(1, 20)
 
 
 def test_results_of_a_subscription_made_elsewhere_are_delivered_and_asked_about() -> None:
     world = served_world(0)
     [number] = world.connections
-    world.happen(Received(number, wire.Result(NAMES[1], CHANNEL, "1-9", msgspec.Raw(b"{}"))))
+    world.happen(MessageReceived(number, wire.Result(NAMES[1], CHANNEL, "1-9", msgspec.Raw(b"{}"))))
     assert len(world.delivered) == 1
     assert isinstance(world.sent[-1][1], wire.List)
 
@@ -342,23 +354,23 @@ def test_results_of_a_subscription_made_elsewhere_are_delivered_and_asked_about(
 def test_unsubscribing_is_confirmed_and_what_was_in_flight_is_not_delivered() -> None:
     world = served_world(0)
     [number] = world.connections
-    world.happen(Unwanted(7, NAMES[0]))
+    world.happen(UnsubscribeRequested(7, NAMES[0]))
     request = world.sent.popleft()[1]
     assert isinstance(request, wire.Unsubscribe)
-    world.happen(Received(number, wire.Unsubscribed(request.id, NAMES[0])))
-    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-99", msgspec.Raw(b"{}"))))
-    assert not world.delivered and NAMES[0] not in world.session.holdings.cursors()
+    world.happen(MessageReceived(number, wire.Unsubscribed(request.id, NAMES[0])))
+    world.happen(MessageReceived(number, wire.Result(NAMES[0], CHANNEL, "1-99", msgspec.Raw(b"{}"))))
+    assert not world.delivered and NAMES[0] not in world.session.subscriptions.resume_cursors()
 
 
 def comes_back(world: World, *listed: wire.Held) -> int:
     """The connection is lost, and the next one begins with this list. Its number."""
-    world.happen(Lost(max(world.connections), "reset"))
+    world.happen(ConnectionLost(max(world.connections), "reset"))
     world.time_passes(2)
     world.coordinator_answers(0)
     world.connection_opens(0)
     world.sent.clear()
     number = max(world.connections)
-    world.happen(Received(number, wire.LoggedIn(1, SubscriberId("u"), BrokerId("b"), "x", list(listed), 10.0)))
+    world.happen(MessageReceived(number, wire.LoggedIn(1, SubscriberId("u"), BrokerId("b"), "x", list(listed), 10.0)))
     return number
 
 
@@ -370,9 +382,9 @@ def left_world() -> World:
     """A subscriber that stood at 1-20 when it gave its subscription up, which was confirmed."""
     world = served_world(0)
     [number] = world.connections
-    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-20", msgspec.Raw(b"{}"))))
-    world.happen(Unwanted(7, NAMES[0]))
-    world.happen(Received(number, wire.Unsubscribed(world.sent.popleft()[1].id, NAMES[0])))
+    world.happen(MessageReceived(number, wire.Result(NAMES[0], CHANNEL, "1-20", msgspec.Raw(b"{}"))))
+    world.happen(UnsubscribeRequested(7, NAMES[0]))
+    world.happen(MessageReceived(number, wire.Unsubscribed(world.sent.popleft()[1].id, NAMES[0])))
     assert world.confirmed == [7]
     world.delivered.clear()
     return world
@@ -385,35 +397,37 @@ def leaves(world: World) -> list[wire.FromSubscriber]:
 def test_a_broker_that_does_not_list_what_is_being_given_up_is_told_all_the_same() -> None:
     """It may be on its way there: that it is not there yet says nothing."""
     world = served_world(0)
-    world.happen(Unwanted(7, NAMES[0]))
+    world.happen(UnsubscribeRequested(7, NAMES[0]))
     number = comes_back(world)
     assert not world.confirmed
     [leave] = leaves(world)
-    world.happen(Received(number, wire.Refused(leave.id, "unknown_subscription", "you hold no such subscription")))
-    assert world.confirmed == [7] and not world.session.holdings.standings
+    world.happen(
+        MessageReceived(number, wire.Refused(leave.id, "unknown_subscription", "you hold no such subscription"))
+    )
+    assert world.confirmed == [7] and not world.session.subscriptions.progress
 
 
 def test_a_broker_that_has_not_heard_of_an_unsubscription_is_told_again() -> None:
     world = left_world()
     number = comes_back(world, held("1-20"))
     assert len(leaves(world)) == 1
-    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
-    world.happen(Received(number, wire.Unsubscribed(leaves(world)[0].id, NAMES[0])))
-    assert not world.delivered and not world.session.holdings.standings and world.confirmed == [7]
+    world.happen(MessageReceived(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
+    world.happen(MessageReceived(number, wire.Unsubscribed(leaves(world)[0].id, NAMES[0])))
+    assert not world.delivered and not world.session.subscriptions.progress and world.confirmed == [7]
 
 
 def test_a_broker_that_is_given_what_was_unsubscribed_during_the_session_is_told_again() -> None:
     """The coordinator had it adopted before it knew; catching up ends with `recovered`."""
     world = left_world()
     [number] = world.connections
-    world.happen(Received(number, wire.Recovered(NAMES[0], "1-30", True)))
+    world.happen(MessageReceived(number, wire.Recovered(NAMES[0], "1-30", True)))
     assert len(leaves(world)) == 1 and not world.delivered
 
 
 def test_what_somebody_else_has_subscribed_to_since_is_kept() -> None:
     world = left_world()
     number = comes_back(world, held("1-25"))
-    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
+    world.happen(MessageReceived(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
     assert not leaves(world) and [message.cursor for message in world.delivered] == ["1-30"]
     world = left_world()
     world.now_s += 700.0
@@ -427,11 +441,11 @@ def test_what_is_wanted_again_is_not_given_up_again() -> None:
     number = comes_back(world, held("1-20"), held("1-20", 1))
     assert not leaves(world)
     [subscribe] = [message for _, message in world.sent if isinstance(message, wire.Subscribe)]
-    world.happen(Received(number, wire.Subscribed(subscribe.id, held("1-20"), True)))
+    world.happen(MessageReceived(number, wire.Subscribed(subscribe.id, held("1-20"), True)))
     world.now_s += 5.0
     world.happen(Ticked())
     assert not leaves(world)
-    world.happen(Received(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
+    world.happen(MessageReceived(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
     assert [message.cursor for message in world.delivered] == ["1-30"]
 
 
@@ -440,7 +454,7 @@ def test_what_was_left_is_given_up_again_once_it_is_clear_that_something_else_wa
     world.happen(wanted(1))
     number = comes_back(world, held("1-20"))
     [subscribe] = [message for _, message in world.sent if isinstance(message, wire.Subscribe)]
-    world.happen(Received(number, wire.Subscribed(subscribe.id, held("1-20", 1), True)))
+    world.happen(MessageReceived(number, wire.Subscribed(subscribe.id, held("1-20", 1), True)))
     assert not leaves(world)
     world.now_s += 5.0
     world.happen(Ticked())
@@ -451,12 +465,14 @@ def test_what_is_given_up_while_it_is_being_subscribed_again_is_given_up_when_th
     world = served_world(0)
     number = comes_back(world)
     [subscribe] = [message for _, message in world.sent if isinstance(message, wire.Subscribe)]
-    world.happen(Unwanted(7, NAMES[0]))
+    world.happen(UnsubscribeRequested(7, NAMES[0]))
     [leave] = leaves(world)
-    world.happen(Received(number, wire.Refused(leave.id, "unknown_subscription", "you hold no such subscription")))
+    world.happen(
+        MessageReceived(number, wire.Refused(leave.id, "unknown_subscription", "you hold no such subscription"))
+    )
     assert world.confirmed == [7]
-    world.happen(Received(number, wire.Subscribed(subscribe.id, held("1-1"), True)))
-    assert len(leaves(world)) == 2 and not world.session.holdings.standings
+    world.happen(MessageReceived(number, wire.Subscribed(subscribe.id, held("1-1"), True)))
+    assert len(leaves(world)) == 2 and not world.session.subscriptions.progress
 
 
 def test_stopping_acknowledges_logs_out_and_ends() -> None:

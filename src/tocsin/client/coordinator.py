@@ -1,4 +1,4 @@
-"""The coordinator as clients see it [BAD §3.1: registeruser, requestbroker]."""
+"""The coordinator's REST API for clients [BAD §3.1: registeruser, requestbroker]."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import httpx
 import msgspec
 
 from tocsin.client.errors import ClientError, Unreachable, error_for
-from tocsin.client.events import Place
+from tocsin.client.events import BrokerAddress
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.errors import Code
 
 _ANSWER_S = 15.0
+"""Time-out for an answer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Registration:
     token: str
 
 
-class Coordinator:
-    """One HTTP connection pool; `close` it."""
+class CoordinatorClient:
+    """Holds an HTTP connection pool; `close` releases it."""
 
     def __init__(self, address: str, token: str | None, tls: SSLContext) -> None:
         self.address = address.rstrip("/")
@@ -33,20 +34,20 @@ class Coordinator:
         self._http = httpx.AsyncClient(base_url=self.address, verify=tls, timeout=httpx.Timeout(_ANSWER_S, connect=5.0))
 
     async def register(self, user: str | None, where: dict[str, float]) -> Registration:
-        """A subscriber and a token of its own; the same name gets the same subscriber."""
+        """Register a subscriber and get a token for it. Without a user name the coordinator chooses one."""
         body: dict[str, Any] = dict(where) if user is None else {"user": user, **where}
-        said = await self._ask("/v1/users", body, self._token)
-        return Registration(SubscriberId(said["user"]), said["token"])
+        answer = await self._post("/v1/users", body, self._token)
+        return Registration(SubscriberId(answer["user"]), answer["token"])
 
     async def request_broker(
         self, registration: Registration, where: dict[str, float], avoid: BrokerId | None
-    ) -> Place:
+    ) -> BrokerAddress:
         body: dict[str, Any] = dict(where) if avoid is None else {"avoid": [avoid], **where}
         path = f"/v1/users/{quote(registration.user, safe='')}/broker"
-        said = await self._ask(path, body, registration.token)
-        return Place(BrokerId(said["broker"]), said["address"], said["token"])
+        answer = await self._post(path, body, registration.token)
+        return BrokerAddress(BrokerId(answer["broker"]), answer["address"], answer["token"])
 
-    async def _ask(self, path: str, body: dict[str, Any], token: str | None) -> dict[str, Any]:
+    async def _post(self, path: str, body: dict[str, Any], token: str | None) -> dict[str, Any]:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             response = await self._http.post(path, json=body, headers=headers)
@@ -54,34 +55,41 @@ class Coordinator:
             raise Unreachable(
                 Code.NOT_READY, f"no coordinator at {self.address} ({error or type(error).__name__})"
             ) from error
-        return answered(response)
+        return decoded_answer(response)
 
     async def close(self) -> None:
         await self._http.aclose()
 
 
-def answered(response: httpx.Response) -> dict[str, Any]:
-    """The body of a good answer; raises the error a bad one stands for."""
+def decoded_answer(response: httpx.Response) -> dict[str, Any]:
+    """The body of a successful response. Raises the ClientError that any other response stands for."""
     try:
-        said = msgspec.json.decode(response.content)
+        answer = msgspec.json.decode(response.content)
     except msgspec.DecodeError:
-        said = None
-    if response.is_success and isinstance(said, dict):
-        return said
-    raise refusal(response, said)
+        answer = None
+    if response.is_success and isinstance(answer, dict):
+        return answer
+    raise response_error(response, answer)
 
 
-def refusal(response: httpx.Response, said: object) -> ClientError:
-    found = said.get("error") if isinstance(said, dict) else None
-    error = found if isinstance(found, dict) else {}
+def response_error(response: httpx.Response, answer: object) -> ClientError:
+    """The exception for an unsuccessful response; `answer` is its decoded body, None if it is not JSON."""
+    member = answer.get("error") if isinstance(answer, dict) else None
+    error = member if isinstance(member, dict) else {}
     wait = response.headers.get("retry-after", "")
     code = str(error.get("code") or _CODE_OF_STATUS.get(response.status_code, Code.INTERNAL))
     message = str(error.get("message") or f"{response.url} answered {response.status_code}")
     return error_for(code, message, float(wait) if wait.isdigit() else None)
 
 
-# What a proxy in between answers has no code of ours.
 _CODE_OF_STATUS = {
-    401: Code.UNAUTHENTICATED, 403: Code.FORBIDDEN, 404: Code.NOT_FOUND, 413: Code.TOO_LARGE, 429: Code.BACKLOGGED,
-    502: Code.NOT_READY, 503: Code.NOT_READY, 504: Code.NOT_READY,
-}  # fmt: skip
+    401: Code.UNAUTHENTICATED,
+    403: Code.FORBIDDEN,
+    404: Code.NOT_FOUND,
+    413: Code.TOO_LARGE,
+    429: Code.BACKLOGGED,
+    502: Code.NOT_READY,
+    503: Code.NOT_READY,
+    504: Code.NOT_READY,
+}
+"""For responses of a proxy, which carry no error code of Tocsin."""

@@ -13,6 +13,7 @@ from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import subscription_id
 from tocsin.sim.kernel import Kernel
+from tocsin.sim.network.coordinator import RECONNECT_S
 from tocsin.sim.network.network import SimulatedNetwork
 
 CHANNEL = ChannelName("Reports")
@@ -45,8 +46,12 @@ class Interleaving:
         self.network.cluster.fail_pull = lambda: bool(self.rng.random() < 0.1)
 
     def _draw_delay_s(self, usual_s: float) -> float:
-        """Long enough for any message to be overtaken by any other one that is not in the same pipe."""
-        return usual_s + float(self._delays.exponential(0.05 if self._delays.random() < 0.5 else 0.5))
+        """Long enough for any message to be overtaken by any other one that is not in the same pipe.
+
+        Broken links stay down for longer, so that brokers admit subscribers without the coordinator.
+        """
+        mean_s = 3.0 if usual_s >= RECONNECT_S else float(self._delays.choice((0.1, 0.6)))
+        return float(self._delays.exponential(mean_s))
 
     def run(self, seconds: float) -> None:
         self.network.kernel.run(self.network.kernel.now_s + seconds)
@@ -56,7 +61,9 @@ class Interleaving:
         broker = list(network.brokers.values())[int(rng.integers(3))]
         subscriber = list(network.subscribers.values())[int(rng.integers(3))]
         kind = KINDS[int(rng.integers(3))]
-        connections = [connection for broker in network.brokers.values() for connection in broker.connections.values()]
+        connections = [
+            connection for subscriber in network.subscribers.values() for connection in subscriber.connections.values()
+        ]
         connection = connections[int(rng.integers(len(connections)))] if connections else None
 
         def execute() -> None:
@@ -105,7 +112,7 @@ class Interleaving:
         _, name, action = actions[int(rng.choice(len(actions), p=weights / weights.sum()))]
         self.log.append(f"{network.kernel.now_s:.1f} s {name} {broker.id} {subscriber.id} {kind}")
         action()
-        self.run(float(rng.exponential(0.3)))
+        self.run(float(rng.exponential(0.1)))
         assert network.coordinator.core is not None and not network.coordinator.core.registry.broken_invariants()
 
     def settle(self, seconds: float) -> None:
@@ -142,7 +149,7 @@ class Interleaving:
 def test_each_result_arrives_once_and_subscriptions_agree_despite_faults(seed: int) -> None:
     interleaving = Interleaving(seed)
     try:
-        for _ in range(70):
+        for _ in range(120):
             interleaving.step()
         interleaving.settle(60)
         interleaving.network.cluster.execute(CHANNEL, {identity(kind): [ROW_BYTES] for kind in KINDS})

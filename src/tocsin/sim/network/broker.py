@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 import msgspec
 
@@ -12,9 +13,19 @@ from tocsin.broker.entities import SessionId
 from tocsin.broker.world import Limits
 from tocsin.model.ids import BrokerId
 from tocsin.sim.network.data_cluster import SimulatedDataCluster
-from tocsin.sim.network.links import LINK_S, Pipe, SimulatedConnection, SimulatedLink, Transport
+from tocsin.sim.network.transport import LINK_S, Pipe, Transport
 from tocsin.wire import link
 from tocsin.wire import session as wire
+
+
+class SessionConnection(Protocol):
+    """The broker's end of a subscriber's connection."""
+
+    def send_down(self, message: wire.ToSubscriber) -> None: ...
+
+    def end(self, reason: str) -> None: ...
+
+    def break_off(self, reason: str = "reset") -> None: ...
 
 
 class SimulatedBroker:
@@ -31,9 +42,9 @@ class SimulatedBroker:
         self.core = Broker(identity, incarnation, limits, jitter, register)
         self.running = True
         self.paused = False
-        self.link: SimulatedLink | None = None
-        """None while the link to the coordinator is down."""
-        self.connections: dict[SessionId, SimulatedConnection] = {}
+        self.link: Pipe[link.FromBroker] | None = None
+        """Carries messages to the coordinator; None while the link is down."""
+        self.connections: dict[SessionId, SessionConnection] = {}
         self._transport = transport
         self._cluster = cluster
         self._backlog: list[events.Event] = []
@@ -94,7 +105,7 @@ class SimulatedBroker:
             case effects.CancelFetch(number) if number in self._fetches:
                 self._fetches.pop(number).close()
             case effects.TellCoordinator(report) if self.link is not None:
-                self.link.up.send(report)
+                self.link.send(report)
 
     def _send(self, sessions: tuple[SessionId, ...], message: wire.ToSubscriber) -> None:
         for session in sessions:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Literal
 
+from tocsin.broker.events import CoordinatorSaid, LinkLost, LinkOpened
 from tocsin.coordinator import effects, events
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.ledger import Ledger
@@ -13,11 +14,37 @@ from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import BrokerId
 from tocsin.sim.network.broker import SimulatedBroker
 from tocsin.sim.network.data_cluster import SimulatedDataCluster
-from tocsin.sim.network.links import HAND_OVER, LINK_S, SimulatedLink, Transport
+from tocsin.sim.network.transport import HAND_OVER, LINK_S, Pipe, Transport
 from tocsin.wire import link
 
 RECONNECT_S = 1.0
-"""How long a broker waits before it opens a broken link again."""
+"""How long after the loss of a link, or the start of a coordinator, a broker opens a new link."""
+
+
+class SimulatedLink:
+    """A broker's link to the coordinator. `hear` gets the broker's messages."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        number: int,
+        broker: SimulatedBroker,
+        hear: Callable[[SimulatedLink, link.FromBroker], object],
+    ) -> None:
+        self.number = number
+        self.broker = broker
+        self.up: Pipe[link.FromBroker] = Pipe(transport, LINK_S, lambda message: hear(self, message))
+        self.down: Pipe[link.FromCoordinator] = Pipe(
+            transport, LINK_S, lambda message: broker.handle(CoordinatorSaid(message))
+        )
+        broker.link = self.up
+        broker.handle(LinkOpened())
+
+    def close(self) -> None:
+        self.up.close()
+        self.down.close()
+        self.broker.link = None
+        self.broker.handle(LinkLost())
 
 
 class SimulatedCoordinator:
@@ -48,7 +75,7 @@ class SimulatedCoordinator:
         epoch = f"e{next(self._numbers)}"
         self.core = Coordinator(self._rules, epoch, memory=self.ledger.load(), now_s=self._transport.kernel.now_s)
         for broker in self._brokers():
-            self._transport.later(LINK_S, self.open_link, broker)
+            self._transport.later(RECONNECT_S, self.open_link, broker)
 
     def kill(self) -> None:
         self.core = None
@@ -67,7 +94,7 @@ class SimulatedCoordinator:
 
     def cut_link(self, broker: SimulatedBroker) -> None:
         """Break a broker's link, if it has one. The broker opens another one later."""
-        broken = broker.link
+        broken = next((open_link for open_link in self._links.values() if open_link.broker is broker), None)
         if broken is None:
             return
         del self._links[broken.number]

@@ -27,7 +27,7 @@ from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 from tocsin.model.subscription import subscription_id
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.network.links import Pipe
+from tocsin.sim.network.transport import Pipe
 from tocsin.wire.errors import Code
 
 EPOCH = 1

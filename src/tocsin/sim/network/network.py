@@ -20,7 +20,7 @@ from typing import Any
 from tocsin.broker.entities import SessionId
 from tocsin.broker.events import Ticked
 from tocsin.broker.world import Limits
-from tocsin.client.events import Located, NotLocated, Place
+from tocsin.client.events import BrokerAddress, BrokerLocated, LocateFailed
 from tocsin.coordinator.events import BrokerRequested, Placed, UserRegistered
 from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId
@@ -28,8 +28,8 @@ from tocsin.sim.kernel import Kernel
 from tocsin.sim.network.broker import SimulatedBroker
 from tocsin.sim.network.coordinator import SimulatedCoordinator
 from tocsin.sim.network.data_cluster import ResultSizes, SimulatedDataCluster
-from tocsin.sim.network.links import ACCESS_S, LINK_S, SimulatedConnection, Transport
-from tocsin.sim.network.subscriber import SimulatedSubscriber
+from tocsin.sim.network.subscriber import SimulatedConnection, SimulatedSubscriber
+from tocsin.sim.network.transport import ACCESS_S, LINK_S, Transport
 from tocsin.wire.errors import Code
 
 RETRY_S = 2.0
@@ -133,9 +133,10 @@ class SimulatedNetwork:
             avoided = frozenset() if avoid is None else frozenset({avoid})
             answer = self.coordinator.handle(BrokerRequested(next(self._numbers), subscriber.id, avoid=avoided))
         if isinstance(answer, Placed):
-            event: Located | NotLocated = Located(Place(answer.broker, answer.address, "coordinator's token"))
+            address = BrokerAddress(answer.broker, answer.address, "coordinator's token")
+            event: BrokerLocated | LocateFailed = BrokerLocated(address)
         else:
-            event = NotLocated(Code.NOT_READY, "no broker accepts subscribers", retry=True, retry_after_s=RETRY_S)
+            event = LocateFailed(Code.NOT_READY, "no broker accepts subscribers", retry=True, retry_after_s=RETRY_S)
         self.transport.later(ACCESS_S, subscriber.handle, event)
 
     def _open(self, connection: SimulatedConnection, broker: BrokerId) -> None:

@@ -7,17 +7,100 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from tocsin.broker.encodings import Encoding
+from tocsin.broker.entities import Asker, SessionId
+from tocsin.broker.events import LoginRequested, RequestReceived, SessionLost
 from tocsin.client import events
 from tocsin.client.session import SubscriberSession
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import subscription_id
-from tocsin.sim.network.links import Pipe, SimulatedConnection, Transport
+from tocsin.sim.network.broker import SimulatedBroker
+from tocsin.sim.network.transport import ACCESS_S, HAND_OVER, Pipe, Transport
 from tocsin.wire import session as wire
 
 Locate = Callable[["SimulatedSubscriber", BrokerId | None], object]
-"""Asks the coordinator for a broker; answered with `Located` or `NotLocated`."""
+"""Asks the coordinator for a broker; answered with `BrokerLocated` or `LocateFailed`."""
 Open = Callable[["SimulatedConnection", BrokerId], object]
+
+
+class SimulatedConnection:
+    """A subscriber's connection to a broker. Both sides close it with a last item, after everything they sent."""
+
+    def __init__(self, transport: Transport, subscriber: SimulatedSubscriber, number: int, token: str) -> None:
+        self.subscriber = subscriber
+        self.number = number
+        self.broker: SimulatedBroker | None = None
+        """None until the broker accepted the connection."""
+        self.session: SessionId
+        self._token = token
+        self._left = False
+        self._broken = False
+        self._closing = False
+        self._up: Pipe[wire.FromSubscriber | None] = Pipe(transport, ACCESS_S, self._reach_broker)
+        self._down: Pipe[wire.ToSubscriber | str] = Pipe(transport, ACCESS_S, self._reach_subscriber)
+
+    def accept(self, broker: SimulatedBroker | None, session: SessionId) -> None:
+        """Open the connection at `broker`; None or a dead broker refuses it."""
+        if self._left:
+            return
+        if broker is None or not broker.running:
+            self._broken = True
+            self.subscriber.handle(events.ConnectionLost(self.number, "refused"))
+            return
+        self.broker, self.session = broker, session
+        broker.connections[session] = self
+        self.subscriber.handle(events.ConnectionOpened(self.number))
+
+    def send_up(self, message: wire.FromSubscriber) -> None:
+        self._up.send(message)
+
+    def send_down(self, message: wire.ToSubscriber) -> None:
+        self._down.send(message)
+
+    def leave(self) -> None:
+        """The subscriber closes the connection and reads nothing more from it."""
+        self._left = True
+        self._up.send(None)
+
+    def end(self, reason: str) -> None:
+        """The broker closes the connection and accepts no more requests on it."""
+        self._closing = True
+        self._down.send(reason)
+
+    def break_off(self, reason: str = "reset") -> None:
+        """Lose everything in flight; both sides notice at once."""
+        if self._broken:
+            return
+        self._broken = True
+        self._up.close()
+        self._down.close()
+        if self.broker is not None:
+            self.broker.connections.pop(self.session, None)
+            self.broker.handle(SessionLost(self.session, reason))
+        if not self._left:
+            self.subscriber.handle(events.ConnectionLost(self.number, reason))
+
+    def _reach_broker(self, message: wire.FromSubscriber | None) -> None:
+        if message is None:
+            self.break_off("left")
+        elif self.broker is not None and not self._closing:
+            self.broker.handle(self._event(message))
+
+    def _event(self, message: wire.FromSubscriber) -> LoginRequested | RequestReceived:
+        asker, subscriber = Asker(session=self.session), self.subscriber.id
+        if not isinstance(message, wire.Login):
+            return RequestReceived(asker, subscriber, message)
+        migration = self._token.removeprefix(HAND_OVER) if self._token.startswith(HAND_OVER) else None
+        return LoginRequested(
+            asker, subscriber, message.id, message.resume, encoding=Encoding.PLAIN, migration=migration
+        )
+
+    def _reach_subscriber(self, message: wire.ToSubscriber | str) -> None:
+        if isinstance(message, str):
+            self.break_off(message)
+        elif not self._left:
+            self.subscriber.handle(events.MessageReceived(self.number, message))
 
 
 @dataclass(slots=True)
@@ -69,14 +152,14 @@ class SimulatedSubscriber:
         if identity not in self.received and identity not in self.pending.values():
             ticket = next(self._tickets)
             self.pending[ticket] = identity
-            self.handle(events.Wanted(ticket, channel, parameters))
+            self.handle(events.SubscribeRequested(ticket, channel, parameters))
 
     def unsubscribe(self, identity: SubscriptionId) -> None:
         """Do nothing if the subscription is not held or a request for it is pending."""
         if identity in self.received and identity not in self.pending.values():
             ticket = next(self._tickets)
             self.pending[ticket] = identity
-            self.handle(events.Unwanted(ticket, identity))
+            self.handle(events.UnsubscribeRequested(ticket, identity))
 
     def tick(self) -> None:
         if self.session.due_s() <= self._transport.kernel.now_s:
@@ -85,7 +168,7 @@ class SimulatedSubscriber:
     def handle(self, event: events.Event) -> None:
         before = self.session.serving
         effects = self.session.handle(event, self._transport.kernel.now_s)
-        if isinstance(event, events.Received):
+        if isinstance(event, events.MessageReceived):
             if isinstance(event.message, wire.LoggedIn):
                 self.moves += before is not None and self.session.serving is not before
             elif isinstance(event.message, wire.Result) and not effects:
@@ -103,25 +186,25 @@ class SimulatedSubscriber:
 
     def _perform(self, effect: events.Effect) -> None:
         match effect:
-            case events.Locate(avoid):
+            case events.LocateBroker(avoid):
                 self.searches += 1
                 self._locate(self, avoid)
-            case events.Open(number, place):
-                self.connections[number] = SimulatedConnection(self._transport, self, number, place.token)
-                self._open_at(self.connections[number], place.broker)
-            case events.Send(number, message):
+            case events.OpenConnection(number, address):
+                self.connections[number] = SimulatedConnection(self._transport, self, number, address.token)
+                self._open_at(self.connections[number], address.broker)
+            case events.SendRequest(number, message):
                 self.connections[number].send_up(message)
-            case events.Close(number):
+            case events.CloseConnection(number):
                 self.connections.pop(number).leave()
-            case events.Deliver(delivered):
+            case events.DeliverMessage(delivered):
                 self._deliver(delivered)
-            case events.Grant(ticket, held):
+            case events.ReportSubscribed(ticket, held):
                 start = Cursor.parse(held.cursor)
                 assert start is not None and self.pending.pop(ticket) == held.subscription
                 self.received[held.subscription] = ReceivedResults(start)
-            case events.Confirm(ticket):
+            case events.ReportUnsubscribed(ticket):
                 del self.received[self.pending.pop(ticket)]
-            case events.Refuse() | events.End() | events.GiveUp():
+            case events.ReportRefused() | events.EndSubscription() | events.FailSession():
                 raise AssertionError(f"{self.id}: {effect}")
 
     def _deliver(self, message: wire.Result | wire.Gap | wire.Recovered) -> None:
@@ -140,4 +223,4 @@ class SimulatedSubscriber:
     def _finish_result(self, handled: tuple[SubscriptionId, Cursor]) -> None:
         """The application is done with a result, unless it has unsubscribed meanwhile."""
         if handled[0] in self.received:
-            self.handle(events.Handled(*handled))
+            self.handle(events.ResultHandled(*handled))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tocsin.client.events import BrokerAddress, CloseConnection, Effect
+from tocsin.client import events
 from tocsin.client.subscriptions import Purpose
 from tocsin.client.timing import Jitter, Patience
 from tocsin.model.cursor import Cursor
@@ -20,7 +20,7 @@ _FINAL = {"replaced", Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOO_LARGE}
 @dataclass(slots=True)
 class ConnectionState:
     number: int
-    address: BrokerAddress
+    address: events.BrokerAddress
     deadline_s: float
     """When the login must have succeeded; for a retiring connection, when the session leaves it at the latest."""
     login_sent: bool = False
@@ -78,10 +78,10 @@ class ConnectionSet:
     retiring: ConnectionState | None = None
     """The broker that a move leaves; it still delivers."""
 
-    def open(self, number: int, address: BrokerAddress, deadline_s: float) -> None:
+    def open(self, number: int, address: events.BrokerAddress, deadline_s: float) -> None:
         self.by_number[number] = self.opening = ConnectionState(number, address, deadline_s)
 
-    def drop(self, connection: ConnectionState | None) -> list[Effect]:
+    def drop(self, connection: ConnectionState | None) -> list[events.Effect]:
         """Forget a connection and close it; None is no connection."""
         if connection is None:
             return []
@@ -89,12 +89,22 @@ class ConnectionSet:
         self.serving = None if self.serving is connection else self.serving
         self.opening = None if self.opening is connection else self.opening
         self.retiring = None if self.retiring is connection else self.retiring
-        return [CloseConnection(connection.number)]
+        return [events.CloseConnection(connection.number)]
 
-    def drop_all(self) -> list[Effect]:
+    def drop_all(self) -> list[events.Effect]:
         return [effect for connection in list(self.by_number.values()) for effect in self.drop(connection)]
 
-    def serve_opened(self, retire_by_s: float) -> list[Effect]:
+    def deadlines(self, timing: Patience, *, paused: bool) -> list[float]:
+        """When a login is late, a connection is stalled or a retiring one must be closed. Paused ones do not stall."""
+        times = [] if self.retiring is None else [self.retiring.deadline_s]
+        for connection in self.by_number.values():
+            if connection.logged_in_s is None:
+                times.append(connection.deadline_s)
+            elif not paused:
+                times.append(connection.stalled_s(timing) + 0.001)
+        return times
+
+    def serve_opened(self, retire_by_s: float) -> list[events.Effect]:
         """The opening connection is logged in: it serves, and the former one retires by this time at the latest.
 
         A connection that still retires from an earlier move is closed.
@@ -124,7 +134,7 @@ class BrokerSearch:
     """When to ask the coordinator again; None if that is not planned."""
     avoid: BrokerId | None = None
     """The broker that the coordinator should not assign."""
-    _last: BrokerAddress | None = None
+    _last: events.BrokerAddress | None = None
     """The last known broker, for when the coordinator is down."""
     _token: str = ""
     """The coordinator's latest token. Every broker accepts it, and it outlasts the hand-over tokens of moves."""
@@ -133,15 +143,15 @@ class BrokerSearch:
     _late_logins: dict[BrokerId, float] = field(default_factory=dict)
     """Brokers that may still receive a login that the session no longer waits for, and until when."""
 
-    def located(self, address: BrokerAddress) -> None:
+    def located(self, address: events.BrokerAddress) -> None:
         self.pending = False
         self._last, self._token = address, address.token
 
-    def logged_in(self, address: BrokerAddress) -> None:
+    def logged_in(self, address: events.BrokerAddress) -> None:
         self.avoid, self.retry_s, self._denials = None, None, 0
-        self._last = BrokerAddress(address.broker, address.address, self._token or address.token)
+        self._last = events.BrokerAddress(address.broker, address.address, self._token or address.token)
 
-    def fall_back(self) -> BrokerAddress | None:
+    def fall_back(self) -> events.BrokerAddress | None:
         """The last known broker, which needs no coordinator. None if there is none or it was tried just before."""
         if self._last is None or self._last.broker == self.avoid:
             self.avoid = None

@@ -11,32 +11,10 @@ from collections.abc import Callable, Coroutine
 from ssl import SSLContext
 from typing import Any
 
+from tocsin.client import events
 from tocsin.client.coordinator import CoordinatorClient, Registration
 from tocsin.client.delivery_queue import DeliveryQueue
 from tocsin.client.errors import ClientError, Denied, SubscriptionEnded, error_for
-from tocsin.client.events import (
-    BrokerAddress,
-    BrokerLocated,
-    CloseConnection,
-    ConnectionLost,
-    ConnectionOpened,
-    DeliverMessage,
-    Effect,
-    EndSubscription,
-    Event,
-    FailSession,
-    FinishSession,
-    LocateBroker,
-    LocateFailed,
-    MessageReceived,
-    OpenConnection,
-    ReportRefused,
-    ReportSubscribed,
-    ReportUnsubscribed,
-    ResultHandled,
-    SendRequest,
-    Ticked,
-)
 from tocsin.client.session import SubscriberSession
 from tocsin.client.websocket import BrokerSocket, Codec
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -82,13 +60,13 @@ class SessionDriver:
 
     # -- called by the subscriber --------------------------------------------------------------------------------------
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: events.Event) -> None:
         for effect in self.session.handle(event, time.monotonic()):
             self._perform(effect)
         if not self._timer_suffices(event):
             self._schedule()
 
-    async def request(self, event_for: Callable[[int], Event]) -> Any:
+    async def request(self, event_for: Callable[[int], events.Event]) -> Any:
         """Send a request of the application and wait for a broker's answer. `event_for` gets the request's ticket."""
         if self.error is not None:
             raise self.error
@@ -135,14 +113,14 @@ class SessionDriver:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _timer_suffices(self, event: Event) -> bool:
+    def _timer_suffices(self, event: events.Event) -> bool:
         """Whether the timer needs no update. Frequent events bring nothing forward, and `due_s` is costly."""
         if self._timer is None:
             return False
         match event:
-            case MessageReceived(message=wire.Result() | wire.Progress()):
+            case events.MessageReceived(message=wire.Result() | wire.Progress()):
                 return True
-            case ResultHandled():
+            case events.ResultHandled():
                 return self._timer_s <= self._loop.time() + self.session.timing.ack_s
             case _:
                 return False
@@ -155,36 +133,36 @@ class SessionDriver:
         if not self.session.ended and due_s < float("inf"):
             delay_s = max(0.0, due_s - time.monotonic())
             self._timer_s = self._loop.time() + delay_s
-            self._timer = self._loop.call_later(delay_s, self.handle, Ticked())
+            self._timer = self._loop.call_later(delay_s, self.handle, events.Ticked())
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: events.Effect) -> None:
         match effect:
-            case DeliverMessage(message):
+            case events.DeliverMessage(message):
                 self._queue.put(message.subscription, message)
-            case SendRequest(number, message):
+            case events.SendRequest(number, message):
                 self._sockets[number].send(message)
-            case OpenConnection(number, address):
+            case events.OpenConnection(number, address):
                 self._open(number, address)
-            case CloseConnection(number):
+            case events.CloseConnection(number):
                 if (socket := self._sockets.get(number)) is not None:
                     socket.close()
-            case LocateBroker(avoid):
+            case events.LocateBroker(avoid):
                 self.start(self._locate(avoid))
-            case ReportSubscribed(ticket, held):
+            case events.ReportSubscribed(ticket, held):
                 self._answer(ticket, held)
-            case ReportUnsubscribed(ticket):
+            case events.ReportUnsubscribed(ticket):
                 self._answer(ticket, None)
-            case ReportRefused(ticket, code, message):
+            case events.ReportRefused(ticket, code, message):
                 self._answer(ticket, error_for(code, message))
-            case EndSubscription(identity, code, message):
+            case events.EndSubscription(identity, code, message):
                 known = Code(code) if code in set(Code) else Code.INTERNAL
                 self._queue.put(identity, SubscriptionEnded(known, message))
-            case FailSession(code, message):
+            case events.FailSession(code, message):
                 self.end(error_for(code, message))
                 self.finished.set()
-            case FinishSession():
+            case events.FinishSession():
                 self.finished.set()
 
     def _answer(self, ticket: int, outcome: object) -> None:
@@ -196,18 +174,18 @@ class SessionDriver:
         else:
             answer.set_result(outcome)
 
-    def _open(self, number: int, address: BrokerAddress) -> None:
+    def _open(self, number: int, address: events.BrokerAddress) -> None:
         def receive(message: wire.ToSubscriber) -> None:
             if isinstance(message, wire.LoggedIn):
                 self.brokers_seen.append(address.broker)
-            self.handle(MessageReceived(number, message))
+            self.handle(events.MessageReceived(number, message))
 
         socket = BrokerSocket(
             address.address,
             self._codec,
-            opened=lambda: self.handle(ConnectionOpened(number)),
+            opened=lambda: self.handle(events.ConnectionOpened(number)),
             received=receive,
-            lost=lambda reason: self.handle(ConnectionLost(number, reason)),
+            lost=lambda reason: self.handle(events.ConnectionLost(number, reason)),
             wait_for_room=self._wait_for_room,
             tls=self._tls,
         )
@@ -227,14 +205,14 @@ class SessionDriver:
         try:
             address = await self._request_broker(avoid)
         except ClientError as error:
-            event: Event = LocateFailed(error.code, error.message, error.code.retry, error.retry_after_s)
+            event: events.Event = events.LocateFailed(error.code, error.message, error.code.retry, error.retry_after_s)
         except Exception as error:  # an answer that makes no sense is treated as no answer
-            event = LocateFailed(Code.NOT_READY, f"{type(error).__name__}: {error}", retry=True)
+            event = events.LocateFailed(Code.NOT_READY, f"{type(error).__name__}: {error}", retry=True)
         else:
-            event = BrokerLocated(address)
+            event = events.BrokerLocated(address)
         self.handle(event)
 
-    async def _request_broker(self, avoid: BrokerId | None) -> BrokerAddress:
+    async def _request_broker(self, avoid: BrokerId | None) -> events.BrokerAddress:
         was_registered = self._registration is not None
         try:
             return await self._coordinator.request_broker(await self._registered(), self._where, avoid)

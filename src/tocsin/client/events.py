@@ -100,19 +100,9 @@ class Stopped:
     """The application closes the session."""
 
 
-Event = (
-    Started
-    | BrokerLocated
-    | LocateFailed
-    | ConnectionOpened
-    | MessageReceived
-    | ConnectionLost
-    | SubscribeRequested
-    | UnsubscribeRequested
-    | ResultHandled
-    | Ticked
-    | Stopped
-)
+ApplicationEvent = Started | SubscribeRequested | UnsubscribeRequested | ResultHandled | Stopped
+NetworkEvent = BrokerLocated | LocateFailed | ConnectionOpened | MessageReceived | ConnectionLost
+Event = ApplicationEvent | NetworkEvent | Ticked
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -193,16 +183,6 @@ class FinishSession:
     """Report that the session has stopped as requested; every connection is closed."""
 
 
-Effect = (
-    LocateBroker
-    | OpenConnection
-    | SendRequest
-    | CloseConnection
-    | DeliverMessage
-    | ReportSubscribed
-    | ReportUnsubscribed
-    | ReportRefused
-    | EndSubscription
-    | FailSession
-    | FinishSession
-)
+NetworkEffect = LocateBroker | OpenConnection | SendRequest | CloseConnection
+Report = ReportSubscribed | ReportUnsubscribed | ReportRefused | EndSubscription | FailSession | FinishSession
+Effect = NetworkEffect | DeliverMessage | Report

@@ -12,34 +12,14 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from tocsin.client import events
 from tocsin.client.connections import BrokerSearch, ConnectionSet, ConnectionState
-from tocsin.client.events import (
-    BrokerAddress,
-    BrokerLocated,
-    ConnectionLost,
-    ConnectionOpened,
-    DeliverMessage,
-    Effect,
-    Event,
-    FailSession,
-    FinishSession,
-    LocateBroker,
-    LocateFailed,
-    MessageReceived,
-    OpenConnection,
-    ReportUnsubscribed,
-    ResultHandled,
-    SendRequest,
-    Started,
-    Stopped,
-    SubscribeRequested,
-    Ticked,
-    UnsubscribeRequested,
-)
 from tocsin.client.progress import SubscriptionProgress
 from tocsin.client.subscriptions import HeldSubscriptions, Listing, Request, Resuming, Subscribing, Unsubscribing
 from tocsin.client.timing import Jitter, Patience
 from tocsin.wire import session as wire
+
+Effects = Iterator[events.Effect]
 
 
 class SubscriberSession:
@@ -51,7 +31,7 @@ class SubscriberSession:
         self.connections = ConnectionSet()
         self._search = BrokerSearch(self.timing, jitter)
         self._stop_s: float | None = None
-        """When to finish without waiting for the log-out; None while the session is not stopping."""
+        """When to finish even if the log-out has no answer; None while the session is not stopping."""
         self.paused = False
         """The application's queue is full, so nothing is read: silence of a broker means nothing."""
         self.ended = False
@@ -68,7 +48,7 @@ class SubscriberSession:
         connected = self.connections.serving is not None or self.connections.opening is not None
         return not connected and self._stop_s is None
 
-    def handle(self, event: Event, now_s: float) -> list[Effect]:
+    def handle(self, event: events.Event, now_s: float) -> list[events.Effect]:
         return [] if self.ended else list(self._handle(event, now_s))
 
     def due_s(self) -> float:
@@ -76,13 +56,7 @@ class SubscriberSession:
         times = [self._search.retry_s, self._stop_s, *self.subscriptions.retry_at_s.values()]
         if self.serving is not None:
             times.append(self.subscriptions.ack_due_s())
-        for connection in self.connections.by_number.values():
-            if connection.logged_in_s is None:
-                times.append(connection.deadline_s)
-            elif not self.paused:
-                times.append(connection.stalled_s(self.timing) + 0.001)
-        if self.connections.retiring is not None:
-            times.append(self.connections.retiring.deadline_s)
+        times += self.connections.deadlines(self.timing, paused=self.paused)
         return min((time_s for time_s in times if time_s is not None), default=float("inf"))
 
     def resumed_reading(self, now_s: float) -> None:
@@ -91,72 +65,72 @@ class SubscriberSession:
         for connection in self.connections.by_number.values():
             connection.heard_s = now_s
 
-    def _handle(self, event: Event, now_s: float) -> Iterator[Effect]:
+    def _handle(self, event: events.Event, now_s: float) -> Effects:
         by_number = self.connections.by_number
         match event:
-            case Started():
+            case events.Started():
                 yield from self._locate()
-            case BrokerLocated(address):
+            case events.BrokerLocated(address):
                 self._search.located(address)
                 if self._needs_broker:
                     yield from self._open(address, now_s)
-            case LocateFailed():
+            case events.LocateFailed():
                 yield from self._locate_failed(event, now_s)
-            case ConnectionOpened(number) if (connection := by_number.get(number)) is not None:
+            case events.ConnectionOpened(number) if (connection := by_number.get(number)) is not None:
                 connection.login_sent = True
                 connection.reached = self.subscriptions.handled()
                 cursors = self.subscriptions.resume_cursors()
-                yield SendRequest(number, wire.Login(next(self._numbers), connection.address.token, cursors))
-            case MessageReceived(number, message) if (connection := by_number.get(number)) is not None:
+                yield events.SendRequest(number, wire.Login(next(self._numbers), connection.address.token, cursors))
+            case events.MessageReceived(number, message) if (connection := by_number.get(number)) is not None:
                 connection.heard_s = now_s
                 yield from self._received(connection, message, now_s)
-            case ConnectionLost(number, reason) if (connection := by_number.get(number)) is not None:
+            case events.ConnectionLost(number, reason) if (connection := by_number.get(number)) is not None:
                 yield from self._lost(connection, connection.closing.code if connection.closing else reason, now_s)
-            case SubscribeRequested():
+            case events.SubscribeRequested():
                 self.subscriptions.requested[event.ticket] = event
                 yield from self._send(self.subscriptions.request(Subscribing(event.ticket)))
-            case UnsubscribeRequested(ticket, identity) if identity in self.subscriptions.progress:
+            case events.UnsubscribeRequested(ticket, identity) if identity in self.subscriptions.progress:
                 self.subscriptions.releasing[identity] = ticket
                 yield from self._send(self.subscriptions.request(Unsubscribing(identity)))
-            case UnsubscribeRequested(ticket):
-                yield ReportUnsubscribed(ticket)
-            case ResultHandled(identity, cursor) if identity in self.subscriptions.progress:
+            case events.UnsubscribeRequested(ticket):
+                yield events.ReportUnsubscribed(ticket)
+            case events.ResultHandled(identity, cursor) if identity in self.subscriptions.progress:
                 self.subscriptions.progress[identity].mark_handled(cursor)
                 yield from self._acknowledge(now_s)
-            case Ticked():
+            case events.Ticked():
                 yield from self._ticked(now_s)
-            case Stopped() if self._stop_s is None:
+            case events.Stopped() if self._stop_s is None:
                 self._stop_s = now_s + self.timing.stop_s
                 yield from self._end() if self.serving is None else self._log_out(now_s)
 
     # -- finding a broker ----------------------------------------------------------------------------------------------
 
-    def _locate(self) -> Iterator[Effect]:
+    def _locate(self) -> Effects:
         self._search.retry_s = None
         if not self._search.pending and self._stop_s is None:
             self._search.pending = True
-            yield LocateBroker(self._search.avoid)
+            yield events.LocateBroker(self._search.avoid)
 
-    def _locate_failed(self, event: LocateFailed, now_s: float) -> Iterator[Effect]:
+    def _locate_failed(self, event: events.LocateFailed, now_s: float) -> Effects:
         self._search.pending = False
         self.trouble = event.message
         if not self._needs_broker:
             return
         if not event.retry:
-            yield from self._end(FailSession(event.code, event.message))
+            yield from self._end(events.FailSession(event.code, event.message))
         elif (address := self._search.fall_back()) is not None:
             yield from self._open(address, now_s)
         else:
             self._search.back_off(now_s, event.retry_after_s)
 
-    def _open(self, address: BrokerAddress, now_s: float, at_most_s: float = float("inf")) -> Iterator[Effect]:
+    def _open(self, address: events.BrokerAddress, now_s: float, at_most_s: float = float("inf")) -> Effects:
         number = next(self._numbers)
         self.connections.open(number, address, now_s + min(self.timing.open_s, at_most_s))
-        yield OpenConnection(number, address)
+        yield events.OpenConnection(number, address)
 
     # -- messages of a broker ------------------------------------------------------------------------------------------
 
-    def _received(self, connection: ConnectionState, message: wire.ToSubscriber, now_s: float) -> Iterator[Effect]:
+    def _received(self, connection: ConnectionState, message: wire.ToSubscriber, now_s: float) -> Effects:
         match message:
             case wire.Result():
                 effects, is_unknown = self.subscriptions.result(message, connection.reached)
@@ -165,10 +139,10 @@ class SubscriberSession:
                     yield from self._send(self.subscriptions.request(Listing()))
             case wire.Gap():
                 yield from self.subscriptions.gap(message, connection.reached)
+            case wire.Recovered(subscription=identity) if identity in self.subscriptions.progress:
+                yield events.DeliverMessage(message)
             case wire.Recovered(subscription=identity):
-                if identity in self.subscriptions.progress:
-                    yield DeliverMessage(message)
-                elif connection is self.serving:
+                if connection is self.serving:
                     # A coordinator that did not know of the unsubscription may have restored the subscription.
                     yield from self._send(self.subscriptions.release_again(identity, now_s))
             case wire.Progress():
@@ -187,7 +161,7 @@ class SubscriberSession:
             case _:
                 yield from self._answered(connection, message, now_s)
 
-    def _answered(self, connection: ConnectionState, answer: wire.Answer, now_s: float) -> Iterator[Effect]:
+    def _answered(self, connection: ConnectionState, answer: wire.Answer, now_s: float) -> Effects:
         purpose = connection.requests.pop(answer.id, None)
         if purpose is None:
             return
@@ -198,7 +172,7 @@ class SubscriberSession:
             yield from self._send(self.subscriptions.release_again(purpose.subscription, now_s))
         yield from self._close_retired(now_s)
 
-    def _logged_in(self, connection: ConnectionState, message: wire.LoggedIn, now_s: float) -> Iterator[Effect]:
+    def _logged_in(self, connection: ConnectionState, message: wire.LoggedIn, now_s: float) -> Effects:
         self._search.logged_in(connection.address)
         connection.log_in(message, now_s)
         yield from self.connections.serve_opened(now_s + self.timing.fade_s)
@@ -209,16 +183,17 @@ class SubscriberSession:
         if self._stop_s is not None:
             yield from self._log_out(now_s)
 
-    def _move(self, message: wire.Move, now_s: float) -> Iterator[Effect]:
+    def _move(self, message: wire.Move, now_s: float) -> Effects:
         """Follow the latest move: the coordinator has abandoned an earlier one."""
         if self._stop_s is not None:
             return
         if self.connections.opening is not None:
             self._search.note_unanswered_login(self.connections.opening, now_s)
             yield from self.connections.drop(self.connections.opening)
-        yield from self._open(BrokerAddress(message.broker, message.address, message.token), now_s, message.deadline_s)
+        address = events.BrokerAddress(message.broker, message.address, message.token)
+        yield from self._open(address, now_s, message.deadline_s)
 
-    def _close_retired(self, now_s: float) -> Iterator[Effect]:
+    def _close_retired(self, now_s: float) -> Effects:
         """Leave the old broker once the new one holds every subscription, or at the deadline."""
         retiring = self.connections.retiring
         if retiring is not None and self.serving is not None:
@@ -230,7 +205,7 @@ class SubscriberSession:
 
     def _lost(
         self, connection: ConnectionState, reason: str, now_s: float, refused: wire.Refused | None = None
-    ) -> Iterator[Effect]:
+    ) -> Effects:
         self._search.note_unanswered_login(connection, now_s)
         yield from self.connections.drop(connection)
         if self._stop_s is not None:
@@ -246,13 +221,13 @@ class SubscriberSession:
             message = last_word.message if last_word and last_word.message else f"the connection ended: {reason}"
             self.trouble = f"{connection.address.broker} at {connection.address.address}: {message}"
             if (code := self._search.failure(connection, reason, now_s)) is not None:
-                yield from self._end(FailSession(code, message))
+                yield from self._end(events.FailSession(code, message))
             else:
                 self._search.reconnect_after(connection, reason, now_s, refused.retry_after_s if refused else None)
 
     # -- requests and time ---------------------------------------------------------------------------------------------
 
-    def _send(self, requests: Iterable[Request]) -> Iterator[Effect]:
+    def _send(self, requests: Iterable[Request]) -> Effects:
         connection = self.serving
         if connection is None:
             return  # sent when the next session starts
@@ -261,13 +236,13 @@ class SubscriberSession:
             connection.requests[number] = purpose
             if isinstance(purpose, Resuming):
                 connection.reached[purpose.subscription] = self.subscriptions.progress[purpose.subscription].handled
-            yield SendRequest(connection.number, msgspec.structs.replace(request, id=number))
+            yield events.SendRequest(connection.number, msgspec.structs.replace(request, id=number))
 
-    def _acknowledge(self, now_s: float, *, everything: bool = False) -> Iterator[Effect]:
+    def _acknowledge(self, now_s: float, *, everything: bool = False) -> Effects:
         if self.serving is not None and (cursors := self.subscriptions.acknowledgement(now_s, everything=everything)):
-            yield SendRequest(self.serving.number, wire.Ack(next(self._numbers), cursors))
+            yield events.SendRequest(self.serving.number, wire.Ack(next(self._numbers), cursors))
 
-    def _ticked(self, now_s: float) -> Iterator[Effect]:
+    def _ticked(self, now_s: float) -> Effects:
         if self._stop_s is not None and now_s >= self._stop_s:
             yield from self._end()
             return
@@ -284,12 +259,12 @@ class SubscriberSession:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _log_out(self, now_s: float) -> Iterator[Effect]:
+    def _log_out(self, now_s: float) -> Effects:
         assert self.serving is not None
         yield from self._acknowledge(now_s, everything=True)
-        yield SendRequest(self.serving.number, wire.Logout(next(self._numbers)))
+        yield events.SendRequest(self.serving.number, wire.Logout(next(self._numbers)))
 
-    def _end(self, outcome: FinishSession | FailSession = FinishSession()) -> Iterator[Effect]:
+    def _end(self, outcome: events.FinishSession | events.FailSession = events.FinishSession()) -> Effects:
         yield from self.connections.drop_all()
         self.ended = True
         yield outcome

@@ -9,15 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tocsin.client.events import (
-    DeliverMessage,
-    Effect,
-    EndSubscription,
-    ReportRefused,
-    ReportSubscribed,
-    ReportUnsubscribed,
-    SubscribeRequested,
-)
+from tocsin.client import events
 from tocsin.client.progress import Arrival, SubscriptionProgress
 from tocsin.client.timing import Patience
 from tocsin.model.cursor import Cursor
@@ -65,7 +57,7 @@ class HeldSubscriptions:
     timing: Patience
     progress: dict[SubscriptionId, SubscriptionProgress] = field(default_factory=dict)
     """The subscriptions that this subscriber holds."""
-    requested: dict[int, SubscribeRequested] = field(default_factory=dict)
+    requested: dict[int, events.SubscribeRequested] = field(default_factory=dict)
     """Subscribe requests without a final answer, by ticket; sent again on every new session."""
     releasing: dict[SubscriptionId, int] = field(default_factory=dict)
     """Subscriptions whose unsubscription is not confirmed yet, with the application's ticket."""
@@ -93,12 +85,12 @@ class HeldSubscriptions:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def reconcile(self, listed: Iterable[wire.Held], now_s: float) -> tuple[list[Request], list[Effect]]:
+    def reconcile(self, listed: Iterable[wire.Held], now_s: float) -> tuple[list[Request], list[events.Effect]]:
         """Compare with the broker's list at the start of a session: the requests to send, and the effects.
 
         An unsubscription is sent even if the broker does not list the subscription: it may be about to adopt it.
         """
-        effects: list[Effect] = []
+        effects: list[events.Effect] = []
         requests: list[Request] = []
         present = set()
         self.released = {
@@ -196,13 +188,13 @@ class HeldSubscriptions:
 
     # -- messages of a broker ------------------------------------------------------------------------------------------
 
-    def answered(self, purpose: Purpose, answer: wire.Answer, now_s: float) -> list[Effect]:
+    def answered(self, purpose: Purpose, answer: wire.Answer, now_s: float) -> list[events.Effect]:
         match answer, purpose:
             case wire.Subscribed(held=held), Subscribing(ticket):
                 self.released.pop(held.subscription, None)
                 effects = self._adopt(held, resumed=False)
                 is_expected = self.requested.pop(ticket, None) is not None
-                return effects + ([ReportSubscribed(ticket, held)] if is_expected else [])
+                return effects + ([events.ReportSubscribed(ticket, held)] if is_expected else [])
             case wire.Subscribed(held=held), Resuming() if held.subscription not in self.released:
                 return self._adopt(held, resumed=True)
             case wire.Unsubscribed(), Unsubscribing(identity):
@@ -215,23 +207,23 @@ class HeldSubscriptions:
             case _:
                 return []
 
-    def _refused(self, purpose: Purpose, answer: wire.Refused, now_s: float) -> list[Effect]:
+    def _refused(self, purpose: Purpose, answer: wire.Refused, now_s: float) -> list[events.Effect]:
         if answer.code in (Code.NOT_READY, Code.BACKLOGGED):
             self.retry_at_s[purpose] = now_s + (answer.retry_after_s or self.timing.ack_s)
             return []
         match purpose:
             case Subscribing(ticket):
                 self.requested.pop(ticket, None)
-                return [ReportRefused(ticket, answer.code, answer.message)]
+                return [events.ReportRefused(ticket, answer.code, answer.message)]
             case Unsubscribing(identity):  # the broker does not hold it: the unsubscription has its effect
                 return self._finish_release(identity, now_s)
             case Resuming(identity):
                 self.progress.pop(identity, None)
-                return [EndSubscription(identity, answer.code, answer.message)]
+                return [events.EndSubscription(identity, answer.code, answer.message)]
             case Listing():
                 return []
 
-    def result(self, message: wire.Result, reached: dict[SubscriptionId, Cursor]) -> tuple[list[Effect], bool]:
+    def result(self, message: wire.Result, reached: dict[SubscriptionId, Cursor]) -> tuple[list[events.Effect], bool]:
         """Deliver a result unless it is a repeat. True if its subscription is unknown, so the broker must list it.
 
         `reached` is how far the result's connection has come, per subscription; this method updates it.
@@ -251,11 +243,11 @@ class HeldSubscriptions:
                 return [], False
             case Arrival.AFTER_GAP:
                 gap = wire.Gap(message.subscription, str(Cursor(cursor.epoch, 0)))
-                return [DeliverMessage(gap), DeliverMessage(message)], False
+                return [events.DeliverMessage(gap), events.DeliverMessage(message)], False
             case Arrival.NEW:
-                return [DeliverMessage(message)], progress.parameters is None
+                return [events.DeliverMessage(message)], progress.parameters is None
 
-    def gap(self, message: wire.Gap, reached: dict[SubscriptionId, Cursor]) -> list[Effect]:
+    def gap(self, message: wire.Gap, reached: dict[SubscriptionId, Cursor]) -> list[events.Effect]:
         """Deliver a gap that is news, and continue after it. `reached` is as in `result`.
 
         A gap that ends before the connection's own position means that the data cluster lost its data or was replaced:
@@ -272,7 +264,7 @@ class HeldSubscriptions:
             progress.restart_at(cursor)
         elif not progress.skip_to(cursor):
             return []
-        return [DeliverMessage(message)]
+        return [events.DeliverMessage(message)]
 
     def advance(self, message: wire.Progress, held: set[SubscriptionId], reached: dict[SubscriptionId, Cursor]) -> None:
         """Record that the broker has sent every result before these positions, for the subscriptions it holds."""
@@ -283,7 +275,7 @@ class HeldSubscriptions:
                 progress.advance_to(position)
                 reached[identity] = max(position, reached.get(identity, position))
 
-    def _adopt(self, held: wire.Held, *, resumed: bool) -> list[Effect]:
+    def _adopt(self, held: wire.Held, *, resumed: bool) -> list[events.Effect]:
         """Record that the broker holds a subscription and delivers from its cursor on.
 
         A resumed subscription that starts after the received cursor has a gap. A subscription that is already being
@@ -300,12 +292,12 @@ class HeldSubscriptions:
         progress.channel, progress.parameters = held.channel, held.parameters
         if not (resumed and progress.skip_to(cursor)):
             return []
-        return [DeliverMessage(wire.Gap(identity, held.cursor))]
+        return [events.DeliverMessage(wire.Gap(identity, held.cursor))]
 
-    def _finish_release(self, subscription: SubscriptionId, now_s: float) -> list[Effect]:
+    def _finish_release(self, subscription: SubscriptionId, now_s: float) -> list[events.Effect]:
         ticket = self.releasing.pop(subscription, None)
         if ticket is None:
             return []  # the answer to `release_again`; the application may have subscribed again since
         if (progress := self.progress.pop(subscription, None)) is not None:
             self.released[subscription] = ReleasedSubscription(progress.received, now_s)
-        return [ReportUnsubscribed(ticket)]
+        return [events.ReportUnsubscribed(ticket)]

@@ -16,7 +16,7 @@ from tocsin.coordinator.entities import Broker, Health
 from tocsin.coordinator.views import cov_of
 from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind, TraceRow
-from tocsin.model.trace_present import PEOPLE
+from tocsin.model.trace_state import MAX_SUBSCRIBERS
 
 _SHOWN = ("scheme", "shuffle", "alpha", "beta_bytes_per_s", "gamma", "theta_bytes_per_s")
 """Of the balancing settings, those a picture of the balance is read with."""
@@ -116,7 +116,7 @@ def measured(core: Coordinator, now_s: float) -> list[TraceRow]:
     return [*samples, balance_row(core, now_s)]
 
 
-def picture(core: Coordinator, now_s: float, people: int = PEOPLE) -> list[TraceRow]:
+def picture(core: Coordinator, now_s: float, people: int = MAX_SUBSCRIBERS) -> list[TraceRow]:
     """Brokers, where subscribers are (the first `people` of them), and the newest measurements."""
     brokers = [broker_row(core, broker, now_s) for broker in core.registry.brokers.values()]
     return [*brokers, *islice(_joins(core, now_s), people), *measured(core, now_s)]

@@ -14,7 +14,7 @@ from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 
 _FINAL = {"replaced", Code.BAD_REQUEST, Code.FORBIDDEN, Code.TOO_LARGE}
-"""Close reasons that a new connection would only meet again. `moved` is not one: a session is needed somewhere."""
+"""Close reasons after which reconnecting is useless. `moved` is not one: the subscriber still needs a session."""
 
 
 @dataclass(slots=True)

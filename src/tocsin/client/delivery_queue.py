@@ -46,7 +46,7 @@ class DeliveryQueue:
             self._wake_all()
 
     def end(self, error: ClientError) -> None:
-        """Accept no more items. Readers take what is left, and then get this error."""
+        """Readers take the items that are queued, and then get this error."""
         self._end = self._end or error
         self._wake_all()
 
@@ -79,7 +79,7 @@ class DeliveryQueue:
         self._taken += 1
         self._ready.pop(chosen, None)
         if queue:
-            self._ready[chosen] = None  # its next turn comes after the others'
+            self._ready[chosen] = None  # its next turn is after all others
         return item
 
     async def _sleep(self, subscription: SubscriptionId | None) -> bool:

@@ -23,7 +23,7 @@ from tocsin.wire.errors import Code
 
 
 class SessionDriver:
-    """Made and used on one loop. `finished` is set when the session has ended; `error` says why, if it failed."""
+    """Created and used on one loop. `finished` is set when the session ends; `error` is the reason if it failed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How far a subscriber is in one subscription: what it has received and what the application has handled. Pure.
+"""A subscriber's progress in one subscription: the results received, and those that the application handled. Pure.
 
 Brokers deliver at least once and in order, so every result before the received cursor is a repeat. This holds for any
 number of connections that deliver the same subscription, as long as each one starts at or before that cursor.
@@ -61,7 +61,7 @@ class SubscriptionProgress:
         return True
 
     def restart_at(self, cursor: Cursor) -> None:
-        """Go back: the data cluster no longer has what was received, and its results continue at an earlier cursor."""
+        """Go back to an earlier cursor, because the data cluster lost results and numbers new ones from there."""
         self.received = self.handled = cursor
         self.unhandled.clear()
 

@@ -15,7 +15,7 @@ import msgspec
 from tocsin.client import events
 from tocsin.client.connections import BrokerSearch, ConnectionSet, ConnectionState
 from tocsin.client.progress import SubscriptionProgress
-from tocsin.client.subscriptions import HeldSubscriptions, Listing, Request, Resuming, Subscribing, Unsubscribing
+from tocsin.client.subscriptions import Listing, Request, Resuming, SessionSubscriptions, Subscribing, Unsubscribing
 from tocsin.client.timing import Jitter, Patience
 from tocsin.wire import session as wire
 
@@ -27,7 +27,7 @@ class SubscriberSession:
         self, jitter: Jitter, remembered: Iterable[SubscriptionProgress] = (), patience: Patience | None = None
     ) -> None:
         self.timing = patience or Patience()
-        self.subscriptions = HeldSubscriptions(self.timing, {entry.subscription: entry for entry in remembered})
+        self.subscriptions = SessionSubscriptions(self.timing, {entry.subscription: entry for entry in remembered})
         self.connections = ConnectionSet()
         self._search = BrokerSearch(self.timing, jitter)
         self._stop_s: float | None = None

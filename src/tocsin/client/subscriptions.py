@@ -1,4 +1,4 @@
-"""The subscriptions of a session: held, requested and released ones, compared with what the broker holds. Pure.
+"""The subscriptions of a session: those held, requested and released, and how they agree with the broker's. Pure.
 
 `session` drives it and owns the connections. This module turns a broker's list of subscriptions into the requests that
 make both sides agree, removes repeated results, and decides which acknowledgements to send.
@@ -53,7 +53,7 @@ class ReleasedSubscription:
 
 
 @dataclass(slots=True)
-class HeldSubscriptions:
+class SessionSubscriptions:
     timing: Patience
     progress: dict[SubscriptionId, SubscriptionProgress] = field(default_factory=dict)
     """The subscriptions that this subscriber holds."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tocsin.broker.world import Limits
+from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.events import MoveWanted, PlanProposed
 from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import ChannelName, SubscriptionId
@@ -26,6 +27,10 @@ def identity(kind: str) -> SubscriptionId:
     return subscription_id(CHANNEL, (kind,))
 
 
+def assert_invariants(core: Coordinator) -> None:
+    assert not core.registry.broken_invariants()
+
+
 class Interleaving:
     """Three brokers and three subscribers; every message takes a random time, and `step` does something at random."""
 
@@ -37,6 +42,7 @@ class Interleaving:
         brokers = ["b0", "b1", "b2"]
         self.network = SimulatedNetwork(kernel, {CHANNEL: None}, lambda _name, _rng: [], brokers, RULES, limits)
         self.network.cluster.piece = 2
+        self.network.coordinator.after_event = assert_invariants
         self.log: list[str] = []
         for number in range(3):
             self.network.add_subscriber(f"s{number}", [(CHANNEL, {"kind": kind}) for kind in KINDS[:2]])
@@ -113,7 +119,6 @@ class Interleaving:
         self.log.append(f"{network.kernel.now_s:.1f} s {name} {broker.id} {subscriber.id} {kind}")
         action()
         self.run(float(rng.exponential(0.1)))
-        assert network.coordinator.core is not None and not network.coordinator.core.registry.broken_invariants()
 
     def settle(self, seconds: float) -> None:
         """No more faults: every message arrives after its usual delay."""

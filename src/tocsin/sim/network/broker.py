@@ -21,7 +21,7 @@ from tocsin.wire import session as wire
 class SessionConnection(Protocol):
     """The broker's end of a subscriber's connection."""
 
-    def send_down(self, message: wire.ToSubscriber) -> None: ...
+    down: Pipe[wire.ToSubscriber | str]
 
     def end(self, reason: str) -> None: ...
 
@@ -110,7 +110,7 @@ class SimulatedBroker:
     def _send(self, sessions: tuple[SessionId, ...], message: wire.ToSubscriber) -> None:
         for session in sessions:
             if session in self.connections:
-                self.connections[session].send_down(message)
+                self.connections[session].down.send(message)
 
     # -- the data cluster ----------------------------------------------------------------------------------------------
 

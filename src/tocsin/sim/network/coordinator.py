@@ -1,4 +1,4 @@
-"""The coordinator process in the simulated network: the real `coordinator.core`, what it stored, and its links."""
+"""The coordinator process of the simulated network: the real `coordinator.core` with its ledger and its links."""
 
 from __future__ import annotations
 
@@ -62,6 +62,8 @@ class SimulatedCoordinator:
         self.ledger = Ledger()
         self.crash_on_message: Literal["before storing", "before sending"] | None = None
         """When to crash while handling the next message of a broker; the process is restarted at once."""
+        self.after_event: Callable[[Coordinator], object] = lambda core: None
+        """Called after every event that the core handled, for checks."""
         self._rules = rules
         self._transport = transport
         self._cluster = cluster
@@ -129,6 +131,7 @@ class SimulatedCoordinator:
                     answer = value
                 case _:
                     self._perform(effect)
+        self.after_event(self.core)
         return answer
 
     def _perform(self, effect: effects.Effect) -> None:

@@ -37,7 +37,7 @@ ResultSizes = Callable[[SubscriptionId, np.random.Generator], list[int]]
 
 
 @dataclass(slots=True)
-class StoredSubscription:
+class SimulatedSubscription:
     channel: ChannelName
     brokers: set[BrokerId] = field(default_factory=set)
     """The brokers that hold it."""
@@ -58,7 +58,7 @@ class SimulatedDataCluster:
         self._sizes = sizes
         self._executions = dict.fromkeys(channels, 0)
         self._last_result = 0
-        self.subscriptions: dict[SubscriptionId, StoredSubscription] = {}
+        self.subscriptions: dict[SubscriptionId, SimulatedSubscription] = {}
         self.announcements: dict[BrokerId, Pipe[Event]] = {}
         """The announcement streams of the running brokers."""
         self.piece = 50
@@ -80,7 +80,7 @@ class SimulatedDataCluster:
         self, broker: BrokerId, channel: ChannelName, parameters: Mapping[str, Any]
     ) -> tuple[SubscriptionId, Cursor]:
         identity = subscription_id(channel, tuple(parameters.values()))
-        self.subscriptions.setdefault(identity, StoredSubscription(channel)).brokers.add(broker)
+        self.subscriptions.setdefault(identity, SimulatedSubscription(channel)).brokers.add(broker)
         return identity, self.head(channel)
 
     def release(self, broker: BrokerId, identity: SubscriptionId) -> None:
@@ -95,7 +95,7 @@ class SimulatedDataCluster:
     def _execute_periodically(self, channel: ChannelName) -> None:
         if not self.silent:
             rng = self._kernel.stream("results")
-            held = [name for name, one in self.subscriptions.items() if one.channel == channel and one.brokers]
+            held = [key for key, stored in self.subscriptions.items() if stored.channel == channel and stored.brokers]
             self.execute(channel, {identity: self._sizes(identity, rng) for identity in held})
 
     def execute(self, channel: ChannelName, sizes: Mapping[SubscriptionId, list[int]]) -> None:
@@ -109,7 +109,7 @@ class SimulatedDataCluster:
         announced: dict[BrokerId, list[SubscriptionId]] = {}
         bytes_of: dict[SubscriptionId, int] = {}
         for identity, row_sizes in sizes.items():
-            stored = self.subscriptions.setdefault(identity, StoredSubscription(channel))
+            stored = self.subscriptions.setdefault(identity, SimulatedSubscription(channel))
             for row, size in enumerate(row_sizes):
                 self._last_result += 1
                 stored.offsets.append(offset_of(execution, row) + 1)

@@ -109,7 +109,7 @@ class SimulatedNetwork:
         self.coordinator.cut_link(self.brokers[broker])
 
     def pause_broker(self, broker: BrokerId, seconds: float) -> None:
-        """Stop the process as SIGSTOP does: connections stay open, and events wait until it goes on."""
+        """Stop the process as SIGSTOP does: connections stay open, and events wait until it resumes."""
         self.brokers[broker].paused = True
         self.kernel.call_after(seconds, self.brokers[broker].resume)
 
@@ -145,7 +145,7 @@ class SimulatedNetwork:
     def _accept(self, connection: SimulatedConnection, broker: BrokerId) -> None:
         connection.accept(self.brokers.get(broker), SessionId(next(self._numbers)))
 
-    # -- what was delivered --------------------------------------------------------------------------------------------
+    # -- the report ----------------------------------------------------------------------------------------------------
 
     def report(self) -> DeliveryReport:
         expected = delivered = lost = out_of_order = repeats = gaps = 0

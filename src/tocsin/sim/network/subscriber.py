@@ -37,8 +37,8 @@ class SimulatedConnection:
         self._left = False
         self._broken = False
         self._closing = False
-        self._up: Pipe[wire.FromSubscriber | None] = Pipe(transport, ACCESS_S, self._reach_broker)
-        self._down: Pipe[wire.ToSubscriber | str] = Pipe(transport, ACCESS_S, self._reach_subscriber)
+        self.up: Pipe[wire.FromSubscriber | None] = Pipe(transport, ACCESS_S, self._reach_broker)
+        self.down: Pipe[wire.ToSubscriber | str] = Pipe(transport, ACCESS_S, self._reach_subscriber)
 
     def accept(self, broker: SimulatedBroker | None, session: SessionId) -> None:
         """Open the connection at `broker`; None or a dead broker refuses it."""
@@ -52,29 +52,23 @@ class SimulatedConnection:
         broker.connections[session] = self
         self.subscriber.handle(events.ConnectionOpened(self.number))
 
-    def send_up(self, message: wire.FromSubscriber) -> None:
-        self._up.send(message)
-
-    def send_down(self, message: wire.ToSubscriber) -> None:
-        self._down.send(message)
-
     def leave(self) -> None:
         """The subscriber closes the connection and reads nothing more from it."""
         self._left = True
-        self._up.send(None)
+        self.up.send(None)
 
     def end(self, reason: str) -> None:
         """The broker closes the connection and accepts no more requests on it."""
         self._closing = True
-        self._down.send(reason)
+        self.down.send(reason)
 
     def break_off(self, reason: str = "reset") -> None:
         """Lose everything in flight; both sides notice at once."""
         if self._broken:
             return
         self._broken = True
-        self._up.close()
-        self._down.close()
+        self.up.close()
+        self.down.close()
         if self.broker is not None:
             self.broker.connections.pop(self.session, None)
             self.broker.handle(SessionLost(self.session, reason))
@@ -193,7 +187,7 @@ class SimulatedSubscriber:
                 self.connections[number] = SimulatedConnection(self._transport, self, number, address.token)
                 self._open_at(self.connections[number], address.broker)
             case events.SendRequest(number, message):
-                self.connections[number].send_up(message)
+                self.connections[number].up.send(message)
             case events.CloseConnection(number):
                 self.connections.pop(number).leave()
             case events.DeliverMessage(delivered):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tocsin.client.coordinator import CoordinatorClient, Registration
+from tocsin.client.coordinator import CoordinatorClient
 from tocsin.client.delivery_queue import DeliveryQueue
 from tocsin.client.driver import SessionDriver
 from tocsin.client.events import BrokerAddress, ResultHandled, Started, Stopped
@@ -16,7 +16,7 @@ from tocsin.client.timing import Patience
 from tocsin.client.tls import context_for
 from tocsin.client.websocket import Codec
 from tocsin.model.cursor import Cursor
-from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, SubscriptionId
 from tocsin.wire import session as wire
 
 
@@ -28,7 +28,7 @@ def test_result_can_be_handled_while_a_timer_is_due() -> None:
         session = SubscriberSession(lambda: 0.5)
         tls = context_for(True)
         coordinator = CoordinatorClient("http://127.0.0.1:1", None, tls)
-        driver = SessionDriver(session, coordinator, None, {}, Codec(wire.JSON), tls, DeliveryQueue(10))
+        driver = SessionDriver(session, coordinator, Codec(wire.JSON), tls, DeliveryQueue(10))
         session.subscriptions.retry_at_s[Subscribing(1)] = 0.0  # overdue
         driver._schedule()
         driver.handle(ResultHandled(SubscriptionId("s"), Cursor(1, 1)))
@@ -44,15 +44,10 @@ class FixedCoordinator(CoordinatorClient):
 
     def __init__(self, address: str) -> None:
         super().__init__("http://127.0.0.1:1", None, context_for(True))
-        self._address = BrokerAddress(BrokerId("b"), address, "t")
+        self._broker = BrokerAddress(BrokerId("b"), address, "t")
 
-    async def register(self, user: str | None, where: dict[str, float]) -> Registration:
-        return Registration(SubscriberId(user or "u"), "t")
-
-    async def request_broker(
-        self, registration: Registration, where: dict[str, float], avoid: BrokerId | None
-    ) -> BrokerAddress:
-        return self._address
+    async def request_broker(self, avoid: BrokerId | None) -> BrokerAddress:
+        return self._broker
 
 
 def test_hanging_broker_is_abandoned_and_its_connections_are_closed() -> None:
@@ -74,7 +69,7 @@ def test_hanging_broker_is_abandoned_and_its_connections_are_closed() -> None:
         patience = Patience(open_s=0.05, shortest_s=0.01, longest_s=0.02, stop_s=0.05)
         session = SubscriberSession(lambda: 0.5, patience=patience)
         coordinator = FixedCoordinator(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        driver = SessionDriver(session, coordinator, None, {}, Codec(wire.JSON), context_for(True), DeliveryQueue(10))
+        driver = SessionDriver(session, coordinator, Codec(wire.JSON), context_for(True), DeliveryQueue(10))
         async with server, asyncio.timeout(20):
             driver.handle(Started())
             await several.wait()

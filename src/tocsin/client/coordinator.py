@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from tocsin.client.errors import ClientError, Unreachable, error_for
+from tocsin.client.errors import ClientError, Denied, Unreachable, error_for
 from tocsin.client.events import BrokerAddress
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.errors import Code
@@ -19,33 +18,45 @@ _ANSWER_S = 15.0
 """Time-out for an answer, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
-    user: SubscriberId
-    token: str
-
-
 class CoordinatorClient:
-    """Holds an HTTP connection pool; `close` releases it."""
+    """Registers a subscriber and requests brokers for it. Holds an HTTP connection pool; `close` releases it."""
 
-    def __init__(self, address: str, token: str | None, tls: SSLContext) -> None:
+    def __init__(
+        self, address: str, token: str | None, tls: SSLContext, user: str | None = None, **position: float
+    ) -> None:
+        """`position`: `lat` and `lon` in degrees, if known."""
         self.address = address.rstrip("/")
+        self.user = None if user is None else SubscriberId(user)
+        """None until the coordinator has chosen a name, if the program gave none."""
         self._token = token
+        self._user_token: str | None = None
+        """The subscriber's own token; None before the registration."""
+        self._position = position
         self._http = httpx.AsyncClient(base_url=self.address, verify=tls, timeout=httpx.Timeout(_ANSWER_S, connect=5.0))
 
-    async def register(self, user: str | None, where: dict[str, float]) -> Registration:
-        """Register a subscriber and get a token for it. Without a user name the coordinator chooses one."""
-        body: dict[str, Any] = dict(where) if user is None else {"user": user, **where}
-        answer = await self._post("/v1/users", body, self._token)
-        return Registration(SubscriberId(answer["user"]), answer["token"])
+    async def request_broker(self, avoid: BrokerId | None) -> BrokerAddress:
+        """Request a broker other than `avoid`. Registers the subscriber first if necessary."""
+        was_registered = self._user_token is not None
+        try:
+            return await self._request_broker(avoid)
+        except Denied:
+            if not was_registered:
+                raise
+            self._user_token = None  # it may have expired, while the token that it was made with is still valid
+            return await self._request_broker(avoid)
 
-    async def request_broker(
-        self, registration: Registration, where: dict[str, float], avoid: BrokerId | None
-    ) -> BrokerAddress:
-        body: dict[str, Any] = dict(where) if avoid is None else {"avoid": [avoid], **where}
-        path = f"/v1/users/{quote(registration.user, safe='')}/broker"
-        answer = await self._post(path, body, registration.token)
+    async def _request_broker(self, avoid: BrokerId | None) -> BrokerAddress:
+        if self._user_token is None:
+            await self._register()
+        assert self.user is not None
+        body: dict[str, Any] = dict(self._position) if avoid is None else {"avoid": [avoid], **self._position}
+        answer = await self._post(f"/v1/users/{quote(self.user, safe='')}/broker", body, self._user_token)
         return BrokerAddress(BrokerId(answer["broker"]), answer["address"], answer["token"])
+
+    async def _register(self) -> None:
+        body: dict[str, Any] = dict(self._position) if self.user is None else {"user": self.user, **self._position}
+        answer = await self._post("/v1/users", body, self._token)
+        self.user, self._user_token = SubscriberId(answer["user"]), answer["token"]
 
     async def _post(self, path: str, body: dict[str, Any], token: str | None) -> dict[str, Any]:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -12,12 +12,12 @@ from ssl import SSLContext
 from typing import Any
 
 from tocsin.client import events
-from tocsin.client.coordinator import CoordinatorClient, Registration
+from tocsin.client.coordinator import CoordinatorClient
 from tocsin.client.delivery_queue import DeliveryQueue
-from tocsin.client.errors import ClientError, Denied, SubscriptionEnded, error_for
+from tocsin.client.errors import ClientError, SubscriptionEnded, error_for
 from tocsin.client.session import SubscriberSession
 from tocsin.client.websocket import BrokerSocket, Codec
-from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.ids import BrokerId
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 
@@ -29,24 +29,19 @@ class SessionDriver:
         self,
         session: SubscriberSession,
         coordinator: CoordinatorClient,
-        user: SubscriberId | None,
-        where: dict[str, float],
         codec: Codec,
         tls: SSLContext,
         queue: DeliveryQueue,
     ) -> None:
         self.session = session
-        self.user = user
         self.error: ClientError | None = None
         self.finished = asyncio.Event()
         self.brokers_seen: list[BrokerId] = []
         self._coordinator = coordinator
-        self._where = where
         self._codec = codec
         self._tls = tls
         self._queue = queue
         self._loop = asyncio.get_running_loop()
-        self._registration: Registration | None = None
         self._sockets: dict[int, BrokerSocket] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._answers: dict[int, asyncio.Future[Any]] = {}
@@ -203,7 +198,7 @@ class SessionDriver:
 
     async def _locate(self, avoid: BrokerId | None) -> None:
         try:
-            address = await self._request_broker(avoid)
+            address = await self._coordinator.request_broker(avoid)
         except ClientError as error:
             event: events.Event = events.LocateFailed(error.code, error.message, error.code.retry, error.retry_after_s)
         except Exception as error:  # an answer that makes no sense is treated as no answer
@@ -211,19 +206,3 @@ class SessionDriver:
         else:
             event = events.BrokerLocated(address)
         self.handle(event)
-
-    async def _request_broker(self, avoid: BrokerId | None) -> events.BrokerAddress:
-        was_registered = self._registration is not None
-        try:
-            return await self._coordinator.request_broker(await self._registered(), self._where, avoid)
-        except Denied:
-            if not was_registered:
-                raise
-            self._registration = None  # it may have expired, while the token that it was made with is still valid
-            return await self._coordinator.request_broker(await self._registered(), self._where, avoid)
-
-    async def _registered(self) -> Registration:
-        if self._registration is None:
-            self._registration = await self._coordinator.register(self.user, self._where)
-            self.user = self._registration.user
-        return self._registration

@@ -62,9 +62,8 @@ class Subscriber:
         that keeps the cursors for the next run. `waiting_results`: how many results may wait for the application.
         `patience`: time-outs and back-off. `verify`: a PEM file of authorities to trust, beside the system's."""
         self._tls = context_for(verify)
-        self._coordinator = CoordinatorClient(coordinator, token, self._tls)
-        self._user = None if user is None else SubscriberId(user)
-        self._where = {name: value for name, value in (("lat", lat), ("lon", lon)) if value is not None}
+        position = {name: value for name, value in (("lat", lat), ("lon", lon)) if value is not None}
+        self._coordinator = CoordinatorClient(coordinator, token, self._tls, user, **position)
         self._codec = Codec(wire.MSGPACK if encoding == "msgpack" else wire.JSON)
         self._automatic = acknowledge == "automatic"
         self._path = None if state is None else Path(state)
@@ -82,14 +81,12 @@ class Subscriber:
 
     async def __aenter__(self) -> Self:
         saved = None if self._path is None else state_file.load(self._path)
-        if saved is not None and self._user is not None and saved.user != self._user:
-            raise ClientError(Code.BAD_REQUEST, f"{self._path} belongs to {saved.user}, not to {self._user}")
+        if saved is not None and self.user is not None and saved.user != self.user:
+            raise ClientError(Code.BAD_REQUEST, f"{self._path} belongs to {saved.user}, not to {self.user}")
         if saved is not None:
-            self._user = SubscriberId(saved.user)
+            self._coordinator.user = SubscriberId(saved.user)
         session = SubscriberSession(random.random, [] if saved is None else saved.progress(), self._patience)
-        self._driver = SessionDriver(
-            session, self._coordinator, self._user, self._where, self._codec, self._tls, self._queue
-        )
+        self._driver = SessionDriver(session, self._coordinator, self._codec, self._tls, self._queue)
         if self._path is not None:
             self._driver.start(self._keep_saving(self._path))
         self._driver.handle(Started())
@@ -115,7 +112,7 @@ class Subscriber:
     @property
     def user(self) -> SubscriberId | None:
         """None until the coordinator has chosen a name, if the program gave none."""
-        return self._driver.user
+        return self._coordinator.user
 
     @property
     def broker(self) -> BrokerId | None:

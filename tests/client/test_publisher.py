@@ -12,7 +12,7 @@ import pytest
 
 from tocsin.client import Denied, Published, Publisher, Refusal, Unreachable
 from tocsin.client import sync as blocking
-from tocsin.client.publisher import BATCH_BYTES, BATCH_RECORDS, batches
+from tocsin.client.publisher import BATCH_BYTES, BATCH_RECORDS, Batching
 from tocsin.wire.errors import Code
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -112,7 +112,9 @@ def test_each_batch_has_its_own_key_and_indexes_continue() -> None:
 
 
 def test_batches_stay_below_the_size_limit() -> None:
-    assert [len(group) for group in batches([b"x" * (BATCH_BYTES // 2 + 1)] * 3)] == [1, 1, 1]
+    batching, line = Batching(), b"x" * (BATCH_BYTES // 2 + 1)
+    assert [batching.add(line) for _ in range(3)] == [None, [line], [line]]
+    assert batching.rest() == [line]
 
 
 def test_records_may_be_dicts_structs_or_json_bytes() -> None:

@@ -13,7 +13,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -195,23 +195,15 @@ class Batching:
         return batch
 
 
-def batches(lines: Iterable[bytes], records: int = BATCH_RECORDS) -> Iterator[list[bytes]]:
-    batching = Batching(records)
-    for line in lines:
-        if (batch := batching.add(line)) is not None:
-            yield batch
-    if rest := batching.rest():
-        yield rest
-
-
 async def _batches(records: Iterable[Record] | AsyncIterable[Record]) -> AsyncIterable[list[bytes]]:
-    if not isinstance(records, AsyncIterable):
-        for group in batches(encoded(record) for record in records):
-            yield group
-        return
     batching = Batching()
-    async for record in records:
+    async for record in records if isinstance(records, AsyncIterable) else _asynchronous(records):
         if (batch := batching.add(encoded(record))) is not None:
             yield batch
     if rest := batching.rest():
         yield rest
+
+
+async def _asynchronous(records: Iterable[Record]) -> AsyncIterable[Record]:
+    for record in records:
+        yield record

@@ -36,24 +36,24 @@ RETRY_S = 2.0
 """How long a subscriber waits when the coordinator has no broker for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DeliveryReport:
     """Counts over all subscriptions that are held now."""
 
-    expected: int
-    delivered: int
-    lost: int
-    out_of_order: int
-    unexpected: int
-    """Deliveries for subscriptions that the subscriber did not hold."""
-    unheld: int
-    """Checks at which no broker held a subscription that a subscriber has: make-before-break was broken."""
-    repeats: int
+    expected: int = 0
+    delivered: int = 0
+    lost: int = 0
+    out_of_order: int = 0
+    repeats: int = 0
     """Results that the subscribers' sessions removed."""
-    gaps: int
-    moves: int
+    gaps: int = 0
+    unexpected: int = 0
+    """Deliveries for subscriptions that the subscriber did not hold."""
+    unheld: int = 0
+    """Checks at which no broker held a subscription that a subscriber has: make-before-break was broken."""
+    moves: int = 0
     """Hand-overs that subscribers followed."""
-    reconnects: int
+    reconnects: int = 0
     """Times a subscriber without a session asked the coordinator for a broker again."""
 
 
@@ -148,30 +148,21 @@ class SimulatedNetwork:
     # -- the report ----------------------------------------------------------------------------------------------------
 
     def report(self) -> DeliveryReport:
-        expected = delivered = lost = out_of_order = repeats = gaps = 0
+        report = DeliveryReport(unheld=self._unheld)
         for subscriber in self.subscribers.values():
+            report.unexpected += subscriber.unexpected
+            report.moves += subscriber.moves
+            report.reconnects += max(0, subscriber.searches - 1)
             for identity, received in subscriber.received.items():
                 due = self.cluster.subscriptions[identity].after(received.start.offset)
-                expected += len(due)
-                delivered += len(received.results)
-                lost += len(set(due) - set(received.results))
                 offsets = [offset for offset, _ in received.results]
-                out_of_order += received.out_of_order + (offsets != sorted(set(offsets)))
-                repeats += received.repeats
-                gaps += received.gaps
-        subscribers = self.subscribers.values()
-        return DeliveryReport(
-            expected=expected,
-            delivered=delivered,
-            lost=lost,
-            out_of_order=out_of_order,
-            unexpected=sum(subscriber.unexpected for subscriber in subscribers),
-            unheld=self._unheld,
-            repeats=repeats,
-            gaps=gaps,
-            moves=sum(subscriber.moves for subscriber in subscribers),
-            reconnects=sum(max(0, subscriber.searches - 1) for subscriber in subscribers),
-        )
+                report.expected += len(due)
+                report.delivered += len(received.results)
+                report.lost += len(set(due) - set(received.results))
+                report.out_of_order += received.out_of_order + (offsets != sorted(set(offsets)))
+                report.repeats += received.repeats
+                report.gaps += received.gaps
+        return report
 
     def _check_held(self) -> None:
         """Count subscriptions that no broker holds at this moment: they may miss an execution."""

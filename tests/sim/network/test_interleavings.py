@@ -100,11 +100,7 @@ class Interleaving:
             (2, "subscribe", lambda: subscriber.subscribe(CHANNEL, {"kind": kind})),
             (2, "unsubscribe", lambda: subscriber.unsubscribe(identity(kind))),
             (3, "move", move),
-            (
-                2,
-                "block session",
-                block,
-            ),
+            (2, "block session", block),
             (1, "break connection", break_connection),
             (1, "cut link", lambda: network.coordinator.cut_link(broker)),
             (1, "crash broker", crash_broker),

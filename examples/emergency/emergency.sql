@@ -1,11 +1,11 @@
 -- The emergency city [BAD §6.1.2]: three datasets and the paper's seven channels, with their parameters and periods.
 --
--- A "location" is a circle: latitude, longitude and a radius. Reports carry a point and no name of a place, so a circle
--- needs no other dataset and works in any city. People who pick their place from the same list share a subscription, as
--- they do in the paper (about 600 backend subscriptions for 2,200 frontend ones).
+-- A "location" is a circle: latitude, longitude and radius. Reports have coordinates and no place name, so a circle needs
+-- no other dataset and works in any city. Users that choose their location from the same list share a backend
+-- subscription, as in the paper (about 600 backend subscriptions for 2,200 frontend ones).
 --
--- "Near me" is within 1 km of where the user was last seen. The paper gives Emergency Near Me the parameters event and
--- user, which would make it the same as Emergency of Type Near Me; here it has the user alone.
+-- "Near me" means within 1 km of the user's latest position. In the paper, Emergency Near Me has the parameters event and
+-- user, like Emergency of Type Near Me. Here it has only the user.
 
 CREATE STREAM DATASET EmergencyReports (
   report_id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, message STRING, reported_at TIMESTAMP
@@ -45,9 +45,9 @@ CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtLocation (kind STRING, lat DOUBLE, 
   FROM NEW EmergencyReports r
   WHERE r.kind = :kind AND near(r.lat, r.lon, :lat, :lon, :radius_m);
 
--- The channels with shelters give each report its three nearest shelters within 2 km, nearest first (none is an empty
--- list: the report is news all the same). That does not depend on who asks, so the shelters are found once per report, in
--- a subquery without parameters, and not once per subscription.
+-- The channels with shelters add to each report its three nearest shelters within 2 km, nearest first. The list is empty
+-- if there is none. The shelters do not depend on the subscription, so a subquery without parameters finds them once per
+-- report.
 
 -- Emergency of Type with Shelter Near Me
 CREATE REPETITIVE CHANNEL EmergenciesOfTypeWithShelterNearMe (kind STRING, user STRING) EVERY 10 SECONDS AS
@@ -77,7 +77,8 @@ CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtLocationWithShelter (
   ) e
   WHERE e.kind = :kind AND near(e.lat, e.lon, :lat, :lon, :radius_m);
 
--- Beyond the paper: told within a second or two, not at the next tick, and each subscriber chooses how far is near.
+-- Not in the paper: a continuous channel. Its results arrive within one or two seconds instead of at the next period, and
+-- each subscriber chooses the radius.
 CREATE CONTINUOUS CHANNEL SevereNearMe (user STRING, radius_m DOUBLE) AS
   SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m
   FROM NEW EmergencyReports r JOIN UserLocations u ON near(r.lat, r.lon, u.lat, u.lon, :radius_m)

@@ -1,4 +1,4 @@
--- One dataset, one channel: whoever subscribes to a topic hears its news within a second or two.
+-- One dataset and one channel. A subscriber to a topic gets its news within one or two seconds.
 CREATE STREAM DATASET News (id STRING, topic STRING, headline STRING) KEY (id) RETAIN 1 DAYS;
 
 CREATE CONTINUOUS CHANNEL NewsAbout (topic STRING) AS

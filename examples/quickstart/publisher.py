@@ -1,4 +1,4 @@
-"""Publishes some news: python publisher.py TOPIC HEADLINE…  (address and token from the environment)."""
+"""Publish news: python publisher.py TOPIC HEADLINE…  The address and the token come from the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Prints news about a topic as it comes: python subscriber.py USER TOPIC  (Ctrl-C ends it, starting again resumes)."""
+"""Print news about a topic as it arrives: python subscriber.py USER TOPIC
+
+Ctrl-C ends the program. The next start resumes after the last printed headline.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ async def main() -> None:
         coordinator, user=user, token=os.environ["TOCSIN_TOKEN"], state=f"{user}.state.json"
     ) as subscriber:
         news = await subscriber.subscribe("NewsAbout", {"topic": topic}, type=Item)
-        print(f"{user} hears of {topic} from {await subscriber.connected()}", flush=True)
+        print(f"{user} gets news about {topic} from {await subscriber.connected()}", flush=True)
         async for item in news:
             print(item.value.headline, flush=True)
 

@@ -1,7 +1,7 @@
-"""A world for a subscriber's session: results, brokers that keep their promises and no more, a network that does not.
+"""A world for a subscriber's session: results, minimal brokers and an unreliable network.
 
-Nothing here is a stand-in for the product's broker: it is the weakest thing the contract of `wire.session` allows. It
-repeats, forgets subscriptions, loses connections with whatever was in flight, and says gap when retention has passed.
+The brokers are not copies of Tocsin's broker: they do only what the contract of `wire.session` requires. They repeat
+results, forget subscriptions, lose connections with everything in flight, and report a gap after the retention.
 """
 
 from __future__ import annotations
@@ -11,28 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tocsin.client.events import (
-    Close,
-    Confirm,
-    Deliver,
-    Effect,
-    Event,
-    Finish,
-    GiveUp,
-    Grant,
-    Handled,
-    Locate,
-    Located,
-    Lost,
-    NotLocated,
-    Open,
-    Opened,
-    Place,
-    Received,
-    Send,
-    Ticked,
-    Wanted,
-)
+from tocsin.client import events
 from tocsin.client.session import SubscriberSession
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
@@ -50,9 +29,9 @@ class Session:
     outbox: deque[wire.ToSubscriber] = field(default_factory=deque)
     positions: dict[SubscriptionId, Cursor] = field(default_factory=dict)
     began: dict[SubscriptionId, Cursor] = field(default_factory=dict)
-    """A broker may repeat, but not from before where it was asked to begin."""
+    """A broker may repeat results, but none before the cursor that it was given."""
     furthest: dict[SubscriptionId, Cursor] = field(default_factory=dict)
-    """What it repeats and finds gone it has sent already: that is no gap."""
+    """The last cursor that was sent: a repeated result that has expired since is no gap."""
     logged_in: bool = False
 
 
@@ -65,46 +44,46 @@ class World:
         self.acked: dict[SubscriptionId, Cursor] = {}
         self.offset = 1
         self.connections: dict[int, Session] = {}
-        self.opening: dict[int, Place] = {}
+        self.opening: dict[int, events.BrokerAddress] = {}
         self.sent: deque[tuple[int, wire.FromSubscriber]] = deque()
         self.locating = False
         self.delivered: list[wire.Result | wire.Gap | wire.Recovered] = []
-        self.untaken: deque[wire.Result | wire.Gap] = deque()
-        self.granted: dict[int, wire.Held] = {}
-        self.confirmed: list[int] = []
-        self.gave_up: GiveUp | None = None
+        self.unhandled: deque[wire.Result | wire.Gap] = deque()
+        self.subscribed: dict[int, wire.Held] = {}
+        self.unsubscribed: list[int] = []
+        self.failure: events.FailSession | None = None
         self.finished = False
 
-    def happen(self, event: Event) -> None:
+    def handle(self, event: events.Event) -> None:
         for effect in self.session.handle(event, self.now_s):
             self._perform(effect)
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: events.Effect) -> None:
         match effect:
-            case Locate():
-                assert not self.locating, "asked the coordinator twice at once"
+            case events.LocateBroker():
+                assert not self.locating, "two requests to the coordinator at once"
                 self.locating = True
-            case Open(connection, place):
+            case events.OpenConnection(connection, place):
                 self.opening[connection] = place
-            case Send(connection, message):
+            case events.SendRequest(connection, message):
                 self.sent.append((connection, message))
-            case Close(connection):
+            case events.CloseConnection(connection):
                 self.connections.pop(connection, None)
                 self.opening.pop(connection, None)
-            case Deliver(message):
+            case events.DeliverMessage(message):
                 self.delivered.append(message)
                 if not isinstance(message, wire.Recovered):
-                    self.untaken.append(message)
-            case Grant(ticket, held):
-                self.granted[ticket] = held
-            case Confirm(ticket):
-                self.confirmed.append(ticket)
-            case GiveUp():
-                self.gave_up = effect
-            case Finish():
+                    self.unhandled.append(message)
+            case events.ReportSubscribed(ticket, held):
+                self.subscribed[ticket] = held
+            case events.ReportUnsubscribed(ticket):
+                self.unsubscribed.append(ticket)
+            case events.FailSession():
+                self.failure = effect
+            case events.FinishSession():
                 self.finished = True
 
-    # -- what may happen -----------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def publish(self, choice: int) -> None:
         self.offset += 1 + choice % 5
@@ -118,19 +97,19 @@ class World:
         if self.locating:
             self.locating = False
             broker = f"b{choice % 3}"
-            self.happen(Located(Place(BrokerId(broker), f"ws://{broker}", "t")))
+            self.handle(events.BrokerLocated(events.BrokerAddress(BrokerId(broker), f"ws://{broker}", "t")))
 
-    def coordinator_is_away(self, choice: int) -> None:
+    def coordinator_is_down(self, choice: int) -> None:
         if self.locating:
             self.locating = False
-            self.happen(NotLocated("not_ready", "away", retry=True))
+            self.handle(events.LocateFailed("not_ready", "down", retry=True))
 
     def connection_opens(self, choice: int) -> None:
         if self.opening:
             number = sorted(self.opening)[choice % len(self.opening)]
             place = self.opening.pop(number)
             self.connections[number] = Session(place.broker)
-            self.happen(Opened(number))
+            self.handle(events.ConnectionOpened(number))
 
     def connection_fails(self, choice: int) -> None:
         numbers = sorted([*self.opening, *self.connections])
@@ -139,7 +118,7 @@ class World:
             self.opening.pop(number, None)
             self.connections.pop(number, None)
             reason = ["reset", "stopping", "slow", "moved", "draining"][choice % 5]
-            self.happen(Lost(number, reason))
+            self.handle(events.ConnectionLost(number, reason))
 
     def request_arrives(self, choice: int) -> None:
         if self.sent:
@@ -148,7 +127,7 @@ class World:
                 self._serve(self.connections[number], message, choice)
 
     def broker_sends(self, choice: int) -> None:
-        """The broker puts the next thing of some subscription on the wire."""
+        """The broker sends the next message of some subscription."""
         for session in self._live(choice):
             for name in sorted(session.positions):
                 if (message := self._next(session, name)) is not None:
@@ -164,7 +143,7 @@ class World:
                 session.positions[name] = behind[-1 - choice % min(3, len(behind))]
             return
 
-    def broker_tells_progress(self, choice: int) -> None:
+    def broker_sends_progress(self, choice: int) -> None:
         for session in self._live(choice):
             if all(self._next(session, name, look=True) is None for name in session.positions):
                 position = Cursor(1, self.offset)
@@ -177,25 +156,25 @@ class World:
         ready = [number for number in sorted(self.connections) if self.connections[number].outbox]
         if ready:
             number = ready[choice % len(ready)]
-            self.happen(Received(number, self.connections[number].outbox.popleft()))
+            self.handle(events.MessageReceived(number, self.connections[number].outbox.popleft()))
 
-    def broker_invites_elsewhere(self, choice: int) -> None:
+    def broker_requests_move(self, choice: int) -> None:
         for session in self._live(choice):
             broker = BrokerId(f"b{(choice + 1) % 3}")
             session.outbox.append(wire.Move("m", broker, f"ws://{broker}", "handover", 5.0))
             return
 
-    def application_takes(self, choice: int) -> None:
+    def application_handles(self, choice: int) -> None:
         for _ in range(1 + choice % 3):
-            if self.untaken:
-                message = self.untaken.popleft()
+            if self.unhandled:
+                message = self.unhandled.popleft()
                 cursor = Cursor.parse(message.cursor)
                 assert cursor is not None
-                self.happen(Handled(message.subscription, cursor))
+                self.handle(events.ResultHandled(message.subscription, cursor))
 
     def time_passes(self, choice: int) -> None:
         self.now_s += [0.1, 1.0, 5.0, 40.0][choice % 4]
-        self.happen(Ticked())
+        self.handle(events.Ticked())
 
     def results_flow(self, choice: int) -> None:
         for step in range(3):
@@ -203,8 +182,8 @@ class World:
             self.broker_sends(choice)
             self.message_arrives(choice)
 
-    def subscriber_comes_back(self, choice: int) -> None:
-        """All steps of losing a connection and having another, up to the login: too rare by chance."""
+    def subscriber_reconnects(self, choice: int) -> None:
+        """All steps from the loss of a connection to the next login, which are rare by chance."""
         self.connection_fails(choice)
         self.time_passes(2)
         self.coordinator_answers(choice)
@@ -212,8 +191,8 @@ class World:
         self.request_arrives(choice)
 
     def subscriber_moves(self, choice: int) -> None:
-        """All steps of a move, up to the login at the other broker; the first one goes on."""
-        self.broker_invites_elsewhere(choice)
+        """All steps of a move up to the login at the other broker; the first connection stays open."""
+        self.broker_requests_move(choice)
         for _ in range(3):
             self.message_arrives(choice)
         self.connection_opens(choice)
@@ -232,7 +211,7 @@ class World:
                 for name, text in message.resume.items():
                     cursor = Cursor.parse(text)
                     assert cursor is not None
-                    if choice % 4:  # else: a broker that does not know this subscription
+                    if choice % 4:  # else the broker does not know this subscription
                         session.positions[name] = session.began[name] = cursor
                 held = [self._held(session, name) for name in sorted(session.positions)]
                 session.outbox.append(
@@ -281,13 +260,13 @@ class World:
             return message
         return None
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------------
 
-    def calm_down(self) -> None:
-        """From now on everything works: let it all arrive."""
+    def settle(self) -> None:
+        """Let everything arrive, without further faults."""
         for round_number in range(400):
             self.now_s += 0.5
-            self.happen(Ticked())
+            self.handle(events.Ticked())
             self.coordinator_answers(1)
             self.connection_opens(0)
             while self.sent:
@@ -297,22 +276,22 @@ class World:
                     self.broker_sends(choice)
                 self.message_arrives(choice)
             if round_number % 10 == 9:
-                self.broker_tells_progress(0)
-            self.application_takes(2)
+                self.broker_sends_progress(0)
+            self.application_handles(2)
             idle = all(not session.outbox for session in self.connections.values())
-            if idle and self._caught_up() and not self.untaken and not self.session.holdings.wants:
+            if idle and self._caught_up() and not self.unhandled and not self.session.subscriptions.requested:
                 return
-        raise AssertionError(f"did not calm down: {self.session.lines} {self.session.holdings}")
+        raise AssertionError(f"did not settle: {self.session.connections} {self.session.subscriptions}")
 
     def _caught_up(self) -> bool:
         served = [session for session in self.connections.values() if session.logged_in]
         return bool(served) and all(
             name in served[-1].positions and self._next(served[-1], name, look=True) is None
-            for name in self.session.holdings.standings
+            for name in self.session.subscriptions.progress
         )
 
     def check_once_and_in_order(self, began: dict[SubscriptionId, Cursor]) -> None:
-        """Each result once, in order, with nothing left out unless a gap said so at that place."""
+        """Each result was delivered once and in order, and every missing one is covered by a gap."""
         for name, start in began.items():
             position = start
             for message in self.delivered:
@@ -328,5 +307,5 @@ class World:
             assert not late, f"{name}: never delivered {late}"
 
 
-def wanted(ticket: int) -> Wanted:
-    return Wanted(ticket, CHANNEL, {"name": NAMES[ticket % len(NAMES)]})
+def subscribe_requested(ticket: int) -> events.SubscribeRequested:
+    return events.SubscribeRequested(ticket, CHANNEL, {"name": NAMES[ticket % len(NAMES)]})

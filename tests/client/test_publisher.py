@@ -1,4 +1,4 @@
-"""A publisher sends each batch until it is answered, with one key, and gives up only aloud."""
+"""The publisher sends each batch with one key until it gets an answer, and raises an error if it gets none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tocsin.client import Denied, Published, Publisher, Refusal, Unreachable
 from tocsin.client import sync as blocking
-from tocsin.client.publisher import BATCH_BYTES, BATCH_RECORDS, batches
+from tocsin.client.publisher import BATCH_BYTES, BATCH_RECORDS, Batching
 from tocsin.wire.errors import Code
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -26,7 +26,7 @@ class Run:
 
 
 def publish(handler: Handler, records: list[object], give_up_s: float = 100.0) -> Run:
-    """With a clock that only pauses move."""
+    """Publish with a clock that only pauses advance."""
     pauses: list[float] = []
 
     async def sleep(pause_s: float) -> None:
@@ -34,16 +34,20 @@ def publish(handler: Handler, records: list[object], give_up_s: float = 100.0) -
 
     async def main() -> Published:
         publisher = Publisher(
-            "http://test", "t", give_up_s=give_up_s, transport=httpx.MockTransport(handler), sleep=sleep,
+            "http://test",
+            "t",
+            give_up_s=give_up_s,
+            transport=httpx.MockTransport(handler),
+            sleep=sleep,
             clock_s=lambda: sum(pauses),
-        )  # fmt: skip
+        )
         async with publisher:
             return await publisher.publish("D", records)
 
     return Run(asyncio.run(main()), pauses)
 
 
-def test_a_batch_is_sent_again_with_the_same_key_until_it_is_answered() -> None:
+def test_batch_is_retried_with_the_same_key_until_answered() -> None:
     keys: list[str] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -67,14 +71,14 @@ def test_a_batch_is_sent_again_with_the_same_key_until_it_is_answered() -> None:
     assert 0.2 <= run.pauses[0] <= 0.3 and 7 <= run.pauses[1] <= 10.5, "Retry-After is obeyed, with some jitter"
 
 
-def test_an_alert_is_one_request_that_is_sent_until_it_is_answered() -> None:
+def test_alert_is_one_request_that_is_retried_until_answered() -> None:
     seen: list[httpx.Request] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
         seen.append(request)
         if len(seen) == 1:
             raise httpx.ReadError("gone", request=request)
-        return httpx.Response(200, json=ACCEPTED | {"notices": ["refers to what nobody has seen"]})
+        return httpx.Response(200, json=ACCEPTED | {"notices": ["refers to an unknown alert"]})
 
     async def sleep(pause_s: float) -> None:
         assert pause_s > 0
@@ -84,13 +88,13 @@ def test_an_alert_is_one_request_that_is_sent_until_it_is_answered() -> None:
             return await publisher.publish_cap("D", "<alert/>")
 
     published = asyncio.run(main())
-    assert (published.accepted, published.retries, published.notices) == (2, 1, ["refers to what nobody has seen"])
+    assert (published.accepted, published.retries, published.notices) == (2, 1, ["refers to an unknown alert"])
     assert [request.content for request in seen] == [b"<alert/>"] * 2
     assert {request.headers["Content-Type"] for request in seen} == {"application/cap+xml"}
     assert len({request.headers["Idempotency-Key"] for request in seen}) == 1
 
 
-def test_each_batch_has_its_own_key_and_indexes_count_through() -> None:
+def test_each_batch_has_its_own_key_and_indexes_continue() -> None:
     seen: dict[str, int] = {}
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -104,14 +108,16 @@ def test_each_batch_has_its_own_key_and_indexes_count_through() -> None:
     published = publish(handler, [{"a": number} for number in range(BATCH_RECORDS + 5)]).published
     assert list(seen.values()) == [BATCH_RECORDS, 5]
     assert published.accepted == BATCH_RECORDS + 3 and published.refused_total == 2
-    assert [one.index for one in published.refused] == [BATCH_RECORDS - 1, BATCH_RECORDS + 4]
+    assert [refusal.index for refusal in published.refused] == [BATCH_RECORDS - 1, BATCH_RECORDS + 4]
 
 
-def test_batches_stay_below_the_size_of_a_body() -> None:
-    assert [len(group) for group in batches([b"x" * (BATCH_BYTES // 2 + 1)] * 3)] == [1, 1, 1]
+def test_batches_stay_below_the_size_limit() -> None:
+    batching, line = Batching(), b"x" * (BATCH_BYTES // 2 + 1)
+    assert [batching.add(line) for _ in range(3)] == [None, [line], [line]]
+    assert batching.rest() == [line]
 
 
-def test_records_may_be_dicts_structs_or_json() -> None:
+def test_records_may_be_dicts_structs_or_json_bytes() -> None:
     class Reading(msgspec.Struct):
         a: int
 
@@ -125,13 +131,13 @@ def test_records_may_be_dicts_structs_or_json() -> None:
     assert bodies == [b'{"a":1}\n{"a":2}\n{"a":3}']
 
 
-def test_it_gives_up_after_a_while_and_says_so() -> None:
+def test_publisher_raises_unreachable_after_its_time_limit() -> None:
     error = {"error": {"code": "backlogged", "message": "too many records wait"}}
     with pytest.raises(Unreachable, match="too many records wait"):
         publish(lambda request: httpx.Response(429, json=error), [{}], give_up_s=10)
 
 
-def test_what_will_not_get_better_is_not_tried_again() -> None:
+def test_permanent_error_is_not_retried() -> None:
     calls: list[httpx.Request] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -143,14 +149,20 @@ def test_what_will_not_get_better_is_not_tried_again() -> None:
     assert refused.value.code is Code.FORBIDDEN and len(calls) == 1
 
 
-def test_no_good_record_is_an_answer_and_not_a_failure() -> None:
-    said = {"error": {"code": "bad_records", "message": "none"}, "accepted": 0, "duplicates": 0, "replayed": False,
-            "refused": [{"index": 0, "field": None, "reason": "not JSON"}], "refused_total": 1}  # fmt: skip
-    published = publish(lambda request: httpx.Response(400, json=said), [{}]).published
+def test_batch_of_refused_records_is_not_a_failure() -> None:
+    answer = {
+        "error": {"code": "bad_records", "message": "none"},
+        "accepted": 0,
+        "duplicates": 0,
+        "replayed": False,
+        "refused": [{"index": 0, "field": None, "reason": "not JSON"}],
+        "refused_total": 1,
+    }
+    published = publish(lambda request: httpx.Response(400, json=answer), [{}]).published
     assert published.refused == [Refusal(0, None, "not JSON")]
 
 
-def test_the_blocking_publisher_is_the_same_one_on_a_thread() -> None:
+def test_blocking_publisher_publishes_records() -> None:
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=ACCEPTED))
     with blocking.Publisher("http://test", "t", transport=transport) as publisher:
         assert publisher.publish("D", [{}, {}]).accepted == 2

@@ -40,7 +40,7 @@ from tocsin.coordinator.storage import InMemoryStore
 from tocsin.coordinator.watching import BrokerChanges, broker_row, picture
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.trace import Kind
-from tocsin.model.trace_present import Present
+from tocsin.model.trace_state import TraceState
 from tocsin.wire import link as wire
 from tocsin.wire.link import FromBroker, FromCoordinator, Frontend, SubscriberState
 
@@ -239,7 +239,7 @@ class World:
         for broker in self.brokers.values():
             self._cut(broker)
         self.core = Coordinator(self.rules, f"e{self.starts}", memory=self.store.load(), now_s=self.now_s)
-        self.watched, self.broker_changes = Present(), BrokerChanges()
+        self.watched, self.broker_changes = TraceState(), BrokerChanges()
         for row in picture(self.core, self.now_s):
             self.watched.fold(row)
 

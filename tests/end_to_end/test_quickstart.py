@@ -35,7 +35,7 @@ def test_two_subscribers_hear_what_the_publisher_publishes(network: Network, tmp
     try:
         for subscriber in subscribers:
             assert subscriber.stdout is not None
-            assert " hears of city from broker-" in subscriber.stdout.readline()
+            assert " gets news about city from broker-" in subscriber.stdout.readline()
         said, errors = start("publisher.py", "city", "Bridge closed", "Market moved").communicate(timeout=90)
         assert said == "2 published\n", errors
         for subscriber in subscribers:

@@ -1,4 +1,4 @@
-"""Parameter values have one spelling, and a subscription has one id."""
+"""Canonical parameter values and subscription ids."""
 
 from __future__ import annotations
 
@@ -18,32 +18,40 @@ CHANNEL = ChannelName("NearMe")
 SIGNATURE = Schema.of(user="STRING", radius_m="DOUBLE")
 
 
-def test_the_same_values_written_differently_are_one_subscription() -> None:
-    whole = canonical_values(SIGNATURE, {"radius_m": 5, "user": "ann"})
-    broken = canonical_values(SIGNATURE, {"user": "ann", "radius_m": 5.0})
-    assert not isinstance(whole, BadParameter) and whole == broken
-    assert subscription_id(CHANNEL, whole) == subscription_id(ChannelName("nearme"), whole)
+def test_equal_values_in_different_forms_are_one_subscription() -> None:
+    integral = canonical_values(SIGNATURE, {"radius_m": 5, "user": "ann"})
+    decimal = canonical_values(SIGNATURE, {"user": "ann", "radius_m": 5.0})
+    assert not isinstance(integral, BadParameter) and integral == decimal
+    assert subscription_id(CHANNEL, integral) == subscription_id(ChannelName("nearme"), integral)
 
 
-def test_the_id_is_the_same_everywhere_and_for_ever() -> None:
-    """Brokers compute ids without asking: a change here would orphan every stored subscription."""
+def test_subscription_id_never_changes() -> None:
+    """Brokers compute ids themselves: a change would orphan every stored subscription."""
     assert subscription_id(CHANNEL, ("ann", 5.0)) == "42137702cc5950fe3883f7c0e11f2a11"
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "canonical"),
     [
-        ("INT", 5, 5), ("INT", 5.0, 5), ("DOUBLE", -0.0, 0.0), ("DOUBLE", 3, 3.0), ("BOOLEAN", True, True),
-        ("DECIMAL(10,2)", "1.5", "1.50"), ("DECIMAL(10,2)", 1.5, "1.50"), ("DECIMAL(10,2)", "-0.00", "0.00"),
-        ("DECIMAL(38,10)", "1e27", f"1{'0' * 27}.{'0' * 10}"), ("DECIMAL(38,38)", "0.1", f"0.1{'0' * 37}"),
-        ("DECIMAL(38,0)", "9" * 38, "9" * 38), ("DECIMAL(38,2)", f"-{'9' * 36}.99", f"-{'9' * 36}.99"),
+        ("INT", 5, 5),
+        ("INT", 5.0, 5),
+        ("DOUBLE", -0.0, 0.0),
+        ("DOUBLE", 3, 3.0),
+        ("BOOLEAN", True, True),
+        ("DECIMAL(10,2)", "1.5", "1.50"),
+        ("DECIMAL(10,2)", 1.5, "1.50"),
+        ("DECIMAL(10,2)", "-0.00", "0.00"),
+        ("DECIMAL(38,10)", "1e27", f"1{'0' * 27}.{'0' * 10}"),
+        ("DECIMAL(38,38)", "0.1", f"0.1{'0' * 37}"),
+        ("DECIMAL(38,0)", "9" * 38, "9" * 38),
+        ("DECIMAL(38,2)", f"-{'9' * 36}.99", f"-{'9' * 36}.99"),
         ("DATE", "2026-11-15", "2026-11-15"),
         ("TIMESTAMP", "2026-11-15T20:00:00+02:00", "2026-11-15T18:00:00.000000Z"),
         ("TIMESTAMP", "2026-11-15 18:00:00", "2026-11-15T18:00:00.000000Z"),
         ("ARRAY<INT>", [1, 2.0], [1, 2]),
     ],
-)  # fmt: skip
-def test_a_value_has_one_spelling(kind: str, value: Any, canonical: Any) -> None:
+)
+def test_value_is_converted_to_its_canonical_form(kind: str, value: Any, canonical: Any) -> None:
     assert canonical_value(kind, value) == canonical
     assert repr(canonical_value(kind, value)) == repr(canonical)
 
@@ -51,22 +59,41 @@ def test_a_value_has_one_spelling(kind: str, value: Any, canonical: Any) -> None
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        ("INT", "5"), ("INT", 5.5), ("INT", True), ("INT", 2**31), ("TINYINT", 128), ("DOUBLE", "5"),
-        ("DOUBLE", math.nan), ("DOUBLE", math.inf), ("DOUBLE", 10**400), ("STRING", 5), ("STRING", None),
-        ("STRING", "x" * 5000), ("STRING", "\ud800"), ("BOOLEAN", 1), ("DECIMAL(4,2)", "100"),
-        ("DECIMAL(4,2)", "1.234"), ("DECIMAL(4,2)", "NaN"), ("DECIMAL(38,0)", "1e38"),
-        ("DECIMAL(38,0)", f"{'9' * 38}.5"), ("DECIMAL(38,38)", "1"), ("DECIMAL(38,38)", "1e-39"),
-        ("DATE", "15.11.2026"), ("TIMESTAMP", "yesterday"),
-        ("ARRAY<INT>", 1), ("ARRAY<INT>", ["1"]), ("MAP<INT,INT>", {}),
+        ("INT", "5"),
+        ("INT", 5.5),
+        ("INT", True),
+        ("INT", 2**31),
+        ("TINYINT", 128),
+        ("DOUBLE", "5"),
+        ("DOUBLE", math.nan),
+        ("DOUBLE", math.inf),
+        ("DOUBLE", 10**400),
+        ("STRING", 5),
+        ("STRING", None),
+        ("STRING", "x" * 5000),
+        ("STRING", "\ud800"),
+        ("BOOLEAN", 1),
+        ("DECIMAL(4,2)", "100"),
+        ("DECIMAL(4,2)", "1.234"),
+        ("DECIMAL(4,2)", "NaN"),
+        ("DECIMAL(38,0)", "1e38"),
+        ("DECIMAL(38,0)", f"{'9' * 38}.5"),
+        ("DECIMAL(38,38)", "1"),
+        ("DECIMAL(38,38)", "1e-39"),
+        ("DATE", "15.11.2026"),
+        ("TIMESTAMP", "yesterday"),
+        ("ARRAY<INT>", 1),
+        ("ARRAY<INT>", ["1"]),
+        ("MAP<INT,INT>", {}),
     ],
-)  # fmt: skip
-def test_a_value_of_the_wrong_type_is_refused(kind: str, value: Any) -> None:
+)
+def test_value_of_the_wrong_type_is_rejected(kind: str, value: Any) -> None:
     with pytest.raises(ValueError):
         canonical_value(kind, value)
 
 
 @given(st.text(), st.text())
-def test_different_values_never_share_an_id(first: str, second: str) -> None:
+def test_different_values_have_different_ids(first: str, second: str) -> None:
     ids = {subscription_id(CHANNEL, (first,)), subscription_id(CHANNEL, (second,))}
     assert len(ids) == len({first, second})
 
@@ -93,13 +120,20 @@ def test_canonical_values_survive_json_and_stay_canonical(value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("written", "canonical"),
-    [("long", "BIGINT"), ("Decimal( 10 , 2 )", "DECIMAL(10,2)"), ("array<string>", "ARRAY<STRING>"), ("geometry", None),
-     ("DECIMAL(39,0)", None), ("DECIMAL(2,3)", None), ("ARRAY<>", None)],
-)  # fmt: skip
-def test_types_have_one_spelling(written: str, canonical: str | None) -> None:
+    [
+        ("long", "BIGINT"),
+        ("Decimal( 10 , 2 )", "DECIMAL(10,2)"),
+        ("array<string>", "ARRAY<STRING>"),
+        ("geometry", None),
+        ("DECIMAL(39,0)", None),
+        ("DECIMAL(2,3)", None),
+        ("ARRAY<>", None),
+    ],
+)
+def test_type_is_converted_to_its_canonical_form(written: str, canonical: str | None) -> None:
     assert canonical_type(written) == canonical
 
 
 @pytest.mark.parametrize("name", ["", "1a", "_a", "a-b", "a b", "a.b", "a;b", "ä", "a" * 129, "a\n"])
-def test_what_is_not_safe_everywhere_is_no_name(name: str) -> None:
+def test_unsafe_name_is_rejected(name: str) -> None:
     assert not is_name(name)

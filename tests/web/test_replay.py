@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tocsin.model.trace import Kind, TraceRow, from_json, from_table, to_table
-from tocsin.model.trace_present import Present
+from tocsin.model.trace_state import TraceState
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.policies.balance.placement import Placement
 from tocsin.runtime.http.event_streams import read_events
@@ -60,7 +60,7 @@ def table() -> pa.Table:
 
 
 def homes_at(table: pa.Table, at_s: float) -> dict[str, str]:
-    present = Present()
+    present = TraceState()
     for row in from_table(table):
         if row.time_s <= at_s:
             present.fold(row)
@@ -68,7 +68,7 @@ def homes_at(table: pa.Table, at_s: float) -> dict[str, str]:
 
 
 def homes_in(rows: list[TraceRow]) -> dict[str, str]:
-    present = Present()
+    present = TraceState()
     for row in rows:
         present.fold(row)
     return present.homes

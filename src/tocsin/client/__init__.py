@@ -1,4 +1,4 @@
-"""The SDK: publisher and subscriber. asyncio here, blocking in `tocsin.client.sync`; docs/clients.md has examples."""
+"""The SDK: publisher and subscriber for asyncio; `tocsin.client.sync` has blocking ones. Examples: docs/clients.md."""
 
 from __future__ import annotations
 
@@ -15,12 +15,29 @@ from tocsin.client.errors import (
     Unread,
 )
 from tocsin.client.notifications import Gap, Notification, Recovered, Result
-from tocsin.client.patience import Patience
 from tocsin.client.publisher import Published, Publisher, Refusal
 from tocsin.client.subscriber import Subscriber, Subscription
+from tocsin.client.timing import Patience
 
 __all__ = [
-    "BadResult", "ClientError", "Denied", "Gap", "Notification", "Patience", "Published", "Publisher", "Recovered",
-    "Refusal", "RequestRefused", "Result", "ResultsMissed", "SessionEnded", "SessionReplaced", "Subscriber",
-    "Subscription", "SubscriptionEnded", "Unreachable", "Unread",
-]  # fmt: skip
+    "BadResult",
+    "ClientError",
+    "Denied",
+    "Gap",
+    "Notification",
+    "Patience",
+    "Published",
+    "Publisher",
+    "Recovered",
+    "Refusal",
+    "RequestRefused",
+    "Result",
+    "ResultsMissed",
+    "SessionEnded",
+    "SessionReplaced",
+    "Subscriber",
+    "Subscription",
+    "SubscriptionEnded",
+    "Unreachable",
+    "Unread",
+]

@@ -1,8 +1,7 @@
-"""The coordinator as clients see it [BAD §3.1: registeruser, requestbroker]."""
+"""The coordinator's REST API for clients [BAD §3.1: registeruser, requestbroker]."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import quote
@@ -10,43 +9,56 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from tocsin.client.errors import ClientError, Unreachable, error_for
-from tocsin.client.events import Place
+from tocsin.client.errors import ClientError, Denied, Unreachable, error_for
+from tocsin.client.events import BrokerAddress
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.errors import Code, error_from
 
 _ANSWER_S = 15.0
+"""Time-out for an answer, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
-    user: SubscriberId
-    token: str
+class CoordinatorClient:
+    """Registers a subscriber and requests brokers for it. Holds an HTTP connection pool; `close` releases it."""
 
-
-class Coordinator:
-    """One HTTP connection pool; `close` it."""
-
-    def __init__(self, address: str, token: str | None, tls: SSLContext) -> None:
+    def __init__(
+        self, address: str, token: str | None, tls: SSLContext, user: str | None = None, **position: float
+    ) -> None:
+        """`position`: `lat` and `lon` in degrees, if known."""
         self.address = address.rstrip("/")
+        self.user = None if user is None else SubscriberId(user)
+        """None until the coordinator has chosen a name, if the program gave none."""
         self._token = token
+        self._user_token: str | None = None
+        """The subscriber's own token; None before the registration."""
+        self._position = position
         self._http = httpx.AsyncClient(base_url=self.address, verify=tls, timeout=httpx.Timeout(_ANSWER_S, connect=5.0))
 
-    async def register(self, user: str | None, where: dict[str, float]) -> Registration:
-        """A subscriber and a token of its own; the same name gets the same subscriber."""
-        body: dict[str, Any] = dict(where) if user is None else {"user": user, **where}
-        said = await self._ask("/v1/users", body, self._token)
-        return Registration(SubscriberId(said["user"]), said["token"])
+    async def request_broker(self, avoid: BrokerId | None) -> BrokerAddress:
+        """Request a broker other than `avoid`. Registers the subscriber first if necessary."""
+        was_registered = self._user_token is not None
+        try:
+            return await self._request_broker(avoid)
+        except Denied:
+            if not was_registered:
+                raise
+            self._user_token = None  # it may have expired, while the token that it was made with is still valid
+            return await self._request_broker(avoid)
 
-    async def request_broker(
-        self, registration: Registration, where: dict[str, float], avoid: BrokerId | None
-    ) -> Place:
-        body: dict[str, Any] = dict(where) if avoid is None else {"avoid": [avoid], **where}
-        path = f"/v1/users/{quote(registration.user, safe='')}/broker"
-        said = await self._ask(path, body, registration.token)
-        return Place(BrokerId(said["broker"]), said["address"], said["token"])
+    async def _request_broker(self, avoid: BrokerId | None) -> BrokerAddress:
+        if self._user_token is None:
+            await self._register()
+        assert self.user is not None
+        body: dict[str, Any] = dict(self._position) if avoid is None else {"avoid": [avoid], **self._position}
+        answer = await self._post(f"/v1/users/{quote(self.user, safe='')}/broker", body, self._user_token)
+        return BrokerAddress(BrokerId(answer["broker"]), answer["address"], answer["token"])
 
-    async def _ask(self, path: str, body: dict[str, Any], token: str | None) -> dict[str, Any]:
+    async def _register(self) -> None:
+        body: dict[str, Any] = dict(self._position) if self.user is None else {"user": self.user, **self._position}
+        answer = await self._post("/v1/users", body, self._token)
+        self.user, self._user_token = SubscriberId(answer["user"]), answer["token"]
+
+    async def _post(self, path: str, body: dict[str, Any], token: str | None) -> dict[str, Any]:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             response = await self._http.post(path, json=body, headers=headers)
@@ -54,24 +66,25 @@ class Coordinator:
             raise Unreachable(
                 Code.NOT_READY, f"no coordinator at {self.address} ({error or type(error).__name__})"
             ) from error
-        return answered(response)
+        return decoded_answer(response)
 
     async def close(self) -> None:
         await self._http.aclose()
 
 
-def answered(response: httpx.Response) -> dict[str, Any]:
-    """The body of a good answer; raises the error a bad one stands for."""
+def decoded_answer(response: httpx.Response) -> dict[str, Any]:
+    """The body of a successful response. Raises the ClientError that any other response stands for."""
     try:
-        said = msgspec.json.decode(response.content)
+        answer = msgspec.json.decode(response.content)
     except msgspec.DecodeError:
-        said = None
-    if response.is_success and isinstance(said, dict):
-        return said
-    raise refusal(response)
+        answer = None
+    if response.is_success and isinstance(answer, dict):
+        return answer
+    raise response_error(response)
 
 
-def refusal(response: httpx.Response) -> ClientError:
+def response_error(response: httpx.Response) -> ClientError:
+    """The exception for an unsuccessful response of a server or of a proxy in between."""
     error = error_from(
         response.status_code,
         response.content,

@@ -1,16 +1,16 @@
-"""What can go wrong for a program that publishes or subscribes, as exceptions with codes.
+"""The exceptions of the SDK. Each has an error code.
 
 TocsinError (wire.errors; `.code`, `.message`, `.retry_after_s`)
 └── ClientError
-    ├── Unreachable         nobody answered within the time given; trying again may help
-    ├── Denied              the token is missing, wrong, expired, or not good for this
-    ├── RequestRefused      the server understood and said no; `.code` says why
-    ├── SessionReplaced     another session of this subscriber began elsewhere; this one must not fight it
-    ├── SessionEnded        the broker ended the session for good, or this subscriber was closed
-    ├── SubscriptionEnded   the channel is gone, or the subscription was given up
-    ├── ResultsMissed       results passed their retention before they could be delivered; iterating goes on after
-    ├── BadResult           a result does not fit the type that was asked for; iterating goes on after it
-    └── Unread              results that nobody iterates over fill the memory set aside for waiting ones
+    ├── Unreachable         no answer in time; a retry may succeed
+    ├── Denied              the token is missing, wrong, expired, or does not permit this
+    ├── RequestRefused      the server refused the request; `.code` says why
+    ├── SessionReplaced     another session of this subscriber replaced this one; do not reconnect
+    ├── SessionEnded        the broker ended the session for good, or the program closed the subscriber
+    ├── SubscriptionEnded   the channel was dropped, or the program unsubscribed
+    ├── ResultsMissed       results passed their retention before delivery; iteration may continue after the gap
+    ├── BadResult           a result does not fit the requested type; iteration may continue after it
+    └── Unread              the delivery queue is full of results that the program does not read
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tocsin.wire.errors import Code, TocsinError
 
 
 class ClientError(TocsinError):
-    """The root of everything below: catch it to catch all."""
+    """The base class of all exceptions of the SDK."""
 
 
 class Unreachable(ClientError):
@@ -46,21 +46,21 @@ class SubscriptionEnded(ClientError):
     def __init__(self, code: Code, message: str, *, asked: bool = False) -> None:
         super().__init__(code, message)
         self.asked = asked
-        """By this program itself."""
+        """True if the program itself unsubscribed."""
 
 
 class ResultsMissed(ClientError):
     def __init__(self, message: str, cursor: str) -> None:
         super().__init__(Code.BAD_CURSOR, message)
         self.cursor = cursor
-        """Where delivery goes on."""
+        """Delivery continues at this cursor."""
 
 
 class BadResult(ClientError):
     def __init__(self, message: str, raw: bytes, cursor: str) -> None:
         super().__init__(Code.BAD_RECORDS, message)
         self.raw = raw
-        """The result as it came."""
+        """The encoded result."""
         self.cursor = cursor
 
 
@@ -72,7 +72,7 @@ _DENIALS = (Code.UNAUTHENTICATED, Code.FORBIDDEN)
 
 
 def error_for(code: str, message: str, retry_after_s: float | None = None) -> ClientError:
-    """The exception for a code that a server or the session's logic gave."""
+    """The exception for an error code of a server or a close reason of a session."""
     if code == "replaced":
         return SessionReplaced(Code.IN_USE, message)
     try:

@@ -1,4 +1,4 @@
-"""What happens to a subscriber's session (past tense) and what it wants done (imperative). Values only."""
+"""Events (past tense) and effects (imperative) of a subscriber's session. Values only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tocsin.wire.session import FromSubscriber, Gap, Held, Recovered, Result, To
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A broker to go to, and what lets this subscriber in."""
+class BrokerAddress:
+    """A broker to connect to, and the token for logging in there."""
 
     broker: BrokerId
     address: str
@@ -28,126 +28,133 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
-    place: Place
+class BrokerLocated:
+    """The coordinator assigned a broker."""
+
+    address: BrokerAddress
 
 
 @dataclass(frozen=True, slots=True)
-class NotLocated:
+class LocateFailed:
+    """The coordinator did not assign a broker."""
+
     code: str
     message: str
     retry: bool
-    """Whether asking again may help: False for a token that is not good."""
+    """Whether another request may succeed: False for a token that is not valid."""
     retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ConnectionOpened:
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class MessageReceived:
     connection: int
     message: ToSubscriber
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ConnectionLost:
     connection: int
     reason: str
-    """A word of `wire.session.CLOSE_CODES` if the broker gave one, else what the network said."""
+    """A key of `wire.session.CLOSE_CODES` if the broker sent one, else the network's error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The application wants a subscription. `ticket` comes back with the answer."""
+class SubscribeRequested:
+    """The application requests a subscription. `ReportSubscribed` or `ReportRefused` carries the ticket back."""
 
     ticket: int
     channel: ChannelName
     parameters: dict[str, Any]
     after: str | None = None
+    """A cursor to start at; None starts with the next result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unwanted:
+class UnsubscribeRequested:
+    """The application releases a subscription. `ReportUnsubscribed` carries the ticket back."""
+
     ticket: int
     subscription: SubscriptionId
 
 
 @dataclass(frozen=True, slots=True)
-class Handled:
+class ResultHandled:
+    """The application has handled every result of a subscription up to `cursor`."""
+
     subscription: SubscriptionId
     cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    pass
+    """The time that `SubscriberSession.due_s` named has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    pass
+    """The application closes the session."""
 
 
-Event = (
-    Started | Located | NotLocated | Opened | Received | Lost | Wanted | Unwanted | Handled | Ticked | Stopped
-)  # fmt: skip
+ApplicationEvent = Started | SubscribeRequested | UnsubscribeRequested | ResultHandled | Stopped
+NetworkEvent = BrokerLocated | LocateFailed | ConnectionOpened | MessageReceived | ConnectionLost
+Event = ApplicationEvent | NetworkEvent | Ticked
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Locate:
-    """Ask the coordinator which broker to go to; answer with `Located` or `NotLocated`."""
+class LocateBroker:
+    """Ask the coordinator for a broker; report `BrokerLocated` or `LocateFailed`."""
 
     avoid: BrokerId | None
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenConnection:
     connection: int
-    place: Place
+    address: BrokerAddress
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendRequest:
     connection: int
     message: FromSubscriber
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
-    """Nothing from this connection is wanted any more, not even that it ended."""
+class CloseConnection:
+    """Close it after everything sent so far, and report nothing more from it, not even its end."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
+class DeliverMessage:
+    """Queue a message for the application."""
+
     message: Result | Gap | Recovered
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """The answer to `Wanted`."""
-
+class ReportSubscribed:
     ticket: int
     held: Held
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm:
-    """The answer to `Unwanted`."""
-
+class ReportUnsubscribed:
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
-    """Either was refused for good."""
+class ReportRefused:
+    """A subscribe request was refused for good."""
 
     ticket: int
     code: str
@@ -155,8 +162,8 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """A subscription that was held cannot be held any longer (its channel is gone)."""
+class EndSubscription:
+    """Report that a subscription has ended without the application's request: its channel was dropped."""
 
     subscription: SubscriptionId
     code: str
@@ -164,16 +171,18 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
-    """No session any more and no use in trying: tell the application."""
+class FailSession:
+    """Report that the session has failed and that retrying is useless."""
 
     code: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """Stopped as asked; nothing is open."""
+class FinishSession:
+    """Report that the session has stopped as requested; every connection is closed."""
 
 
-Effect = Locate | Open | Send | Close | Deliver | Grant | Confirm | Refuse | End | GiveUp | Finish
+NetworkEffect = LocateBroker | OpenConnection | SendRequest | CloseConnection
+Report = ReportSubscribed | ReportUnsubscribed | ReportRefused | EndSubscription | FailSession | FinishSession
+Effect = NetworkEffect | DeliverMessage | Report

@@ -1,4 +1,4 @@
-"""What an application gets: results with a type of its choice, gaps, and that a subscription has caught up."""
+"""The notifications that an application gets: results in a type of its choice, gaps, and the end of a catch-up."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """One result of one subscription; comes once, in the order of cursors."""
+    """A result of a subscription. Each one is delivered once, in the order of cursors."""
 
     subscription: SubscriptionId
     channel: ChannelName
     cursor: str
-    """Remember it (or let `state=` do it): a session that resumes from here gets what comes after."""
+    """A session that resumes from this cursor gets the results after it. The `state=` file stores it."""
     value: T
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Results before `cursor` have passed their retention, or belong to an earlier life of the channel."""
+    """Results before `cursor` have passed their retention, or belong to an earlier epoch of the channel."""
 
     subscription: SubscriptionId
     cursor: str
@@ -31,7 +31,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """After a reconnect or a move: all that was missed came before this, unless `complete` says that a gap did."""
+    """The broker has delivered everything that was missed during a reconnect or a move.
+
+    `complete` is False if there was a gap.
+    """
 
     subscription: SubscriptionId
     cursor: str

@@ -1,10 +1,10 @@
-"""Publishing: records in batches, each with a key of its own, sent until it is answered.
+"""The asyncio publisher: it sends records in batches and retries each batch until the data cluster answers.
 
     async with Publisher("http://127.0.0.1:8571", token) as publisher:
         published = await publisher.publish("EmergencyReports", [{"report_id": "r1", "kind": "fire"}])
 
-An answer means that the records are on disk. A batch that was not answered (the connection broke, the server restarts,
-429, 503) is sent again with the same Idempotency-Key, and is stored once however often it arrives.
+An answer means that the records are on disk. A batch without an answer (the connection broke, the server restarts, 429,
+503) is sent again with the same Idempotency-Key, so that the data cluster stores it once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from tocsin.client.coordinator import refusal
+from tocsin.client.coordinator import response_error
 from tocsin.client.errors import ClientError, Unreachable
 from tocsin.client.tls import Verify, context_for
 from tocsin.wire.errors import Code
@@ -29,39 +29,41 @@ from tocsin.wire.errors import Code
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 1_000
 _SHORTEST_S = 0.2
+"""The first pause between two attempts."""
 
 Record = Any
 """A dict, a msgspec Struct, a dataclass, or JSON as bytes."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A record that does not fit its dataset. The others of its batch are stored all the same."""
+    """A record that does not fit its dataset. The other records of its batch are stored."""
 
     index: int
-    """Its place in what was published, from 0."""
+    """The position of the record among the published ones, from 0."""
     field: str | None
     reason: str
 
 
 class Published(msgspec.Struct):
-    """What became of the records."""
+    """The outcome of a publication."""
 
     accepted: int = 0
     duplicates: int = 0
-    """Had been stored before, by their key."""
+    """Records whose key was stored before."""
     refused: list[Refusal] = []
-    """The first ones; `refused_total` counts all."""
+    """The first refused records; `refused_total` counts all."""
     refused_total: int = 0
     replayed: bool = False
-    """This batch had been stored before: the answer is the one of then."""
+    """True if a batch had been stored before: the data cluster repeated its earlier answer."""
     retries: int = 0
+    """Attempts after the first one."""
     notices: list[str] = []
-    """What the server says about records that it took: of alerts, what they refer to and nobody has seen."""
+    """The server's remarks on accepted records, such as an alert that refers to an unknown alert."""
 
     def add(self, other: Published, first_index: int) -> None:
         self.accepted += other.accepted
         self.duplicates += other.duplicates
-        self.refused += [Refusal(first_index + one.index, one.field, one.reason) for one in other.refused]
+        self.refused += [Refusal(first_index + record.index, record.field, record.reason) for record in other.refused]
         self.refused_total += other.refused_total
         self.replayed = self.replayed or other.replayed
         self.retries += other.retries
@@ -69,9 +71,9 @@ class Published(msgspec.Struct):
 
 
 class Publisher:
-    """`give_up_s` is how long one batch is tried before `Unreachable` is raised; nothing is given up silently.
+    """Retries each batch for `give_up_s` seconds and then raises `Unreachable`.
 
-    Pauses between tries double up to `longest_s`, unless the server asks for a longer one.
+    Pauses between attempts double up to `longest_s` seconds, unless the server asks for a longer one.
     """
 
     def __init__(
@@ -88,9 +90,12 @@ class Publisher:
     ) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = httpx.AsyncClient(
-            base_url=cluster, headers=headers, verify=context_for(verify), transport=transport,
+            base_url=cluster,
+            headers=headers,
+            verify=context_for(verify),
+            transport=transport,
             timeout=httpx.Timeout(60.0, connect=10.0),
-        )  # fmt: skip
+        )
         self.address = cluster.rstrip("/")
         self._give_up_s = give_up_s
         self._longest_s = longest_s
@@ -109,7 +114,7 @@ class Publisher:
         await self._http.aclose()
 
     async def publish(self, dataset: str, records: Iterable[Record] | AsyncIterable[Record]) -> Published:
-        """All records, in as many requests as they need, one after the other: their order is kept."""
+        """Publish all records in their order, in as many requests as needed, one after the other."""
         total, sent = Published(), 0
         async for batch in _batches(records):
             total.add(await self.publish_lines(dataset, batch), sent)
@@ -117,15 +122,15 @@ class Publisher:
         return total
 
     async def publish_lines(self, dataset: str, lines: list[bytes], key: str | None = None) -> Published:
-        """One batch of JSON lines as one request. `key` makes it the same batch as an earlier one with that key."""
-        return await self._until_answered(dataset, b"\n".join(lines), "application/x-ndjson", key)
+        """Publish JSON lines as one request. A batch with the `key` of an earlier batch is not stored again."""
+        return await self._post_until_answered(dataset, b"\n".join(lines), "application/x-ndjson", key)
 
     async def publish_cap(self, dataset: str, alert: bytes | str, key: str | None = None) -> Published:
-        """One alert of the Common Alerting Protocol 1.2, as XML. Sending it again stores nothing twice."""
+        """Publish an alert of the Common Alerting Protocol 1.2, as XML. Sending it again stores nothing twice."""
         body = alert.encode() if isinstance(alert, str) else alert
-        return await self._until_answered(dataset, body, "application/cap+xml", key)
+        return await self._post_until_answered(dataset, body, "application/cap+xml", key)
 
-    async def _until_answered(self, dataset: str, body: bytes, content_type: str, key: str | None) -> Published:
+    async def _post_until_answered(self, dataset: str, body: bytes, content_type: str, key: str | None) -> Published:
         headers = {"Content-Type": content_type, "Idempotency-Key": key or uuid.uuid4().hex}
         path = f"/v1/datasets/{quote(dataset, safe='')}/records"
         deadline_s = self._clock_s() + self._give_up_s
@@ -138,7 +143,7 @@ class Publisher:
             except ClientError as error:
                 if not error.code.retry:
                     raise
-                # Many publishers must not come back together.
+                # Jitter keeps many publishers from returning together.
                 wait_s = max(pause_s, error.retry_after_s or 0.0) * random.uniform(1.0, 1.5)
                 if self._clock_s() + wait_s > deadline_s:
                     raise
@@ -149,19 +154,20 @@ class Publisher:
     async def _send(self, path: str, body: bytes, headers: dict[str, str]) -> Published:
         try:
             response = await self._http.post(path, content=body, headers=headers)
-        except httpx.TransportError as error:  # stored or not: the key makes a repeat harmless
-            said = str(error) or type(error).__name__
+        except httpx.TransportError as error:
+            reason = str(error) or type(error).__name__
             raise Unreachable(
-                Code.NOT_READY, f"no answer from {self.address} ({said}); is `tocsin up` running, is the address right?"
+                Code.NOT_READY,
+                f"no answer from {self.address} ({reason}); is `tocsin up` running, is the address right?",
             ) from error
         try:
             answer = msgspec.json.decode(response.content)
         except msgspec.DecodeError:
             answer = None
-        # 400 with the list of refused records says that none was good: an answer, not a failure.
+        # A 400 with the list of refused records is an answer, not a failure: it says that all records were refused.
         if isinstance(answer, dict) and "refused_total" in answer:
             return msgspec.convert(answer, Published)
-        raise refusal(response)
+        raise response_error(response)
 
 
 def encoded(record: Record) -> bytes:
@@ -177,7 +183,7 @@ class Batching:
         self._bytes = 0
 
     def add(self, line: bytes) -> list[bytes] | None:
-        """The batch that this line does not fit into any more, if there is one."""
+        """Add a line. Returns the batch before it if the line does not fit into that batch, else None."""
         full = self._lines and (len(self._lines) >= self._records or self._bytes + len(line) > self._size_bytes)
         batch: list[bytes] | None = self.rest() if full else None
         self._lines.append(line)
@@ -189,23 +195,15 @@ class Batching:
         return batch
 
 
-def batches(lines: Iterable[bytes], records: int = BATCH_RECORDS) -> Iterator[list[bytes]]:
-    batching = Batching(records)
-    for line in lines:
-        if (batch := batching.add(line)) is not None:
-            yield batch
-    if rest := batching.rest():
-        yield rest
-
-
 async def _batches(records: Iterable[Record] | AsyncIterable[Record]) -> AsyncIterable[list[bytes]]:
-    if not isinstance(records, AsyncIterable):
-        for group in batches(encoded(record) for record in records):
-            yield group
-        return
     batching = Batching()
-    async for record in records:
+    async for record in records if isinstance(records, AsyncIterable) else _asynchronous(records):
         if (batch := batching.add(encoded(record))) is not None:
             yield batch
     if rest := batching.rest():
         yield rest
+
+
+async def _asynchronous(records: Iterable[Record]) -> AsyncIterable[Record]:
+    for record in records:
+        yield record

@@ -1,12 +1,13 @@
-"""The asyncio subscriber: what an application calls and iterates over. `driver` and `session` do the work.
+"""The asyncio subscriber: the methods that an application calls and the iterators it reads from.
 
     async with Subscriber("http://127.0.0.1:8570", user="ann", token=token) as subscriber:
         fires = await subscriber.subscribe("EmergenciesOfType", {"kind": "fire"})
         async for result in fires:
             print(result.value["message"])
 
-It reconnects, resumes, follows moves and removes repeats by itself. A result counts as handled, and is acknowledged,
-when the application asks for the next one (or says so: `acknowledge="manual"` and `subscriber.ack(result)`).
+It reconnects, resumes, follows moves and removes repeats by itself; `driver` and `session` do that work. A result
+counts as handled, and is acknowledged, when the application asks for the next one. With `acknowledge="manual"` it is
+acknowledged by `subscriber.ack(result)`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
 
-from tocsin.client import memory
-from tocsin.client.connection import Codec
-from tocsin.client.coordinator import Coordinator
+from tocsin.client import state_file
+from tocsin.client.coordinator import CoordinatorClient
+from tocsin.client.delivery_queue import DeliveryQueue, Item
 from tocsin.client.driver import SessionDriver
 from tocsin.client.errors import BadResult, ClientError, ResultsMissed, SessionEnded, SubscriptionEnded
-from tocsin.client.events import Handled, Started, Stopped, Unwanted, Wanted
+from tocsin.client.events import ResultHandled, Started, Stopped, SubscribeRequested, UnsubscribeRequested
 from tocsin.client.notifications import Gap, Notification, Recovered, Result
-from tocsin.client.patience import Patience
 from tocsin.client.session import SubscriberSession
+from tocsin.client.timing import Patience
 from tocsin.client.tls import Verify, context_for
-from tocsin.client.waiting import Item, Waiting
+from tocsin.client.websocket import Codec
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
@@ -38,7 +39,7 @@ from tocsin.wire.errors import Code
 
 T = TypeVar("T")
 _SAVE_S = 1.0
-"""How often the state file is written when something changed."""
+"""Seconds between two checks whether the state file must be written."""
 
 
 class Subscriber:
@@ -57,54 +58,51 @@ class Subscriber:
         patience: Patience | None = None,
         verify: Verify = True,
     ) -> None:
-        """`token`: one with the scope `subscribe` for `user`, or one that may register users. `state`: a file that
-        remembers cursors for the next run. `verify`: a PEM file of authorities to trust, beside the system's."""
+        """`token`: has the scope `subscribe` for `user`, or may register users. `lat`, `lon`: degrees. `state`: a file
+        that keeps the cursors for the next run. `waiting_results`: how many results may wait for the application.
+        `patience`: time-outs and back-off. `verify`: a PEM file of authorities to trust, beside the system's."""
         self._tls = context_for(verify)
-        self._coordinator = Coordinator(coordinator, token, self._tls)
-        self._user = None if user is None else SubscriberId(user)
-        self._where = {name: value for name, value in (("lat", lat), ("lon", lon)) if value is not None}
+        position = {name: value for name, value in (("lat", lat), ("lon", lon)) if value is not None}
+        self._coordinator = CoordinatorClient(coordinator, token, self._tls, user, **position)
         self._codec = Codec(wire.MSGPACK if encoding == "msgpack" else wire.JSON)
         self._automatic = acknowledge == "automatic"
         self._path = None if state is None else Path(state)
         self._patience = patience
-        self._waiting = Waiting(waiting_results)
+        self._queue = DeliveryQueue(waiting_results)
         self._types: dict[SubscriptionId, Any] = {}
-        self._givens: dict[SubscriptionId | None, Result[Any] | Gap] = {}
-        """What each iterator gave last; None is the subscriber's own."""
-        self._saved: memory.Memory | None = None
+        self._unacknowledged: dict[SubscriptionId | None, Result[Any] | Gap] = {}
+        """The last notification of each iterator; the key None is the subscriber's own iterator."""
+        self._saved: state_file.SavedState | None = None
         self._saving = asyncio.Lock()
-        """One at a time: an older memory must not be written over a newer one."""
+        """Serialises writers, so that an older state never overwrites a newer one."""
         self._driver: SessionDriver
 
     # -- for the application -------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        remembered = None if self._path is None else memory.load(self._path)
-        if remembered is not None and self._user is not None and remembered.user != self._user:
-            raise ClientError(Code.BAD_REQUEST, f"{self._path} belongs to {remembered.user}, not to {self._user}")
-        if remembered is not None:
-            self._user = SubscriberId(remembered.user)
-        standings = [] if remembered is None else memory.standings(remembered)
-        session = SubscriberSession(random.random, standings, self._patience)
-        self._driver = SessionDriver(
-            session, self._coordinator, self._user, self._where, self._codec, self._tls, self._waiting
-        )
+        saved = None if self._path is None else state_file.load(self._path)
+        if saved is not None and self.user is not None and saved.user != self.user:
+            raise ClientError(Code.BAD_REQUEST, f"{self._path} belongs to {saved.user}, not to {self.user}")
+        if saved is not None:
+            self._coordinator.user = SubscriberId(saved.user)
+        session = SubscriberSession(random.random, [] if saved is None else saved.progress(), self._patience)
+        self._driver = SessionDriver(session, self._coordinator, self._codec, self._tls, self._queue)
         if self._path is not None:
             self._driver.start(self._keep_saving(self._path))
-        self._driver.happen(Started())
+        self._driver.handle(Started())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and self._automatic:
-            for iterated in list(self._givens):
-                self._done_with_given(iterated)
+            for iterator in list(self._unacknowledged):
+                self._acknowledge_last(iterator)
         await self.close()
 
     async def close(self) -> None:
-        """Acknowledge what was handled, log out, remember. Subscriptions stay; results wait for the next session."""
-        self._driver.happen(Stopped())
+        """Acknowledge handled results, log out and write the state file. Subscriptions stay for the next session."""
+        self._driver.handle(Stopped())
         await self._driver.finished.wait()
         self._driver.end(SessionEnded(Code.NOT_READY, "this subscriber was closed"))
         if self._path is not None:
@@ -113,27 +111,27 @@ class Subscriber:
 
     @property
     def user(self) -> SubscriberId | None:
-        """None until the coordinator has given a name to one who came without."""
-        return self._driver.user
+        """None until the coordinator has chosen a name, if the program gave none."""
+        return self._coordinator.user
 
     @property
     def broker(self) -> BrokerId | None:
-        """The one that serves this subscriber; None while there is no session."""
+        """The broker that serves this subscriber; None while there is no session."""
         serving = self._driver.session.serving
-        return None if serving is None else serving.place.broker
+        return None if serving is None else serving.address.broker
 
     @property
     def brokers_seen(self) -> list[BrokerId]:
-        """The brokers that served this subscriber, in order, each as often as a session began there."""
+        """The broker of every session so far, in order."""
         return self._driver.brokers_seen
 
     @property
     def trouble(self) -> str:
-        """Why there is no session, in words; what it was before this one if there is."""
+        """Why there is no session, for people; during a session, why there was none before it."""
         return self._driver.session.trouble
 
     async def connected(self) -> BrokerId:
-        """Waits for a session; the broker that serves it. Only needed by who wants to know."""
+        """Wait for a session and return its broker. Other methods wait by themselves."""
         while (broker := self.broker) is None:
             if self._driver.error is not None:
                 raise self._driver.error
@@ -141,7 +139,7 @@ class Subscriber:
         return broker
 
     def break_connections(self) -> None:
-        """As a network does that fails: for tests and drills. The session goes on over a new connection."""
+        """Break the connections as a failing network does, for tests. The session continues over a new connection."""
         self._driver.break_connections()
 
     @overload
@@ -167,37 +165,39 @@ class Subscriber:
         type: Any = dict[str, Any],
         after: str | None = None,
     ) -> Subscription[Any]:
-        """Hold a subscription; waits for a broker if there is none. `after` is a cursor to begin at."""
+        """Subscribe, waiting for a broker if there is none. `after`: the cursor to start at. `type`: of the results."""
         values = dict(parameters or {})
-        held: wire.Held = await self._driver.ask(lambda ticket: Wanted(ticket, ChannelName(channel), values, after))
+        held: wire.Held = await self._driver.request(
+            lambda ticket: SubscribeRequested(ticket, ChannelName(channel), values, after)
+        )
         self._types[held.subscription] = type
         return Subscription(self, held)
 
     async def unsubscribe(self, subscription: SubscriptionId) -> None:
-        await self._driver.ask(lambda ticket: Unwanted(ticket, subscription))
-        self._waiting.drop(subscription)
-        ended = SubscriptionEnded(Code.UNKNOWN_SUBSCRIPTION, "unsubscribed, as asked for", asked=True)
-        self._waiting.put(subscription, ended)
+        await self._driver.request(lambda ticket: UnsubscribeRequested(ticket, subscription))
+        self._queue.drop(subscription)
+        ended = SubscriptionEnded(Code.UNKNOWN_SUBSCRIPTION, "unsubscribed by the application", asked=True)
+        self._queue.put(subscription, ended)
         self._types.pop(subscription, None)
 
     def subscriptions(self) -> dict[SubscriptionId, tuple[ChannelName, dict[str, Any]]]:
-        """All that this subscriber holds, also from earlier runs."""
+        """The channel and parameters of every subscription that is held, including those of earlier runs."""
         return {
-            name: (standing.channel, dict(standing.parameters or {}))
-            for name, standing in self._driver.session.holdings.standings.items()
+            identity: (progress.channel, dict(progress.parameters or {}))
+            for identity, progress in self._driver.session.subscriptions.progress.items()
         }
 
     def ack(self, notification: Result[Any] | Gap) -> None:
-        """The application is done with this and everything before it, of its subscription."""
+        """Acknowledge this notification and every earlier one of its subscription."""
         cursor = Cursor.parse(notification.cursor)
         if cursor is not None:
-            self._driver.happen(Handled(notification.subscription, cursor))
+            self._driver.handle(ResultHandled(notification.subscription, cursor))
 
     def __aiter__(self) -> AsyncIterator[Notification[Any]]:
         return self
 
     async def __anext__(self) -> Notification[Any]:
-        """The next notification of any subscription. They take turns; each one's order is kept."""
+        """The next notification of any subscription. Subscriptions take turns; each one's order is kept."""
         while True:
             try:
                 return await self._take(None)
@@ -205,24 +205,24 @@ class Subscriber:
                 if not ended.asked:
                     raise
 
-    # -- taking --------------------------------------------------------------------------------------------------------
+    # -- taking results ------------------------------------------------------------------------------------------------
 
     async def _take(self, subscription: SubscriptionId | None) -> Notification[Any]:
         if self._automatic:
-            self._done_with_given(subscription)
-        item = await self._waiting.take(subscription)
-        self._driver.made_room()
-        notification = self._shown(item)
+            self._acknowledge_last(subscription)
+        item = await self._queue.take(subscription)
+        self._driver.resume_reading()
+        notification = self._notification(item)
         if not isinstance(notification, Recovered):
-            self._givens[subscription] = notification
+            self._unacknowledged[subscription] = notification
         return notification
 
-    def _done_with_given(self, subscription: SubscriptionId | None) -> None:
-        given = self._givens.pop(subscription, None)
-        if given is not None:
-            self.ack(given)
+    def _acknowledge_last(self, iterator: SubscriptionId | None) -> None:
+        notification = self._unacknowledged.pop(iterator, None)
+        if notification is not None:
+            self.ack(notification)
 
-    def _shown(self, item: Item) -> Notification[Any]:
+    def _notification(self, item: Item) -> Notification[Any]:
         match item:
             case ClientError():
                 raise item
@@ -238,7 +238,7 @@ class Subscriber:
             return self._codec.value(item.result, self._types.get(item.subscription, dict[str, Any]))
         except msgspec.DecodeError as error:
             raise BadResult(
-                f"a result of {item.channel} does not fit: {error}", bytes(item.result), item.cursor
+                f"a result of {item.channel} does not fit the requested type: {error}", bytes(item.result), item.cursor
             ) from error
 
     async def _keep_saving(self, path: Path) -> None:
@@ -250,14 +250,14 @@ class Subscriber:
         if self.user is None:
             return
         async with self._saving:
-            now = memory.of(self.user, self._driver.session.holdings.standings.values())
-            if now != self._saved:
-                await asyncio.shield(asyncio.to_thread(memory.save, path, now))
-                self._saved = now
+            state = state_file.SavedState.of(self.user, self._driver.session.subscriptions.progress.values())
+            if state != self._saved:
+                await asyncio.shield(asyncio.to_thread(state_file.save, path, state))
+                self._saved = state
 
 
 class Subscription(Generic[T]):
-    """One subscription of a `Subscriber`. Iterating yields its results; a gap is raised as `ResultsMissed`."""
+    """A subscription of a `Subscriber`. Iterating yields its results and raises `ResultsMissed` at a gap."""
 
     def __init__(self, subscriber: Subscriber, held: wire.Held) -> None:
         self._subscriber = subscriber
@@ -265,7 +265,7 @@ class Subscription(Generic[T]):
         self.channel = held.channel
         self.parameters = held.parameters
         self.cursor = held.cursor
-        """Where it began in this session."""
+        """Where the subscription started in this session."""
 
     def __aiter__(self) -> AsyncIterator[Result[T]]:
         return self

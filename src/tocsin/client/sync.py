@@ -1,10 +1,10 @@
-"""Publisher and subscriber for programs without asyncio: the same objects on a loop in a thread of their own.
+"""Publisher and subscriber for programs without asyncio. Each runs the asyncio object on a loop in its own thread.
 
     with sync.Subscriber("http://127.0.0.1:8570", user="ann", token=token) as subscriber:
         for result in subscriber.subscribe("EmergenciesOfType", {"kind": "fire"}):
             print(result.value)
 
-Methods block, and may be called from several threads.
+Methods block. Several threads may call them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Its result. An interrupt (Ctrl-C) in the waiting thread cancels the work."""
+        """Wait for the work's result. An interrupt (Ctrl-C) of the waiting thread cancels the work."""
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
@@ -49,9 +49,9 @@ class _Loop:
         self._loop.close()
 
 
-async def _made(make: type[T], *arguments: Any, **options: Any) -> T:
-    """On the loop's thread: both bind to the loop that runs them."""
-    return make(*arguments, **options)
+async def _create(kind: type[T], *arguments: Any, **options: Any) -> T:
+    """Create an object on the loop's thread, because publisher and subscriber bind to the running loop."""
+    return kind(*arguments, **options)
 
 
 class Publisher:
@@ -59,7 +59,7 @@ class Publisher:
 
     def __init__(self, cluster: str, token: str | None = None, **options: Any) -> None:
         self._loop = _Loop("tocsin-publisher")
-        self._publisher = self._loop.run(_made(publishing.Publisher, cluster, token, **options))
+        self._publisher = self._loop.run(_create(publishing.Publisher, cluster, token, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +84,7 @@ class Publisher:
 
 
 class Subscriber:
-    """See `client.subscriber.Subscriber`. `timeout_s` of the iterating methods is per result."""
+    """See `client.subscriber.Subscriber`."""
 
     def __init__(self, coordinator: str, **options: Any) -> None:
         self._coordinator = coordinator
@@ -93,7 +93,7 @@ class Subscriber:
     def __enter__(self) -> Self:
         self._loop = _Loop("tocsin-subscriber")
         try:
-            self._subscriber = self._loop.run(_made(subscribing.Subscriber, self._coordinator, **self._options))
+            self._subscriber = self._loop.run(_create(subscribing.Subscriber, self._coordinator, **self._options))
             self._loop.run(self._subscriber.__aenter__())
         except BaseException:
             self._loop.stop()
@@ -132,7 +132,7 @@ class Subscriber:
         self._loop.run(on_the_loop())
 
     def get(self, timeout_s: float | None = None) -> Notification[Any]:
-        """The next notification; TimeoutError if none came in time."""
+        """The next notification. Raises TimeoutError if none arrives in time."""
         return self._loop.run(self._subscriber.__anext__(), timeout_s)
 
     def __iter__(self) -> Iterator[Notification[Any]]:
@@ -152,7 +152,7 @@ class Subscription(Generic[T]):
         self.parameters = subscription.parameters
 
     def get(self, timeout_s: float | None = None) -> Result[T]:
-        """The next result; TimeoutError if none came in time."""
+        """The next result. Raises TimeoutError if none arrives in time."""
         return self._loop.run(self._subscription.__anext__(), timeout_s)
 
     def __iter__(self) -> Iterator[Result[T]]:

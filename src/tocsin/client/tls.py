@@ -1,4 +1,4 @@
-"""How a client checks whom it talks to, from what an application says in `verify`."""
+"""The TLS context for the `verify` option of publishers and subscribers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from functools import cache
 from pathlib import Path
 
 Verify = bool | str | Path | ssl.SSLContext
-"""True: by the system's authorities. A path: by those in that PEM file too. False: not at all, for experiments only."""
+"""True: trust the system's authorities. A path: trust those in that PEM file as well. False: do not verify, for
+experiments only."""
 
 
 def context_for(verify: Verify) -> ssl.SSLContext:
     if isinstance(verify, ssl.SSLContext):
         return verify
-    return _system() if verify is True else _made(verify)
+    return _system() if verify is True else _custom(verify)
 
 
 @cache
 def _system() -> ssl.SSLContext:
-    """Shared: reading all authorities takes longer than connecting."""
+    """Shared, because loading all authorities takes longer than connecting."""
     return ssl.create_default_context()
 
 
-def _made(verify: bool | str | Path) -> ssl.SSLContext:
+def _custom(verify: bool | str | Path) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if isinstance(verify, bool):
         context.check_hostname = False

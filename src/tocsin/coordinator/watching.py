@@ -16,7 +16,7 @@ from tocsin.coordinator.records import BrokerRecord, Health
 from tocsin.coordinator.views import reported_cov, reported_loads
 from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind, TraceRow
-from tocsin.model.trace_present import PEOPLE
+from tocsin.model.trace_state import MAX_SUBSCRIBERS
 
 _SHOWN_SETTINGS = ("scheme", "shuffle", "alpha", "beta_bytes_per_s", "gamma", "theta_bytes_per_s")
 """The balancing settings in a balance row."""
@@ -121,7 +121,7 @@ def measured(core: Coordinator, now_s: float) -> list[TraceRow]:
     return [*samples, balance_row(core, now_s)]
 
 
-def picture(core: Coordinator, now_s: float, people: int = PEOPLE) -> list[TraceRow]:
+def picture(core: Coordinator, now_s: float, people: int = MAX_SUBSCRIBERS) -> list[TraceRow]:
     """All brokers, the homes of the first `people` subscribers, and the newest measurements."""
     brokers = [broker_row(core, broker, now_s) for broker in core.registry.brokers.values()]
     return [*brokers, *islice(_joins(core, now_s), people), *measured(core, now_s)]

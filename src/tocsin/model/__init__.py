@@ -1,1 +1,1 @@
-"""Values every part shares: ids, entities, cursors, loads, snapshots, plans. No I/O, no clock."""
+"""Values that every part shares: ids, entities, cursors, snapshots, plans, trace rows. No I/O, no clock."""

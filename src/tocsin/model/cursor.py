@@ -1,11 +1,11 @@
-"""Where a subscriber stands in a subscription: (epoch, offset).
+"""Cursors: a subscriber's position in a subscription, as (epoch, offset).
 
-The offset orders the results of one channel; the epoch says in which life of the channel it counts. A channel that is
-dropped and created again starts a new epoch, so an old cursor is recognised as such instead of pointing at strangers.
+The offset orders the results of one channel within an epoch. A channel that is dropped and created again starts a new
+epoch, so that an old cursor is recognised and never points at results of the new channel.
 
-An offset is one whole number, `execution << 20 | row`: results of one backend subscription are ordered by execution
-and, inside it, by row, and nobody needs to keep a counter per subscription. It stays below 2**53, as JSON readers need.
-An execution with more than 2**20 rows for one subscription takes as many execution numbers as it needs.
+An offset is one whole number, `execution << 20 | row`. It orders the results of a backend subscription by execution and
+row without a counter per subscription. It stays below 2**53, the largest whole number that every JSON reader keeps
+exact. An execution with more than 2**20 rows for one subscription takes as many execution numbers as it needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def execution_of(offset: int) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cursor:
-    """Everything *before* `offset` has been seen: intervals are half-open, [cursor, next cursor)."""
+    """Every result *before* `offset` has been received: intervals are half-open, [cursor, next cursor)."""
 
     epoch: int
     offset: int
@@ -37,6 +37,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
+        """None if `text` is not a cursor."""
         epoch, dash, offset = text.partition("-")
         if not (dash and epoch.isascii() and epoch.isdigit() and offset.isascii() and offset.isdigit()):
             return None

@@ -1,4 +1,4 @@
-"""Durations as people write them: `10 SECONDS`, `7 DAYS`, `PT10S`, `P1D`. Always seconds inside.
+"""Durations in text, such as `10 SECONDS`, `7 DAYS`, `PT10S` and `P1D`; the program uses seconds.
 
 `P1D` is 86,400 s: the BAD prototype read it as 0 s because it parsed only the part after the `T`.
 """
@@ -8,8 +8,13 @@ from __future__ import annotations
 import re
 
 _UNITS_S = {
-    "MILLISECOND": 0.001, "SECOND": 1.0, "MINUTE": 60.0, "HOUR": 3_600.0, "DAY": 86_400.0, "WEEK": 604_800.0,
-}  # fmt: skip
+    "MILLISECOND": 0.001,
+    "SECOND": 1.0,
+    "MINUTE": 60.0,
+    "HOUR": 3_600.0,
+    "DAY": 86_400.0,
+    "WEEK": 604_800.0,
+}
 _ISO = re.compile(
     r"P(?:(?P<weeks>\d+(?:\.\d+)?)W)?(?:(?P<days>\d+(?:\.\d+)?)D)?"
     r"(?:T(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -18,9 +23,9 @@ _WORDS = re.compile(r"(?P<count>\d+(?:\.\d+)?)\s*(?P<unit>[A-Z]+?)S?")
 
 
 def parse_duration_s(text: str) -> float | None:
-    """Seconds, or None when `text` is not a positive duration.
+    """The duration in seconds; None if `text` is not a positive duration.
 
-    Years and months are refused: they have no fixed length.
+    Years and months are not accepted, because they have no fixed length.
     """
     cleaned = text.strip().upper()
     if match := _WORDS.fullmatch(cleaned):
@@ -37,7 +42,7 @@ def parse_duration_s(text: str) -> float | None:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest whole unit: 86,400 → `1 DAY`, 90 → `90 SECONDS`."""
+    """Text with the largest unit that gives a whole number: 86,400 → `1 DAY`, 90 → `90 SECONDS`."""
     for unit in ("WEEK", "DAY", "HOUR", "MINUTE", "SECOND"):
         count = seconds / _UNITS_S[unit]
         if count >= 1 and count == int(count):

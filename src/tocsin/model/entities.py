@@ -1,4 +1,4 @@
-"""Datasets, feeds and channels: what an application declares [BAD §3.1]."""
+"""Datasets, feeds and channels, as an application declares them [BAD §3.1]."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tocsin.model.schema import Schema
 
 class DatasetKind(StrEnum):
     STREAM = "STREAM"
-    """Append-only, retained for a while."""
+    """Append-only; records expire after the retention."""
     KEYED = "KEYED"
-    """The latest record per key."""
+    """Keeps the latest record of each key."""
     STATIC = "STATIC"
-    """Loaded once from a file, replaced as a whole."""
+    """Loaded from a file and replaced as a whole."""
 
 
 class ChannelKind(StrEnum):
@@ -27,7 +27,7 @@ class ChannelKind(StrEnum):
 
 
 DEFAULT_RESULT_RETENTION_S = 86_400.0
-"""How long results are kept when the channel does not say: a day away from the network loses nothing."""
+"""How long results are kept by default: a subscriber that is offline for a day loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,15 @@ class Dataset:
     name: DatasetName
     kind: DatasetKind
     schema: Schema
-    """Empty for a STATIC dataset declared without columns, until its file has been read."""
+    """Empty for a STATIC dataset declared without columns, until its file is read."""
     key: tuple[str, ...] = ()
-    """STREAM: a key seen twice within the retention is stored once. KEYED: what the latest record is kept per."""
+    """STREAM: a record whose key was stored within the retention is a duplicate. KEYED: one record is kept per key."""
     order_by: str | None = None
-    """KEYED: the column that says which record of a key is the latest; ties and None fall back to arrival order."""
+    """KEYED: the latest record of a key has the largest value in this column; ties, and None, use arrival order."""
     retain_s: float | None = None
-    """STREAM: how long a record is kept after it arrived; None keeps it for good."""
+    """STREAM: how long a record is kept after its arrival; None keeps it without limit."""
     source: str | None = None
-    """STATIC: the file it is loaded from."""
+    """STATIC: the file to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,16 @@ class Channel:
     kind: ChannelKind
     parameters: Schema
     query: str
-    """As written, with `:name` markers and `NEW dataset`."""
+    """As declared, with `:name` markers and `NEW dataset`."""
     period_s: float | None = None
-    """REPETITIVE only."""
+    """REPETITIVE: the time between two executions. None for a CONTINUOUS channel."""
     retain_s: float = DEFAULT_RESULT_RETENTION_S
     """How long results are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A Spark streaming source that fills a dataset. Records sent to the gateway need no feed declared."""
+    """A Spark streaming source that fills a dataset. Records sent to the gateway need no feed."""
 
     name: FeedName
     dataset: DatasetName

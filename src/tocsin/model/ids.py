@@ -1,4 +1,4 @@
-"""Ids are NewTypes: plain at run time, distinct to the type checker."""
+"""Ids as NewTypes: plain text at run time, distinct types for the type checker."""
 
 from __future__ import annotations
 

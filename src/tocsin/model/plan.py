@@ -1,4 +1,4 @@
-"""What a balancing policy answers: moves, each with its reason, and what they change."""
+"""Plans: the moves that a balancing policy proposes, their reasons and their expected effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.model.ids import BrokerId, SubscriberId
 
 
 class Urgency(StrEnum):
-    """Why somebody moves, most urgent first: the order in which the arbiter takes plans (docs/architecture.md)."""
+    """The cause of a plan, most urgent first: the arbiter takes plans in this order (docs/design.md, Balance)."""
 
     FAILOVER = "failover"
     DRAIN = "drain"
@@ -22,43 +22,44 @@ class Urgency(StrEnum):
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
-    """One step of a plan. Any prefix of a plan leaves everybody served: a move is made before it breaks.
+    """One step of a plan. Every prefix of a plan leaves each subscriber served: the target is ready before the release.
 
-    A shuffle has a million of them. They hold nothing but text and a number, so the garbage collector, which would go
-    through them again and again while they are made, need not know them.
+    A shuffle has up to a million moves. They hold only text and a number, so the garbage collector need not track them
+    (`gc=False`); it would scan all of them repeatedly while they are created.
     """
 
     subscriber: SubscriberId
     source: BrokerId | None
-    """None when its broker is gone."""
+    """None if the subscriber's broker has failed."""
     target: BrokerId
     reason: str
-    """For people: why this one, why there."""
+    """For people: why this subscriber and why this target."""
     load_bytes_per_s: float = 0.0
-    """What the subscriber's subscriptions amount to: Σ λ over them."""
+    """The load of the subscriber: Σ λ over its subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How even the brokers' loads are [BAD eq. 5–8]: of utilisations where capacities differ."""
+    """How even the brokers' loads are [BAD eq. 5–8]. Where capacities differ, these are loads ÷ capacity."""
 
     loads: tuple[float, ...]
     mean: float
     cov: float
+    """Coefficient of variation: standard deviation ÷ mean."""
     maximum: float
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     generation: int
-    """Of the snapshot it was made from."""
+    """The generation of the snapshot that the plan was made from."""
     policy: str
     urgency: Urgency
     moves: tuple[Move, ...] = ()
     before: Balance | None = None
     after: Balance | None = None
-    """Expected once all moves are made, from the same rates."""
+    """Expected after all moves, with the same rates."""
     note: str = ""
-    """Why there are no moves, or what the plan is about."""
+    """For people: why there are no moves, or the purpose of the plan."""
     memory: Mapping[str, float] = field(default_factory=dict)
-    """To be put into the next snapshot."""
+    """The policy's memory, for the next snapshot."""

@@ -1,4 +1,4 @@
-"""Columns and their types, named as Spark SQL names them. Used by datasets and by the parameters of channels."""
+"""Columns and their types, with Spark SQL's names. Datasets and channel parameters use them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,33 @@ SCALARS = frozenset(
     {"STRING", "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "TIMESTAMP"}
 )
 _SYNONYMS = {
-    "VARCHAR": "STRING", "TEXT": "STRING", "BOOL": "BOOLEAN", "BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT",
-    "LONG": "BIGINT", "REAL": "FLOAT", "DEC": "DECIMAL(10,0)", "NUMERIC": "DECIMAL(10,0)", "DECIMAL": "DECIMAL(10,0)",
-}  # fmt: skip
+    "VARCHAR": "STRING",
+    "TEXT": "STRING",
+    "BOOL": "BOOLEAN",
+    "BYTE": "TINYINT",
+    "SHORT": "SMALLINT",
+    "INTEGER": "INT",
+    "LONG": "BIGINT",
+    "REAL": "FLOAT",
+    "DEC": "DECIMAL(10,0)",
+    "NUMERIC": "DECIMAL(10,0)",
+    "DECIMAL": "DECIMAL(10,0)",
+}
 _DECIMAL = re.compile(r"(?:DECIMAL|DEC|NUMERIC)\((\d+)(?:,(\d+))?\)")
 _ARRAY = re.compile(r"ARRAY<(.+)>")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 
 
 def is_name(text: str) -> bool:
-    """True for what may name a dataset, channel, feed, column or parameter: safe in SQL, paths and URLs as it stands.
+    """Whether `text` may name a dataset, channel, feed, column or parameter. A name is safe in SQL, paths and URLs.
 
-    A leading underscore is kept for Tocsin's own columns.
+    A leading underscore is reserved for Tocsin's own columns.
     """
     return _NAME.fullmatch(text) is not None
 
 
 def canonical_type(text: str) -> str | None:
-    """The one spelling of a type (`long` → `BIGINT`), or None if it is none of ours."""
+    """The canonical spelling of a type (`long` → `BIGINT`); None if the type is not supported."""
     squeezed = re.sub(r"\s+", "", text).upper()
     if squeezed in SCALARS:
         return squeezed
@@ -55,7 +64,7 @@ class Schema:
 
     @classmethod
     def of(cls, **types: str) -> Self:
-        """`Schema.of(kind="STRING", severity="INT")`; raises ValueError on a type that is none of ours."""
+        """`Schema.of(kind="STRING", severity="INT")`; raises ValueError for an unsupported type."""
         columns = []
         for name, text in types.items():
             canonical = canonical_type(text)
@@ -72,5 +81,5 @@ class Schema:
         return next((column.type for column in self.columns if column.name == name), None)
 
     def ddl(self) -> str:
-        """`kind STRING, severity INT`, as Spark reads it. Names were validated by `is_name`."""
+        """The columns as Spark's DDL: `kind STRING, severity INT`. `is_name` has validated the names."""
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)

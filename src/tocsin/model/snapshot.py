@@ -1,8 +1,8 @@
-"""What a balancing policy sees: brokers, subscribers, who is where, who wants what, and how much comes of it [BAD §4].
+"""Snapshots: the input of a balancing policy. Brokers, subscribers, homes, subscriptions and rates [BAD §4].
 
-Arrays, not objects: a plan for a million subscribers is a walk over numbers. Whoever drives the policies (the
-coordinator on live reports, the simulator, a benchmark) fills one in; policies never change it. What a policy must
-remember from one round to the next is in `memory`, so that a plan depends on nothing else.
+A snapshot holds arrays instead of objects, because a plan may cover a million subscribers. The coordinator, the
+simulator or a benchmark fills it in; policies never change it. A policy's memory between two rounds is part of the
+snapshot, so that a plan depends on the snapshot alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 UNPLACED = -1
+"""The broker index of a subscriber without a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where on Earth, in degrees."""
+    """A position on Earth, in degrees."""
 
     lat: float
     lon: float
@@ -33,24 +34,25 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     generation: int
-    """Grows with every change of assignment or membership; a plan made from an older one is refused."""
+    """Grows with every change of homes or brokers; a plan made from an older snapshot is refused."""
     at_s: float
+    """When the snapshot was taken."""
     brokers: tuple[BrokerId, ...]
     capacity: Floats
-    """Per broker, in any one unit: policies balance load ÷ capacity, so equal capacities mean plain load."""
+    """Per broker, in any unit: policies balance load ÷ capacity, so equal capacities mean plain load."""
     accepting: Flags
-    """Per broker: may be given subscribers (alive, trusted, not draining). Others may only lose them."""
+    """Per broker: whether it may get subscribers (alive, trusted, not draining). Other brokers may only lose them."""
     subscribers: tuple[SubscriberId, ...]
     broker_of: Ints
-    """x: per subscriber, the index of its broker, counting moves under way as made; `UNPLACED` for none."""
+    """x: per subscriber, the index of its broker or `UNPLACED`. A move in progress counts as made."""
     wants_start: Ints
-    """y as rows: subscriber i wants the BE subscriptions `wants[wants_start[i]:wants_start[i + 1]]`."""
+    """y as rows: subscriber i holds the BE subscriptions `wants[wants_start[i]:wants_start[i + 1]]`."""
     wants: Ints
     rate: Floats
-    """λ per BE subscription, in bytes/s: the moving average of what its results amount to."""
+    """λ per BE subscription, in bytes/s: the moving average of the size of its results."""
     movable: Flags
-    """Per subscriber: False while it is on its way, or offline."""
+    """Per subscriber: False while a move is in progress or the subscriber is offline."""
     moved_at_s: Floats
-    """Per subscriber: when it last moved, -inf if never. Who has just moved rests."""
+    """Per subscriber: the time of its last move, -inf if there was none. A policy lets it rest after a move."""
     memory: Mapping[str, float] = field(default_factory=dict)
-    """What the policies remembered in the previous plan (`Plan.memory`): consecutive hits, last shuffle and so on."""
+    """The memory of the previous plan (`Plan.memory`): consecutive hits, the last shuffle and so on."""

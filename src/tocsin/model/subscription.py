@@ -1,8 +1,8 @@
 """Backend subscriptions: a channel with one set of parameter values [BAD §3.1].
 
-Values are typed against the channel's signature and brought to one canonical spelling, so that `{"radius_m": 5}` and
-`{"radius_m": 5.0}` are the same subscription; its id is a digest of channel and canonical values, so nobody needs to
-ask anyone for it.
+Values are checked against the channel's signature and converted to a canonical form, so that `{"radius_m": 5}` and
+`{"radius_m": 5.0}` are the same subscription. Its id is a digest of channel and canonical values, so that every process
+can compute it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.schema import Schema
 
 Value = str | bool | int | float | None | list["Value"]
-"""A canonical parameter value, as JSON writes it. Decimals, dates and timestamps are strings."""
+"""A canonical parameter value as JSON has it. Decimals, dates and timestamps are strings."""
 
 _INTEGER_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _DECIMAL_DIGITS = 76
-"""To compute with: twice what a DECIMAL holds, so that nothing is rounded before it is looked at."""
+"""Precision of calculations: twice that of a DECIMAL, so that no value is rounded before it is checked."""
 _MAX_TEXT = 4096
-"""Characters in one parameter: enough for any name or token, too little to store documents in."""
+"""Characters in one parameter: enough for a name or token, too few to store documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadParameter:
-    """Why a set of values does not fit a channel's signature."""
+    """The reason why a parameter does not fit a channel's signature."""
 
     name: str
     reason: str
@@ -42,7 +42,7 @@ class BadParameter:
 
 
 def canonical_values(parameters: Schema, given: Mapping[str, object]) -> tuple[Value, ...] | BadParameter:
-    """The values in the order of the signature, or the first thing wrong with them. NULL is not a value to wait for."""
+    """The values in the order of the signature, or the first error. NULL is not accepted."""
     for name in given:
         if parameters.type_of(name) is None:
             known = ", ".join(parameters.names) or "none"
@@ -59,7 +59,7 @@ def canonical_values(parameters: Schema, given: Mapping[str, object]) -> tuple[V
 
 
 def canonical_value(kind: str, value: object) -> Value:
-    """One value of the canonical type `kind`; raises ValueError with the reason."""
+    """Convert a value to the canonical type `kind`. Raises ValueError with the reason if it does not fit."""
     if kind.startswith("ARRAY<"):
         if not isinstance(value, list | tuple):
             raise ValueError(f"expected a list for {kind}, got {_shown(value)}")
@@ -84,7 +84,7 @@ def canonical_value(kind: str, value: object) -> Value:
 
 
 def subscription_id(channel: ChannelName, values: tuple[Value, ...]) -> SubscriptionId:
-    """The digest of channel and canonical values. Channel names ignore case, as Spark's names do."""
+    """The digest of channel and canonical values. Like Spark, it ignores the case of channel names."""
     text = json.dumps([channel.lower(), *values], ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return SubscriptionId(hashlib.blake2b(text.encode("utf-8"), digest_size=16, person=b"tocsin-be-sub").hexdigest())
 
@@ -121,7 +121,7 @@ def _floating(value: object) -> float:
         raise ValueError("too large for a DOUBLE") from None
     if not math.isfinite(number):
         raise ValueError("expected a finite number")
-    return number + 0.0  # -0.0 and 0.0 are one value
+    return number + 0.0  # -0.0 becomes 0.0
 
 
 def _decimal(kind: str, value: object) -> str:
@@ -163,5 +163,5 @@ def _shown(value: object) -> str:
 
 
 def fingerprint(subscriptions: Iterable[SubscriptionId]) -> str:
-    """All ids in one: the same for the same set, in any order. Two sides that hold the same can tell without a list."""
+    """A digest of a set of ids that does not depend on their order. Two processes compare it instead of their lists."""
     return f"{reduce(xor, (int(identity, 16) for identity in subscriptions), 0):032x}"

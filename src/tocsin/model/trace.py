@@ -1,8 +1,8 @@
-"""Trace rows: everything that is shown of a network, live, recorded or simulated, is a stream of these.
+"""Trace rows: a live, recorded or simulated network is shown as a stream of these.
 
-A row is a flat record; columns that its kind does not use are absent in JSON and null in a table. docs/watching.md says
-what each kind means. No paths, no clock and no state here: `trace_present` folds rows into the present, `runtime`
-streams and records them, `sim` and `coordinator` make them.
+A row is a flat record. Columns that its kind does not use are absent in JSON and null in a table; docs/watching.md
+explains each kind. `sim` and `coordinator` create rows, `runtime` streams and records them, and `trace_state` folds
+them into the current state.
 """
 
 from __future__ import annotations
@@ -38,27 +38,30 @@ class Kind(StrEnum):
     CLUSTER = "cluster"
     TICK = "tick"
     PICTURE = "picture"
-    """In recordings alone: what follows rebuilds the present, whatever was known before is forgotten."""
+    """Only in recordings: the rows after it rebuild the current state, and all earlier rows are obsolete."""
 
 
 DRAWN: Final = frozenset({Kind.STREET, Kind.POSITION})
-"""What only a map needs: `positions=false` leaves it out."""
+"""Kinds that only a map needs; `positions=false` omits them."""
 
 
 class TraceRow(msgspec.Struct, frozen=True, omit_defaults=True):
     time_s: float
-    """Wall seconds live, virtual seconds in a simulation."""
+    """Wall-clock seconds of a live network, virtual seconds of a simulation."""
     kind: str
-    """One of `Kind`; text, so that a reader may skip kinds it does not know yet."""
+    """A value of `Kind`. It is text, so that a reader can skip kinds of a later version."""
     broker: str | None = None
     subscriber: str | None = None
     target: str | None = None
+    """The broker that a subscriber moves to."""
     channel: str | None = None
     load_bytes_per_s: float | None = None
     subscribers: int | None = None
     cov: float | None = None
+    """Coefficient of variation of the brokers' loads."""
     moves: int | None = None
     lat: float | None = None
+    """Degrees, like `lon`."""
     lon: float | None = None
     note: str | None = None
     """For people."""
@@ -85,7 +88,7 @@ SCHEMA: Final = pa.schema(
     ],
     metadata={"tocsin.trace": VERSION},
 )
-"""Of a recording; `detail` is a JSON object there."""
+"""The schema of a recording; its column `detail` holds JSON text."""
 
 _KINDS: Final = tuple(str(kind) for kind in Kind)
 _encode = msgspec.json.Encoder().encode
@@ -98,7 +101,7 @@ def to_json(rows: Sequence[TraceRow]) -> bytes:
 
 
 def from_json(text: bytes | str) -> list[TraceRow]:
-    """Raises msgspec.DecodeError on what is no array of rows."""
+    """Raises msgspec.DecodeError if `text` is not an array of rows."""
     return _decode_rows(text)
 
 
@@ -107,7 +110,7 @@ def encoded_detail(detail: Mapping[str, Any]) -> str:
 
 
 def kind_column(kinds: Sequence[str]) -> pa.DictionaryArray:
-    """All batches share one dictionary, so that they follow each other in a file without replacing it."""
+    """The column `kind`. All batches share one dictionary, so that a file needs no replacement dictionaries."""
     names = [*_KINDS, *sorted(set(kinds).difference(_KINDS))]
     numbers = {name: number for number, name in enumerate(names)}
     return pa.DictionaryArray.from_arrays(pa.array([numbers[kind] for kind in kinds], pa.int8()), names)
@@ -120,7 +123,8 @@ def to_table(rows: Sequence[TraceRow]) -> pa.Table:
         if field.name == "kind":
             arrays.append(kind_column(values))
         elif field.name == "detail":
-            arrays.append(pa.array([None if one is None else encoded_detail(one) for one in values], field.type))
+            texts = [None if detail is None else encoded_detail(detail) for detail in values]
+            arrays.append(pa.array(texts, field.type))
         else:
             arrays.append(pa.array(values, field.type))
     return pa.table(arrays, schema=SCHEMA)
@@ -133,11 +137,11 @@ def from_table(table: pa.Table) -> Iterator[TraceRow]:
 
 
 def problem_with(schema: pa.Schema) -> str | None:
-    """Why a file with this schema is no trace that can be read here; None if it is one."""
-    found = (schema.metadata or {}).get(b"tocsin.trace", b"").decode("latin-1")
-    if not found:
-        return "it is a table, but no trace: those carry tocsin.trace in their metadata"
-    if found != VERSION:
-        return f"it is a trace of version {found}, this program reads version {VERSION}: record or simulate it again"
+    """Why a file with this schema cannot be read as a trace; None if it can."""
+    version = (schema.metadata or {}).get(b"tocsin.trace", b"").decode("latin-1")
+    if not version:
+        return "it is a table but no trace: its metadata has no tocsin.trace"
+    if version != VERSION:
+        return f"it is a trace of version {version}, this program reads version {VERSION}: record or simulate it again"
     missing = [name for name in COLUMNS if name not in schema.names]
-    return f"its columns {', '.join(missing)} are missing" if missing else None
+    return f"the columns {', '.join(missing)} are missing" if missing else None

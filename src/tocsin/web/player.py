@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin.model.trace import Kind, TraceRow, from_table
-from tocsin.model.trace_present import Present
+from tocsin.model.trace_state import TraceState
 
 _CHECKPOINTS: Final = 20
 _LEAST_BETWEEN: Final = 20_000
@@ -37,8 +37,8 @@ class Player:
         self._table = table
         self._times = table.column("time_s").to_numpy()
         self._between = max(_LEAST_BETWEEN, table.num_rows // _CHECKPOINTS)
-        self._checkpoints: list[tuple[int, Present]] = [(0, Present())]
-        self._present = Present()
+        self._checkpoints: list[tuple[int, TraceState]] = [(0, TraceState())]
+        self._present = TraceState()
         self._turn = threading.RLock()
         self._next = 0
         """The first row that has not been folded."""

@@ -13,7 +13,7 @@ import pytest
 from tests.runtime.coordinator.harness import ADA, FakeBroker, Running, coordinator, frontend
 from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.model.trace import Kind, TraceRow, from_json, from_table
-from tocsin.model.trace_present import Present
+from tocsin.model.trace_state import TraceState
 from tocsin.runtime.coordinator.server import CoordinatorServer
 from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.trace_recording import Recording, finish, part_path, read_trace, unused_path
@@ -123,7 +123,7 @@ def test_a_picture_says_where_everybody_is_and_positions_can_be_left_out(tmp_pat
             await running.until("/v1/brokers/b1", lambda found: found["out_bytes_per_s"] == 20.0)
             async with watching(running) as seen:
                 await seen.until(Kind.TICK)
-                present = Present()
+                present = TraceState()
                 for row in seen.rows:
                     present.fold(row)
                 assert present.homes == {f"u{number}": "b1" for number in range(5)}

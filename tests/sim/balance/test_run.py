@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tocsin.model.trace import from_table, problem_with
-from tocsin.model.trace_present import Present
+from tocsin.model.trace_state import TraceState
 from tocsin.policies.balance.load import LoadModel, known_rates
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.policies.balance.placement import Placement
@@ -223,7 +223,7 @@ def test_a_trace_tells_the_run_again(tmp_path: Path) -> None:
     assert kinds["move"] == run.log.migrations == kinds["moved"] + kinds["move-failed"] + under_way
     assert kinds["sample"] == 4 * len(run.log.samples) and kinds["position"] == len(run.world.subscribers)
     assert {"join", "leave", "plan", "balance", "failover", "broker-failed", "broker-back"} <= set(kinds)
-    present = Present()
+    present = TraceState()
     for row in rows:
         present.fold(row)
     served_by = {

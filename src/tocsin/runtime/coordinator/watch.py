@@ -15,7 +15,7 @@ from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import Effect, RecordTrace
 from tocsin.coordinator.watching import BrokerChanges, measured, picture
 from tocsin.model.trace import Kind, TraceRow
-from tocsin.model.trace_present import Present
+from tocsin.model.trace_state import TraceState
 from tocsin.runtime.http.trace_stream import TraceStream
 
 FRAME_S = 1.0
@@ -40,7 +40,7 @@ class CoordinatorWatch:
         self._cut_s = 0.0
         self._measured_s = 0.0
         self._record: Record | None = None
-        self.beyond = Present()
+        self.beyond = TraceState()
         """What is shown and not in the registry: places, positions, channels."""
         self.stream = TraceStream(self.picture)
 

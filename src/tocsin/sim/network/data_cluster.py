@@ -1,12 +1,13 @@
-"""A data cluster in virtual time: what brokers see of one. Executions, announcements, subscriptions, pulls; no Spark.
+"""The data cluster as brokers see it, in virtual time: executions, announcements, subscriptions and pulls; no Spark.
 
-It keeps every promise the real one makes to brokers: a subscription takes part from the next execution on, results are
-numbered and stay, announcements to one broker come in order, a pull gives all there is from a position on. What the
-results say does not matter here; each is unique.
+It keeps the real one's promises to brokers. A subscription takes part from the next execution on. Results are numbered
+and kept. Announcements to one broker arrive in order. A pull returns all results from a position on. The content of a
+result is a unique number, padded with spaces to its size.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,42 +27,51 @@ from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 from tocsin.model.subscription import subscription_id
 from tocsin.sim.kernel import Kernel
+from tocsin.sim.network.transport import Pipe
 from tocsin.wire.errors import Code
 
 EPOCH = 1
-PIECE = 50
-"""Results in one piece of a pull's answer."""
+
+ResultSizes = Callable[[SubscriptionId, np.random.Generator], list[int]]
+"""Draws the sizes in bytes of the results of one execution for one subscription."""
 
 
 @dataclass(slots=True)
-class _Held:
+class SimulatedSubscription:
     channel: ChannelName
     brokers: set[BrokerId] = field(default_factory=set)
+    """The brokers that hold it."""
     offsets: list[int] = field(default_factory=list)
-    """Cursors of its results: the position after each."""
+    """The position after each result."""
     rows: list[bytes] = field(default_factory=list)
 
+    def after(self, offset: int) -> list[tuple[int, bytes]]:
+        """Every result that lies after a position, with the position after it."""
+        first = bisect_right(self.offsets, offset)
+        return list(zip(self.offsets[first:], self.rows[first:], strict=True))
 
-Sizes = Callable[[SubscriptionId, np.random.Generator], list[int]]
-"""How large the results of one execution for one subscription are, in bytes each."""
-Executed = Callable[[dict[SubscriptionId, int]], None]
 
-
-class SimulatedCluster:
-    def __init__(self, kernel: Kernel, periods_s: Mapping[ChannelName, float], sizes: Sizes) -> None:
+class SimulatedDataCluster:
+    def __init__(self, kernel: Kernel, channels: Mapping[ChannelName, float | None], sizes: ResultSizes) -> None:
+        """`channels`: the period of each in seconds; None for a channel that only `execute` runs."""
         self._kernel = kernel
         self._sizes = sizes
-        self._executions = dict.fromkeys(periods_s, 0)
-        self._number = 0
-        self.subscriptions: dict[SubscriptionId, _Held] = {}
-        self.listeners: dict[BrokerId, Callable[[Event], None]] = {}
-        """Brokers that are connected, and how they are told."""
-        self.executed: list[Executed] = []
-        """Who else wants to know how many bytes each subscription got."""
+        self._executions = dict.fromkeys(channels, 0)
+        self._last_result = 0
+        self.subscriptions: dict[SubscriptionId, SimulatedSubscription] = {}
+        self.announcements: dict[BrokerId, Pipe[Event]] = {}
+        """The announcement streams of the running brokers."""
+        self.piece = 50
+        """Results in one piece of a pull's answer."""
+        self.fail_pull: Callable[[], bool] = lambda: False
+        """Decides for each pull whether it fails."""
+        self.on_execution: Callable[[dict[SubscriptionId, int]], object] = lambda bytes_of: None
+        """Called after each execution with the bytes per subscription."""
         self.silent = False
-        """Nothing comes in any more, so executions are empty."""
-        for channel, period_s in periods_s.items():
-            kernel.every(period_s, self._execute, channel)
+        """True: no more records arrive, so periodic executions are empty."""
+        for channel, period_s in channels.items():
+            if period_s is not None:
+                kernel.every(period_s, self._execute_periodically, channel)
 
     def head(self, channel: ChannelName) -> Cursor:
         return Cursor(EPOCH, offset_of(self._executions[channel] + 1))
@@ -70,54 +80,60 @@ class SimulatedCluster:
         self, broker: BrokerId, channel: ChannelName, parameters: Mapping[str, Any]
     ) -> tuple[SubscriptionId, Cursor]:
         identity = subscription_id(channel, tuple(parameters.values()))
-        self.subscriptions.setdefault(identity, _Held(channel)).brokers.add(broker)
+        self.subscriptions.setdefault(identity, SimulatedSubscription(channel)).brokers.add(broker)
         return identity, self.head(channel)
 
     def release(self, broker: BrokerId, identity: SubscriptionId) -> None:
-        """Results of a subscription nobody holds are kept for whoever checks, but it takes part no more."""
-        held = self.subscriptions.get(identity)
-        if held is not None:
-            held.brokers.discard(broker)
+        """End a broker's hold. The results stay, so that a report can count them."""
+        if identity in self.subscriptions:
+            self.subscriptions[identity].brokers.discard(broker)
 
     def release_all(self, broker: BrokerId) -> None:
-        for held in self.subscriptions.values():
-            held.brokers.discard(broker)
+        for stored in self.subscriptions.values():
+            stored.brokers.discard(broker)
 
-    def _execute(self, channel: ChannelName) -> None:
-        execution = self._executions[channel] + 1
-        rng = self._kernel.stream("results")
-        told: dict[BrokerId, list[SubscriptionId]] = {}
-        got: dict[SubscriptionId, int] = {}
-        for identity, held in self.subscriptions.items():
-            if self.silent or held.channel != channel or not held.brokers:
-                continue
-            sizes = self._sizes(identity, rng)
-            for row, size in enumerate(sizes):
-                self._number += 1
-                held.offsets.append(offset_of(execution, row) + 1)
-                held.rows.append(b"%d" % self._number + b" " * max(0, size - len(str(self._number))))
-                got[identity] = got.get(identity, 0) + len(held.rows[-1])
-            if sizes:
-                for broker in held.brokers:
-                    told.setdefault(broker, []).append(identity)
-        if not told:
-            return  # empty executions write nothing, and have no number
-        self._executions[channel] = execution
-        for executed in self.executed:
-            executed(got)
-        for broker, tell in list(self.listeners.items()):
-            if broker in told:
-                tell(ExecutionAnnounced(channel, EPOCH, execution, told[broker], self._kernel.now_s))
-            tell(ProgressAnnounced({channel: self.head(channel)}))
+    def _execute_periodically(self, channel: ChannelName) -> None:
+        if not self.silent:
+            rng = self._kernel.stream("results")
+            held = [key for key, stored in self.subscriptions.items() if stored.channel == channel and stored.brokers]
+            self.execute(channel, {identity: self._sizes(identity, rng) for identity in held})
 
-    def pull(self, fetch: Fetch) -> list[Event]:
-        found: list[Event] = []
+    def execute(self, channel: ChannelName, sizes: Mapping[SubscriptionId, list[int]]) -> None:
+        """Run the channel once; `sizes` gives the bytes of each result, per subscription.
+
+        An execution without results writes nothing and gets no number.
+        """
+        if not any(sizes.values()):
+            return
+        execution = self._executions[channel] = self._executions[channel] + 1
+        announced: dict[BrokerId, list[SubscriptionId]] = {}
+        bytes_of: dict[SubscriptionId, int] = {}
+        for identity, row_sizes in sizes.items():
+            stored = self.subscriptions.setdefault(identity, SimulatedSubscription(channel))
+            for row, size in enumerate(row_sizes):
+                self._last_result += 1
+                stored.offsets.append(offset_of(execution, row) + 1)
+                stored.rows.append(b"%d" % self._last_result + b" " * max(0, size - len(str(self._last_result))))
+                bytes_of[identity] = bytes_of.get(identity, 0) + len(stored.rows[-1])
+            for broker in stored.brokers if row_sizes else ():
+                announced.setdefault(broker, []).append(identity)
+        self.on_execution(bytes_of)
+        for broker, stream in self.announcements.items():
+            if broker in announced:
+                stream.send(ExecutionAnnounced(channel, EPOCH, execution, announced[broker], self._kernel.now_s))
+            stream.send(ProgressAnnounced({channel: self.head(channel)}))
+
+    def pull(self, broker: BrokerId, fetch: Fetch) -> list[Event]:
+        """The events that answer a fetch. A broker may pull only the subscriptions that it holds."""
+        if self.fail_pull():
+            return [FetchFailed(fetch.fetch, Code.NOT_READY)]
+        answer: list[Event] = []
         for identity, position in fetch.positions.items():
-            held = self.subscriptions.get(identity)
-            if held is None or not held.brokers:
-                return [FetchFailed(fetch.fetch, str(Code.UNKNOWN_SUBSCRIPTION))]
-            first = int(np.searchsorted(held.offsets, position.offset, side="right"))
-            for start in range(first, len(held.offsets), PIECE):
-                offsets, rows = held.offsets[start : start + PIECE], held.rows[start : start + PIECE]
-                found.append(ResultsFetched(fetch.fetch, identity, EPOCH, offsets, rows))
-        return [*found, FetchEnded(fetch.fetch, self.head(fetch.channel))]
+            stored = self.subscriptions.get(identity)
+            if stored is None or broker not in stored.brokers:
+                return [FetchFailed(fetch.fetch, Code.UNKNOWN_SUBSCRIPTION)]
+            results = stored.after(position.offset)
+            for start in range(0, len(results), self.piece):
+                offsets, rows = zip(*results[start : start + self.piece], strict=True)
+                answer.append(ResultsFetched(fetch.fetch, identity, EPOCH, list(offsets), list(rows)))
+        return [*answer, FetchEnded(fetch.fetch, self.head(fetch.channel))]

@@ -1,6 +1,6 @@
-"""Results on their way to the application: a queue per subscription, taken in turn or one subscription at a time.
+"""Results that wait for the application: a queue per subscription, taken in turn or from one subscription.
 
-Not bounded by itself: whoever fills it stops reading from the network while `full` is true.
+The queue has no hard bound: the driver stops reading from the network while `full` is true.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from tocsin.wire.session import Gap, Recovered, Result
 
 Item = Result | Gap | Recovered | ClientError
 UNREAD_S = 30.0
-"""How long one who waits puts up with others who take nothing while the memory for waiting results is full."""
+"""How long a reader of one subscription waits while the queue is full of results that no reader takes."""
 
 
-class Waiting:
+class DeliveryQueue:
     def __init__(self, limit: int, unread_s: float = UNREAD_S) -> None:
+        """`limit` is the number of items from which on the queue is full."""
         self._limit = limit
         self._unread_s = unread_s
         self._queues: dict[SubscriptionId, deque[Item]] = {}
         self._ready: dict[SubscriptionId, None] = {}
-        """Those with something to take, in the order they get their turn."""
-        self._takers: dict[SubscriptionId | None, set[asyncio.Future[None]]] = {}
+        """Subscriptions with items, in the order of their turns."""
+        self._readers: dict[SubscriptionId | None, set[asyncio.Future[None]]] = {}
+        """Waiting readers by subscription; None for readers of any subscription."""
         self._end: ClientError | None = None
         self.count = 0
         self._taken = 0
@@ -38,13 +40,13 @@ class Waiting:
         self._queues.setdefault(subscription, deque()).append(item)
         self._ready.setdefault(subscription)
         self.count += 1
-        for waits_for in (subscription, None):
-            self._wake(waits_for)
+        self._wake(subscription)
+        self._wake(None)
         if self.count == self._limit:
             self._wake_all()
 
     def end(self, error: ClientError) -> None:
-        """Nothing comes any more: what is there can still be taken, then everybody gets this error."""
+        """Readers take the items that are queued, and then get this error."""
         self._end = self._end or error
         self._wake_all()
 
@@ -53,17 +55,17 @@ class Waiting:
         self._ready.pop(subscription, None)
 
     async def take(self, subscription: SubscriptionId | None) -> Item:
-        """The next of one subscription, or of any; waits for it."""
+        """Wait for the next item of one subscription, or of any if `subscription` is None."""
         while True:
-            found = self._next(subscription) or self._end
-            if found is not None:
-                return found
+            item = self._next(subscription) or self._end
+            if item is not None:
+                return item
             taken = self._taken
             if await self._sleep(subscription) or not self.full or self._taken != taken:
                 continue
             return Unread(
                 Code.BACKLOGGED,
-                f"{self.count:,} results of other subscriptions wait and nobody takes them, so nothing more is read: "
+                f"{self.count:,} results of other subscriptions are not taken, so nothing more is read: "
                 "iterate over them (or over the subscriber), or unsubscribe from them",
             )
 
@@ -77,14 +79,14 @@ class Waiting:
         self._taken += 1
         self._ready.pop(chosen, None)
         if queue:
-            self._ready[chosen] = None  # behind the others
+            self._ready[chosen] = None  # its next turn is after all others
         return item
 
     async def _sleep(self, subscription: SubscriptionId | None) -> bool:
-        """Until there may be news; False if the patience with those who take nothing ended."""
+        """Wait until there may be an item. False if the queue is full and the time-out passed."""
         sleeping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        takers = self._takers.setdefault(subscription, set())
-        takers.add(sleeping)
+        readers = self._readers.setdefault(subscription, set())
+        readers.add(sleeping)
         try:
             async with asyncio.timeout(self._unread_s if self.full else None):
                 await sleeping
@@ -92,13 +94,13 @@ class Waiting:
         except TimeoutError:
             return False
         finally:
-            takers.discard(sleeping)
+            readers.discard(sleeping)
 
     def _wake(self, subscription: SubscriptionId | None) -> None:
-        for sleeping in self._takers.get(subscription, ()):
+        for sleeping in self._readers.get(subscription, ()):
             if not sleeping.done():
                 sleeping.set_result(None)
 
     def _wake_all(self) -> None:
-        for subscription in self._takers:
+        for subscription in self._readers:
             self._wake(subscription)

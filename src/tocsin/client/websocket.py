@@ -1,4 +1,4 @@
-"""One WebSocket to a broker: frames in as messages, messages out as frames. Knows nothing of sessions."""
+"""One WebSocket to a broker: it decodes frames into messages and encodes messages. It knows nothing of sessions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from websockets.typing import Subprotocol
 from tocsin.wire import session as wire
 
 _FRAME_BYTES = 64 << 20
+"""The largest frame that is accepted."""
 _REASONS = {code: reason for reason, (code, _) in wire.CLOSE_CODES.items()}
 
 
 class Codec:
-    """JSON or MessagePack, by the name of the subprotocol."""
+    """Encodes messages as JSON or MessagePack, depending on the name of the subprotocol."""
 
     def __init__(self, subprotocol: str) -> None:
         self.subprotocol = subprotocol
@@ -37,13 +38,16 @@ class Codec:
         return message
 
     def value(self, raw: msgspec.Raw, kind: Any) -> Any:
-        """A result as `kind`, or as plain dicts and lists."""
+        """Decode a result into the type `kind`."""
         module = msgspec.msgpack if self.binary else msgspec.json
         return module.decode(raw, type=kind)
 
 
-class Connection:
-    """Runs as one task. `opened`, `received` and `lost` are called on the loop; after `close` none of them is."""
+class BrokerSocket:
+    """Runs as one task. It calls `opened`, `received` and `lost` on the loop, and none of them after `close`.
+
+    After each message it awaits `wait_for_room` before it reads the next one.
+    """
 
     def __init__(
         self,
@@ -53,12 +57,12 @@ class Connection:
         opened: Callable[[], None],
         received: Callable[[wire.ToSubscriber], None],
         lost: Callable[[str], None],
-        room: Callable[[], Coroutine[Any, Any, None]],
+        wait_for_room: Callable[[], Coroutine[Any, Any, None]],
         tls: SSLContext,
     ) -> None:
         self._address = address
         self._codec = codec
-        self._opened, self._received, self._lost, self._room = opened, received, lost, room
+        self._opened, self._received, self._lost, self._wait_for_room = opened, received, lost, wait_for_room
         self._tls = tls
         self._outbox: asyncio.Queue[wire.FromSubscriber | None] = asyncio.Queue()
         self._closed = False
@@ -69,8 +73,7 @@ class Connection:
         self._outbox.put_nowait(message)
 
     def close(self) -> None:
-        """What was sent before still goes out. A broker that has not let us in by now is not waited for: one that
-        accepts and never answers would be waited for without end."""
+        """Send what is queued, then close. An attempt to connect is cancelled: the broker may never answer it."""
         if self._closed:
             return
         self._closed = True
@@ -79,7 +82,7 @@ class Connection:
             self.task.cancel()
 
     def abort(self) -> None:
-        """Break it off without a word."""
+        """Break the connection without a closing handshake."""
         if self._socket is not None:
             self._socket.transport.abort()
 
@@ -87,12 +90,19 @@ class Connection:
         reason = "reset"
         address = session_address(self._address)
         try:
-            # Progress messages tell silence from a stall, so no pings; results are small, so no compression.
+            # No pings, because progress messages reveal a stall; no compression, because results are small.
             async with connect(
-                address, subprotocols=[Subprotocol(self._codec.subprotocol)], compression=None,
-                ping_interval=None, open_timeout=None, close_timeout=1.0, max_size=_FRAME_BYTES, max_queue=64,
-                ssl=self._tls if address.startswith("wss:") else None, proxy=None,
-            ) as socket:  # fmt: skip
+                address,
+                subprotocols=[Subprotocol(self._codec.subprotocol)],
+                compression=None,
+                ping_interval=None,
+                open_timeout=None,
+                close_timeout=1.0,
+                max_size=_FRAME_BYTES,
+                max_queue=64,
+                ssl=self._tls if address.startswith("wss:") else None,
+                proxy=None,
+            ) as socket:
                 reason = await self._talk(socket)
         except InvalidStatus as error:
             reason = f"answered {error.response.status_code}"
@@ -129,20 +139,20 @@ class Connection:
             except msgspec.DecodeError as error:
                 return f"not a message of this protocol: {error}"
             if self._closed:
-                continue  # until the close has gone out
+                continue  # the closing handshake is still in progress
             self._received(message)
-            await self._room()
+            await self._wait_for_room()
 
     async def _write(self, socket: ClientConnection) -> None:
         while (message := await self._outbox.get()) is not None:
             try:
                 await socket.send(self._codec.encode(message))
             except ConnectionClosed:
-                await asyncio.Event().wait()  # the reader knows why
+                await asyncio.Event().wait()  # the reader returns the reason
 
 
 def session_address(address: str) -> str:
-    """Where the session is, from what a broker or a person calls its address."""
+    """The WebSocket URL of a broker's session endpoint, from the address that a broker or a user gave."""
     address = address.rstrip("/")
     if address.startswith("http"):
         address = "ws" + address.removeprefix("http")

@@ -1,8 +1,8 @@
-"""The present, from the rows so far: the newest word on every thing that is shown, and nothing older.
+"""The current state of a traced network: the latest row about each thing that is shown.
 
-`picture` gives the rows that rebuild it. A replay folds a file with this; the live coordinator folds what is not in its
-own registry (places, positions, channels). Memory is bounded by what there is, people and events by a number of their
-own.
+A replay folds a recording into it. The live coordinator folds the rows that its registry does not hold: places,
+positions and channels. `picture` returns the rows that rebuild the state. Streets, places, subscribers and events are
+bounded in number.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from msgspec.structs import replace
 
 from tocsin.model.trace import Kind, TraceRow
 
-PEOPLE: Final = 20_000
-"""In a picture: more than anybody can tell apart, and still a few megabytes."""
+MAX_SUBSCRIBERS: Final = 20_000
+"""Subscribers in a picture: more than a viewer can tell apart, in a few megabytes."""
 EVENTS: Final = 200
+"""The latest events that are kept."""
 EVENTS_S: Final = 60.0
-"""How long an event is part of the present: it fades."""
+"""How long an event stays in a picture, in seconds."""
 _STREETS: Final = 50_000
 _PLACES: Final = 20_000
 
-_ARRIVES = {Kind.JOIN: "broker", Kind.MOVED: "target", Kind.FAILOVER: "target"}
-"""Kinds after which somebody's home is known, with the column that has it."""
+_HOME_COLUMNS = {Kind.JOIN: "broker", Kind.MOVED: "target", Kind.FAILOVER: "target"}
+"""Kinds that set a subscriber's home, with the column that names the home."""
 
 
-class Present:
-    def __init__(self, people: int = PEOPLE) -> None:
-        self._people = people
+class TraceState:
+    def __init__(self, max_subscribers: int = MAX_SUBSCRIBERS) -> None:
+        self._max_subscribers = max_subscribers
         self.time_s = 0.0
         self._streets: list[TraceRow] = []
         self._places: dict[tuple[str, str | None, float | None, float | None], TraceRow] = {}
@@ -40,13 +41,13 @@ class Present:
         self._channels: dict[str, TraceRow] = {}
         self._events: deque[TraceRow] = deque(maxlen=EVENTS)
         self._last: dict[str, TraceRow] = {}
-        """Of kinds of which only the last row counts."""
+        """The last row of each kind whose earlier rows do not matter."""
 
     def fold(self, row: TraceRow) -> None:
         self.time_s = max(self.time_s, row.time_s)
         match row.kind:
             case Kind.JOIN | Kind.MOVED | Kind.FAILOVER | Kind.LEAVE:
-                self._settle(row)
+                self._set_home(row)
             case Kind.POSITION if row.subscriber is not None:
                 self._position(row.subscriber, row)
             case Kind.SAMPLE if row.broker is not None:
@@ -65,27 +66,27 @@ class Present:
                 dataset = str((row.detail or {}).get("dataset"))
                 self._places[dataset, row.note, row.lat, row.lon] = row
             case Kind.PICTURE:
-                self._forget(row.time_s)
+                self._clear(row.time_s)
 
     def picture(self, time_s: float) -> list[TraceRow]:
-        """Dated `time_s`, but for events, which are as old as they are; in order of time."""
+        """Rows that rebuild the state, in order of time. Recent events keep their times; others are dated `time_s`."""
         joins = [
-            TraceRow(time_s, Kind.JOIN, subscriber=one, broker=home)
-            for one, home in list(self.homes.items())[: self._people]
+            TraceRow(time_s, Kind.JOIN, subscriber=subscriber, broker=home)
+            for subscriber, home in list(self.homes.items())[: self._max_subscribers]
         ]
-        parts = (self._streets, self._places.values(), self._brokers.values(), self._samples.values(),
-                 self._positions.values(), self._last.values(), self._channels.values())  # fmt: skip
-        known = [replace(row, time_s=time_s) for part in parts for row in part]
+        latest = (self._places, self._brokers, self._samples, self._positions, self._last, self._channels)
+        rows = [*self._streets, *(row for rows in latest for row in rows.values())]
+        known = [replace(row, time_s=time_s) for row in rows]
         events = [row for row in self._events if time_s - EVENTS_S <= row.time_s <= time_s]
         return [*events, *known, *joins, TraceRow(time_s, Kind.TICK)]
 
     def forget_places(self, dataset: str) -> None:
-        """They are about to be told anew."""
+        """Drop the places of a dataset; the caller folds the new ones."""
         self._places = {key: row for key, row in self._places.items() if key[0] != dataset}
 
-    def copy(self) -> Present:
-        """An independent one; rows are never changed and are shared."""
-        other = Present(self._people)
+    def copy(self) -> TraceState:
+        """An independent copy. Rows are immutable and shared."""
+        other = TraceState(self._max_subscribers)
         other.time_s = self.time_s
         other._streets = list(self._streets)
         other._places, other._brokers = dict(self._places), dict(self._brokers)
@@ -94,8 +95,8 @@ class Present:
         other._events, other._last = deque(self._events, maxlen=EVENTS), dict(self._last)
         return other
 
-    def _settle(self, row: TraceRow) -> None:
-        column = _ARRIVES.get(Kind(row.kind))
+    def _set_home(self, row: TraceRow) -> None:
+        column = _HOME_COLUMNS.get(Kind(row.kind))
         home = None if column is None else getattr(row, column)
         if row.subscriber is None:
             return
@@ -105,10 +106,10 @@ class Present:
             self.homes[row.subscriber] = home
 
     def _position(self, subscriber: str, row: TraceRow) -> None:
-        """Whoever has not been heard of for longest gives way to a newcomer."""
+        """Keep the position; beyond the bound, drop the position that was updated least recently."""
         self._positions.pop(subscriber, None)
         self._positions[subscriber] = row
-        if len(self._positions) > self._people:
+        if len(self._positions) > self._max_subscribers:
             del self._positions[next(iter(self._positions))]
 
     def _broker(self, broker: str, row: TraceRow) -> None:
@@ -124,8 +125,10 @@ class Present:
         else:
             self._channels[channel] = row
 
-    def _forget(self, time_s: float) -> None:
+    def _clear(self, time_s: float) -> None:
         self.time_s = time_s
-        for known in (self._places, self._brokers, self._samples, self.homes, self._positions, self._channels,
-                      self._last, self._streets, self._events):  # fmt: skip
-            known.clear()
+        for rows in (self._places, self._brokers, self._samples, self._positions, self._channels, self._last):
+            rows.clear()
+        self.homes.clear()
+        self._streets.clear()
+        self._events.clear()

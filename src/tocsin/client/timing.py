@@ -1,0 +1,44 @@
+"""How long a subscriber's session waits: time-outs, back-off and the pace of acknowledgements. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Jitter = Callable[[], float]
+"""Returns a random number in [0, 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Durations in seconds."""
+
+    shortest_s: float = 0.5
+    """Upper bound of the first wait after a failure; it doubles with every further failure."""
+    longest_s: float = 30.0
+    """Upper bound of every wait after a failure."""
+    open_s: float = 10.0
+    """Time-out for connecting and logging in."""
+    leave_s: float = 600.0
+    """How long after an unsubscription a broker may still hold the subscription because the news has not reached it:
+    about as long as a coordinator may be down. A subscription held later than that is a new one."""
+    steady_s: float = 10.0
+    """A session that lasted this long resets the count of failures."""
+    ack_s: float = 1.0
+    """Acknowledgements are collected for this long."""
+    idle_ack_s: float = 30.0
+    """Pace of acknowledgements that report progress without results. They keep cursors ahead of the retention."""
+    fade_s: float = 5.0
+    """How long a move waits for the new broker to hold every subscription before the session leaves the old one."""
+    stop_s: float = 2.0
+    """Time-out for logging out."""
+    denials: int = 3
+    """Tokens refused in a row before the session fails: a broker that has just started may not have the keys yet."""
+
+    def delay_s(self, failures: int, jitter: Jitter) -> float:
+        """Back-off with full jitter: a uniform draw below the bound, so that many clients do not return together."""
+        return jitter() * min(self.longest_s, self.shortest_s * 2.0 ** min(max(failures, 1) - 1, 16))
+
+    def stall_after_s(self, progress_s: float) -> float:
+        """Silence after which a broker counts as stalled; it promised a message every `progress_s` seconds."""
+        return 2.0 * progress_s + 1.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from tocsin.model.snapshot import Flags, Floats, Ints
 from tocsin.policies.balance.load import LoadArrays, Longs, count_of, enter, fetches_added, fetches_saved, leave
-from tocsin.policies.balance.migration import first_lighter, next_staying
+from tocsin.policies.balance.migration import UNTOUCHED, first_lighter, next_staying
 from tocsin.policies.balance.ranking import replay, tournament
 
 GROWTH_PRICE: Final = 2.0
@@ -54,7 +54,7 @@ def field_of(a: LoadArrays, per_capacity: Floats, accepting: Flags) -> Field:
     sums[2] = np.count_nonzero(accepting)
     return Field(
         per_capacity, accepting, utilisation, taking, tournament(utilisation, True), tournament(taking, False), sums,
-        np.zeros(m), np.zeros(m, dtype=np.int32),
+        np.full(m, UNTOUCHED), np.zeros(m, dtype=np.int32),
     )  # fmt: skip
 
 
@@ -102,9 +102,10 @@ def _cheapest(a: LoadArrays, f: Field, i: int, ceiling: float) -> tuple[int, flo
         for at in range(a.row[k, 0], a.row[k, 1]):
             j = a.holder[at]
             if f.taking[j] < ceiling:
-                if f.similarity[j] == 0.0:
+                if f.similarity[j] == UNTOUCHED:
                     f.touched[reached] = j
                     reached += 1
+                    f.similarity[j] = 0.0
                 f.similarity[j] += a.rate[k]
     return _choose(f, reached, a.weight[i], a.weight[i], ceiling)
 
@@ -112,7 +113,7 @@ def _cheapest(a: LoadArrays, f: Field, i: int, ceiling: float) -> tuple[int, flo
 @numba.njit(cache=True)
 def _choose(f: Field, reached: int, delivered: float, fetched: float, ceiling: float) -> tuple[int, float]:
     """Among the brokers reached, and the least loaded: the one with room that has to fetch least."""
-    best, shared = int(f.least[1]), f.similarity[f.least[1]]
+    best, shared = int(f.least[1]), max(0.0, f.similarity[f.least[1]])
     if f.taking[best] + (delivered + fetched - shared) * f.per_capacity[best] > ceiling:
         best, shared = -1, -1.0
     for at in range(reached):
@@ -122,7 +123,7 @@ def _choose(f: Field, reached: int, delivered: float, fetched: float, ceiling: f
             f.similarity[j] > shared or (f.similarity[j] == shared and f.taking[j] < f.taking[best])
         ):
             best, shared = int(j), f.similarity[j]
-        f.similarity[j] = 0.0
+        f.similarity[j] = UNTOUCHED
     return best, delivered + fetched - shared
 
 
@@ -193,9 +194,10 @@ def best_group(
             for h in range(a.row[k, 0], a.row[k, 1]):
                 j = a.holder[h]
                 if f.taking[j] < mean:
-                    if f.similarity[j] == 0.0:
+                    if f.similarity[j] == UNTOUCHED:
                         f.touched[reached] = j
                         reached += 1
+                        f.similarity[j] = 0.0
                     f.similarity[j] += a.rate[k]
             if count_of(a, b, k) == tally[k]:
                 saved += a.rate[k]

@@ -22,7 +22,7 @@ ROUNDS: Final = 3
 
 
 def groups_of(model: LoadModel) -> Ints:
-    """A label per subscriber; equal labels share interests. Who wants nothing has -1."""
+    """A label per subscriber; equal labels share interests. -1 if all its BE subscriptions have the rate 0."""
     a = model.arrays
     n, q = a.start.size - 1, a.rate.size
     if not a.wants.size:
@@ -61,8 +61,11 @@ def _label_subscriptions(people_start: Longs, people: Ints, found: Ints, label: 
         best = 0
         for p in range(people_start[k], people_start[k + 1]):
             candidate = found[people[p]]
+            if candidate < 0:  # a subscriber of nothing but quiet BE subscriptions has no label to vote for
+                continue
             votes[candidate] += 1
             if votes[candidate] > best or (votes[candidate] == best and candidate < label[k]):
                 best, label[k] = votes[candidate], candidate
         for p in range(people_start[k], people_start[k + 1]):
-            votes[found[people[p]]] = 0
+            if found[people[p]] >= 0:
+                votes[found[people[p]]] = 0

@@ -29,6 +29,9 @@ from tocsin.model.snapshot import Flags, Floats, Ints
 from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, enter, fetches_added, leave
 from tocsin.policies.balance.ranking import replay, tournament
 
+UNTOUCHED: Final = -np.inf
+"""The similarity of a broker that is not in the list of touched brokers. It is no sum of rates: 0 would be, because a
+quiet BE subscription has the rate 0, and a broker would enter the list once for each of them."""
 _RECOUNT: Final = 1024
 """Moves after which sums kept by adding and subtracting are computed anew, against rounding."""
 
@@ -79,7 +82,7 @@ def _migrate(
     taking = np.where(accepting, utilisation, np.inf)
     most, least = tournament(giving, True), tournament(taking, False)
     following = np.arange(order.size + 1)  # the next candidate at or after each place that has not moved
-    similarity, touched = np.zeros(m), np.zeros(m, dtype=np.int32)
+    similarity, touched = np.full(m, UNTOUCHED), np.zeros(m, dtype=np.int32)
     cheapest = per_capacity[accepting].min() if accepting.any() else 1.0
     moved, sources = np.zeros(order.size, dtype=np.int64), np.zeros(order.size, dtype=np.int32)
     taking_part = max(1, int(np.count_nonzero(accepting)))
@@ -170,14 +173,15 @@ def _most_similar(
         for at in range(a.row[k, 0], a.row[k, 1]):
             j = a.holder[at]
             if taking[j] < mean:
-                if similarity[j] == 0.0:
+                if similarity[j] == UNTOUCHED:
                     touched[reached] = j
                     reached += 1
+                    similarity[j] = 0.0
                 similarity[j] += a.rate[k]
     best, most = fallback, 0.0
     for at in range(reached):
         j = touched[at]
         if similarity[j] > most or (similarity[j] == most and taking[j] < taking[best]):
             best, most = int(j), similarity[j]
-        similarity[j] = 0.0
+        similarity[j] = UNTOUCHED
     return best

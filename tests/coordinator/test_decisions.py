@@ -30,7 +30,7 @@ from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.plan import Move, Plan, Urgency
 from tocsin.model.snapshot import Place, Snapshot
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.placement import PlacementPolicy
 from tocsin.wire import link as wire
 from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Frontend
@@ -101,14 +101,14 @@ def at(answer: object) -> BrokerId:
 
 
 def test_round_robin_gives_every_broker_the_same_number() -> None:
-    bench = Bench(Rules(placement=Placement.ROUND_ROBIN))
+    bench = Bench(Rules(placement=PlacementPolicy.ROUND_ROBIN))
     bench.register(B1, B2, B3)
     assert [at(bench.user(f"u{n}")) for n in range(6)] == [B1, B2, B3] * 2
 
 
 def test_random_placement_is_spread_and_repeatable() -> None:
     def homes() -> list[BrokerId]:
-        bench = Bench(Rules(placement=Placement.RANDOM))
+        bench = Bench(Rules(placement=PlacementPolicy.RANDOM))
         bench.register(B1, B2, B3)
         return [at(bench.user(f"u{n}")) for n in range(300)]
 
@@ -118,7 +118,7 @@ def test_random_placement_is_spread_and_repeatable() -> None:
 
 def test_a_crowd_of_newcomers_does_not_all_land_on_the_broker_that_looked_idle() -> None:
     """What was assigned and cannot have been reported yet counts [BAD §5.1]."""
-    bench = Bench(Rules(placement=Placement.LEAST_LOADED))
+    bench = Bench(Rules(placement=PlacementPolicy.LEAST_LOADED))
     bench.register(B1)
     for number in range(10):
         bench.user(f"early{number}")
@@ -155,7 +155,7 @@ def test_a_number_that_cannot_be_counts_as_nothing(lie: float) -> None:
 
 
 def test_the_snapshot_counts_moves_under_way_as_made_and_loads_as_the_paper_does() -> None:
-    bench = Bench(Rules(placement=Placement.ROUND_ROBIN))
+    bench = Bench(Rules(placement=PlacementPolicy.ROUND_ROBIN))
     bench.register(B1, B2)
     for name in ("ada", "bob", "eve"):  # b1, b2, b1
         home = at(bench.user(name))
@@ -176,7 +176,7 @@ def test_the_snapshot_counts_moves_under_way_as_made_and_loads_as_the_paper_does
 
 
 def test_a_broker_that_misses_heartbeats_is_suspect_then_dead_and_its_subscribers_move() -> None:
-    bench = Bench(Rules(placement=Placement.ROUND_ROBIN))
+    bench = Bench(Rules(placement=PlacementPolicy.ROUND_ROBIN))
     bench.register(B1, B2)
     bench.user("ada")
     bench.wait(5.0, B2)
@@ -549,5 +549,5 @@ def test_a_hand_over_that_nobody_follows_ends_at_the_source() -> None:
 def test_a_choice_of_placement_counts_at_once() -> None:
     bench = Bench()
     bench.register(B1, B2)
-    assert bench.ask(lambda ask: PlacementChosen(ask, Placement.ROUND_ROBIN)) is True
+    assert bench.ask(lambda ask: PlacementChosen(ask, PlacementPolicy.ROUND_ROBIN)) is True
     assert {at(bench.user("a")), at(bench.user("b"))} == {B1, B2}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tocsin.coords import worlds
 from tocsin.coords.coordinate import DIMENSIONS, Coordinate, Vectors, distance_s
 from tocsin.coords.gossip import relative_errors, settle
-from tocsin.coords.vivaldi import PEERS_REMEMBERED, Estimator, Rejection
+from tocsin.coords.vivaldi import PEERS_REMEMBERED, Estimator, ObservationRejection
 
 SHARED_DATA = Path(os.environ.get("TOCSIN_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SEEDS = range(5)
@@ -120,9 +120,9 @@ FINE = Coordinate((0.02, *[0.0] * (DIMENSIONS - 1)), 0.001, 0.0, 0.3)
 def test_an_rtt_outside_its_range_is_refused_and_counted_and_changes_nothing(rtt_s: float) -> None:
     node = Estimator(np.random.default_rng(1))
     before = node.coordinate
-    assert node.observe("peer", FINE, rtt_s) is Rejection.RTT_OUT_OF_RANGE
+    assert node.observe("peer", FINE, rtt_s) is ObservationRejection.RTT_OUT_OF_RANGE
     assert node.coordinate == before
-    assert node.rejected == {Rejection.RTT_OUT_OF_RANGE: 1}
+    assert node.rejected == {ObservationRejection.RTT_OUT_OF_RANGE: 1}
     assert node.accepted == 0
 
 

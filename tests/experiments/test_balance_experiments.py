@@ -40,7 +40,7 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(bad_simulation, "SCENARIO", str(path))
     monkeypatch.setattr(bad_simulation, "BETAS_MB", (300.0, 500.0, 650.0))
     monkeypatch.setattr(bad_testbed, "SCENARIO", str(path))
-    tried = affinity.TriedOn(str(path), 300e6, 600.0)
+    tried = affinity.ComparisonWorld(str(path), 300e6, 600.0)
     monkeypatch.setattr(affinity, "WORLDS", {"paper": tried, "communities": tried})
     return str(path)
 

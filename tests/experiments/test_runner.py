@@ -33,11 +33,13 @@ class Squares:
         value = setting["seed"] ** setting["power"]
         return [{"seed": setting["seed"], "value": value}, {"seed": setting["seed"], "odd": bool(value % 2)}]
 
-    def report(self, table: pa.Table, out: Path) -> report.Report:
+    def report(self, table: pa.Table, out: Path) -> report.ExperimentReport:
         largest = max(value for value in table["value"].to_pylist() if value is not None)
         files = figures.draw(out, "squares", _draw)
         claims = [report.below("small", "[nowhere]", "below 10", largest, 10.0, "units")]
-        return report.Report({"largest": largest, "undefined": float("nan")}, claims, files, "Some **words**.")
+        return report.ExperimentReport(
+            {"largest": largest, "undefined": float("nan")}, claims, files, "Some **words**."
+        )
 
 
 def _draw(figure: Figure) -> None:

@@ -50,9 +50,9 @@ def _run(name: str, settings: Any, seed: int, trace: Path | None = None) -> dict
     import numpy as np
 
     from tocsin.policies.balance.load import LoadModel, known_rates
-    from tocsin.policies.balance.placement import Placement
+    from tocsin.policies.balance.placement import PlacementPolicy
     from tocsin.sim.balance import scenario as balance_scenario
-    from tocsin.sim.balance.control import PolicyCoordinator
+    from tocsin.sim.balance.policy_coordinator import PolicyCoordinator
     from tocsin.sim.balance.run import BalanceRun
     from tocsin.sim.balance.trace import Trace
     from tocsin.sim.balance.world import draw
@@ -65,7 +65,7 @@ def _run(name: str, settings: Any, seed: int, trace: Path | None = None) -> dict
         world = draw(balance_scenario.load(name), kernel.stream)
         drawn_s = time.perf_counter() - started_s
         kept = None if trace is None else Trace()
-        run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, settings), kept)
+        run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, settings), kept)
         log = run.run()
         wall_s = time.perf_counter() - started_s
     if kept is not None and trace is not None:

@@ -8,10 +8,12 @@ from collections.abc import Collection
 from tocsin.coordinator.entities import Subscriber
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
-from tocsin.policies.balance.placement import BrokerChoice, Newcomer, Placement, place
+from tocsin.policies.balance.placement import BrokerChoice, Newcomer, PlacementPolicy, place
 
 
-def choose(turn: Turn, subscriber: Subscriber, policy: Placement, avoid: Collection[BrokerId] = ()) -> BrokerId | None:
+def choose(
+    turn: Turn, subscriber: Subscriber, policy: PlacementPolicy, avoid: Collection[BrokerId] = ()
+) -> BrokerId | None:
     """None when nobody accepts. The draw of `random` comes from the subscriber and the count: repeatable, and fair."""
     registry = turn.registry
     choices = [

@@ -12,7 +12,7 @@ from tocsin.coordinator.entities import Broker, Health, Migration, Step, Subscri
 from tocsin.coordinator.rules import Rules
 from tocsin.coordinator.turn import Turn
 from tocsin.model.plan import Urgency
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.placement import PlacementPolicy
 
 
 def restore(turn: Turn, memory: Memory) -> dict[str, str]:
@@ -67,8 +67,8 @@ def chosen(rules: Rules, facts: dict[str, str]) -> Rules:
     rules = _balance(rules, json.loads(facts.get("balance", "{}")))
     return replace(
         rules,
-        placement=Placement(facts.get("placement", rules.placement)),
-        replacement=Placement(facts.get("replacement", rules.replacement)),
+        placement=PlacementPolicy(facts.get("placement", rules.placement)),
+        replacement=PlacementPolicy(facts.get("replacement", rules.replacement)),
     )
 
 

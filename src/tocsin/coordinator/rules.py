@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.placement import PlacementPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Rules:
     """Rest of a subscriber whose migration failed before it is tried again."""
     forget_broker_s: float = 3_600.0
     """How long a dead broker without subscribers may still come back before it is forgotten."""
-    placement: Placement = Placement.NEAREST
+    placement: PlacementPolicy = PlacementPolicy.NEAREST
     """Of newcomers."""
-    replacement: Placement = Placement.LEAST_LOADED
+    replacement: PlacementPolicy = PlacementPolicy.LEAST_LOADED
     """Of those whose broker died or drains: their neighbours would otherwise all land on one broker."""
     balancing: bool = False
     """Whether the multistage policy runs by itself; the process's settings switch it on."""

@@ -50,7 +50,7 @@ DEFAULT_TUNING = Tuning()
 _KICK_SCALES = 0.3 ** np.arange(DIMENSIONS)
 
 
-class Rejection(StrEnum):
+class ObservationRejection(StrEnum):
     """Why an observation was not absorbed."""
 
     RTT_OUT_OF_RANGE = "rtt-out-of-range"
@@ -125,7 +125,7 @@ class Estimator:
         self._tuning = tuning
         self._filters: OrderedDict[str, deque[float]] = OrderedDict()
         self.accepted = 0
-        self.rejected: Counter[Rejection] = Counter()
+        self.rejected: Counter[ObservationRejection] = Counter()
         self._start()
 
     def _start(self) -> None:
@@ -138,12 +138,12 @@ class Estimator:
         height_s, error, adjustment_s = self._body.tolist()
         return Coordinate(tuple(self._vector.tolist()), height_s, adjustment_s, error)
 
-    def observe(self, peer: str, coordinate: Coordinate, rtt_s: float) -> Rejection | None:
+    def observe(self, peer: str, coordinate: Coordinate, rtt_s: float) -> ObservationRejection | None:
         """Take one measured round-trip time to `peer`, who said it stands at `coordinate`. None if it was absorbed."""
         if not 0.0 < rtt_s <= ABSURD_S:
-            return self._reject(Rejection.RTT_OUT_OF_RANGE)
+            return self._reject(ObservationRejection.RTT_OUT_OF_RANGE)
         if not coordinate.is_sane:
-            return self._reject(Rejection.COORDINATE_ABSURD)
+            return self._reject(ObservationRejection.COORDINATE_ABSURD)
         residue_s = pull(
             self._vector,
             self._body,
@@ -159,7 +159,7 @@ class Estimator:
         self._body[2] = math.fsum(self._residues_s) / (2.0 * ADJUSTMENT_WINDOW)
         if not self.coordinate.is_sane:
             self._start()
-            return self._reject(Rejection.STATE_RESET)
+            return self._reject(ObservationRejection.STATE_RESET)
         self.accepted += 1
         return None
 
@@ -176,6 +176,6 @@ class Estimator:
         latest.append(rtt_s)
         return sorted(latest)[(len(latest) - 1) // 2]  # of two, the lower: only delay is ever added
 
-    def _reject(self, reason: Rejection) -> Rejection:
+    def _reject(self, reason: ObservationRejection) -> ObservationRejection:
         self.rejected[reason] += 1
         return reason

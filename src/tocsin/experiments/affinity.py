@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from tocsin.experiments import figures
 from tocsin.experiments.balance_runs import MB, choice, draw_over_time, paper_settings, rows_of
 from tocsin.experiments.balance_runs import simulate as simulate_world
-from tocsin.experiments.report import Claim, Report, at_most, table
+from tocsin.experiments.report import Claim, ExperimentReport, at_most, table
 from tocsin.experiments.runner import Row
 
 
 @dataclass(frozen=True)
-class TriedOn:
+class ComparisonWorld:
     """A world of the comparison: when it is busy, and from when on averages are taken."""
 
     scenario: str
@@ -31,8 +31,8 @@ class TriedOn:
 
 
 WORLDS: Final = {
-    "paper": TriedOn("paper-simulation", 300 * MB, 600.0),
-    "communities": TriedOn("communities", 10 * MB, 300.0),
+    "paper": ComparisonWorld("paper-simulation", 300 * MB, 600.0),
+    "communities": ComparisonWorld("communities", 10 * MB, 300.0),
 }
 AFFINITY_ALPHA: Final = 0.004
 """Few moves are needed at a time, so they can be made early. The paper's schemes keep its α = 0.15."""
@@ -70,7 +70,7 @@ class Affinity:
         log = simulate_world(world.scenario, setting["seed"], "nearest", settings)
         return rows_of(log, setting, steady_s=world.steady_s)
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         means = (
             choice(rows, kind="run").groupby(["world", "scheme"])[["cov", "maximum", "over_bound", "migrations"]].mean()
@@ -92,7 +92,7 @@ class Affinity:
                 f"{world}.max_load_ratio_to_gsh": float(ours.maximum / gsh.maximum),
             }
         files = figures.draw(out, "affinity", lambda figure: _draw(figure, rows), width_in=8.0, height_in=5.4)
-        return Report(metrics, _claims(metrics), files, _body(means), _NOTES)
+        return ExperimentReport(metrics, _claims(metrics), files, _body(means), _NOTES)
 
 
 def _claims(metrics: Mapping[str, Any]) -> list[Claim]:

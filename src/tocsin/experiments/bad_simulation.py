@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from tocsin.experiments import figures
 from tocsin.experiments.balance_runs import MB, choice, draw_loads, draw_over_time, paper_settings, rows_of, share_y
 from tocsin.experiments.balance_runs import simulate as simulate_world
-from tocsin.experiments.report import Claim, Report, at_least, at_most, below, equals, shows, table
+from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, equals, shows, table
 from tocsin.experiments.runner import Row
 
 SCENARIO: Final = "paper-simulation"
@@ -67,7 +67,7 @@ class BadSimulation:
         log = simulate_world(SCENARIO, setting["seed"], "nearest", settings, live_core=setting["core"])
         return rows_of(log, setting, brokers=setting["seed"] == 0 and not setting["core"])
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         everything = table_.to_pandas()
         rows, live = choice(everything, core=False), choice(everything, kind="run", core=True)
         runs = choice(rows, kind="run")
@@ -79,7 +79,9 @@ class BadSimulation:
         }
         files = figures.draw(out, "bad-figure-13", lambda figure: _draw_13(figure, rows), width_in=7.6, height_in=5.6)
         files += figures.draw(out, "bad-figure-14", lambda figure: _draw_14(figure, rows), width_in=7.6, height_in=3.4)
-        return Report(metrics, [*_claims(runs, means), *_live_claims(runs, live)], files, _body(means), _NOTES)
+        return ExperimentReport(
+            metrics, [*_claims(runs, means), *_live_claims(runs, live)], files, _body(means), _NOTES
+        )
 
 
 def _claims(runs: Any, means: Any) -> list[Claim]:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from tocsin.experiments import figures
 from tocsin.experiments.balance_runs import KB, choice, comparison, draw_loads, paper_settings, rows_of, share_y
 from tocsin.experiments.balance_runs import simulate as simulate_world
-from tocsin.experiments.report import Claim, Report, at_least, at_most, below, shows, table
+from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, shows, table
 from tocsin.experiments.runner import Row
 
 SCENARIO: Final = "paper-testbed"
@@ -62,7 +62,7 @@ class BadTestbed:
         log = simulate_world(SCENARIO, setting["seed"], PLACEMENTS[setting["placement"]], settings)
         return rows_of(log, setting, brokers=setting["seed"] < SHOWN_SEEDS)
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         return _report(table_, out, _NOTES)
 
 
@@ -76,11 +76,11 @@ class LiveTestbed:
     name: str = "bad-testbed"
     title: str = "Placements and migration on the live system, 5 brokers and 400 subscribers [BAD figures 5–12]"
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         return _report(table_, out, (self.how, *_LIVE_NOTES))
 
 
-def _report(table_: pa.Table, out: Path, notes: tuple[str, ...]) -> Report:
+def _report(table_: pa.Table, out: Path, notes: tuple[str, ...]) -> ExperimentReport:
     rows = table_.to_pandas()
     means = choice(rows, kind="run").groupby(["placement", "scheme"])[
         ["cov", "maximum", "migrations", "migrations_later", "shuffles"]
@@ -90,7 +90,7 @@ def _report(table_: pa.Table, out: Path, notes: tuple[str, ...]) -> Report:
         for placement, scheme in means.index
         for column in ("cov", "maximum", "migrations", "migrations_later")
     }
-    return Report(metrics, _claims(means), _figures(out, rows), _body(means), notes)
+    return ExperimentReport(metrics, _claims(means), _figures(out, rows), _body(means), notes)
 
 
 def _claims(means: Any) -> list[Claim]:

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from tocsin.experiments import figures
 from tocsin.experiments.runner import Row
 from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.placement import PlacementPolicy
 from tocsin.sim.balance import scenario as balance_scenario
-from tocsin.sim.balance.control import PolicyCoordinator
-from tocsin.sim.balance.core import CoreRun, rules_for
+from tocsin.sim.balance.coordinator_run import CoordinatorRun, rules_for
+from tocsin.sim.balance.policy_coordinator import PolicyCoordinator
 from tocsin.sim.balance.run import BalanceLog, BalanceRun
 from tocsin.sim.balance.world import draw
 from tocsin.sim.kernel import Kernel, seed_from
@@ -48,8 +48,8 @@ def simulate(
     kernel = Kernel(seed_from("balance", Path(scenario).stem, seed))
     world = draw(balance_scenario.load(scenario), kernel.stream)
     if live_core:
-        return CoreRun(kernel, world, rules_for(world.scenario, Placement(placement), settings)).run()
-    return BalanceRun(kernel, world, PolicyCoordinator(Placement(placement), settings)).run()
+        return CoordinatorRun(kernel, world, rules_for(world.scenario, PlacementPolicy(placement), settings)).run()
+    return BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy(placement), settings)).run()
 
 
 def rows_of(

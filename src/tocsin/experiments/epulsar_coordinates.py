@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from tocsin.coords import worlds
 from tocsin.coords.gossip import relative_errors, settle
 from tocsin.experiments import figures
-from tocsin.experiments.report import Report, at_most, below, table
+from tocsin.experiments.report import ExperimentReport, at_most, below, table
 from tocsin.experiments.runner import Row
 from tocsin.experiments.shared_data import shared_file
 from tocsin.sim.kernel import seed_from
@@ -51,7 +51,7 @@ class Coordinates:
     def run(self, setting: Mapping[str, Any]) -> list[Row]:
         return _measured(setting) if setting["world"] == "measured" else _stars(setting)
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         star = rows[rows.world == "star"]
         by_setting = star.groupby(["nodes", "rtt_ms"])[["error_ms", "error_share", "error_ms_p95"]].mean().reset_index()
@@ -102,7 +102,7 @@ class Coordinates:
                 for nodes, group in by_setting.groupby("nodes")
             ],
         )
-        return Report(metrics, claims, files, body + "\n\nMilliseconds, mean over pairs and seeds.", notes)
+        return ExperimentReport(metrics, claims, files, body + "\n\nMilliseconds, mean over pairs and seeds.", notes)
 
 
 def _stars(setting: Mapping[str, Any]) -> list[Row]:

@@ -27,7 +27,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ExperimentReport:
     metrics: Mapping[str, Any]
     claims: Sequence[Claim]
     files: Sequence[Path] = ()
@@ -102,7 +102,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
-def render(title: str, command: str, report: Report, figures: Sequence[Path]) -> str:
+def render(title: str, command: str, report: ExperimentReport, figures: Sequence[Path]) -> str:
     """The whole Markdown page of one run of an experiment."""
     claims = table(
         ("claim", "where", "the seed document", "ours", "holds"),

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tocsin.experiments as package
-from tocsin.experiments.report import Report, plain, render
+from tocsin.experiments.report import ExperimentReport, plain, render
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -48,7 +48,7 @@ class Reporting(Protocol):
     @property
     def title(self) -> str: ...
 
-    def report(self, table: pa.Table, out: Path) -> Report:
+    def report(self, table: pa.Table, out: Path) -> ExperimentReport:
         """Compute metrics and claims from the table alone; write figures into `out`."""
 
 

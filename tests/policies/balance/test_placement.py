@@ -7,7 +7,7 @@ from collections import Counter
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId
 from tocsin.model.snapshot import Place
-from tocsin.policies.balance.placement import BrokerChoice, Newcomer, Placement, distance_m, place
+from tocsin.policies.balance.placement import BrokerChoice, Newcomer, PlacementPolicy, distance_m, place
 
 HELSINKI = Place(60.1699, 24.9384)
 TAMPERE = Place(61.4978, 23.7610)
@@ -28,12 +28,12 @@ def test_distance_is_that_of_the_atlas() -> None:
 
 
 def test_nearest_goes_by_location() -> None:
-    assert place(Placement.NEAREST, Newcomer(Place(60.2, 25.0)), brokers()) == "helsinki"
+    assert place(PlacementPolicy.NEAREST, Newcomer(Place(60.2, 25.0)), brokers()) == "helsinki"
 
 
 def test_nearest_passes_over_a_broker_that_does_not_accept() -> None:
     closed = BrokerChoice(BrokerId("helsinki"), accepting=False, place=HELSINKI)
-    assert place(Placement.NEAREST, Newcomer(Place(60.2, 25.0)), brokers(helsinki=closed)) == "turku"
+    assert place(PlacementPolicy.NEAREST, Newcomer(Place(60.2, 25.0)), brokers(helsinki=closed)) == "turku"
 
 
 def test_nearest_prefers_latency_to_distance() -> None:
@@ -43,28 +43,28 @@ def test_nearest_prefers_latency_to_distance() -> None:
         BrokerChoice(BrokerId("near on the map"), place=HELSINKI, coordinate=far),
         BrokerChoice(BrokerId("near in time"), place=TAMPERE, coordinate=here),
     ]
-    assert place(Placement.NEAREST, Newcomer(HELSINKI, here), choices) == "near in time"
+    assert place(PlacementPolicy.NEAREST, Newcomer(HELSINKI, here), choices) == "near in time"
 
 
 def test_nearest_takes_turns_when_nobody_knows_where_anybody_is() -> None:
-    found = [place(Placement.NEAREST, Newcomer(turn=turn), brokers()) for turn in range(3)]
+    found = [place(PlacementPolicy.NEAREST, Newcomer(turn=turn), brokers()) for turn in range(3)]
     assert sorted(map(str, found)) == ["helsinki", "tampere", "turku"]
 
 
 def test_round_robin_gives_everybody_the_same_number() -> None:
-    found = Counter(place(Placement.ROUND_ROBIN, Newcomer(turn=turn), brokers()) for turn in range(300))
+    found = Counter(place(PlacementPolicy.ROUND_ROBIN, Newcomer(turn=turn), brokers()) for turn in range(300))
     assert set(found.values()) == {100}
 
 
 def test_random_follows_the_draw_and_never_leaves_the_list() -> None:
-    found = [place(Placement.RANDOM, Newcomer(draw=draw), brokers()) for draw in (0.0, 0.5, 1.0 - 2**-53)]
+    found = [place(PlacementPolicy.RANDOM, Newcomer(draw=draw), brokers()) for draw in (0.0, 0.5, 1.0 - 2**-53)]
     assert found == ["helsinki", "tampere", "turku"]
 
 
 def test_least_loaded_goes_by_utilisation() -> None:
-    assert place(Placement.LEAST_LOADED, Newcomer(), brokers()) == "turku"
+    assert place(PlacementPolicy.LEAST_LOADED, Newcomer(), brokers()) == "turku"
 
 
 def test_nobody_is_placed_where_nobody_accepts() -> None:
     closed = [BrokerChoice(BrokerId("b"), accepting=False)]
-    assert all(place(policy, Newcomer(), closed) is None for policy in Placement)
+    assert all(place(policy, Newcomer(), closed) is None for policy in PlacementPolicy)

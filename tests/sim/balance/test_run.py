@@ -14,13 +14,13 @@ from tocsin.model.trace import from_table, problem_with
 from tocsin.model.trace_present import Present
 from tocsin.policies.balance.load import LoadModel, known_rates
 from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.placement import PlacementPolicy
 from tocsin.sim.balance.brokers import AggregatedBrokers
-from tocsin.sim.balance.control import PolicyCoordinator
+from tocsin.sim.balance.policy_coordinator import PolicyCoordinator
 from tocsin.sim.balance.run import BalanceRun
 from tocsin.sim.balance.scenario import parse
 from tocsin.sim.balance.trace import Trace
-from tocsin.sim.balance.world import World, draw
+from tocsin.sim.balance.world import BalanceWorld, draw
 from tocsin.sim.kernel import Kernel
 
 CITY = """
@@ -49,13 +49,13 @@ QUICK = BalanceSettings(hits=1, rest_s=20.0, shuffle="none")
 OFF = BalanceSettings(scheme="none", shuffle="none")
 
 
-def world_of(text: str = CITY, seed: int = 3) -> tuple[Kernel, World]:
+def world_of(text: str = CITY, seed: int = 3) -> tuple[Kernel, BalanceWorld]:
     kernel = Kernel(seed)
     return kernel, draw(parse(text, "test"), kernel.stream)
 
 
 def ran(
-    settings: BalanceSettings, text: str = CITY, placement: Placement = Placement.NEAREST, **more: Any
+    settings: BalanceSettings, text: str = CITY, placement: PlacementPolicy = PlacementPolicy.NEAREST, **more: Any
 ) -> BalanceRun:
     kernel, world = world_of(text)
     run = BalanceRun(kernel, world, PolicyCoordinator(placement, settings), **more)
@@ -122,7 +122,7 @@ def test_bytes_handled_are_the_loads_of_the_equations_when_rates_are_steady() ->
         "subscriptions = 30", "subscriptions = 30\njitter = 0.0"
     )
     kernel, world = world_of(steady.replace("length_s = 400", "length_s = 80"))
-    run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, OFF))
+    run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, OFF))
     run.run()
     before = run.brokers.bytes_in + run.brokers.bytes_out
     kernel.run(180.0)  # everybody has subscribed; ten executions of one channel, twenty of the other
@@ -161,7 +161,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_policies_see_moving_averages_and_not_the_true_rates() -> None:
     kernel, world = world_of()
-    run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, OFF))
+    run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, OFF))
     assert np.isnan(run.rate_seen).all()
     run.run()
     held = run.brokers.counts.any(axis=0)
@@ -171,7 +171,7 @@ def test_policies_see_moving_averages_and_not_the_true_rates() -> None:
 
 def test_a_moving_subscriber_is_served_by_its_old_broker_until_the_new_one_has_it() -> None:
     kernel, world = world_of()
-    run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, QUICK))
+    run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, QUICK))
     kernel.call_at(10.5, _stop_when_moving, kernel, run)
     with pytest.raises(RuntimeError, match="seen them move"):
         run.run()
@@ -205,7 +205,7 @@ def test_a_broker_that_returns_is_given_subscribers_again() -> None:
 
 def test_least_loaded_placement_spreads_a_crowd_that_has_subscribed_to_nothing() -> None:
     """The paper's warning: they would all land on one broker if what they will add were not counted."""
-    run = ran(OFF, CITY + CHURN, Placement.LEAST_LOADED)
+    run = ran(OFF, CITY + CHURN, PlacementPolicy.LEAST_LOADED)
     assert run.log.samples[-1].subscribers.max() < 150
 
 

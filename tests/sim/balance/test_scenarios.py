@@ -9,11 +9,11 @@ import pytest
 
 from tocsin.model.ids import BrokerId
 from tocsin.model.snapshot import Place
-from tocsin.policies.balance.placement import BrokerChoice, Newcomer, Placement, place
+from tocsin.policies.balance.placement import BrokerChoice, Newcomer, PlacementPolicy, place
 from tocsin.sim.balance import scenario as balance_scenario
-from tocsin.sim.balance.control import Arrivals, place_together
+from tocsin.sim.balance.policy_coordinator import ArrivingSubscribers, place_together
 from tocsin.sim.balance.scenario import BadScenario, parse
-from tocsin.sim.balance.world import World, draw
+from tocsin.sim.balance.world import BalanceWorld, draw
 from tocsin.sim.kernel import Kernel
 
 SMALL = """
@@ -31,13 +31,15 @@ mean_bytes_per_s = 100
 """
 
 
-def drawn(name: str, seed: int = 1) -> World:
+def drawn(name: str, seed: int = 1) -> BalanceWorld:
     return draw(balance_scenario.load(name), Kernel(seed).stream)
 
 
-def nearest(world: World) -> list[int]:
+def nearest(world: BalanceWorld) -> list[int]:
     choices = tuple(BrokerChoice(b, place=at) for b, at in zip(world.brokers, world.broker_places, strict=True))
-    chosen = place_together(Placement.NEAREST, Arrivals(world.places_deg, np.zeros(len(world.places_deg))), choices, 0)
+    chosen = place_together(
+        PlacementPolicy.NEAREST, ArrivingSubscribers(world.places_deg, np.zeros(len(world.places_deg))), choices, 0
+    )
     return sorted(np.bincount(chosen, minlength=len(choices)).tolist())
 
 
@@ -111,16 +113,16 @@ def test_an_unknown_scenario_lists_those_there_are() -> None:
         balance_scenario.load("nowhere")
 
 
-@pytest.mark.parametrize("policy", [Placement.NEAREST, Placement.ROUND_ROBIN, Placement.RANDOM])
+@pytest.mark.parametrize("policy", [PlacementPolicy.NEAREST, PlacementPolicy.ROUND_ROBIN, PlacementPolicy.RANDOM])
 @pytest.mark.parametrize("located", [True, False])
-def test_placing_many_is_placing_each(policy: Placement, located: bool) -> None:
+def test_placing_many_is_placing_each(policy: PlacementPolicy, located: bool) -> None:
     rng = np.random.default_rng(2)
     brokers = tuple(
         BrokerChoice(BrokerId(str(j)), j != 2, Place(*rng.uniform(-60, 60, 2)) if located and j != 4 else None)
         for j in range(7)
     )
     places, draws = rng.uniform(-60, 60, (200, 2)), rng.random(200)
-    together = place_together(policy, Arrivals(places, draws), brokers, 5)
+    together = place_together(policy, ArrivingSubscribers(places, draws), brokers, 5)
     for number in range(200):
         newcomer = Newcomer(Place(*places[number]), None, 5 + number, float(draws[number]))
         assert brokers[together[number]].broker == place(policy, newcomer, brokers)
@@ -128,5 +130,8 @@ def test_placing_many_is_placing_each(policy: Placement, located: bool) -> None:
 
 def test_nobody_is_placed_where_nobody_accepts() -> None:
     closed = (BrokerChoice(BrokerId("a"), accepting=False),)
-    for policy in (Placement.NEAREST, Placement.RANDOM):
-        assert place_together(policy, Arrivals(np.zeros((2, 2)), np.zeros(2)), closed, 0).tolist() == [-1, -1]
+    for policy in (PlacementPolicy.NEAREST, PlacementPolicy.RANDOM):
+        assert place_together(policy, ArrivingSubscribers(np.zeros((2, 2)), np.zeros(2)), closed, 0).tolist() == [
+            -1,
+            -1,
+        ]

@@ -8,19 +8,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tocsin.sim.city.crowd import Crowd, broker_places
+from tocsin.sim.city.crowd import CityCrowd, broker_places
 from tocsin.sim.city.streets import built_in
-from tocsin.sim.city.wishes import CHANNELS, KINDS, Wish, named_places
+from tocsin.sim.city.subscriptions import CHANNELS, KINDS, CitySubscription, named_places
 
 CITY = built_in()
 NOW = "2026-01-01T00:00:00.000000+00:00"
 
 
-def crowd(people: int = 400, seed: int = 7, pace: float = 1.0) -> Crowd:
-    return Crowd(CITY, people, seed, places=named_places(CITY, seed), pace=pace)
+def crowd(people: int = 400, seed: int = 7, pace: float = 1.0) -> CityCrowd:
+    return CityCrowd(CITY, people, seed, places=named_places(CITY, seed), pace=pace)
 
 
-def wishes(of: Crowd) -> list[Wish]:
+def wishes(of: CityCrowd) -> list[CitySubscription]:
     return [wish for person in of.people for _, wish in person.wishes]
 
 

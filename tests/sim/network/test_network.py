@@ -13,7 +13,7 @@ from tocsin.coordinator.arbiter import Decision
 from tocsin.coordinator.rules import Rules
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.placement import PlacementPolicy
 from tocsin.sim.balance.brokers import AggregatedBrokers
 from tocsin.sim.balance.scenario import Scenario, load
 from tocsin.sim.balance.world import draw
@@ -22,7 +22,7 @@ from tocsin.sim.network.network import LiveNetwork, Report
 
 FAST, SLOW = ChannelName("Fast"), ChannelName("Slow")
 PERIODS_S = {FAST: 2.0, SLOW: 7.0}
-OFF = Rules(balancing=False, placement=Placement.ROUND_ROBIN)
+OFF = Rules(balancing=False, placement=PlacementPolicy.ROUND_ROBIN)
 
 
 def some(_identity: SubscriptionId, rng: np.random.Generator) -> list[int]:
@@ -157,7 +157,7 @@ def test_the_aggregated_model_carries_the_same_bytes_as_the_real_brokers() -> No
     world = draw(scenario, Kernel(5).stream)
     channels = [ChannelName(f"C{number}") for number in range(len(scenario.channels.periods_s))]
     periods_s = dict(zip(channels, scenario.channels.periods_s, strict=True))
-    rules = replace(OFF, placement=Placement.ROUND_ROBIN)
+    rules = replace(OFF, placement=PlacementPolicy.ROUND_ROBIN)
     network = LiveNetwork(Kernel(5), periods_s, some, [str(name) for name in world.brokers], rules)
     per_channel = scenario.channels.subscriptions
     for number, name in enumerate(world.subscribers):

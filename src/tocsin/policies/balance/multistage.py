@@ -33,7 +33,7 @@ from tocsin.policies.balance.load import (
     weights_of,
 )
 from tocsin.policies.balance.migration import migrate
-from tocsin.policies.balance.numbering import Arranged, arranged
+from tocsin.policies.balance.renumbering import RenumberedSnapshot, renumber
 from tocsin.policies.balance.shuffle import greedy_shuffle
 
 NONE: Final = "none"
@@ -92,7 +92,7 @@ class BalanceSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PolicyOutcome:
     """What a policy answers."""
 
     broker_of: Ints
@@ -104,18 +104,18 @@ class Outcome:
     """One per move, or one for all."""
 
 
-Policy = Callable[[Arranged, Flags, BalanceSettings], Outcome]
+Policy = Callable[[RenumberedSnapshot, Flags, BalanceSettings], PolicyOutcome]
 
 
-def _ldm(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+def _ldm(near: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
     return _migrated(near, movable, settings, similar=False)
 
 
-def _sdm(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+def _sdm(near: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
     return _migrated(near, movable, settings, similar=True)
 
 
-def _migrated(near: Arranged, movable: Flags, settings: BalanceSettings, *, similar: bool) -> Outcome:
+def _migrated(near: RenumberedSnapshot, movable: Flags, settings: BalanceSettings, *, similar: bool) -> PolicyOutcome:
     model = LoadModel(near.world)
     moved, sources = migrate(
         model, movable, similar=similar, alpha=settings.alpha * settings.settle, beta=settings.beta_bytes_per_s,
@@ -125,29 +125,33 @@ def _migrated(near: Arranged, movable: Flags, settings: BalanceSettings, *, simi
     names = near.world.brokers
     pairs = zip(sources.tolist(), model.broker_of[moved].tolist(), strict=True)
     reasons = [f"{names[b]} was most loaded, heaviest that fitted; {names[t]} {why}" for b, t in pairs]
-    return Outcome(model.broker_of, model.balance(), moved, reasons)
+    return PolicyOutcome(model.broker_of, model.balance(), moved, reasons)
 
 
-def _gsh(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+def _gsh(near: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
     broker_of, loads, moved = greedy_shuffle(near, movable)
     accepting, per_capacity = capacities(near.world)
     after = balance_of(loads * per_capacity, accepting)
-    return Outcome(broker_of, after, moved, "greedy shuffle: heaviest first, each to the then least loaded broker")
+    return PolicyOutcome(
+        broker_of, after, moved, "greedy shuffle: heaviest first, each to the then least loaded broker"
+    )
 
 
-def _affinity(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+def _affinity(near: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
     limit = settings.max_moves or len(near.order)
     return _rebalanced(near, movable, settings.alpha * settings.settle, limit, exchange=False)
 
 
-def _affinity_shuffle(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
+def _affinity_shuffle(near: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
     return _rebalanced(near, movable, 0.0, len(near.order), exchange=True)
 
 
-def _rebalanced(near: Arranged, movable: Flags, goal_cov: float, limit: int, *, exchange: bool) -> Outcome:
+def _rebalanced(
+    near: RenumberedSnapshot, movable: Flags, goal_cov: float, limit: int, *, exchange: bool
+) -> PolicyOutcome:
     model = LoadModel(near.world)
     moved, sources, kinds = rebalance(model, movable, goal_cov=goal_cov, max_moves=limit, exchange=exchange)
-    return Outcome(
+    return PolicyOutcome(
         model.broker_of, model.balance(), moved, _told(near.world.brokers, model.broker_of[moved], sources, kinds)
     )
 
@@ -181,7 +185,7 @@ def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:
     Never raises on a snapshot of the right shape: no brokers, nobody placed and nobody accepting are worlds with
     nothing to do.
     """
-    near = arranged(snapshot)
+    near = renumber(snapshot)
     before = standing_balance(near.world)
     extreme = settings.shuffle != NONE and before.cov > settings.gamma and before.mean > settings.theta_bytes_per_s
     uneven = settings.scheme != NONE and before.cov > settings.alpha and before.mean > settings.beta_bytes_per_s
@@ -209,7 +213,7 @@ def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:
 
 
 def _shuffle(
-    near: Arranged, movable: Flags, settings: BalanceSettings, before: Balance, memory: dict[str, float]
+    near: RenumberedSnapshot, movable: Flags, settings: BalanceSettings, before: Balance, memory: dict[str, float]
 ) -> Plan | str:
     """The plan, or why a shuffle that is due is not made."""
     since_s = near.world.at_s - memory.get(SHUFFLED_AT_S, -np.inf)
@@ -227,7 +231,12 @@ def _shuffle(
 
 
 def _plan(
-    near: Arranged, policy: str, outcome: Outcome, before: Balance, note: str, memory: Mapping[str, float]
+    near: RenumberedSnapshot,
+    policy: str,
+    outcome: PolicyOutcome,
+    before: Balance,
+    note: str,
+    memory: Mapping[str, float],
 ) -> Plan:
     after = outcome.after
     moves = _moves(near, outcome)
@@ -235,7 +244,7 @@ def _plan(
     return Plan(near.world.generation, policy, Urgency.IMBALANCE, moves, before, after, told, memory)
 
 
-def _moves(near: Arranged, outcome: Outcome) -> tuple[Move, ...]:
+def _moves(near: RenumberedSnapshot, outcome: PolicyOutcome) -> tuple[Move, ...]:
     """One `Move` per mover, column by column: a shuffle has a million of them."""
     world, moved = near.world, outcome.moved
     start, broker = world.wants_start.astype(np.int64), world.brokers.__getitem__

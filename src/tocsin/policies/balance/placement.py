@@ -19,7 +19,7 @@ from tocsin.model.snapshot import Place
 _EARTH_RADIUS_M = 6_371_008.8
 
 
-class Placement(StrEnum):
+class PlacementPolicy(StrEnum):
     NEAREST = "nearest"
     """NR: by network coordinates where both have one, else by location, else like round robin."""
     ROUND_ROBIN = "round-robin"
@@ -53,16 +53,16 @@ class Newcomer:
     """Uniform in [0, 1): random chooses by it."""
 
 
-def place(policy: Placement, newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
+def place(policy: PlacementPolicy, newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
     """The same newcomer and brokers always give the same answer; ties go to the earlier broker."""
     open_to = [choice for choice in brokers if choice.accepting]
     if not open_to:
         return None
-    if policy is Placement.RANDOM:
+    if policy is PlacementPolicy.RANDOM:
         return open_to[int(newcomer.draw * len(open_to))].broker
-    if policy is Placement.LEAST_LOADED:
+    if policy is PlacementPolicy.LEAST_LOADED:
         return min(open_to, key=lambda choice: choice.load_bytes_per_s / choice.capacity).broker
-    if policy is Placement.NEAREST:
+    if policy is PlacementPolicy.NEAREST:
         nearest = _nearest(newcomer, open_to)
         if nearest is not None:
             return nearest

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from tocsin.model.snapshot import Flags, Floats, Ints
 from tocsin.policies.balance.load import Longs, capacities, known_rates, weights_of
-from tocsin.policies.balance.numbering import Arranged
 from tocsin.policies.balance.ranking import replay, tournament
+from tocsin.policies.balance.renumbering import RenumberedSnapshot
 
 
-def greedy_shuffle(near: Arranged, movable: Flags) -> tuple[Ints, Floats, Longs]:
+def greedy_shuffle(near: RenumberedSnapshot, movable: Flags) -> tuple[Ints, Floats, Longs]:
     """Everybody's broker after the shuffle, the loads then, and whose broker changes."""
     snapshot = near.world
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tocsin.coordinator.rules import Rules
 from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.placement import PlacementPolicy
 from tocsin.runtime.http.settings import ListenerSettings, check_listener, refused
 
 _RULES = Rules()
@@ -127,8 +127,8 @@ class CoordinatorSettings(ListenerSettings):
     def rules(self) -> Rules:
         shared = {entry.name for entry in fields(Rules)} & {entry.name for entry in fields(self)}
         given = {name: getattr(self, name) for name in shared}
-        given["placement"] = Placement(self.placement)
-        given["replacement"] = Placement(self.replacement)
+        given["placement"] = PlacementPolicy(self.placement)
+        given["replacement"] = PlacementPolicy(self.replacement)
         return Rules(**given, balance=self.balance())
 
     def balance(self) -> BalanceSettings:
@@ -144,8 +144,8 @@ class CoordinatorSettings(ListenerSettings):
     def check(self) -> None:
         check_listener(self)
         for name in ("placement", "replacement"):
-            if getattr(self, name) not in set(Placement):
-                raise refused(f"{name} {getattr(self, name)}: expected one of {', '.join(Placement)}")
+            if getattr(self, name) not in set(PlacementPolicy):
+                raise refused(f"{name} {getattr(self, name)}: expected one of {', '.join(PlacementPolicy)}")
         for name in _POSITIVE:
             if not 0 < getattr(self, name) < 1e9:
                 raise refused(f"{name}: expected more than 0")

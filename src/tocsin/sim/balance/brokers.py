@@ -11,11 +11,11 @@ import numpy as np
 
 from tocsin.model.snapshot import UNPLACED, Floats, Ints
 from tocsin.policies.balance.load import Longs
-from tocsin.sim.balance.world import World
+from tocsin.sim.balance.world import BalanceWorld
 
 
 class AggregatedBrokers:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: BalanceWorld) -> None:
         m, q, n = len(world.brokers), len(world.rate), len(world.subscribers)
         self._world = world
         self._who = np.repeat(np.arange(n, dtype=np.int32), np.diff(world.start))

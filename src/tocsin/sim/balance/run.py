@@ -24,18 +24,18 @@ from tocsin.model.trace import Kind
 from tocsin.policies.balance.load import Longs, balance_of, capacities, known_rates
 from tocsin.policies.balance.placement import BrokerChoice
 from tocsin.sim.balance.brokers import AggregatedBrokers
-from tocsin.sim.balance.control import Arrivals, BrokersSeen, Coordinator
+from tocsin.sim.balance.policy_coordinator import ArrivingSubscribers, BrokersSeen, Coordinator
 from tocsin.sim.balance.scenario import Failure
 from tocsin.sim.balance.telling import Telling
 from tocsin.sim.balance.trace import Trace
-from tocsin.sim.balance.world import World
+from tocsin.sim.balance.world import BalanceWorld
 from tocsin.sim.kernel import EARLY, LATE, Kernel
 
 TICK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LoadSample:
     """What the brokers reported, before the plan of that round."""
 
     at_s: float
@@ -62,7 +62,7 @@ class PlanMade:
 
 @dataclass(slots=True)
 class BalanceLog:
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[LoadSample] = field(default_factory=list)
     plans: list[PlanMade] = field(default_factory=list)
     migrations: int = 0
     failed_over: int = 0
@@ -76,7 +76,7 @@ class BalanceRun:
     def __init__(
         self,
         kernel: Kernel,
-        world: World,
+        world: BalanceWorld,
         coordinator: Coordinator | None = None,
         trace: Trace | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -154,7 +154,7 @@ class BalanceRun:
         seen = BrokersSeen(choices, float(load.sum()) / served)
         draws = self.kernel.stream("placement").random(len(who))
         assert self._coordinator is not None
-        return self._coordinator.place(Arrivals(world.places_deg[who], draws), seen)
+        return self._coordinator.place(ArrivingSubscribers(world.places_deg[who], draws), seen)
 
     def _churn(self, now_s: float) -> None:
         churn = self.world.scenario.churn
@@ -234,7 +234,7 @@ class BalanceRun:
         seen = balance_of(loads * per_capacity, accepting)
         count = self.brokers.subscribers()
         self.log.samples.append(
-            Sample(snapshot.at_s, loads, count, seen.mean, seen.cov, seen.maximum, bound, self.log.migrations)
+            LoadSample(snapshot.at_s, loads, count, seen.mean, seen.cov, seen.maximum, bound, self.log.migrations)
         )
         under_way = int(np.count_nonzero(self._moving))
         self._telling.measured(snapshot.at_s, self.brokers, rate, seen, self.log.migrations, under_way)

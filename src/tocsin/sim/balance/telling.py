@@ -12,7 +12,7 @@ from tocsin.model.trace import Kind
 from tocsin.policies.balance.load import Longs
 from tocsin.sim.balance.brokers import AggregatedBrokers
 from tocsin.sim.balance.trace import Trace
-from tocsin.sim.balance.world import World
+from tocsin.sim.balance.world import BalanceWorld
 
 _SHOWN = ("scheme", "shuffle", "alpha", "beta_bytes_per_s", "gamma", "theta_bytes_per_s", "placement")
 
@@ -20,7 +20,7 @@ _SHOWN = ("scheme", "shuffle", "alpha", "beta_bytes_per_s", "gamma", "theta_byte
 class Telling:
     """Without a trace it does nothing."""
 
-    def __init__(self, world: World, trace: Trace | None, settings: dict[str, Any]) -> None:
+    def __init__(self, world: BalanceWorld, trace: Trace | None, settings: dict[str, Any]) -> None:
         """`settings` is how balancing is set, to be shown with the balance."""
         self._world = world
         self._settings = {name: settings[name] for name in _SHOWN if name in settings}

@@ -23,7 +23,7 @@ Stream = Callable[[str], np.random.Generator]
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class BalanceWorld:
     scenario: Scenario
     brokers: tuple[BrokerId, ...]
     broker_places: tuple[Place, ...]
@@ -43,7 +43,7 @@ class World:
     """λ as it is without bursts, in bytes/s. What policies see is measured."""
 
 
-def draw(scenario: Scenario, stream: Stream) -> World:
+def draw(scenario: Scenario, stream: Stream) -> BalanceWorld:
     brokers, people, channels = scenario.brokers, scenario.subscribers, scenario.channels
     n, q = people.count, len(channels.periods_s) * channels.subscriptions
     at_deg = broker_places(brokers.count)
@@ -53,7 +53,7 @@ def draw(scenario: Scenario, stream: Stream) -> World:
     join_s = times.uniform(0.0, people.join_within_s, n)
     asked_s = times.uniform(people.subscribe_from_s, people.subscribe_until_s, len(wants))
     width = max(4, len(str(n)))
-    return World(
+    return BalanceWorld(
         scenario=scenario,
         brokers=tuple(BrokerId(f"broker-{j:03}") for j in range(brokers.count)),
         broker_places=tuple(Place(float(lat), float(lon)) for lat, lon in at_deg),

@@ -16,7 +16,7 @@ import numpy as np
 
 from tocsin.sim.city.street_movers import CAR, PEDESTRIAN, Gait, StreetMovers, gathering
 from tocsin.sim.city.streets import Points, Streets
-from tocsin.sim.city.wishes import KINDS, Place, Wish, wishes_of
+from tocsin.sim.city.subscriptions import KINDS, CitySubscription, NamedPlace, wishes_of
 
 REPORTS_PER_S: Final = 10_000 / 1_800
 """About 10,000 in 30 minutes."""
@@ -44,15 +44,15 @@ _SENTENCES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class CityPerson:
     name: str
     login_s: float
-    wishes: tuple[tuple[float, Wish], ...]
+    wishes: tuple[tuple[float, CitySubscription], ...]
     """When each is made, in order; after the login."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EmergencyReport:
     """One emergency, before it has a date."""
 
     number: int
@@ -76,8 +76,10 @@ class Report:
         }  # fmt: skip
 
 
-class Crowd:
-    def __init__(self, streets: Streets, people: int, seed: int, *, places: Sequence[Place], pace: float = 1.0) -> None:
+class CityCrowd:
+    def __init__(
+        self, streets: Streets, people: int, seed: int, *, places: Sequence[NamedPlace], pace: float = 1.0
+    ) -> None:
         """`pace`: 1 is the paper's; with 0.5 logins and subscriptions take half as long."""
         self._streets = streets
         self.people = _people(people, seed, places, pace)
@@ -101,7 +103,7 @@ class Crowd:
             for person, (lat, lon) in zip(self.people, self.positions(time_s).round(6).tolist(), strict=True)
         ]
 
-    def reports(self, until_s: float) -> list[Report]:
+    def reports(self, until_s: float) -> list[EmergencyReport]:
         """Those since the last call, in order: a Poisson stream, each from one of the publishers where it is then."""
         found = []
         while self._next_report_s < until_s:
@@ -109,13 +111,13 @@ class Crowd:
             self._next_report_s += self._pause_s()
         return found
 
-    def _report(self, time_s: float) -> Report:
+    def _report(self, time_s: float) -> EmergencyReport:
         dice = self._dice
         publisher = int(dice.integers(PUBLISHERS))
         [lat, lon] = self._streets.degrees(self._publishers.at(time_s)[publisher]).round(6).tolist()
         kind, severity = KINDS[int(dice.integers(len(KINDS)))], int(dice.integers(1, 6))
         size_bytes = int(dice.integers(REPORT_BYTES[0], REPORT_BYTES[1] + 1))
-        report = Report(self._reported, time_s, publisher, kind, severity, lat, lon, "")
+        report = EmergencyReport(self._reported, time_s, publisher, kind, severity, lat, lon, "")
         self._reported += 1
         return _with_message(report, size_bytes, dice)
 
@@ -123,13 +125,13 @@ class Crowd:
         return float(self._dice.exponential(1.0 / REPORTS_PER_S))
 
 
-def _people(count: int, seed: int, places: Sequence[Place], pace: float) -> list[Person]:
+def _people(count: int, seed: int, places: Sequence[NamedPlace], pace: float) -> list[CityPerson]:
     found = []
     for number, stream in enumerate(np.random.SeedSequence([seed, 5]).spawn(count)):
         dice, name = np.random.default_rng(stream), f"person-{number}"
         login_s = pace * float(dice.uniform(*LOGINS_S))
         timed = [(pace * float(dice.uniform(*SUBSCRIPTIONS_S)), wish) for wish in wishes_of(name, dice, places)]
-        found.append(Person(name, login_s, tuple(sorted(timed, key=lambda one: one[0]))))
+        found.append(CityPerson(name, login_s, tuple(sorted(timed, key=lambda one: one[0]))))
     return found
 
 
@@ -143,14 +145,14 @@ _DATE = "2026-01-01T00:00:00.000000+00:00"
 """As long as any other."""
 
 
-def _with_message(report: Report, size_bytes: int, dice: np.random.Generator) -> Report:
+def _with_message(report: EmergencyReport, size_bytes: int, dice: np.random.Generator) -> EmergencyReport:
     """Words until the record has its size as JSON."""
     bare = len(json.dumps(report.record(_DATE), separators=(",", ":")))
     text = f"{report.kind.capitalize()}, severity {report.severity} of 5, seen by unit {report.publisher + 1}. "
     while bare + len(text) < size_bytes:
         text += _SENTENCES[int(dice.integers(len(_SENTENCES)))]
     text = text[: max(0, size_bytes - bare)]
-    return Report(
+    return EmergencyReport(
         report.number, report.time_s, report.publisher, report.kind, report.severity, report.lat, report.lon, text
     )
 

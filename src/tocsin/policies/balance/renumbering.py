@@ -20,7 +20,7 @@ from tocsin.policies.balance.load import Longs, stable_order
 
 
 @dataclass(frozen=True, slots=True)
-class Arranged:
+class RenumberedSnapshot:
     world: Snapshot
     """In the new numbers, and without names: of a million only those that move are asked for."""
     order: Longs
@@ -39,7 +39,7 @@ class Arranged:
         return map(self.names.__getitem__, self.order[subscribers].tolist())
 
 
-def arranged(snapshot: Snapshot) -> Arranged:
+def renumber(snapshot: Snapshot) -> RenumberedSnapshot:
     order = stable_order(snapshot.broker_of)
     start = snapshot.wants_start.astype(np.int64)
     # Made here and not in the kernel: numpy asks for large pages, which random looks into it are glad of.
@@ -49,7 +49,7 @@ def arranged(snapshot: Snapshot) -> Arranged:
         snapshot, subscribers=(), broker_of=snapshot.broker_of[order], wants_start=wants_start, wants=wants,
         rate=snapshot.rate[taken], movable=snapshot.movable[order], moved_at_s=snapshot.moved_at_s[order],
     )  # fmt: skip
-    return Arranged(world, order, snapshot.subscribers)
+    return RenumberedSnapshot(world, order, snapshot.subscribers)
 
 
 @numba.njit(cache=True)

@@ -27,11 +27,11 @@ from tocsin.model.snapshot import Place
 from tocsin.model.trace import Kind
 from tocsin.policies.balance.load import Longs, known_rates
 from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.placement import PlacementPolicy
 from tocsin.sim.balance.run import TICK_S, BalanceRun, PlanMade
 from tocsin.sim.balance.scenario import Failure, Scenario
 from tocsin.sim.balance.trace import Trace
-from tocsin.sim.balance.world import World
+from tocsin.sim.balance.world import BalanceWorld
 from tocsin.sim.kernel import LATE, Kernel
 from tocsin.wire import link
 
@@ -40,14 +40,14 @@ _TOLD_ANEW = 0.05
 _TRY_AGAIN_S = 1.0
 
 
-def rules_for(scenario: Scenario, placement: Placement, settings: BalanceSettings) -> Rules:
+def rules_for(scenario: Scenario, placement: PlacementPolicy, settings: BalanceSettings) -> Rules:
     """What a live coordinator starts with, but for what the scenario says."""
     period_s = scenario.report_s
     return Rules(placement=placement, balancing=True, balance=settings, balance_s=period_s, report_s=period_s)
 
 
-class CoreRun(BalanceRun):
-    def __init__(self, kernel: Kernel, world: World, rules: Rules, trace: Trace | None = None) -> None:
+class CoordinatorRun(BalanceRun):
+    def __init__(self, kernel: Kernel, world: BalanceWorld, rules: Rules, trace: Trace | None = None) -> None:
         settings = {"placement": str(rules.placement), **asdict(rules.balance)}
         super().__init__(kernel, world, trace=trace, settings=settings)
         m = len(world.brokers)

@@ -38,7 +38,7 @@ CHANNELS: Final[dict[str, tuple[tuple[str, ...], float]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NamedPlace:
     """A named part of the city that people subscribe to."""
 
     name: str
@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CitySubscription:
     """A frontend subscription: who wants which channel with which values."""
 
     person: str
@@ -56,17 +56,18 @@ class Wish:
     parameters: tuple[tuple[str, Any], ...]
 
 
-def named_places(streets: Streets, seed: int, count: int = PLACES) -> list[Place]:
+def named_places(streets: Streets, seed: int, count: int = PLACES) -> list[NamedPlace]:
     """Crossings all over the city, the most popular first."""
     dice = np.random.default_rng([seed, 6])
     chosen = dice.choice(len(streets.nodes_m), min(count, len(streets.nodes_m)), replace=False)
     where = streets.degrees(streets.nodes_m[chosen]).round(4).tolist()
     return [
-        Place(f"place-{number}", lat, lon, RADII_M[number % len(RADII_M)]) for number, (lat, lon) in enumerate(where)
+        NamedPlace(f"place-{number}", lat, lon, RADII_M[number % len(RADII_M)])
+        for number, (lat, lon) in enumerate(where)
     ]
 
 
-def wishes_of(person: str, dice: np.random.Generator, places: Sequence[Place]) -> list[Wish]:
+def wishes_of(person: str, dice: np.random.Generator, places: Sequence[NamedPlace]) -> list[CitySubscription]:
     """Channels without repetition by their popularity, then values without repetition as far as there are any."""
     names = list(CHANNELS)
     popularity = np.array([weight for _, weight in CHANNELS.values()])
@@ -75,14 +76,16 @@ def wishes_of(person: str, dice: np.random.Generator, places: Sequence[Place]) -
     return [wish for index in chosen.tolist() for wish in _of_channel(person, names[index], dice, places)]
 
 
-def _of_channel(person: str, channel: str, dice: np.random.Generator, places: Sequence[Place]) -> list[Wish]:
+def _of_channel(
+    person: str, channel: str, dice: np.random.Generator, places: Sequence[NamedPlace]
+) -> list[CitySubscription]:
     wanted = int(dice.integers(1, 4))
     names, _ = CHANNELS[channel]
     if names == ("user",):
         wanted = 1  # there is only one "me"
-    found: list[Wish] = []
+    found: list[CitySubscription] = []
     while len(found) < min(wanted, _choices(names, len(places))):
-        wish = Wish(person, channel, _values(names, person, dice, places))
+        wish = CitySubscription(person, channel, _values(names, person, dice, places))
         if wish not in found:
             found.append(wish)
     return found
@@ -94,7 +97,7 @@ def _choices(names: Sequence[str], places: int) -> int:
 
 
 def _values(
-    names: Sequence[str], person: str, dice: np.random.Generator, places: Sequence[Place]
+    names: Sequence[str], person: str, dice: np.random.Generator, places: Sequence[NamedPlace]
 ) -> tuple[tuple[str, Any], ...]:
     values: dict[str, Any] = {}
     for name in names:

@@ -15,11 +15,11 @@ import numpy as np
 from tocsin.model.plan import Plan
 from tocsin.model.snapshot import Flags, Floats, Ints, Place, Snapshot
 from tocsin.policies.balance.multistage import BalanceSettings, plan
-from tocsin.policies.balance.placement import BrokerChoice, Newcomer, Placement, place
+from tocsin.policies.balance.placement import BrokerChoice, Newcomer, PlacementPolicy, place
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class ArrivingSubscribers:
     """Subscribers that ask for a broker in one instant, in this order."""
 
     places_deg: Floats
@@ -38,7 +38,7 @@ class BrokersSeen:
 
 
 class Coordinator(Protocol):
-    def place(self, arrivals: Arrivals, brokers: BrokersSeen) -> Ints:
+    def place(self, arrivals: ArrivingSubscribers, brokers: BrokersSeen) -> Ints:
         """A broker's index for each; UNPLACED if none accepts."""
 
     def plan(self, snapshot: Snapshot) -> Plan: ...
@@ -48,7 +48,7 @@ class Coordinator(Protocol):
 
 
 class PolicyCoordinator:
-    def __init__(self, placement: Placement, settings: BalanceSettings) -> None:
+    def __init__(self, placement: PlacementPolicy, settings: BalanceSettings) -> None:
         self._placement, self._settings = placement, settings
         self._turn = 0
         self._memory: dict[str, float] = {}
@@ -61,14 +61,14 @@ class PolicyCoordinator:
         self._memory = dict(found.memory)
         return found
 
-    def place(self, arrivals: Arrivals, brokers: BrokersSeen) -> Ints:
+    def place(self, arrivals: ArrivingSubscribers, brokers: BrokersSeen) -> Ints:
         turn, count = self._turn, len(arrivals.draws)
         self._turn += count
-        if self._placement is Placement.LEAST_LOADED:
+        if self._placement is PlacementPolicy.LEAST_LOADED:
             return self._one_by_one(arrivals, brokers, turn)
         return place_together(self._placement, arrivals, brokers.choices, turn)
 
-    def _one_by_one(self, arrivals: Arrivals, brokers: BrokersSeen, turn: int) -> Ints:
+    def _one_by_one(self, arrivals: ArrivingSubscribers, brokers: BrokersSeen, turn: int) -> Ints:
         """Each arrival changes what the next one sees."""
         choices = list(brokers.choices)
         index = {choice.broker: j for j, choice in enumerate(choices)}
@@ -82,18 +82,20 @@ class PolicyCoordinator:
         return chosen
 
 
-def place_together(policy: Placement, arrivals: Arrivals, brokers: tuple[BrokerChoice, ...], turn: int) -> Ints:
+def place_together(
+    policy: PlacementPolicy, arrivals: ArrivingSubscribers, brokers: tuple[BrokerChoice, ...], turn: int
+) -> Ints:
     """`placement.place` for many at once (a test holds the two together); not for LEAST_LOADED."""
     count = len(arrivals.draws)
     accepting: Flags = np.array([choice.accepting for choice in brokers], dtype=np.bool_)
     open_to = np.flatnonzero(accepting).astype(np.int32)
     if not open_to.size:
         return np.full(count, -1, dtype=np.int32)
-    if policy is Placement.RANDOM:
+    if policy is PlacementPolicy.RANDOM:
         return open_to[(arrivals.draws * len(open_to)).astype(np.int64)]
     where = [brokers[j].place for j in open_to]
     located = [j for j, at in enumerate(where) if at is not None]
-    if policy is Placement.NEAREST and located:
+    if policy is PlacementPolicy.NEAREST and located:
         at_deg = np.array([(at.lat, at.lon) for at in where if isinstance(at, Place)])
         # The nearest on a sphere is the one whose direction from its middle is most alike.
         nearest = np.argmax(_directions(arrivals.places_deg) @ _directions(at_deg).T, axis=1)

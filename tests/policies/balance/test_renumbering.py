@@ -17,7 +17,7 @@ from tocsin.model.plan import Plan
 from tocsin.model.snapshot import Snapshot
 from tocsin.policies.balance.load import standing_balance
 from tocsin.policies.balance.multistage import plan
-from tocsin.policies.balance.numbering import arranged
+from tocsin.policies.balance.renumbering import renumber
 
 
 def wanted(world: Snapshot, i: int) -> list[float]:
@@ -29,7 +29,7 @@ def wanted(world: Snapshot, i: int) -> list[float]:
 @given(world=snapshots())
 @hypothesis_settings(max_examples=100)
 def test_everybody_keeps_what_is_theirs(world: Snapshot) -> None:
-    near = arranged(world)
+    near = renumber(world)
     n = len(world.subscribers)
     assert sorted(near.order.tolist()) == list(range(n))
     assert near.order[near.number].tolist() == list(range(n))
@@ -46,7 +46,7 @@ def test_everybody_keeps_what_is_theirs(world: Snapshot) -> None:
 @given(world=snapshots())
 @hypothesis_settings(max_examples=60)
 def test_subscriptions_are_numbered_as_they_are_first_wanted(world: Snapshot) -> None:
-    first = list(dict.fromkeys(arranged(world).world.wants.tolist()))
+    first = list(dict.fromkeys(renumber(world).world.wants.tolist()))
     assert first == list(range(len(first)))
 
 

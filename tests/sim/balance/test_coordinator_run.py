@@ -8,32 +8,32 @@ import pytest
 from tests.sim.balance.test_run import CHURN, CITY, FAILURE, OFF, QUICK, ran, world_of
 from tocsin.policies.balance.load import LoadModel, known_rates
 from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
-from tocsin.sim.balance.core import CoreRun, rules_for
+from tocsin.policies.balance.placement import PlacementPolicy
+from tocsin.sim.balance.coordinator_run import CoordinatorRun, rules_for
 from tocsin.sim.balance.trace import Trace
 
 
 def ran_live(
     settings: BalanceSettings,
     text: str = CITY,
-    placement: Placement = Placement.NEAREST,
+    placement: PlacementPolicy = PlacementPolicy.NEAREST,
     trace: Trace | None = None,
-) -> CoreRun:
+) -> CoordinatorRun:
     kernel, world = world_of(text)
-    run = CoreRun(kernel, world, rules_for(world.scenario, placement, settings), trace)
+    run = CoordinatorRun(kernel, world, rules_for(world.scenario, placement, settings), trace)
     run.run()
     return run
 
 
-def homes(run: CoreRun) -> list[int]:
+def homes(run: CoordinatorRun) -> list[int]:
     """Where the coordinator believes everybody is."""
     index = {name: j for j, name in enumerate(run.world.brokers)}
     known = run.core.registry.subscribers
     return [index[home] if (home := known[name].home) is not None else -1 for name in run.world.subscribers]
 
 
-@pytest.mark.parametrize("placement", [Placement.NEAREST, Placement.ROUND_ROBIN])
-def test_without_balancing_everybody_is_placed_where_the_policy_alone_places_them(placement: Placement) -> None:
+@pytest.mark.parametrize("placement", [PlacementPolicy.NEAREST, PlacementPolicy.ROUND_ROBIN])
+def test_without_balancing_everybody_is_placed_where_the_policy_alone_places_them(placement: PlacementPolicy) -> None:
     live, alone = ran_live(OFF, placement=placement), ran(OFF, placement=placement)
     assert live.brokers.served_by.tolist() == alone.brokers.served_by.tolist() == homes(live)
     assert [one.cov for one in live.log.samples] == [one.cov for one in alone.log.samples]

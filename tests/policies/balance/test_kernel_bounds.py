@@ -18,7 +18,7 @@ import numpy as np
 from tests.policies.balance.balance_worlds import snapshot
 from tests.policies.balance.test_multistage import EVERY
 from tocsin.model.snapshot import Snapshot
-from tocsin.policies.balance.affinity_groups import groups_of
+from tocsin.policies.balance.affinity_candidates import groups_of
 from tocsin.policies.balance.load import LoadModel
 from tocsin.policies.balance.multistage import plan
 
@@ -39,21 +39,21 @@ def quiet_world(movers: int) -> Snapshot:
 def mixed_world(seed: int) -> Snapshot:
     """Five brokers, 60 subscribers, half of the BE subscriptions quiet."""
     rng = np.random.default_rng(seed)
-    people = [(int(rng.geometric(0.5)) % 5, rng.choice(40, 8, replace=False).tolist()) for _ in range(60)]
-    return snapshot(5, people, (rng.integers(0, 2, 40) * rng.integers(1, 80, 40) / 8).tolist())
+    subscribers = [(int(rng.geometric(0.5)) % 5, rng.choice(40, 8, replace=False).tolist()) for _ in range(60)]
+    return snapshot(5, subscribers, (rng.integers(0, 2, 40) * rng.integers(1, 80, 40) / 8).tolist())
 
 
 def worlds() -> Iterator[tuple[str, Snapshot]]:
-    people = [(0, [k % 10, (k + 3) % 10]) for k in range(30)]
+    subscribers = [(0, [k % 10, (k + 3) % 10]) for k in range(30)]
     rates = [float(1 + k % 4) for k in range(10)]
     yield "one mover with quiet subscriptions", quiet_world(1)
     yield "a group with quiet subscriptions", quiet_world(5)
-    yield "only quiet subscriptions", snapshot(3, people, [0.0] * 10)
-    yield "one broker", snapshot(1, people, rates)
-    yield "no movable subscriber", snapshot(3, people, rates, stuck=range(30))
-    yield "all subscribers on one broker", snapshot(4, people, rates)
-    yield "no broker with capacity", snapshot(3, people, rates, capacity=[0.0] * 3)
-    yield "one broker without capacity", snapshot(3, people, rates, capacity=[1.0, 0.0, 2.0])
+    yield "only quiet subscriptions", snapshot(3, subscribers, [0.0] * 10)
+    yield "one broker", snapshot(1, subscribers, rates)
+    yield "no movable subscriber", snapshot(3, subscribers, rates, unmovable=range(30))
+    yield "all subscribers on one broker", snapshot(4, subscribers, rates)
+    yield "no broker with capacity", snapshot(3, subscribers, rates, capacity=[0.0] * 3)
+    yield "one broker without capacity", snapshot(3, subscribers, rates, capacity=[1.0, 0.0, 2.0])
     yield "no broker", snapshot(0, [], rates)
     for seed in range(20):
         yield f"mixed {seed}", mixed_world(seed)

@@ -1,10 +1,10 @@
-"""A run under the live coordinator's own logic: placement, rounds, arbiter, migrations and failover as they run live.
+"""A run under the live coordinator: placement, rounds, arbiter, migrations and failover as they run live.
 
-The world and the aggregated brokers are `balance_run`'s. What changes is who decides: `coordinator.core`, which is told
-over links what real brokers would tell it (`wire.link`) and is answered as they would answer. So the live limits hold
-too: so many migrations at a time, consecutive hits, silence before a broker counts as dead.
+World and aggregated brokers are those of `run`. The decisions come from `coordinator.core`. It receives over links the
+messages that real brokers would send (`wire.link`), and this module answers it as they would. So the live limits hold
+too: the number of migrations at a time, consecutive hits, the silence after which a broker counts as dead.
 
-For worlds of up to some ten thousand subscribers: the core keeps an object for each. Larger ones take
+For worlds of up to some ten thousand subscribers: the core keeps an object for each. Larger worlds use
 `PolicyCoordinator`, which decides the same on the same snapshot; a test compares the two.
 """
 
@@ -16,8 +16,7 @@ from itertools import count
 
 import numpy as np
 
-from tocsin.coordinator import effects as decided
-from tocsin.coordinator import events
+from tocsin.coordinator import effects, events
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.rules import Rules
 from tocsin.model.cursor import Cursor
@@ -35,13 +34,13 @@ from tocsin.sim.balance.world import BalanceWorld
 from tocsin.sim.kernel import LATE, Kernel
 from tocsin.wire import link
 
-_TOLD_ANEW = 0.05
-"""A rate is told again when it has changed by this share, as brokers do (`link.LoadReport`)."""
-_TRY_AGAIN_S = 1.0
+_REPORTED_CHANGE = 0.05
+"""A broker reports a rate again when it has changed by this share (`link.LoadReport`)."""
+_RETRY_S = 1.0
 
 
 def rules_for(scenario: Scenario, placement: PlacementPolicy, settings: BalanceSettings) -> Rules:
-    """What a live coordinator starts with, but for what the scenario says."""
+    """The defaults of the live coordinator, with the placement, settings and period given here."""
     period_s = scenario.report_s
     return Rules(placement=placement, balancing=True, balance=settings, balance_s=period_s, report_s=period_s)
 
@@ -52,183 +51,182 @@ class CoordinatorRun(BalanceRun):
         super().__init__(kernel, world, trace=trace, settings=settings)
         m = len(world.brokers)
         self.core = Coordinator(rules, "simulated", now_s=kernel.now_s)
-        self._asks, self._link_numbers, self._changes = count(1), count(1), count(1)
+        self._requests, self._link_numbers, self._changes = count(1), count(1), count(1)
         self._links = [0] * m
         self._incarnation = [0] * m
         self._index: dict[BrokerId, int] = {name: j for j, name in enumerate(world.brokers)}
-        self._people: dict[SubscriberId, int] = {name: i for i, name in enumerate(world.subscribers)}
         self._frontend = [
             link.Frontend(SubscriptionId(f"s{k}"), ChannelName(f"c{world.channel_of[k]}"), {}, str(Cursor(1, 0)))
             for k in range(len(world.rate))
         ]
-        self._told = np.zeros((m, len(world.rate)))
+        self._reported = np.zeros((m, len(world.rate)))
+        """Per broker and BE subscription: the rate in its latest report."""
         self._step_s = world.scenario.handover_s / 2.0
         self._last_plan: Plan | None = None
         for j in range(m):
             self._register(j)
-        kernel.every(rules.heartbeat_s, self._beat)
-        kernel.every(rules.report_s, self._tell_loads, priority=LATE)
-        kernel.every(TICK_S, self._time_passes, priority=LATE)
+        kernel.every(rules.heartbeat_s, self._send_heartbeats)
+        kernel.every(rules.report_s, self._report_loads, priority=LATE)
+        kernel.every(TICK_S, self._tick_core, priority=LATE)
 
-    # The core, and what it wants done
+    # The coordinator core and its effects
 
     def _coordinate(self, event: events.Event) -> object:
+        """Pass the event to the core and carry out its effects; returns the answer, or None without one."""
         answer: object = None
         for effect in self.core.handle(event, self.kernel.now_s):
             match effect:
-                case decided.Answer(_, value):
+                case effects.Answer(_, value):
                     answer = value
-                case decided.Send(broker, _, message):
-                    self._told_by_core(self._index[broker], message)
-                case decided.SendHandOver():
+                case effects.Send(broker, _, message):
+                    self._receive(self._index[broker], message)
+                case effects.SendHandOver():
                     self.kernel.call_after(
                         self._step_s, self._follow, effect.subscriber, self._index[effect.target], effect.migration
                     )
-                case decided.ReleaseAtCluster(broker):
+                case effects.ReleaseAtCluster(broker):
                     self.kernel.call_after(self._step_s, self._coordinate, events.BrokerReleased(broker))
         return answer
 
-    def _told_by_core(self, j: int, message: link.FromCoordinator) -> None:
+    def _receive(self, j: int, message: link.FromCoordinator) -> None:
+        """Broker j receives a message of the coordinator."""
         match message:
             case link.Prepare(migration, state, _):
-                self._begin(j, migration, state.subscriber)
-                self.kernel.call_after(self._step_s, self._hear, j, link.Prepared(migration))
+                self._begin_move(j, migration, state.subscriber)
+                self.kernel.call_after(self._step_s, self._send, j, link.Prepared(migration))
             case link.Release(subscriber, migration):
-                self._moving[self._people[subscriber]] = False
-                self.kernel.call_after(self._step_s, self._hear, j, link.Released(subscriber, migration))
+                self._moving[self._number_of[subscriber]] = False
+                self.kernel.call_after(self._step_s, self._send, j, link.Released(subscriber, migration))
             case link.Abandon(_, subscriber):
-                who = self._people[subscriber]
-                here, target = np.array([who]), np.array([j], dtype=np.int32)
-                self._telling.not_moved(self.kernel.now_s, here, self.brokers.served_by[here], target)
-                self._moving[who] = False
-                self.assigned[who] = self.brokers.served_by[who]
+                i = self._number_of[subscriber]
+                movers, target = np.array([i]), np.array([j], dtype=np.int32)
+                self._recorder.not_moved(self.kernel.now_s, movers, self.brokers.served_by[movers], target)
+                self._moving[i] = False
+                self.assigned[i] = self.brokers.served_by[i]
 
-    def _hear(self, j: int, message: link.FromBroker) -> None:
-        """A dead broker says nothing."""
+    def _send(self, j: int, message: link.FromBroker) -> None:
+        """Broker j sends a message to the coordinator, unless it is dead."""
         if self.alive[j]:
             self._coordinate(events.Heard(self.world.brokers[j], self._links[j], message))
 
-    def _time_passes(self) -> None:
+    def _tick_core(self) -> None:
         self._coordinate(events.Ticked())
-        made = self.core.last_round
-        if made is None or made.plan is self._last_plan:
+        last = self.core.last_round
+        if last is None or last.plan is self._last_plan:
             return
-        self._last_plan, taken = made.plan, sum(one.taken for one in made.verdicts)
-        if taken:
-            self.log.plans.append(
-                PlanMade(
-                    self.kernel.now_s, made.plan.policy, taken, made.before.cov, made.after.cov, made.after.maximum
-                )
-            )
-            moves = tuple(one.move for one in made.verdicts if one.taken)
-            self._telling.planned(self.kernel.now_s, replace(made.plan, moves=moves), made.before, made.after)
+        self._last_plan = last.plan
+        moves = tuple(verdict.move for verdict in last.verdicts if verdict.taken)
+        if moves:
+            now_s, before, after = self.kernel.now_s, last.before, last.after
+            self.log.plans.append(PlanMade(now_s, last.plan.policy, len(moves), before.cov, after.cov, after.maximum))
+            self._recorder.planned(now_s, replace(last.plan, moves=moves), before, after)
 
-    # What brokers say
+    # Messages of the brokers
 
     def _register(self, j: int) -> None:
         self._links[j] = next(self._link_numbers)
         self._incarnation[j] += 1
-        self._told[j] = 0.0
+        self._reported[j] = 0.0
         name, place = self.world.brokers[j], self.world.broker_places[j]
-        self._hear(
+        self._send(
             j,
             link.Register(
                 name, f"i{self._incarnation[j]}", f"ws://{name}", float(self.world.capacity[j]), place.lat, place.lon
             ),
         )
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         sessions = self.brokers.subscribers()
         for j, counts in enumerate(self.brokers.counts):
-            self._hear(j, link.Heartbeat(int(sessions[j]), int(counts.sum()), int(np.count_nonzero(counts))))
+            self._send(j, link.Heartbeat(int(sessions[j]), int(counts.sum()), int(np.count_nonzero(counts))))
 
-    def _tell_loads(self) -> None:
+    def _report_loads(self) -> None:
         rate = known_rates(self.rate_seen)
         for j, counts in enumerate(self.brokers.counts):
             held = counts > 0
             now = np.where(held, rate, 0.0)
-            news = np.flatnonzero(np.abs(now - self._told[j]) > _TOLD_ANEW * self._told[j])
-            self._told[j, news] = now[news]
-            rates = {self._frontend[k].subscription: float(now[k]) for k in news}
-            self._hear(j, link.LoadReport(float(now.sum()), float(counts @ rate), rates))
+            changed = np.flatnonzero(np.abs(now - self._reported[j]) > _REPORTED_CHANGE * self._reported[j])
+            self._reported[j, changed] = now[changed]
+            rates = {self._frontend[k].subscription: float(now[k]) for k in changed}
+            self._send(j, link.LoadReport(float(now.sum()), float(counts @ rate), rates))
 
-    # People
+    # Subscribers
 
     def _tick(self) -> None:
-        wished = self._wished
+        before = self._subscribed
         super()._tick()
-        made = self._wish_order[wished : self._wished]
+        made = self._subscribe_order[before : self._subscribed]
         owners = np.searchsorted(self.world.start, made, side="right") - 1
-        for who in np.unique(owners):
-            j = int(self.brokers.served_by[who])
-            if j >= 0:  # who has no broker at the moment subscribes when it has one
-                self._subscribed(j, who, self.world.wants[made[owners == who]])
+        for i in np.unique(owners):
+            j = int(self.brokers.served_by[i])
+            if j >= 0:  # a subscriber without a broker subscribes when it gets one
+                self._subscribe(j, i, self.world.wants[made[owners == i]])
 
-    def _subscribed(self, j: int, who: int, wants: Iterable[int]) -> None:
-        added = [self._frontend[k] for k in wants]
-        self._hear(j, link.Changed(next(self._changes), self.world.subscribers[who], added))
+    def _subscribe(self, j: int, i: int, subscriptions: Iterable[int]) -> None:
+        added = [self._frontend[k] for k in subscriptions]
+        self._send(j, link.Changed(next(self._changes), self.world.subscribers[i], added))
 
-    def _arrive(self, who: Longs, kind: Kind) -> None:
-        """Each asks for a broker and logs in there; whom nobody takes tries again."""
+    def _arrive(self, subscribers: Longs, kind: Kind) -> None:
+        """Each subscriber requests a broker and logs in there; without one it retries."""
         unreachable = frozenset(self.world.brokers[j] for j in np.flatnonzero(~self.alive))
-        for one in who:
-            self._log_in(int(one), kind, unreachable)
+        for i in subscribers:
+            self._log_in(int(i), kind, unreachable)
 
-    def _log_in(self, who: int, kind: Kind, unreachable: frozenset[BrokerId]) -> None:
-        name, place = self.world.subscribers[who], Place(*self.world.places_deg[who].tolist())
+    def _log_in(self, i: int, kind: Kind, unreachable: frozenset[BrokerId]) -> None:
+        name, place = self.world.subscribers[i], Place(*self.world.places_deg[i].tolist())
         if name not in self.core.registry.subscribers:
-            self._coordinate(events.UserRegistered(next(self._asks), name, place))
-        placed = self._coordinate(events.BrokerRequested(next(self._asks), name, place, avoid=unreachable))
+            self._coordinate(events.UserRegistered(next(self._requests), name, place))
+        placed = self._coordinate(events.BrokerRequested(next(self._requests), name, place, avoid=unreachable))
         if not isinstance(placed, events.Placed):
-            self.kernel.call_after(_TRY_AGAIN_S, self._arrive, np.array([who]), kind)
+            self.kernel.call_after(_RETRY_S, self._arrive, np.array([i]), kind)
             return
         j = self._index[placed.broker]
-        here = np.array([who])
-        self.assigned[who] = j
-        self.brokers.connect(here, np.array([j], dtype=np.int32))
+        subscriber, broker = np.array([i]), np.array([j], dtype=np.int32)
+        self.assigned[i] = j
+        self.brokers.connect(subscriber, broker)
         self._generation += 1
         known = self.core.registry.subscribers[name]
         if known.home != placed.broker:
-            self._hear(j, link.Wanted(name))
-        self._hear(j, link.SessionOpened(name))
-        wishes = np.arange(self.world.start[who], self.world.start[who + 1])
-        wanted = self.world.wants[wishes[self.brokers.made[wishes]]]
-        missed = [k for k in wanted if self._frontend[k].subscription not in known.subscriptions]
+            self._send(j, link.Wanted(name))
+        self._send(j, link.SessionOpened(name))
+        entries = np.arange(self.world.start[i], self.world.start[i + 1])
+        subscriptions = self.world.wants[entries[self.brokers.subscribed[entries]]]
+        missed = [k for k in subscriptions if self._frontend[k].subscription not in known.subscriptions]
         if missed:
-            self._subscribed(j, who, missed)
-        self._telling.arrived(self.kernel.now_s, kind, here, np.array([j], dtype=np.int32))
+            self._subscribe(j, i, missed)
+        self._recorder.arrived(self.kernel.now_s, kind, subscriber, broker)
 
     def _churn(self, now_s: float) -> None:
         before = self.brokers.served_by.copy()
         super()._churn(now_s)
-        for who in np.flatnonzero((before >= 0) & (self.brokers.served_by < 0)):
-            self._hear(int(before[who]), link.SessionClosed(self.world.subscribers[who], "left"))
+        for i in np.flatnonzero((before >= 0) & (self.brokers.served_by < 0)):
+            self._send(int(before[i]), link.SessionClosed(self.world.subscribers[i], "left"))
 
     # Moves
 
-    def _begin(self, j: int, migration: str, subscriber: SubscriberId) -> None:
-        who = self._people[subscriber]
-        if not self._moving[who]:  # a preparation may be told again
+    def _begin_move(self, j: int, migration: str, subscriber: SubscriberId) -> None:
+        i, now_s = self._number_of[subscriber], self.kernel.now_s
+        if not self._moving[i]:  # the coordinator may repeat a preparation
             self.log.migrations += 1
             reason = self.core.registry.migrations[migration].reason
-            here, target = np.array([who]), np.array([j], dtype=np.int32)
-            self._telling.moves(self.kernel.now_s, here, self.brokers.served_by[here], target, [reason])
-            self._moving[who], self._moved_at_s[who], self.assigned[who] = True, self.kernel.now_s, j
+            movers, target = np.array([i]), np.array([j], dtype=np.int32)
+            self._recorder.moving(now_s, movers, self.brokers.served_by[movers], target, [reason])
+            self._moving[i], self._moved_at_s[i], self.assigned[i] = True, now_s, j
             self._generation += 1
 
     def _follow(self, subscriber: SubscriberId, j: int, migration: str) -> None:
-        """Told where to go, it goes; unless it has been cut off meanwhile, or finds nobody there."""
-        who = self._people[subscriber]
-        if self.alive[j] and self.brokers.served_by[who] >= 0:
-            here, target = np.array([who]), np.array([j], dtype=np.int32)
-            self._telling.moved(self.kernel.now_s, here, self.brokers.served_by[here], target)
-            self.brokers.move(here, target)
-            self.assigned[who] = j
+        """The subscriber connects to its new broker, unless it has lost its session or the new broker is dead."""
+        i = self._number_of[subscriber]
+        if self.alive[j] and self.brokers.served_by[i] >= 0:
+            movers, target = np.array([i]), np.array([j], dtype=np.int32)
+            self._recorder.moved(self.kernel.now_s, movers, self.brokers.served_by[movers], target)
+            self.brokers.move(movers, target)
+            self.assigned[i] = j
             self._generation += 1
-            self._hear(j, link.SessionOpened(subscriber, migration))
+            self._send(j, link.SessionOpened(subscriber, migration))
 
     def _report(self) -> None:
-        """Only looked at here: the core has its own reports and its own rounds."""
+        """Only samples: the core has its own reports and rounds."""
         self._sample()
 
     # Failures
@@ -240,7 +238,7 @@ class CoordinatorRun(BalanceRun):
         self.brokers.disconnect(lost)
         self._moving[lost] = False
         self._generation += 1
-        self._telling.failed(self.kernel.now_s, j, self.alive)
+        self._recorder.broker_changed(self.kernel.now_s, Kind.BROKER_FAILED, j, self.alive)
         self._coordinate(events.LinkClosed(self.world.brokers[j], self._links[j]))
         self.kernel.call_after(self.world.scenario.detect_s, self._fail_over_from, lost)
         self.kernel.call_at(failure.back_s, self._back, j)

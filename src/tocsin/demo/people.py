@@ -92,7 +92,7 @@ class People:
             self.errors.add(said)
 
     async def _subscribe(self, person: CityPerson, subscriber: Subscriber) -> None:
-        for when_s, wish in person.wishes:
+        for when_s, wish in person.subscriptions:
             await self._at(when_s)
             parameters = dict(wish.parameters)
             held = await subscriber.subscribe(wish.channel, parameters, type=_Seen)

@@ -231,7 +231,7 @@ class DemoRun:
 
     async def _all_subscribed(self, deadline_s: float) -> None:
         """Everybody has what it wants by then, unless a busy machine is behind the city's time."""
-        wishes = sum(len(person.wishes) for person in self._crowd.people)
+        wishes = sum(len(person.subscriptions) for person in self._crowd.people)
         while self._account.frontend() < wishes and time.monotonic() < deadline_s:
             await asyncio.sleep(0.25)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from tocsin.coords.gossip import relative_errors, settle
 from tocsin.experiments import figures
 from tocsin.experiments.report import ExperimentReport, at_most, below, table
 from tocsin.experiments.runner import Row
-from tocsin.experiments.shared_data import shared_file
 from tocsin.sim.kernel import seed_from
 from tocsin.sim.topics.agents import SETTLE_ROUNDS, jitter
 
@@ -30,6 +30,13 @@ ERROR_MS, ERROR_SHARE = 3.5, 0.06
 """What figure 3 shows: below both."""
 
 
+def _shared_file(name: str) -> Path | None:
+    """A file in `TOCSIN_SHARED_DATA` (default: `../shared/data`), which is not part of the project; None without it."""
+    folder = Path(os.environ.get("TOCSIN_SHARED_DATA", Path.cwd().parent / "shared" / "data"))
+    path = folder / name
+    return path.resolve() if path.is_file() else None
+
+
 @dataclass(frozen=True)
 class Coordinates:
     name: str = "epulsar-coordinates"
@@ -38,7 +45,7 @@ class Coordinates:
 
     def settings(self, runs: int, **options: str) -> Sequence[Mapping[str, Any]]:
         """Options: `matrix` = a square table of RTTs in ms, `nodes_at_most` on the star (128)."""
-        path = options.get("matrix") or shared_file(MEASURED)
+        path = options.get("matrix") or _shared_file(MEASURED)
         largest = int(options.get("nodes_at_most", max(NODES)))
         settings: list[dict[str, Any]] = []
         for run in range(runs):

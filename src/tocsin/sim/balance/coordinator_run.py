@@ -117,9 +117,9 @@ class CoordinatorRun(BalanceRun):
         self._last_plan = last.plan
         moves = tuple(verdict.move for verdict in last.verdicts if verdict.taken)
         if moves:
-            now_s, before, after = self.kernel.now_s, last.before, last.after
-            self.log.plans.append(PlanMade(now_s, last.plan.policy, len(moves), before.cov, after.cov, after.maximum))
-            self._recorder.planned(now_s, replace(last.plan, moves=moves), before, after)
+            now_s = self.kernel.now_s
+            self.log.plans.append(PlanMade(now_s, last.plan.policy, len(moves)))
+            self._recorder.planned(now_s, replace(last.plan, moves=moves), last.before, last.after)
 
     # Messages of the brokers
 

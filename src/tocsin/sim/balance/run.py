@@ -56,9 +56,6 @@ class PlanMade:
     at_s: float
     policy: str
     moves: int
-    cov_before: float
-    cov_after: float
-    maximum_after: float
 
 
 @dataclass(slots=True)
@@ -277,9 +274,7 @@ class BalanceRun:
         self.assigned[movers], self._moving[movers], self._moved_at_s[movers] = target, True, now_s
         self._generation += 1
         self.log.migrations += len(movers)
-        self.log.plans.append(
-            PlanMade(now_s, plan.policy, len(movers), plan.before.cov, plan.after.cov, plan.after.maximum)
-        )
+        self.log.plans.append(PlanMade(now_s, plan.policy, len(movers)))
         self.kernel.call_after(self.world.scenario.handover_s, self._handed_over, movers, target)
 
     def _handed_over(self, movers: Longs, target: Ints) -> None:

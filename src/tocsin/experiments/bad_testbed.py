@@ -38,6 +38,7 @@ SCHEMES: Final[dict[str, dict[str, Any]]] = {
     "LDM + GSH": {"scheme": "ldm", "shuffle": "gsh"},
     "SDM + GSH": {"scheme": "sdm", "shuffle": "gsh"},
 }
+MIGRATIONS: Final = ("LDM", "SDM")
 BUSY_BYTES_PER_S: Final = 60 * KB
 """β and θ: a little over half of the final mean load, so that nothing moves before most subscriptions are made. The
 paper gives no value for the testbed."""
@@ -104,82 +105,75 @@ def _report(table_: pa.Table, out: Path, notes: tuple[str, ...]) -> ExperimentRe
 
 def _claims(means: Any) -> list[Claim]:
     """Claims about the placements and schemes that were run; comparisons with others are omitted."""
-    present = set(means.index)
-    claims: list[Claim] = []
-    figure_of = {"RND": "figure 6", "RR": "figure 7", "NR": "figure 10"}
-    for placement in PLACEMENTS:
-        for scheme in ("LDM", "SDM"):
-            if not {(placement, "none"), (placement, scheme)} <= present:
-                continue
-            none, balanced = means.loc[(placement, "none")], means.loc[(placement, scheme)]
-            if not balanced.migrations and not none.migrations:
-                continue  # placement alone stayed below α: the two are the same but for chance
-            source = f"[BAD §6.1.3, {figure_of[placement]}]"
-            claims += [
-                below(
-                    f"{placement.lower()}-{scheme.lower()}-{column}",
-                    source,
-                    f"{scheme} reduces {what}",
-                    float(balanced[column] / none[column]),
-                    1.0,
-                    f"times that of {placement} alone",
-                )
-                for column, what in (("cov", "cov"), ("maximum", "the maximum load"))
-            ]
-    both = [p for p in PLACEMENTS if {(p, "LDM"), (p, "SDM")} <= present]
+    claims = [claim for placement in PLACEMENTS for scheme in MIGRATIONS for claim in _gains(means, placement, scheme)]
+    claims += _similar(means)
+    for scheme in MIGRATIONS:
+        claims += _nearest_needs_more(means, scheme) + _early_shuffle(means, scheme)
+    return claims + _shuffles(means)
+
+
+def _gains(means: Any, placement: str, scheme: str) -> list[Claim]:
+    if not _were_run(means, (placement, "none"), (placement, scheme)):
+        return []
+    none, balanced = means.loc[(placement, "none")], means.loc[(placement, scheme)]
+    if not balanced.migrations and not none.migrations:
+        return []  # placement alone stayed below α: the two are the same but for chance
+    figure = {"RND": "figure 6", "RR": "figure 7", "NR": "figure 10"}[placement]
+    source, unit = f"[BAD §6.1.3, {figure}]", f"times that of {placement} alone"
+    prefix = f"{placement}-{scheme}".lower()
+    cov, maximum = (float(balanced[column] / none[column]) for column in ("cov", "maximum"))
+    return [
+        below(f"{prefix}-cov", source, f"{scheme} reduces cov", cov, 1.0, unit),
+        below(f"{prefix}-maximum", source, f"{scheme} reduces the maximum load", maximum, 1.0, unit),
+    ]
+
+
+def _similar(means: Any) -> list[Claim]:
+    both = [p for p in PLACEMENTS if _were_run(means, (p, "LDM"), (p, "SDM"))]
     pairs = [(means.loc[(p, "LDM")], means.loc[(p, "SDM")]) for p in both]
+    source, statement = "[BAD §6.1.3, figures 6, 10]", "LDM and SDM perform alike"
+    unit = "apart, under the placement where they differ most"
+    claims = []
     for column in ("cov", "maximum") if pairs else ():
         apart = max(abs(float(sdm[column] / ldm[column]) - 1.0) for ldm, sdm in pairs)
-        claims.append(
-            at_most(
-                f"sdm-close-to-ldm-{column}",
-                "[BAD §6.1.3, figures 6, 10]",
-                "LDM and SDM perform alike",
-                apart,
-                CLOSE,
-                "apart, under the placement where they differ most",
-            )
-        )
-    for scheme in ("LDM", "SDM"):
-        others = [p for p in ("RR", "RND") if (p, scheme) in present]
-        if ("NR", scheme) in present and others:
-            moves = means.xs(scheme, level="scheme").migrations
-            claims.append(
-                at_least(
-                    f"nr-needs-more-{scheme.lower()}",
-                    "[BAD §6.1.3, figure 12]",
-                    "NR: far more than RR and RND",
-                    float(moves["NR"] / max(1.0, *(moves[p] for p in others))),
-                    5.0,
-                    "times the migrations of the next",
-                )
-            )
-        if not {("NR", scheme), ("NR", f"{scheme} + GSH")} <= present:
-            continue
-        alone, after = means.loc[("NR", scheme)], means.loc[("NR", f"{scheme} + GSH")]
-        claims.append(
-            below(
-                f"early-shuffle-{scheme.lower()}",
-                "[BAD §6.1.3, figures 8, 9, 11]",
-                "an early GSH lowers later migrations",
-                float(after.migrations_later - alone.migrations_later),
-                0.0,
-                f"more than after {scheme}'s first plan",
-            )
-        )
-    if not {(p, "LDM + GSH") for p in PLACEMENTS} <= present:
-        return claims
-    shuffles = means.xs("LDM + GSH", level="scheme").shuffles
-    claims.append(
-        shows(
-            "shuffle-under-nr-not-rnd",
-            "[BAD §6.1.3]",
-            "NR calls out the shuffle, RND does not",
-            f"RND {shuffles['RND']:.2f}, RR {shuffles['RR']:.2f}, NR {shuffles['NR']:.2f} shuffles a run",
-            bool(shuffles["NR"] >= 1.0 and shuffles["RND"] == 0.0),
-        )
-    )
+        claims.append(at_most(f"sdm-close-to-ldm-{column}", source, statement, apart, CLOSE, unit))
     return claims
+
+
+def _nearest_needs_more(means: Any, scheme: str) -> list[Claim]:
+    others = [p for p in ("RR", "RND") if _were_run(means, (p, scheme))]
+    if not others or not _were_run(means, ("NR", scheme)):
+        return []
+    moves = means.xs(scheme, level="scheme").migrations
+    ratio = float(moves["NR"] / max(1.0, *(moves[p] for p in others)))
+    source, statement = "[BAD §6.1.3, figure 12]", "NR: far more than RR and RND"
+    return [
+        at_least(f"nr-needs-more-{scheme.lower()}", source, statement, ratio, 5.0, "times the migrations of the next")
+    ]
+
+
+def _early_shuffle(means: Any, scheme: str) -> list[Claim]:
+    if not _were_run(means, ("NR", scheme), ("NR", f"{scheme} + GSH")):
+        return []
+    alone, shuffled = means.loc[("NR", scheme)], means.loc[("NR", f"{scheme} + GSH")]
+    difference = float(shuffled.migrations_later - alone.migrations_later)
+    source, statement = "[BAD §6.1.3, figures 8, 9, 11]", "an early GSH lowers later migrations"
+    unit = f"more than after {scheme}'s first plan"
+    return [below(f"early-shuffle-{scheme.lower()}", source, statement, difference, 0.0, unit)]
+
+
+def _shuffles(means: Any) -> list[Claim]:
+    if not _were_run(means, *((placement, "LDM + GSH") for placement in PLACEMENTS)):
+        return []
+    shuffles = means.xs("LDM + GSH", level="scheme").shuffles
+    measured = f"RND {shuffles['RND']:.2f}, RR {shuffles['RR']:.2f}, NR {shuffles['NR']:.2f} shuffles a run"
+    holds = bool(shuffles["NR"] >= 1.0 and shuffles["RND"] == 0.0)
+    statement = "NR calls out the shuffle, RND does not"
+    return [shows("shuffle-under-nr-not-rnd", "[BAD §6.1.3]", statement, measured, holds)]
+
+
+def _were_run(means: Any, *labels: tuple[str, str]) -> bool:
+    return set(labels) <= set(means.index)
 
 
 def _figures(out: Path, rows: Any) -> list[Path]:

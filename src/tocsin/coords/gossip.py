@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -70,7 +71,7 @@ def settle(
     nodes = len(rtt_s)
     known = nodes - 1 if peers is None else min(peers, nodes - 1)
     peers_of = np.array([_draw_peers(node, nodes, known, rng) for node in range(nodes)]).reshape(nodes, known)
-    cluster = _Cluster.start(nodes, known, tuning)
+    cluster = _new_cluster(nodes, known, tuning)
     every_node, seen_s = np.arange(nodes), np.full((nodes, known), np.inf)
     for round_ in range(rounds):
         slots = rng.integers(0, known, nodes)
@@ -83,19 +84,7 @@ def settle(
         if noise is not None:
             measured_s = noise(measured_s, rng)
         seen_s[every_node, slots] = np.where(measured_s > 0.0, measured_s, np.inf)
-        _round(
-            cluster.vectors,
-            cluster.bodies,
-            cluster.residues_s,
-            cluster.samples,
-            cluster.latest_s,
-            cluster.measurements,
-            probed,
-            slots,
-            measured_s,
-            kicks(rng, nodes),
-            tuning,
-        )
+        _round(cluster, probed, slots, measured_s, kicks(rng, nodes), tuning)
     heights_s, errors, adjustments_s = cluster.bodies.T.copy()
     return Embedding(cluster.vectors, heights_s, adjustments_s, errors)
 
@@ -112,8 +101,9 @@ def _draw_peers(node: int, nodes: int, known: int, rng: np.random.Generator) -> 
     return others if known == nodes - 1 else rng.choice(others, known, replace=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
+class _Cluster(NamedTuple):
+    """The state of all nodes. A NamedTuple because compiled code reads it; the arrays change in place."""
+
     vectors: Vectors
     bodies: Vectors
     """[height, error, adjustment] per node."""
@@ -124,49 +114,40 @@ class _Cluster:
     measurements: npt.NDArray[np.int64]
     """The number of measurements per node and peer slot."""
 
-    @classmethod
-    def start(cls, nodes: int, known: int, tuning: Tuning) -> _Cluster:
-        return cls(
-            np.zeros((nodes, DIMENSIONS)),
-            np.tile(np.array([tuning.height_min_s, tuning.error_max, 0.0]), (nodes, 1)),
-            np.zeros((nodes, ADJUSTMENT_WINDOW)),
-            np.zeros(nodes, dtype=np.int64),
-            np.zeros((nodes, known, FILTER_SAMPLES)),
-            np.zeros((nodes, known), dtype=np.int64),
-        )
+
+def _new_cluster(nodes: int, known: int, tuning: Tuning) -> _Cluster:
+    return _Cluster(
+        vectors=np.zeros((nodes, DIMENSIONS)),
+        bodies=np.tile(np.array([tuning.height_min_s, tuning.error_max, 0.0]), (nodes, 1)),
+        residues_s=np.zeros((nodes, ADJUSTMENT_WINDOW)),
+        samples=np.zeros(nodes, dtype=np.int64),
+        latest_s=np.zeros((nodes, known, FILTER_SAMPLES)),
+        measurements=np.zeros((nodes, known), dtype=np.int64),
+    )
 
 
 @numba.njit(cache=True)
 def _round(
-    vectors: Vectors,
-    bodies: Vectors,
-    residues_s: Vectors,
-    samples: npt.NDArray[np.int64],
-    latest_s: Vectors,
-    measurements: npt.NDArray[np.int64],
+    c: _Cluster,
     probed: npt.NDArray[np.int64],
     slots: npt.NDArray[np.int64],
     measured_s: Vectors,
     directions: Vectors,
     tuning: Tuning,
 ) -> None:
-    for node in range(len(vectors)):
+    """Every node applies its measurement, if there is one, to its coordinate."""
+    for node in range(len(c.vectors)):
         if not measured_s[node] > 0.0:
             continue
         peer, slot = probed[node], slots[node]
-        recent = latest_s[node, slot]
-        recent[measurements[node, slot] % len(recent)] = measured_s[node]
-        measurements[node, slot] += 1
-        filled = np.sort(recent[: min(measurements[node, slot], len(recent))])
+        recent = c.latest_s[node, slot]
+        recent[c.measurements[node, slot] % len(recent)] = measured_s[node]
+        c.measurements[node, slot] += 1
+        filled = np.sort(recent[: min(c.measurements[node, slot], len(recent))])
+        median_s = filled[(len(filled) - 1) // 2]
         residue_s = pull(
-            vectors[node],
-            bodies[node],
-            vectors[peer],
-            bodies[peer],
-            filled[(len(filled) - 1) // 2],
-            directions[node],
-            tuning,
+            c.vectors[node], c.bodies[node], c.vectors[peer], c.bodies[peer], median_s, directions[node], tuning
         )
-        residues_s[node, samples[node] % residues_s.shape[1]] = residue_s
-        samples[node] += 1
-        bodies[node, 2] = residues_s[node].sum() / (2.0 * residues_s.shape[1])
+        c.residues_s[node, c.samples[node] % c.residues_s.shape[1]] = residue_s
+        c.samples[node] += 1
+        c.bodies[node, 2] = c.residues_s[node].sum() / (2.0 * c.residues_s.shape[1])

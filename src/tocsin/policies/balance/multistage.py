@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from typing import Final
 
@@ -112,14 +113,6 @@ class PolicyOutcome:
 Policy = Callable[[RenumberedSnapshot, Flags, BalanceSettings], PolicyOutcome]
 
 
-def _ldm(renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
-    return _migration(renumbered, movable, settings, similar=False)
-
-
-def _sdm(renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
-    return _migration(renumbered, movable, settings, similar=True)
-
-
 def _migration(
     renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings, *, similar: bool
 ) -> PolicyOutcome:
@@ -147,20 +140,14 @@ def _gsh(renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettin
     return PolicyOutcome(broker_of, after, moved, reason)
 
 
-def _affinity(renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
-    limit = settings.max_moves or len(renumbered.order)
-    return _rebalancing(renumbered, movable, settings.alpha * settings.settle, limit, exchange=False)
-
-
-def _affinity_shuffle(renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
-    return _rebalancing(renumbered, movable, 0.0, len(renumbered.order), exchange=True)
-
-
-def _rebalancing(
-    renumbered: RenumberedSnapshot, movable: Flags, goal_cov: float, limit: int, *, exchange: bool
+def _affinity(
+    renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings, *, shuffle: bool
 ) -> PolicyOutcome:
+    """A migration stops at the goal for cov and at `max_moves`; a shuffle levels the loads completely."""
+    goal_cov = 0.0 if shuffle else settings.alpha * settings.settle
+    limit = (0 if shuffle else settings.max_moves) or len(renumbered.order)
     model = LoadModel(renumbered.world)
-    moved, sources, kinds = rebalance(model, movable, goal_cov=goal_cov, max_moves=limit, exchange=exchange)
+    moved, sources, kinds = rebalance(model, movable, goal_cov=goal_cov, max_moves=limit, exchange=shuffle)
     reasons = _affinity_reasons(renumbered.world.brokers, model.broker_of[moved], sources, kinds)
     return PolicyOutcome(model.broker_of, model.balance(), moved, reasons)
 
@@ -184,8 +171,12 @@ _AFFINITY: Final = {
     -1: "exchanged with another subscriber to level the two brokers",
 }
 
-MIGRATIONS: Final[dict[str, Policy]] = {"ldm": _ldm, "sdm": _sdm, "affinity": _affinity}
-SHUFFLES: Final[dict[str, Policy]] = {"gsh": _gsh, "affinity": _affinity_shuffle}
+MIGRATIONS: Final[dict[str, Policy]] = {
+    "ldm": partial(_migration, similar=False),
+    "sdm": partial(_migration, similar=True),
+    "affinity": partial(_affinity, shuffle=False),
+}
+SHUFFLES: Final[dict[str, Policy]] = {"gsh": _gsh, "affinity": partial(_affinity, shuffle=True)}
 
 
 def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:

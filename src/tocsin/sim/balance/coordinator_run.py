@@ -28,7 +28,7 @@ from tocsin.policies.balance.load import Longs, known_rates
 from tocsin.policies.balance.multistage import BalanceSettings
 from tocsin.policies.balance.placement import PlacementPolicy
 from tocsin.sim.balance.run import TICK_S, BalanceRun, PlanMade
-from tocsin.sim.balance.scenario import Failure, Scenario
+from tocsin.sim.balance.scenario import Scenario
 from tocsin.sim.balance.trace import Trace
 from tocsin.sim.balance.world import BalanceWorld
 from tocsin.sim.kernel import LATE, Kernel
@@ -127,13 +127,9 @@ class CoordinatorRun(BalanceRun):
         self._links[j] = next(self._link_numbers)
         self._incarnation[j] += 1
         self._reported[j] = 0.0
-        name, place = self.world.brokers[j], self.world.broker_places[j]
-        self._send(
-            j,
-            link.Register(
-                name, f"i{self._incarnation[j]}", f"ws://{name}", float(self.world.capacity[j]), place.lat, place.lon
-            ),
-        )
+        name, place, capacity = self.world.brokers[j], self.world.broker_places[j], float(self.world.capacity[j])
+        incarnation = f"i{self._incarnation[j]}"
+        self._send(j, link.Register(name, incarnation, f"ws://{name}", capacity, place.lat, place.lon))
 
     def _send_heartbeats(self) -> None:
         sessions = self.brokers.subscribers()
@@ -231,17 +227,10 @@ class CoordinatorRun(BalanceRun):
 
     # Failures
 
-    def _fail(self, failure: Failure) -> None:
-        j = failure.broker
-        lost = np.flatnonzero(self.brokers.served_by == j)
-        self.alive[j] = False
-        self.brokers.disconnect(lost)
+    def _detect_failure(self, j: int, lost: Longs) -> None:
         self._moving[lost] = False
-        self._generation += 1
-        self._recorder.broker_changed(self.kernel.now_s, Kind.BROKER_FAILED, j, self.alive)
         self._coordinate(events.LinkClosed(self.world.brokers[j], self._links[j]))
         self.kernel.call_after(self.world.scenario.detect_s, self._fail_over_from, lost)
-        self.kernel.call_at(failure.back_s, self._back, j)
 
     def _fail_over_from(self, lost: Longs) -> None:
         stranded = lost[self.brokers.served_by[lost] < 0]

@@ -66,8 +66,6 @@ class BalanceLog:
     failed_over: int = 0
     unserved_subscriber_s: float = 0.0
     """Time that subscribers which joined and are not away spend without a broker, because theirs died."""
-    bytes_in: Floats = field(default_factory=lambda: np.zeros(0))
-    bytes_out: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 class BalanceRun:
@@ -79,8 +77,7 @@ class BalanceRun:
         trace: Trace | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """`CoordinatorRun` passes no `coordinator`, because it has its own, but the `settings` of that for the
-        trace."""
+        """`settings` are for the trace, if there is no `coordinator`: `CoordinatorRun` has its own."""
         self.kernel, self.world = kernel, world
         described = coordinator.described() if coordinator is not None else dict(settings or {})
         self._recorder = RunRecorder(world, trace, described)
@@ -100,7 +97,7 @@ class BalanceRun:
         self._join_s = world.join_s[self._join_order]
         self._subscribe_s = world.subscribe_s[self._subscribe_order]
         self._joined, self._subscribed, self._away = 0, 0, 0
-        """How many subscribers have joined, subscriptions been made, and subscribers are offline."""
+        """Counts: subscribers that have joined, subscriptions made, subscribers that are offline."""
         self._generation = 0
         self._rows: tuple[Ints, Ints] | None = None
         self._subscriptions_of = [
@@ -119,7 +116,6 @@ class BalanceRun:
             kernel.call_at(failure.at_s, self._fail, failure)
         kernel.every(scenario.report_s, self._report, priority=LATE)
         kernel.run(scenario.length_s)
-        self.log.bytes_in, self.log.bytes_out = self.brokers.bytes_in, self.brokers.bytes_out
         return self.log
 
     @cached_property
@@ -202,8 +198,7 @@ class BalanceRun:
         self.rate_seen[held] = np.where(np.isnan(before), measured, before + weight * (measured - before))
 
     def _burst(self) -> None:
-        """Some rates will rise within the next minutes and fall some minutes later. Rates already due to rise keep
-        their time."""
+        """Let random rates rise and fall within the next minutes, except those already due to rise."""
         bursts, rng, now_s = self.world.scenario.bursts, self.kernel.stream("bursts"), self.kernel.now_s
         q = len(self.world.rate)
         drawn = rng.permutation(q)[: round(bursts.share * q)]
@@ -291,13 +286,16 @@ class BalanceRun:
 
     def _fail(self, failure: Failure) -> None:
         j = failure.broker
-        self.alive[j] = False
         lost = np.flatnonzero(self.brokers.served_by == j)
+        self.alive[j] = False
         self.brokers.disconnect(lost)
         self._generation += 1
         self._recorder.broker_changed(self.kernel.now_s, Kind.BROKER_FAILED, j, self.alive)
-        self.kernel.call_after(self.world.scenario.detect_s, self._fail_over, j)
+        self._detect_failure(j, lost)
         self.kernel.call_at(failure.back_s, self._back, j)
+
+    def _detect_failure(self, j: int, lost: Longs) -> None:
+        self.kernel.call_after(self.world.scenario.detect_s, self._fail_over, j)
 
     def _fail_over(self, j: int) -> None:
         bound = np.flatnonzero(self.assigned == j)

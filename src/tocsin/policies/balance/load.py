@@ -134,7 +134,7 @@ def leave(a: LoadArrays, i: int) -> None:
             a.incoming[j] -= a.rate[k]
     a.outgoing[j] -= a.weight[i]
     a.members[j] -= 1
-    if a.members[j] == 0:  # an empty broker has no load, whatever rounding says
+    if a.members[j] == 0:  # rounding must not leave a load on an empty broker
         a.incoming[j] = 0.0
         a.outgoing[j] = 0.0
     a.broker_of[i] = UNPLACED

@@ -1,5 +1,4 @@
-"""Movers on streets: each takes the shortest path to a random crossing, pauses, and goes on [BAD §6.1.2, ONE
-simulator].
+"""Movers on streets, as in the ONE simulator [BAD §6.1.2]: shortest path to a random crossing, pause, next trip.
 
 Positions depend on the seed and the time, not on how often they are read: each mover has a random stream of its own.
 Time is virtual and only goes forward. Positions between crossings are interpolated for all movers at once; Python code

@@ -173,9 +173,9 @@ def _exchange_pairs(a: LoadArrays, r: BrokerRanking, c: Candidates, max_moves: i
 
 @numba.njit(cache=True)
 def _pair(weight: Floats, c: Candidates, b: int, t: int, difference: float) -> tuple[int, int]:
-    """The places of two candidates, one of broker b and one of t, whose weights differ by as close to `difference` as
-    possible; -1 if there are none. Both lists are heaviest first, so one walk down both sees every pair that could be
-    best.
+    """The places of the candidates of brokers b and t whose weights differ by nearly `difference`; -1 and -1 if none.
+
+    Both lists are heaviest first, so one walk down both sees every pair that could be best.
     """
     best, left, right = np.inf, -1, -1
     at, other = next_staying(c.following, c.first[b]), next_staying(c.following, c.first[t])

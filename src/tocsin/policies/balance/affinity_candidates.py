@@ -145,9 +145,9 @@ def _choose(r: BrokerRanking, touched: int, delivered: float, fetched: float, ce
 def best_single(
     a: LoadArrays, r: BrokerRanking, c: Candidates, b: int, excess: float, mean: float
 ) -> tuple[int, int, float]:
-    """Of broker b's heaviest candidates that fit its excess and the room of a target: the most helpful, target, score.
+    """The most helpful of broker b's heaviest candidates that fit, its target and its score; -1 and -1 if none fits.
 
-    Candidate and target are -1 if none fits.
+    A candidate fits if its move relieves b by at most `excess` and leaves the target at or below `mean`.
     """
     best, target, score = -1, -1, -np.inf
     tries = looks = 0
@@ -185,8 +185,10 @@ def best_group(
     seen: Ints,
     most: int,
 ) -> tuple[int, int, float]:
-    """The part of broker b, of at most `most` members, that fits its excess and the room of a target and helps most
-    per mover; with its target and score. Part and target are -1 if none fits. `tally` and `seen` are working space.
+    """The part of broker b that fits and helps most per mover, its target and its score; -1 and -1 if none fits.
+
+    A part fits if it has at most `most` members, and its move relieves b by at most `excess` and leaves the target at
+    or below `mean`. `tally` and `seen` are working space.
     """
     best, target, score, tries = -1, -1, -np.inf, 0
     for part in range(parts.first[b], parts.first[b + 1]):
@@ -224,8 +226,10 @@ def best_group(
 
 @numba.njit(cache=True)
 def best_halving(a: LoadArrays, r: BrokerRanking, c: Candidates, b: int) -> tuple[int, int]:
-    """For loads too coarse to reach the mean: the candidate of broker b whose move to the least loaded broker makes the
-    larger of the two loads smallest, and smaller than b's load was; with that broker. -1 if there is none.
+    """The candidate of broker b whose move to the least loaded broker best halves their difference, and that broker.
+
+    For loads too coarse to reach the mean. "Best" makes the larger of the two loads smallest. The candidate is -1 if no
+    move makes it smaller than b's present load.
     """
     target = int(r.least[1])
     best, larger = -1, r.giving[b] * (1.0 - GAIN)

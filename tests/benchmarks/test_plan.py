@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tocsin.benchmarks import plan as bench
-from tocsin.policies.balance.multistage import BalanceSettings, plan
+from tocsin.policies.balance.multistage import plan
+from tocsin.policies.balance.settings import BalanceSettings
 
 
 @pytest.mark.parametrize("policy", sorted(bench.POLICIES))

@@ -7,13 +7,13 @@ from tocsin.coordinator.effects import Effect, KeepAtCluster, ReleaseAtCluster, 
 from tocsin.coordinator.events import BrokerDismissed, BrokerReleased
 from tocsin.coordinator.records import Health
 from tocsin.coordinator.rules import CoordinatorRules
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire import link as wire
 from tocsin.wire.errors import Code
 
 
 def test_silent_broker_is_suspect_then_dead_and_loses_its_subscribers() -> None:
-    bench = Bench(CoordinatorRules(placement=Placement.ROUND_ROBIN))
+    bench = Bench(CoordinatorRules(placement=PlacementPolicy.ROUND_ROBIN))
     bench.register(B1, B2)
     bench.place("ada")
     bench.wait(5.0, B2)

@@ -8,11 +8,11 @@ from tests.coordinator.bench import ADA, B1, B2, B3, Bench, frontend, placed_at
 from tocsin.coordinator.events import BrokerRequested, PlacementChosen
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
-from tocsin.policies.balance.load import standing_balance
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.load import snapshot_balance
+from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire import link as wire
 
-ROUND_ROBIN = CoordinatorRules(placement=Placement.ROUND_ROBIN)
+ROUND_ROBIN = CoordinatorRules(placement=PlacementPolicy.ROUND_ROBIN)
 
 
 def test_round_robin_gives_every_broker_the_same_number() -> None:
@@ -23,7 +23,7 @@ def test_round_robin_gives_every_broker_the_same_number() -> None:
 
 def test_random_placement_is_spread_and_repeatable() -> None:
     def homes() -> list[BrokerId]:
-        bench = Bench(CoordinatorRules(placement=Placement.RANDOM))
+        bench = Bench(CoordinatorRules(placement=PlacementPolicy.RANDOM))
         bench.register(B1, B2, B3)
         return [placed_at(bench.place(f"u{n}")) for n in range(300)]
 
@@ -33,7 +33,7 @@ def test_random_placement_is_spread_and_repeatable() -> None:
 
 def test_least_loaded_placement_counts_subscribers_not_reported_yet() -> None:
     """A crowd of new subscribers does not all get the broker that looked idle [BAD §5.1]."""
-    bench = Bench(CoordinatorRules(placement=Placement.LEAST_LOADED))
+    bench = Bench(CoordinatorRules(placement=PlacementPolicy.LEAST_LOADED))
     bench.register(B1)
     for number in range(10):
         bench.place(f"early{number}")
@@ -77,7 +77,7 @@ def test_snapshot_counts_migrations_in_progress_as_made() -> None:
     snapshot = bench.snapshot()
     assert snapshot.broker_of.tolist() == [0, 1, 0] and snapshot.movable.all()
     # F_j = z (1 + n) λ [BAD eq. 5]: two subscribers share one fetch at b1.
-    assert standing_balance(snapshot).loads == (30.0, 20.0)
+    assert snapshot_balance(snapshot).loads == (30.0, 20.0)
     bench.move("eve", B2)
     moving = bench.snapshot()
     assert moving.broker_of.tolist() == [0, 1, 1] and not moving.movable[2]
@@ -99,5 +99,5 @@ def test_user_of_dead_broker_gets_another_at_once_on_request() -> None:
 def test_chosen_placement_takes_effect_at_once() -> None:
     bench = Bench()
     bench.register(B1, B2)
-    assert bench.ask(lambda ask: PlacementChosen(ask, Placement.ROUND_ROBIN)) is True
+    assert bench.ask(lambda ask: PlacementChosen(ask, PlacementPolicy.ROUND_ROBIN)) is True
     assert {placed_at(bench.place("a")), placed_at(bench.place("b"))} == {B1, B2}

@@ -17,7 +17,7 @@ from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.plan import Plan, Urgency
 from tocsin.model.snapshot import Snapshot
-from tocsin.policies.balance.multistage import BalanceSettings
+from tocsin.policies.balance.settings import BalanceSettings
 from tocsin.wire import link
 
 BROKERS = [BrokerId(name) for name in ("a", "b", "c")]

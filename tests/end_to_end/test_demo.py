@@ -15,7 +15,7 @@ from tocsin.demo import figures, report
 from tocsin.demo.run import DemoRun
 from tocsin.demo.settings import DemoSettings
 from tocsin.demo.testbed import rows_of
-from tocsin.sim.city.wishes import CHANNELS
+from tocsin.sim.city.subscriptions import CHANNELS
 from tocsin.wire.errors import TocsinError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -1,4 +1,4 @@
-"""`bad-simulation`, `bad-testbed` and `affinity` on a small world: claims are computed and can fail."""
+"""`bad-simulation`, `bad-testbed` and `affinity` on a small world: claims are computed from the runs and can fail."""
 
 from __future__ import annotations
 
@@ -40,40 +40,47 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(bad_simulation, "SCENARIO", str(path))
     monkeypatch.setattr(bad_simulation, "BETAS_MB", (300.0, 500.0, 650.0))
     monkeypatch.setattr(bad_testbed, "SCENARIO", str(path))
-    tried = affinity.TriedOn(str(path), 300e6, 600.0)
-    monkeypatch.setattr(affinity, "WORLDS", {"paper": tried, "communities": tried})
+    world = affinity.ComparisonWorld(str(path), 300e6, 600.0)
+    monkeypatch.setattr(affinity, "WORLDS", {"paper": world, "communities": world})
     return str(path)
 
 
-def held(experiment: Reporting, table: pa.Table, out: Path) -> tuple[dict[str, bool], set[str]]:
+def claims_and_files(experiment: Reporting, table: pa.Table, out: Path) -> tuple[dict[str, bool], set[str]]:
     answer = runner.finish(experiment, 1, table, out)
-    return {claim["id"]: claim["holds"] for claim in answer["claims"]}, {Path(one).name for one in answer["files"]}
+    claims = {claim["id"]: claim["holds"] for claim in answer["claims"]}
+    return claims, {Path(path).name for path in answer["files"]}
 
 
-def swapped(table: pa.Table, column: str, one: str, other: str) -> pa.Table:
-    """The same rows with two labels exchanged: claims that compare them must now fail."""
-    exchange = {one: other, other: one}
-    labels = [exchange.get(label, label) for label in table[column].to_pylist()]
+def swapped(table: pa.Table, column: str, label: str, other: str) -> pa.Table:
+    """The same rows with two labels exchanged: claims that compare them must fail."""
+    exchange = {label: other, other: label}
+    labels = [exchange.get(value, value) for value in table[column].to_pylist()]
     return table.set_column(table.schema.get_field_index(column), column, pa.array(labels))
 
 
-def test_bad_simulation_computes_its_claims_from_the_runs(town: str, tmp_path: Path) -> None:
+def test_bad_simulation_computes_claims_from_runs(town: str, tmp_path: Path) -> None:
     experiment = bad_simulation.EXPERIMENT
     table = runner.run_here(experiment, experiment.settings(1))
-    claims, files = held(experiment, table, tmp_path / "out")
+    claims, files = claims_and_files(experiment, table, tmp_path / "out")
     failed = {claim for claim, holds in claims.items() if not holds}
-    of_a_larger_world = {"skew-most", "skew-fewest", "ldm-halves-maximum", "gsh-halves-maximum"}
-    assert failed <= of_a_larger_world | {"live-core-same-migrations", "live-core-same-cov"}
+    need_a_larger_world = {"skew-most", "skew-fewest", "ldm-halves-maximum", "gsh-halves-maximum"}
+    assert failed <= need_a_larger_world | {"live-core-same-migrations", "live-core-same-cov"}
     assert {"bad-figure-13.png", "bad-figure-14.svg", "bad-simulation.parquet", "bad-simulation.md"} <= files
-    turned, _ = held(experiment, swapped(table, "scheme", "LDM α=0.05", "LDM α=0.30"), tmp_path / "turned")
+    turned, _ = claims_and_files(experiment, swapped(table, "scheme", "LDM α=0.05", "LDM α=0.30"), tmp_path / "turned")
     assert not turned["smaller-alpha-lower-cov"] and not turned["smaller-alpha-more-migrations"]
     assert not turned["ldm-close-to-gsh-cov"]
 
 
-def test_what_was_run_live_is_reported_and_what_was_not_is_left_out(town: str, tmp_path: Path) -> None:
+def test_live_testbed_reports_only_schemes_that_were_run(town: str, tmp_path: Path) -> None:
     experiment = bad_testbed.EXPERIMENT
-    some = [one for one in experiment.settings(1) if one["placement"] != "RND" and one["scheme"] in ("none", "LDM")]
-    claims, files = held(bad_testbed.LiveTestbed(how="made up"), runner.run_here(experiment, some), tmp_path)
+    some = [
+        setting
+        for setting in experiment.settings(1)
+        if setting["placement"] != "RND" and setting["scheme"] in ("none", "LDM")
+    ]
+    claims, files = claims_and_files(
+        bad_testbed.LiveTestbed(how="made up"), runner.run_here(experiment, some), tmp_path
+    )
     assert set(claims) == {"rr-ldm-cov", "rr-ldm-maximum", "nr-ldm-cov", "nr-ldm-maximum", "nr-needs-more-ldm"}
     assert claims["nr-ldm-cov"] and claims["nr-ldm-maximum"]
     figures = {f"bad-figure-{number:02}.png" for number in (7, 8, 10, 11, 12)}
@@ -84,14 +91,14 @@ def test_what_was_run_live_is_reported_and_what_was_not_is_left_out(town: str, t
 def test_bad_testbed_compares_placements_and_schemes(town: str, tmp_path: Path) -> None:
     experiment = bad_testbed.EXPERIMENT
     table = runner.run_here(experiment, experiment.settings(1))
-    claims, files = held(experiment, table, tmp_path / "out")
+    claims, files = claims_and_files(experiment, table, tmp_path / "out")
     assert claims["nr-ldm-cov"] and claims["nr-sdm-maximum"] and claims["nr-needs-more-ldm"]
     assert {f"bad-figure-{number:02}.png" for number in range(5, 13)} <= files
-    turned, _ = held(experiment, swapped(table, "scheme", "none", "LDM"), tmp_path / "turned")
+    turned, _ = claims_and_files(experiment, swapped(table, "scheme", "none", "LDM"), tmp_path / "turned")
     assert not turned["nr-ldm-cov"] and not turned["nr-ldm-maximum"]
 
 
-def test_affinity_is_measured_against_gsh(town: str, tmp_path: Path) -> None:
+def test_affinity_is_compared_with_gsh(town: str, tmp_path: Path) -> None:
     experiment = affinity.EXPERIMENT
     table = runner.run_here(experiment, experiment.settings(1))
     answer = runner.finish(experiment, 1, table, tmp_path / "out")
@@ -100,13 +107,13 @@ def test_affinity_is_measured_against_gsh(town: str, tmp_path: Path) -> None:
     assert all(metrics[f"paper.{scheme}.max_load_over_lower_bound"] >= 1.0 for scheme in affinity.SCHEMES)
     turned = experiment.report(swapped(table, "scheme", "gsh", "affinity"), tmp_path / "out")
     assert not any(claim.holds for claim in turned.claims if claim.id.endswith("maximum"))
-    # So small a town is too coarse to promise fewer migrations; the ratio is still that of the two schemes' own.
+    # So small a town is too coarse for fewer migrations; the ratio is still that of the two schemes.
     ratio = "paper.migrations_ratio_to_gsh"
     assert turned.metrics[ratio] == pytest.approx(1 / metrics[ratio])
 
 
 @pytest.mark.parametrize("experiment", [bad_simulation.EXPERIMENT, bad_testbed.EXPERIMENT, affinity.EXPERIMENT])
-def test_an_option_that_does_not_exist_is_refused(experiment: Experiment) -> None:
+def test_unknown_option_is_refused(experiment: Experiment) -> None:
     with pytest.raises(ValueError, match="option"):
         experiment.settings(1, colour="red")
     assert experiment.default_runs >= 20

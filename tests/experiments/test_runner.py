@@ -1,4 +1,4 @@
-"""The runner: discovery, order of rows, claims that are computed, the files it leaves."""
+"""The runner: finding experiments, order of rows, computed claims, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ class Squares:
         value = setting["seed"] ** setting["power"]
         return [{"seed": setting["seed"], "value": value}, {"seed": setting["seed"], "odd": bool(value % 2)}]
 
-    def report(self, table: pa.Table, out: Path) -> report.Report:
+    def report(self, table: pa.Table, out: Path) -> report.ExperimentReport:
         largest = max(value for value in table["value"].to_pylist() if value is not None)
         files = figures.draw(out, "squares", _draw)
         claims = [report.below("small", "[nowhere]", "below 10", largest, 10.0, "units")]
-        return report.Report({"largest": largest, "undefined": float("nan")}, claims, files, "Some **words**.")
+        return report.ExperimentReport(
+            {"largest": largest, "undefined": float("nan")}, claims, files, "Some **words**."
+        )
 
 
 def _draw(figure: Figure) -> None:
@@ -47,13 +49,13 @@ def _draw(figure: Figure) -> None:
     figures.legend_below(figure, axes)
 
 
-def test_rows_with_different_keys_make_one_table_with_nulls() -> None:
+def test_rows_with_different_keys_make_table_with_nulls() -> None:
     table = runner.run_here(Squares(), Squares().settings(2))
     assert table.column_names == ["seed", "value", "odd"]
     assert table.to_pylist()[1] == {"seed": 0, "value": None, "odd": False}
 
 
-def test_a_run_leaves_a_table_two_figures_and_a_page_and_names_them(tmp_path: Path) -> None:
+def test_run_writes_and_lists_table_figures_and_page(tmp_path: Path) -> None:
     experiment = Squares()
     table = runner.run_here(experiment, experiment.settings(3))
     answer = runner.finish(experiment, 3, table, tmp_path / "deep" / "folder")
@@ -72,24 +74,24 @@ def test_a_run_leaves_a_table_two_figures_and_a_page_and_names_them(tmp_path: Pa
     assert json.loads(json.dumps(answer)) == answer
 
 
-def test_a_claim_that_fails_is_printed_as_such_with_what_differs(tmp_path: Path) -> None:
+def test_failed_claim_is_reported_with_the_difference(tmp_path: Path) -> None:
     experiment = Squares()
     table = runner.run_here(experiment, experiment.settings(3, power="4"))
     (claim,) = runner.finish(experiment, 3, table, tmp_path)["claims"]
     assert claim["holds"] is False
-    assert claim["differs"] == "measured 16 units, wanted less than 10 units"
+    assert claim["differs"] == "measured 16 units, expected less than 10 units"
     assert "**no**: measured 16 units" in (tmp_path / "squares.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
-def test_what_was_not_measured_never_holds(value: float | None) -> None:
+def test_claim_without_measured_value_fails(value: float | None) -> None:
     for compare in (report.at_most, report.at_least, report.below):
         claim = compare("id", "source", "says", value, 0.0)
         assert not claim.holds
         assert claim.ours is None
 
 
-def test_comparisons_hold_at_the_bound_only_where_they_say_so() -> None:
+def test_comparisons_at_the_bound() -> None:
     assert report.at_most("id", "s", "d", 1.0, 1.0).holds
     assert report.at_least("id", "s", "d", 1.0, 1.0).holds
     assert not report.below("id", "s", "d", 1.0, 1.0).holds
@@ -97,13 +99,13 @@ def test_comparisons_hold_at_the_bound_only_where_they_say_so() -> None:
     assert report.shows("id", "s", "d", "up", False).differs == "measured up"
 
 
-def test_the_same_figure_is_written_with_the_same_bytes(tmp_path: Path) -> None:
+def test_same_figure_is_written_with_same_bytes(tmp_path: Path) -> None:
     first = [path.read_bytes() for path in figures.draw(tmp_path, "one", _draw)]
     again = [path.read_bytes() for path in figures.draw(tmp_path, "one", _draw)]
     assert first == again
 
 
-def test_an_unknown_experiment_is_refused_with_the_list_of_known_ones() -> None:
+def test_unknown_experiment_is_refused_with_list_of_names() -> None:
     for name in ("no-such", "runner", "../etc", ""):
         with pytest.raises(runner.UnknownExperiment, match="there are:"):
             runner.find(name)
@@ -112,10 +114,10 @@ def test_an_unknown_experiment_is_refused_with_the_list_of_known_ones() -> None:
     assert "no-such" in answer.stderr
 
 
-def test_every_module_with_an_experiment_is_found_by_its_dashed_name() -> None:
+def test_every_experiment_is_found_by_its_name() -> None:
     for name in runner.names():
-        found = runner.find(name)
-        assert found.name == name
-        assert runner.find(name.replace("-", "_")) is found
-        assert found.default_runs >= 1
-        assert found.title
+        experiment = runner.find(name)
+        assert experiment.name == name
+        assert runner.find(name.replace("-", "_")) is experiment
+        assert experiment.default_runs >= 1
+        assert experiment.title

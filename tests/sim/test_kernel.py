@@ -16,30 +16,30 @@ from tocsin.sim.topics.pool import Pool
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 2.5]), st.sampled_from([EARLY, NORMAL, LATE])), max_size=40))
 @settings(max_examples=60)
-def test_events_happen_by_time_then_priority_then_order_of_scheduling(wanted: list[tuple[float, int]]) -> None:
+def test_events_happen_in_order_of_time_priority_and_scheduling(scheduled: list[tuple[float, int]]) -> None:
     kernel = Kernel(1)
     seen: list[Any] = []
-    for number, (time_s, priority) in enumerate(wanted):
+    for number, (time_s, priority) in enumerate(scheduled):
         kernel.call_at(time_s, seen.append, (time_s, priority, number), priority=priority)
     kernel.run()
-    assert seen == sorted((time_s, priority, number) for number, (time_s, priority) in enumerate(wanted))
+    assert seen == sorted((time_s, priority, number) for number, (time_s, priority) in enumerate(scheduled))
 
 
-def test_an_event_may_schedule_another_in_its_own_instant_and_it_happens_after_those_already_there() -> None:
+def test_event_scheduled_within_an_instant_happens_last_in_it() -> None:
     kernel = Kernel(1)
     seen: list[Any] = []
 
     def first() -> None:
         seen.append("first")
-        kernel.call_after(0.0, seen.append, "late comer")
+        kernel.call_after(0.0, seen.append, "scheduled last")
 
     kernel.call_at(1.0, first)
     kernel.call_at(1.0, seen.append, "second")
     kernel.run()
-    assert seen == ["first", "second", "late comer"]
+    assert seen == ["first", "second", "scheduled last"]
 
 
-def test_run_until_includes_that_instant_and_leaves_the_clock_there() -> None:
+def test_run_includes_events_at_until_s_and_stops_the_clock_there() -> None:
     kernel = Kernel(1)
     seen: list[Any] = []
     for time_s in (1.0, 2.0, 3.0):
@@ -51,12 +51,12 @@ def test_run_until_includes_that_instant_and_leaves_the_clock_there() -> None:
 
 
 @pytest.mark.parametrize("time_s", [-1.0, float("nan"), float("inf")])
-def test_the_past_and_what_is_no_time_at_all_are_refused(time_s: float) -> None:
+def test_past_infinite_and_nan_times_are_refused(time_s: float) -> None:
     with pytest.raises(ValueError, match="cannot schedule"):
         Kernel(1).call_at(time_s, print)
 
 
-def test_a_cancelled_timer_never_happens() -> None:
+def test_cancelled_timer_does_not_happen() -> None:
     kernel = Kernel(1)
     seen: list[Any] = []
     kernel.call_at(1.0, seen.append, "kept")
@@ -66,53 +66,53 @@ def test_a_cancelled_timer_never_happens() -> None:
     assert kernel.events_happened == 1
 
 
-def test_beats_do_not_drift_and_stop_when_cancelled() -> None:
+def test_periodic_calls_do_not_drift_and_stop_when_cancelled() -> None:
     kernel = Kernel(1)
     seen: list[Any] = []
-    beat = kernel.every(0.1, lambda: seen.append(kernel.now_s))
+    timer = kernel.every(0.1, lambda: seen.append(kernel.now_s))
     kernel.run(until_s=100.05)
     assert len(seen) == 1000
     assert seen[-1] == 0.1 + 999 * 0.1  # a running sum of 0.1 would be off by 1e-12 and more
-    beat.cancel()
+    timer.cancel()
     kernel.run(until_s=200.0)
     assert len(seen) == 1000
 
 
-def test_a_process_waits_for_delays_and_signals_and_returns_its_value() -> None:
+def test_process_waits_for_delays_and_signals_and_returns_value() -> None:
     kernel = Kernel(1)
     seen: list[Any] = []
-    door = kernel.signal()
+    signal = kernel.signal()
 
-    def guest() -> Process:
+    def process() -> Process:
         yield 2.0
-        seen.append(("at the door", kernel.now_s))
-        word = yield door
-        seen.append((word, kernel.now_s))
-        again = yield door  # already open: goes on at once
+        seen.append(("waiting", kernel.now_s))
+        value = yield signal
+        seen.append((value, kernel.now_s))
+        again = yield signal  # it has fired: the process resumes at once
         return again
 
-    done = kernel.spawn(guest())
-    done.then(lambda value: seen.append(("gone", value)))
-    kernel.call_at(5.0, door.fire, "open")
+    done = kernel.spawn(process())
+    done.then(lambda value: seen.append(("done", value)))
+    kernel.call_at(5.0, signal.fire, "fired")
     kernel.run()
-    assert seen == [("at the door", 2.0), ("open", 5.0), ("gone", "open")]
+    assert seen == [("waiting", 2.0), ("fired", 5.0), ("done", "fired")]
     with pytest.raises(RuntimeError, match="fires once"):
-        door.fire("twice")
+        signal.fire("twice")
 
 
-def test_all_of_waits_for_the_last_and_keeps_the_order() -> None:
+def test_all_of_waits_for_last_signal_and_keeps_order() -> None:
     kernel = Kernel(1)
     seen: list[Any] = []
-    one, other = kernel.signal(), kernel.signal()
-    kernel.all_of([one, other]).then(lambda values: seen.append((kernel.now_s, values)))
+    first, second = kernel.signal(), kernel.signal()
+    kernel.all_of([first, second]).then(lambda values: seen.append((kernel.now_s, values)))
     kernel.all_of([]).then(lambda values: seen.append((kernel.now_s, values)))
-    kernel.call_at(1.0, other.fire, "second")
-    kernel.call_at(3.0, one.fire, "first")
+    kernel.call_at(1.0, second.fire, "second")
+    kernel.call_at(3.0, first.fire, "first")
     kernel.run()
     assert seen == [(0.0, []), (3.0, ["first", "second"])]
 
 
-def test_a_failure_says_which_events_led_to_it() -> None:
+def test_failure_lists_the_latest_events() -> None:
     kernel = Kernel(1)
 
     def breaks() -> None:
@@ -126,7 +126,7 @@ def test_a_failure_says_which_events_led_to_it() -> None:
     assert "breaks" in caught.value.__notes__[0]
 
 
-def test_streams_depend_on_seed_and_name_and_not_on_each_other() -> None:
+def test_random_streams_depend_on_seed_and_name_alone() -> None:
     plain, busy = Kernel(7), Kernel(7)
     busy.stream("traffic").random(1000)
     assert np.array_equal(plain.stream("mobility").random(5), busy.stream("mobility").random(5))
@@ -135,7 +135,7 @@ def test_streams_depend_on_seed_and_name_and_not_on_each_other() -> None:
     assert 0 <= seed_from(7, "mobility") < 2**63
 
 
-def test_a_pool_serves_in_the_order_of_asking_and_never_more_than_its_size() -> None:
+def test_pool_serves_in_order_up_to_its_size() -> None:
     kernel = Kernel(1)
     log: list[Any] = []
     pool = Pool(kernel, 2)
@@ -156,7 +156,7 @@ def test_a_pool_serves_in_the_order_of_asking_and_never_more_than_its_size() -> 
         pool.release()
 
 
-def test_nothing_overtakes_on_a_link_whose_delay_falls() -> None:
+def test_link_keeps_order_when_its_delay_falls() -> None:
     kernel = Kernel(1)
     log: list[Any] = []
     link = Link(kernel, 0.050)
@@ -167,7 +167,7 @@ def test_nothing_overtakes_on_a_link_whose_delay_falls() -> None:
     assert log == ["slow", "fast"]
 
 
-def test_a_link_with_a_rate_sends_one_message_after_the_other() -> None:
+def test_link_with_rate_sends_messages_one_after_another() -> None:
     kernel = Kernel(1)
     link = Link(kernel, 0.1, rate_bytes_per_s=1_000.0)
     assert link.send(lambda: None, size_bytes=500) == pytest.approx(0.6)

@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from tocsin.policies.balance.multistage import MIGRATIONS, NONE, SHUFFLES
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.multistage import MIGRATIONS, SHUFFLES
+from tocsin.policies.balance.settings import NONE, PlacementPolicy
 from tocsin.web import PAGES
 
 Colour = tuple[float, float, float]
@@ -121,6 +121,6 @@ def test_the_page_offers_the_policies_that_there_are() -> None:
     offered = {
         name: re.findall(r'"([a-z-]+)"', values) for name, values in re.findall(r"const ([A-Z]+) = \[([^\]]*)\]", text)
     }
-    assert set(offered["PLACEMENTS"]) == {str(one) for one in Placement}
+    assert set(offered["PLACEMENTS"]) == {str(one) for one in PlacementPolicy}
     assert set(offered["SCHEMES"]) == {*MIGRATIONS, NONE}
     assert set(offered["SHUFFLES"]) == {*SHUFFLES, NONE}

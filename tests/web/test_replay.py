@@ -16,10 +16,9 @@ import pytest
 
 from tocsin.model.trace import Kind, TraceRow, from_json, from_table, to_table
 from tocsin.model.trace_state import TraceState
-from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
 from tocsin.runtime.http.event_streams import read_events
-from tocsin.sim.balance.control import PolicyCoordinator
+from tocsin.sim.balance.policy_coordinator import PolicyCoordinator
 from tocsin.sim.balance.run import BalanceRun
 from tocsin.sim.balance.scenario import parse
 from tocsin.sim.balance.trace import Trace
@@ -54,7 +53,7 @@ back_s = 100.0
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
     kernel, trace = Kernel(3), Trace()
-    coordinator = PolicyCoordinator(Placement.NEAREST, BalanceSettings(scheme="ldm", shuffle="none", hits=1))
+    coordinator = PolicyCoordinator(PlacementPolicy.NEAREST, BalanceSettings(scheme="ldm", shuffle="none", hits=1))
     BalanceRun(kernel, draw(parse(CITY, "city"), kernel.stream), coordinator, trace).run()
     return trace.table()
 

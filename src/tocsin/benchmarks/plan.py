@@ -70,8 +70,9 @@ def _draw(path: Path, subscribers: int, brokers: int, subscriptions: int) -> Non
     """A world as the simulator draws it, everybody with the nearest broker and all subscriptions made."""
     import numpy as np
 
-    from tocsin.policies.balance.placement import BrokerChoice, Placement
-    from tocsin.sim.balance.control import Arrivals, place_together
+    from tocsin.policies.balance.placement import BrokerChoice
+    from tocsin.policies.balance.settings import PlacementPolicy
+    from tocsin.sim.balance.policy_coordinator import ArrivingSubscribers, place_together
     from tocsin.sim.balance.scenario import Brokers, Channels, Scenario, Subscribers
     from tocsin.sim.balance.world import draw
     from tocsin.sim.kernel import Kernel
@@ -86,7 +87,7 @@ def _draw(path: Path, subscribers: int, brokers: int, subscriptions: int) -> Non
     world = draw(scenario, kernel.stream)
     choices = tuple(BrokerChoice(name, place=at) for name, at in zip(world.brokers, world.broker_places, strict=True))
     chunks = [
-        place_together(Placement.NEAREST, Arrivals(part, np.zeros(len(part))), choices, 0)
+        place_together(PlacementPolicy.NEAREST, ArrivingSubscribers(part, np.zeros(len(part))), choices, 0)
         for part in np.array_split(world.places_deg, max(1, subscribers // 20_000))
     ]
     np.savez(path, broker_of=np.concatenate(chunks), start=world.start.astype(np.int32), wants=world.wants,
@@ -107,8 +108,9 @@ def measure(policy: str, path: str, repeats: int) -> None:
     import statistics
 
     from tocsin.policies.balance import multistage
+    from tocsin.policies.balance.settings import BalanceSettings
 
-    settings = multistage.BalanceSettings(**POLICIES[policy], hits=1, max_moves=0)
+    settings = BalanceSettings(**POLICIES[policy], hits=1, max_moves=0)
     started_s = time.perf_counter()
     multistage.plan(_tiny(), settings)
     compiled_s = time.perf_counter() - started_s
@@ -139,8 +141,9 @@ def measure_growth(policy: str, large: str, small: str, repeats: int) -> None:
     import statistics
 
     from tocsin.policies.balance import multistage
+    from tocsin.policies.balance.settings import BalanceSettings
 
-    settings = multistage.BalanceSettings(**POLICIES[policy], hits=1, max_moves=0)
+    settings = BalanceSettings(**POLICIES[policy], hits=1, max_moves=0)
     worlds = [_snapshot(small), _snapshot(large)]
     multistage.plan(_tiny(), settings)
     correct = all(_correct(world, multistage.plan(world, settings)) for world in worlds)

@@ -29,7 +29,7 @@ def sim(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Run whole scenarios with balancing on; what comes out is checked for consistency before it is reported."""
-    from tocsin.policies.balance.multistage import BalanceSettings
+    from tocsin.policies.balance.settings import BalanceSettings
 
     # A first world is small: it compiles what the others then only run.
     settings = BalanceSettings(scheme=scheme, shuffle=shuffle)
@@ -50,9 +50,9 @@ def _run(name: str, settings: Any, seed: int, trace: Path | None = None) -> dict
     import numpy as np
 
     from tocsin.policies.balance.load import LoadModel, known_rates
-    from tocsin.policies.balance.placement import Placement
+    from tocsin.policies.balance.settings import PlacementPolicy
     from tocsin.sim.balance import scenario as balance_scenario
-    from tocsin.sim.balance.control import PolicyCoordinator
+    from tocsin.sim.balance.policy_coordinator import PolicyCoordinator
     from tocsin.sim.balance.run import BalanceRun
     from tocsin.sim.balance.trace import Trace
     from tocsin.sim.balance.world import draw
@@ -65,7 +65,7 @@ def _run(name: str, settings: Any, seed: int, trace: Path | None = None) -> dict
         world = draw(balance_scenario.load(name), kernel.stream)
         drawn_s = time.perf_counter() - started_s
         kept = None if trace is None else Trace()
-        run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, settings), kept)
+        run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, settings), kept)
         log = run.run()
         wall_s = time.perf_counter() - started_s
     if kept is not None and trace is not None:

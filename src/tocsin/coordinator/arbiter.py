@@ -23,7 +23,7 @@ from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.plan import Balance, Move, Plan, Urgency
 from tocsin.model.snapshot import Snapshot
-from tocsin.policies.balance.load import standing_balance
+from tocsin.policies.balance.load import snapshot_balance
 
 _RANK = {urgency: rank for rank, urgency in enumerate(Urgency)}
 _EVENS_OUT = (Urgency.OVERLOAD, Urgency.IMBALANCE)
@@ -89,10 +89,10 @@ class Arbiter:
 
     def decide(self, turn: Turn, plan: Plan, snapshot: Snapshot) -> Decision:
         """Judge a plan without carrying it out; `snapshot` is the present one."""
-        before = after = standing_balance(snapshot)
+        before = after = snapshot_balance(snapshot)
         verdicts = self._judge(turn, plan, self._queued)
         if any(verdict.taken for verdict in verdicts):
-            after = standing_balance(_after(snapshot, verdicts))
+            after = snapshot_balance(_after(snapshot, verdicts))
         if plan.urgency in _EVENS_OUT and after.maximum > before.maximum * _WORSE:
             reason = f"it would raise the highest load from {before.maximum:.4g} to {after.maximum:.4g}"
             verdicts = [replace(v, taken=False, reason=reason) if v.taken else v for v in verdicts]

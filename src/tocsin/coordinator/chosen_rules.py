@@ -10,7 +10,7 @@ from tocsin.coordinator.effects import RequestRejection, StoreFact
 from tocsin.coordinator.events import BalanceChosen, PlacementChosen
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.turn import Turn
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire.errors import Code
 
 
@@ -51,8 +51,8 @@ def restore_choices(rules: CoordinatorRules, facts: dict[str, str]) -> Coordinat
     rules = _restore_balance(rules, json.loads(facts.get("balance", "{}")))
     return replace(
         rules,
-        placement=Placement(facts.get("placement", rules.placement)),
-        replacement=Placement(facts.get("replacement", rules.replacement)),
+        placement=PlacementPolicy(facts.get("placement", rules.placement)),
+        replacement=PlacementPolicy(facts.get("replacement", rules.replacement)),
     )
 
 

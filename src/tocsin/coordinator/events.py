@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.snapshot import Place
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire.link import FromBroker
 
 # -- time and links ----------------------------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ class PlacementChosen:
     """Answer: True."""
 
     ask: int
-    placement: Placement | None = None
-    replacement: Placement | None = None
+    placement: PlacementPolicy | None = None
+    replacement: PlacementPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

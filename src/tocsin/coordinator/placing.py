@@ -11,7 +11,8 @@ from tocsin.coordinator.loads import PER_HOSTED_BYTES_PER_S
 from tocsin.coordinator.records import BrokerRecord, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
-from tocsin.policies.balance.placement import BrokerChoice, Newcomer, Placement, place
+from tocsin.policies.balance.placement import BrokerChoice, Newcomer, place
+from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire.errors import Code
 
 _RETRY_AFTER_S = 2.0
@@ -23,7 +24,7 @@ class Placer:
     Changes nothing outside: the caller assigns the homes and counts the placements.
     """
 
-    def __init__(self, turn: Turn, policy: Placement) -> None:
+    def __init__(self, turn: Turn, policy: PlacementPolicy) -> None:
         self._turn = turn
         self._policy = policy
         self._placed = turn.registry.placed

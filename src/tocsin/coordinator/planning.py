@@ -25,7 +25,8 @@ from tocsin.model.plan import Move, Plan, Urgency
 from tocsin.model.snapshot import Snapshot
 from tocsin.model.trace import Kind
 from tocsin.policies.balance import multistage
-from tocsin.policies.balance.multistage import MIGRATIONS, NONE, SHUFFLES, BalanceSettings
+from tocsin.policies.balance.multistage import MIGRATIONS, SHUFFLES
+from tocsin.policies.balance.settings import NONE, BalanceSettings
 from tocsin.wire.errors import Code
 
 Planner = Callable[[Snapshot], Plan]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,11 @@ class CoordinatorRules:
     retry_s: Annotated[float, "Seconds after a failed migration before the same subscriber may migrate again."] = 10.0
     forget_broker_s: Annotated[float, "Seconds after which a dead broker without subscribers is forgotten."] = 3_600.0
     placement: Annotated[
-        Placement, "Broker of a new subscriber: `nearest`, `round-robin`, `random` or `least-loaded`."
-    ] = Placement.NEAREST
+        PlacementPolicy, "Broker of a new subscriber: `nearest`, `round-robin`, `random` or `least-loaded`."
+    ] = PlacementPolicy.NEAREST
     replacement: Annotated[
-        Placement, "Broker of a subscriber whose broker died or drains: the same names as for `placement`."
-    ] = Placement.LEAST_LOADED
+        PlacementPolicy, "Broker of a subscriber whose broker died or drains: the same names as for `placement`."
+    ] = PlacementPolicy.LEAST_LOADED
     """`nearest` would send a whole neighbourhood to one broker."""
     balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False
     """The process's settings switch it on."""

@@ -1,1 +1,1 @@
-"""Network coordinates: the value, the estimator, synthetic round-trip-time worlds. Pure."""
+"""Network coordinates: the value, the estimator, and synthetic worlds of round-trip times. Pure."""

@@ -1,11 +1,11 @@
-"""A network coordinate: where a node stands in latency space.
+"""A network coordinate: the position of a node in latency space.
 
-A value that travels in messages, with its arithmetic: distance, centroid, proxy. How a node finds its own is in
-`vivaldi`. Distances predict round-trip times, in seconds; `one_way_s` is what a single message needs.
+A value that messages carry, with its arithmetic: distance, centroid, proxy. `vivaldi` computes a node's own coordinate.
+Distances predict round-trip times, in seconds; `one_way_s` predicts the time of a single message.
 
-A coordinate is a point plus a height [Dabek 2004, §5.4]: the point says where the node's gateway is in the core of the
-network, the height how far the node hangs off it. Whatever goes from one node to another climbs both heights. The
-adjustment [Lee 2010, §4] is a last correction per node for what no such space can express.
+A coordinate is a point plus a height [Dabek 2004, §5.4]. The point is the position of the node's gateway in the core of
+the network; the height is the latency between node and gateway. The distance of two nodes includes both heights. The
+adjustment [Lee 2010, §4] is a correction per node for latencies that no such space can express.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 DIMENSIONS = 8
-"""Serf's value; more buys nothing on measured matrices [Ledlie 2007 uses 4, Dabek 2004 two and a height]."""
+"""Serf's value; more dimensions gain nothing on measured matrices [Ledlie 2007: 4, Dabek 2004: 2 and a height]."""
 ABSURD_S = 10.0
-"""No component of a coordinate on Earth is this long, and no RTT worth a coordinate. Beyond it, somebody lies."""
+"""Upper limit of RTTs and of each component of a coordinate. No network on Earth exceeds it; a peer that does is
+lying."""
 
 Vectors = npt.NDArray[np.float64]
 
@@ -34,63 +35,67 @@ class Coordinate:
     adjustment_s: float = 0.0
     """Added to every prediction; may be negative."""
     error: float = 1.5
-    """The node's own belief in its relative error: 0 is certain, 1.5 a node that has just arrived."""
+    """The node's estimate of its own relative error: 0 is certain, 1.5 is a new node."""
 
     @property
     def is_sane(self) -> bool:
-        """Finite, of the right shape and within what a network on Earth can be."""
+        """Finite, of the right dimension and within `ABSURD_S`."""
         return (
             len(self.vector) == DIMENSIONS
             and all(abs(component) <= ABSURD_S for component in self.vector)
             and 0.0 <= self.height_s <= ABSURD_S
             and abs(self.adjustment_s) <= ABSURD_S
             and 0.0 <= self.error <= ABSURD_S
-        )  # comparisons with NaN are false, so NaN is not sane either
+        )  # comparisons with NaN are false, so NaN is not sane
 
 
-def distance_s(one: Coordinate, other: Coordinate) -> float:
+def distance_s(node: Coordinate, other: Coordinate) -> float:
     """The predicted round-trip time between two nodes.
 
-    Adjustments apply only while the sum stays positive: a correction larger than the distance says that it was learnt
-    about other pairs than this one [Lee 2010, §4].
+    Adjustments apply only while the sum stays positive: a correction larger than the distance comes from other pairs
+    than this one [Lee 2010, §4].
     """
-    raw_s = math.dist(one.vector, other.vector) + one.height_s + other.height_s
-    adjusted_s = raw_s + one.adjustment_s + other.adjustment_s
+    raw_s = math.dist(node.vector, other.vector) + node.height_s + other.height_s
+    adjusted_s = raw_s + node.adjustment_s + other.adjustment_s
     return adjusted_s if adjusted_s > 0.0 else raw_s
 
 
-def one_way_s(one: Coordinate, other: Coordinate) -> float:
+def one_way_s(node: Coordinate, other: Coordinate) -> float:
     """The predicted time of one message: half a round trip."""
-    return distance_s(one, other) / 2.0
+    return distance_s(node, other) / 2.0
 
 
 def centroid(coordinates: Sequence[Coordinate]) -> Coordinate:
-    """NC(I) of a set of nodes [ePulsar §3.2, table 1]: the mean of everything, height and adjustment included."""
+    """NC(I) of a set of nodes [ePulsar §3.2, table 1]: the mean of each field, height and adjustment included.
+
+    Raises ValueError without nodes.
+    """
     if not coordinates:
-        raise ValueError("nobody has no centroid")
+        raise ValueError("a centroid needs at least one coordinate")
     share = 1.0 / len(coordinates)
     return Coordinate(
-        tuple(share * math.fsum(components) for components in zip(*(one.vector for one in coordinates), strict=True)),
-        share * math.fsum(one.height_s for one in coordinates),
-        share * math.fsum(one.adjustment_s for one in coordinates),
-        share * math.fsum(one.error for one in coordinates),
+        tuple(share * math.fsum(components) for components in zip(*(c.vector for c in coordinates), strict=True)),
+        share * math.fsum(c.height_s for c in coordinates),
+        share * math.fsum(c.adjustment_s for c in coordinates),
+        share * math.fsum(c.error for c in coordinates),
     )
 
 
 def behind_proxy(gateway: Coordinate, access_rtt_s: float) -> Coordinate:
-    """The coordinate of a mobile client: that of the gateway it is connected to, plus the way to the gateway as height.
+    """The coordinate of a mobile client: that of its gateway, with the round-trip time to the gateway added to the
+    height.
 
-    A mobile node's own coordinate never settles, while all its traffic passes the gateway anyway [ePulsar §4].
+    The own coordinate of a mobile node never settles, and all its traffic passes the gateway [ePulsar §4].
     """
     if not 0.0 <= access_rtt_s <= ABSURD_S:
-        raise ValueError(f"no access network has a round trip of {access_rtt_s} s")
+        raise ValueError(f"access round-trip time {access_rtt_s} s is not between 0 and {ABSURD_S:g} s")
     return replace(gateway, height_s=gateway.height_s + access_rtt_s)
 
 
 def as_arrays(coordinates: Sequence[Coordinate]) -> tuple[Vectors, Vectors]:
-    """Points (n × dimensions) and lifts (n): a lift is height plus adjustment, which distances use together."""
-    points = np.array([one.vector for one in coordinates], dtype=np.float64).reshape(len(coordinates), DIMENSIONS)
-    lifts = np.array([one.height_s + one.adjustment_s for one in coordinates], dtype=np.float64)
+    """Points (n × dimensions) and lifts (n). A lift is height plus adjustment: distances use only their sum."""
+    points = np.array([c.vector for c in coordinates], dtype=np.float64).reshape(len(coordinates), DIMENSIONS)
+    lifts = np.array([c.height_s + c.adjustment_s for c in coordinates], dtype=np.float64)
     return points, lifts
 
 
@@ -98,8 +103,8 @@ def as_arrays(coordinates: Sequence[Coordinate]) -> tuple[Vectors, Vectors]:
 def distances_s(from_points: Vectors, from_lifts: Vectors, to_points: Vectors, to_lifts: Vectors) -> Vectors:
     """All predicted round-trip times between two sets, as a matrix; never negative.
 
-    The one place where it differs from `distance_s`: a sum of lifts that would make a distance negative gives 0,
-    because heights and adjustments are no longer apart here. Settled coordinates do not come near that.
+    Differs from `distance_s` where the lifts would make a distance negative: it is 0 then, because a lift does not
+    separate height and adjustment. That does not occur with settled coordinates.
     """
     rtt_s = np.empty((len(from_points), len(to_points)))
     for row in range(len(from_points)):

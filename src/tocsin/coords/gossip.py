@@ -1,14 +1,15 @@
-"""Many nodes that probe each other, round by round, in compiled code: what a settled cluster of agents looks like.
+"""Many nodes that probe each other, round by round, in compiled code: the coordinates of a settled cluster.
 
-It runs the estimator's own `pull` over arrays, thousands of times faster than as many `Estimator` objects, and is what
-experiments and quality tests use. It is not the live gossip: who probes whom comes from a seeded generator, and all
-nodes see the coordinates of the others as they are at that moment.
+It runs the estimator's `pull` over arrays, thousands of times faster than as many `Estimator` objects. Experiments and
+quality tests use it. It is not the live gossip: a seeded generator chooses the peer of each probe, and all nodes see
+the present coordinates of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -18,12 +19,12 @@ from tocsin.coords.coordinate import DIMENSIONS, Coordinate, Vectors, distances_
 from tocsin.coords.vivaldi import ADJUSTMENT_WINDOW, DEFAULT_TUNING, FILTER_SAMPLES, Tuning, kicks, pull
 
 Noise = Callable[[npt.NDArray[np.float64], np.random.Generator], npt.NDArray[np.float64]]
-"""True RTTs of one round (seconds) → what was measured."""
+"""True RTTs of one round → measured RTTs, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Coordinates of a whole cluster, column by column."""
+    """The coordinates of a whole cluster, as columns."""
 
     vectors: Vectors
     heights_s: Vectors
@@ -42,7 +43,7 @@ class Embedding:
         return [self.coordinate(node) for node in range(len(self.vectors))]
 
     def predicted_s(self) -> Vectors:
-        """The matrix of predicted round-trip times; see `distance_s` for the rule about adjustments."""
+        """The matrix of predicted round-trip times; adjustments as in `distance_s`."""
         raw_s = distances_s(self.vectors, self.heights_s, self.vectors, self.heights_s)
         adjusted_s = raw_s + self.adjustments_s[:, None] + self.adjustments_s[None, :]
         predicted_s = np.where(adjusted_s > 0.0, adjusted_s, raw_s)
@@ -60,42 +61,30 @@ def settle(
     noise: Noise | None = None,
     tuning: Tuning = DEFAULT_TUNING,
 ) -> Embedding:
-    """Each round, every node probes one of its peers once. `peers` is how many each node knows (default: all others).
+    """The coordinates after `rounds` rounds, in each of which every node probes one of its peers.
 
-    With `near`, every second probe goes to one of that many peers which have answered fastest so far: a cluster whose
-    nodes only ever see far ones places near ones anywhere [Dabek §4.2, near and distant neighbours].
-
-    Pairs without a positive RTT are never measured: that is how a matrix says that it does not know.
+    `peers` is the number of peers of each node (default: all others). With `near`, every second probe goes to one of
+    the `near` peers that have answered fastest so far: a cluster whose nodes see only distant peers cannot place near
+    ones [Dabek §4.2, near and distant neighbours]. An RTT of 0 in the matrix means unknown; such pairs are never
+    measured.
     """
     nodes = len(rtt_s)
     known = nodes - 1 if peers is None else min(peers, nodes - 1)
-    others = np.array([_others(node, nodes, known, rng) for node in range(nodes)]).reshape(nodes, known)
-    cluster = _Cluster.start(nodes, known, tuning)
-    everyone, seen_s = np.arange(nodes), np.full((nodes, known), np.inf)
+    peers_of = np.array([_draw_peers(node, nodes, known, rng) for node in range(nodes)]).reshape(nodes, known)
+    cluster = _new_cluster(nodes, known, tuning)
+    every_node, seen_s = np.arange(nodes), np.full((nodes, known), np.inf)
     for round_ in range(rounds):
         slots = rng.integers(0, known, nodes)
         if near and round_ % 2:
             fastest = np.argpartition(seen_s, min(near, known) - 1, axis=1)[:, : min(near, known)]
-            choice = fastest[everyone, rng.integers(0, fastest.shape[1], nodes)]
-            slots = np.where(np.isfinite(seen_s[everyone, choice]), choice, slots)
-        probed = others[everyone, slots]
-        measured_s = rtt_s[everyone, probed]
+            choice = fastest[every_node, rng.integers(0, fastest.shape[1], nodes)]
+            slots = np.where(np.isfinite(seen_s[every_node, choice]), choice, slots)
+        probed = peers_of[every_node, slots]
+        measured_s = rtt_s[every_node, probed]
         if noise is not None:
             measured_s = noise(measured_s, rng)
-        seen_s[everyone, slots] = np.where(measured_s > 0.0, measured_s, np.inf)
-        _round(
-            cluster.vectors,
-            cluster.bodies,
-            cluster.residues_s,
-            cluster.samples,
-            cluster.latest_s,
-            cluster.heard,
-            probed,
-            slots,
-            measured_s,
-            kicks(rng, nodes),
-            tuning,
-        )
+        seen_s[every_node, slots] = np.where(measured_s > 0.0, measured_s, np.inf)
+        _round(cluster, probed, slots, measured_s, kicks(rng, nodes), tuning)
     heights_s, errors, adjustments_s = cluster.bodies.T.copy()
     return Embedding(cluster.vectors, heights_s, adjustments_s, errors)
 
@@ -107,66 +96,58 @@ def relative_errors(rtt_s: Vectors, predicted_s: Vectors) -> Vectors:
     return errors
 
 
-def _others(node: int, nodes: int, known: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    everyone = np.delete(np.arange(nodes), node)
-    return everyone if known == nodes - 1 else rng.choice(everyone, known, replace=False)
+def _draw_peers(node: int, nodes: int, known: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    others = np.delete(np.arange(nodes), node)
+    return others if known == nodes - 1 else rng.choice(others, known, replace=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
+class _Cluster(NamedTuple):
+    """The state of all nodes. A NamedTuple because compiled code reads it; the arrays change in place."""
+
     vectors: Vectors
     bodies: Vectors
     """[height, error, adjustment] per node."""
     residues_s: Vectors
     samples: npt.NDArray[np.int64]
     latest_s: Vectors
-    """The filters: latest RTTs per node and peer slot."""
-    heard: npt.NDArray[np.int64]
-    """How often each slot was measured."""
+    """The filters: the latest RTTs per node and peer slot."""
+    measurements: npt.NDArray[np.int64]
+    """The number of measurements per node and peer slot."""
 
-    @classmethod
-    def start(cls, nodes: int, known: int, tuning: Tuning) -> _Cluster:
-        return cls(
-            np.zeros((nodes, DIMENSIONS)),
-            np.tile(np.array([tuning.height_min_s, tuning.error_max, 0.0]), (nodes, 1)),
-            np.zeros((nodes, ADJUSTMENT_WINDOW)),
-            np.zeros(nodes, dtype=np.int64),
-            np.zeros((nodes, known, FILTER_SAMPLES)),
-            np.zeros((nodes, known), dtype=np.int64),
-        )
+
+def _new_cluster(nodes: int, known: int, tuning: Tuning) -> _Cluster:
+    return _Cluster(
+        vectors=np.zeros((nodes, DIMENSIONS)),
+        bodies=np.tile(np.array([tuning.height_min_s, tuning.error_max, 0.0]), (nodes, 1)),
+        residues_s=np.zeros((nodes, ADJUSTMENT_WINDOW)),
+        samples=np.zeros(nodes, dtype=np.int64),
+        latest_s=np.zeros((nodes, known, FILTER_SAMPLES)),
+        measurements=np.zeros((nodes, known), dtype=np.int64),
+    )
 
 
 @numba.njit(cache=True)
 def _round(
-    vectors: Vectors,
-    bodies: Vectors,
-    residues_s: Vectors,
-    samples: npt.NDArray[np.int64],
-    latest_s: Vectors,
-    heard: npt.NDArray[np.int64],
+    c: _Cluster,
     probed: npt.NDArray[np.int64],
     slots: npt.NDArray[np.int64],
     measured_s: Vectors,
     directions: Vectors,
     tuning: Tuning,
 ) -> None:
-    for node in range(len(vectors)):
+    """Every node applies its measurement, if there is one, to its coordinate."""
+    for node in range(len(c.vectors)):
         if not measured_s[node] > 0.0:
             continue
         peer, slot = probed[node], slots[node]
-        recent = latest_s[node, slot]
-        recent[heard[node, slot] % len(recent)] = measured_s[node]
-        heard[node, slot] += 1
-        filled = np.sort(recent[: min(heard[node, slot], len(recent))])
+        recent = c.latest_s[node, slot]
+        recent[c.measurements[node, slot] % len(recent)] = measured_s[node]
+        c.measurements[node, slot] += 1
+        filled = np.sort(recent[: min(c.measurements[node, slot], len(recent))])
+        median_s = filled[(len(filled) - 1) // 2]
         residue_s = pull(
-            vectors[node],
-            bodies[node],
-            vectors[peer],
-            bodies[peer],
-            filled[(len(filled) - 1) // 2],
-            directions[node],
-            tuning,
+            c.vectors[node], c.bodies[node], c.vectors[peer], c.bodies[peer], median_s, directions[node], tuning
         )
-        residues_s[node, samples[node] % residues_s.shape[1]] = residue_s
-        samples[node] += 1
-        bodies[node, 2] = residues_s[node].sum() / (2.0 * residues_s.shape[1])
+        c.residues_s[node, c.samples[node] % c.residues_s.shape[1]] = residue_s
+        c.samples[node] += 1
+        c.bodies[node, 2] = c.residues_s[node].sum() / (2.0 * c.residues_s.shape[1])

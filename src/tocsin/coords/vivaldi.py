@@ -1,13 +1,13 @@
-"""Vivaldi: a node learns its coordinate from the round-trip times it sees to peers that say theirs.
+"""Vivaldi: a node computes its coordinate from measured round-trip times to peers and from their coordinates.
 
-The estimator is driven by whoever measures: a live agent, or `gossip` for many nodes at once. It keeps no clock and
-opens no socket. Derived from the published papers:
+A live agent drives the estimator; `gossip` runs the same code for many nodes at once. It has no clock and no socket.
+Derived from the published papers:
 
 - Dabek, Cox, Kaashoek, Morris: Vivaldi, SIGCOMM 2004. Springs, height vectors, adaptive time steps.
 - Ledlie, Gardner, Seltzer: Network Coordinates in the Wild, NSDI 2007. Latency filter, gravity.
 - Lee, Zhang, Sahu, Saha: Network Coordinate Systems, adjustment of triangle-inequality violations, ToN 2010.
 
-which are the enhancements [ePulsar §3.2] names; the values are those that Serf [ePulsar §4] ships, where it has them.
+These are the enhancements that [ePulsar §3.2] names. Values are those of Serf [ePulsar §4], where it has them.
 """
 
 from __future__ import annotations
@@ -24,41 +24,42 @@ from tocsin.coords.coordinate import ABSURD_S, DIMENSIONS, Coordinate, Vectors
 
 
 class Tuning(NamedTuple):
-    """A NamedTuple because compiled code reads it. Unit, default and source of each value:"""
+    """A NamedTuple because compiled code reads it."""
 
     error_max: float = 1.5
-    """Cap of a node's belief in its own error, and what it starts with [Serf]."""
+    """Maximum and initial value of a node's estimate of its own error [Serf]."""
     error_gain: float = 0.25
-    """c_e: how fast the belief follows samples [Dabek §2.6]."""
+    """c_e: how fast that estimate follows samples [Dabek §2.6]."""
     step_gain: float = 0.25
-    """c_c: share of the way to the resting point of a spring that one sample moves the node [Dabek §2.6]."""
+    """c_c: share of the distance to the spring's resting point by which one sample moves the node [Dabek §2.6]."""
     height_min_s: float = 10e-6
-    """Serf's floor: a height of zero would stay zero, because heights grow in proportion."""
+    """Serf's minimum: a height of 0 would stay 0, because heights change in proportion."""
     gravity_rho_s: float = 150.0
-    """Pull to the origin (|x| / ρ)², so that a cluster as a whole does not drift [Ledlie §4.3]."""
+    """ρ of the gravity (|x| / ρ)² towards the origin, so that a cluster as a whole does not drift [Ledlie §4.3]."""
     step_max_s: float = 0.1
-    """Ours: no single sample moves a node further, however far away its peer claims to be."""
+    """Ours: the maximum step of one sample, however far away the peer claims to be."""
 
 
 ADJUSTMENT_WINDOW = 20
-"""Samples whose residues make up the adjustment [Lee §4; Serf]."""
+"""Samples whose residues make the adjustment [Lee §4; Serf]."""
 FILTER_SAMPLES = 3
-"""Latest RTTs per peer of which the median counts [Ledlie §4.1; Serf]."""
+"""Latest RTTs per peer; their median is used [Ledlie §4.1; Serf]."""
 PEERS_REMEMBERED = 1_024
-"""Filters kept; the peer heard from longest ago is forgotten first, so strangers cannot fill the memory."""
+"""Maximum number of filters. The least recently measured peer is dropped first, so that peers cannot fill the
+memory."""
 DEFAULT_TUNING = Tuning()
 _KICK_SCALES = 0.3 ** np.arange(DIMENSIONS)
 
 
-class Rejection(StrEnum):
-    """Why an observation was not absorbed."""
+class ObservationRejection(StrEnum):
+    """Why an observation was rejected."""
 
     RTT_OUT_OF_RANGE = "rtt-out-of-range"
     """Not a number, not positive, or above 10 s."""
     COORDINATE_ABSURD = "coordinate-absurd"
     """Not finite, of another dimension, negative height or error, or beyond 10 s."""
     STATE_RESET = "state-reset"
-    """The sample drove our own state out of what is sane; it started anew."""
+    """The sample made the node's own coordinate absurd; the estimator has started anew."""
 
 
 @numba.njit(cache=True)
@@ -71,20 +72,20 @@ def pull(
     kick: Vectors,
     tuning: Tuning,
 ) -> float:
-    """One sample of Vivaldi, in place, where a body is [height, error, adjustment]; returns what is left unexplained.
+    """Apply one sample to the node, in place; returns the residue, which is the RTT less the new distance in s.
 
-    In the space of height vectors, a difference has length |x − y| + h_x + h_y and its unit vector moves point and
-    height in proportion to their share of that length [Dabek §5.4].
+    A body is [height, error, adjustment]. In the space of height vectors a difference has the length |x − y| + h_x +
+    h_y; its unit vector moves point and height in proportion to their share of that length [Dabek §5.4].
     """
     away = vector - peer_vector
     flat_s = math.sqrt(np.dot(away, away))
     length_s = flat_s + body[0] + peer_body[0]
-    # The spring acts on the prediction that others will make, adjustments included: a spring on the bare length would
-    # fight the adjustment for the same residue (mean error 0.5 % instead of 0.1 % on the grid).
+    # The spring acts on the full prediction, adjustments included. A spring on the bare length would compete with the
+    # adjustment for the same residue (mean error 0.5 % instead of 0.1 % on the grid).
     predicted_s = length_s + body[2] + peer_body[2]
     if not predicted_s > 0.0:
         predicted_s = length_s
-    # Adaptive weights: a node that knows little trusts one that knows more [Dabek §2.6, algorithm 2].
+    # Adaptive weights: an uncertain node follows a certain one [Dabek §2.6, algorithm 2].
     weight = body[1] / max(body[1] + peer_body[1], 1e-9)
     sample_error = abs(predicted_s - rtt_s) / rtt_s
     share = tuning.error_gain * weight
@@ -95,7 +96,7 @@ def pull(
         vector += away * (force_s / length_s)
         body[0] = max(tuning.height_min_s, body[0] + force_s * (body[0] + peer_body[0]) / length_s)
     else:
-        # Two nodes in one spot push each other in a random direction, or they would stay there [Dabek §2.2].
+        # Two nodes at the same point push each other in a random direction, or they would stay there [Dabek §2.2].
         vector += kick * (force_s / max(math.sqrt(np.dot(kick, kick)), 1e-12))
     out_s = math.sqrt(np.dot(vector, vector))
     if out_s > 0.0:
@@ -109,15 +110,15 @@ def kicks(rng: np.random.Generator, nodes: int) -> Vectors:
     """Random directions, one per row, that favour the first dimensions.
 
     Ours: a cluster that starts evenly in eight dimensions takes very long to flatten when it needs only two, because
-    what is left of the others changes distances to second order. Where more are needed, the springs find them.
+    the remainder of the others changes distances only to second order. Where more are needed, the springs use them.
     """
     return rng.standard_normal((nodes, DIMENSIONS)) * _KICK_SCALES
 
 
 class Estimator:
-    """A node's view of where it stands. `observe` what it measures; read `coordinate`.
+    """Estimates the coordinate of one node from its measurements. No input of a peer raises an exception.
 
-    Counters: `accepted` and `rejected` by reason. Nothing a peer sends raises.
+    `accepted` and `rejected` (by reason) count the observations.
     """
 
     def __init__(self, rng: np.random.Generator, tuning: Tuning = DEFAULT_TUNING) -> None:
@@ -125,7 +126,7 @@ class Estimator:
         self._tuning = tuning
         self._filters: OrderedDict[str, deque[float]] = OrderedDict()
         self.accepted = 0
-        self.rejected: Counter[Rejection] = Counter()
+        self.rejected: Counter[ObservationRejection] = Counter()
         self._start()
 
     def _start(self) -> None:
@@ -138,12 +139,12 @@ class Estimator:
         height_s, error, adjustment_s = self._body.tolist()
         return Coordinate(tuple(self._vector.tolist()), height_s, adjustment_s, error)
 
-    def observe(self, peer: str, coordinate: Coordinate, rtt_s: float) -> Rejection | None:
-        """Take one measured round-trip time to `peer`, who said it stands at `coordinate`. None if it was absorbed."""
+    def observe(self, peer: str, coordinate: Coordinate, rtt_s: float) -> ObservationRejection | None:
+        """Use one measured round-trip time to `peer`, which reported this coordinate. Returns None if accepted."""
         if not 0.0 < rtt_s <= ABSURD_S:
-            return self._reject(Rejection.RTT_OUT_OF_RANGE)
+            return self._reject(ObservationRejection.RTT_OUT_OF_RANGE)
         if not coordinate.is_sane:
-            return self._reject(Rejection.COORDINATE_ABSURD)
+            return self._reject(ObservationRejection.COORDINATE_ABSURD)
         residue_s = pull(
             self._vector,
             self._body,
@@ -154,28 +155,28 @@ class Estimator:
             self._tuning,
         )
         self._residues_s.append(residue_s)
-        # Half the mean residue: the other half is the peer's to correct [Lee §4]. A window that is not full yet counts
-        # its missing samples as zero, so that the first sample does not become the correction.
+        # Half the mean residue: the peer corrects the other half [Lee §4]. Missing samples of a window that is not full
+        # yet count as 0, so that the first sample alone does not become the correction.
         self._body[2] = math.fsum(self._residues_s) / (2.0 * ADJUSTMENT_WINDOW)
         if not self.coordinate.is_sane:
             self._start()
-            return self._reject(Rejection.STATE_RESET)
+            return self._reject(ObservationRejection.STATE_RESET)
         self.accepted += 1
         return None
 
     def forget(self, peer: str) -> None:
-        """A peer that left; its past RTTs say nothing about whoever takes its name."""
+        """Drop the filter of a peer that left: its RTTs do not apply to the next node of that name."""
         self._filters.pop(peer, None)
 
     def _filtered_s(self, peer: str, rtt_s: float) -> float:
-        """The median of the latest RTTs to this peer: one delayed packet changes nothing [Ledlie §4.1]."""
+        """The median of the latest RTTs to this peer: one delayed packet has no effect [Ledlie §4.1]."""
         latest = self._filters.setdefault(peer, deque(maxlen=FILTER_SAMPLES))
         self._filters.move_to_end(peer)
         while len(self._filters) > PEERS_REMEMBERED:
             self._filters.popitem(last=False)
         latest.append(rtt_s)
-        return sorted(latest)[(len(latest) - 1) // 2]  # of two, the lower: only delay is ever added
+        return sorted(latest)[(len(latest) - 1) // 2]  # of two, the lower: errors only add delay
 
-    def _reject(self, reason: Rejection) -> Rejection:
+    def _reject(self, reason: ObservationRejection) -> ObservationRejection:
         self.rejected[reason] += 1
         return reason

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tocsin.client import Publisher
 from tocsin.demo.account import Longs
-from tocsin.sim.city.wishes import CHANNELS
+from tocsin.sim.city.subscriptions import CHANNELS
 
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _WARM_UP: Final = "warm-up"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from tocsin.demo.run import Outcome
 from tocsin.experiments import figures
-from tocsin.policies.balance.multistage import NONE, BalanceSettings
+from tocsin.policies.balance.settings import NONE, BalanceSettings
 
 _KB: Final = 1e3
 _PAPER: Final = BalanceSettings()

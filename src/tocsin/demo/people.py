@@ -12,7 +12,7 @@ import msgspec
 
 from tocsin.client import ClientError, Gap, Patience, Result, Subscriber
 from tocsin.demo.account import Account
-from tocsin.sim.city.crowd import Person
+from tocsin.sim.city.crowd import CityPerson
 
 _PATIENCE = Patience(open_s=10.0, longest_s=5.0)
 At = Callable[[float], Awaitable[None]]
@@ -31,7 +31,7 @@ class People:
         coordinator: str,
         token: str,
         account: Account,
-        people: Sequence[Person],
+        people: Sequence[CityPerson],
         at: At,
         where: Callable[[int], tuple[float, float]],
         tell: Callable[[str], None],
@@ -66,7 +66,7 @@ class People:
         seen = (subscriber.brokers_seen for subscriber in self._subscribers)
         return sum(one != next_ for brokers in seen for one, next_ in itertools.pairwise(brokers))
 
-    async def _live(self, number: int, person: Person) -> None:
+    async def _live(self, number: int, person: CityPerson) -> None:
         await self._at(person.login_s)
         lat, lon = self._where(number)
         try:
@@ -91,8 +91,8 @@ class People:
                 self._tell(f"{person.name} gave up: {said}")
             self.errors.add(said)
 
-    async def _subscribe(self, person: Person, subscriber: Subscriber) -> None:
-        for when_s, wish in person.wishes:
+    async def _subscribe(self, person: CityPerson, subscriber: Subscriber) -> None:
+        for when_s, wish in person.subscriptions:
             await self._at(when_s)
             parameters = dict(wish.parameters)
             held = await subscriber.subscribe(wish.channel, parameters, type=_Seen)

@@ -26,9 +26,9 @@ from tocsin.demo.samples import Samples
 from tocsin.demo.settings import DemoSettings, compressed
 from tocsin.runtime.http.trace_recording import part_path
 from tocsin.runtime.stack.stack import Stack, StackSettings
-from tocsin.sim.city.crowd import PUBLISHERS, Crowd, Report, broker_places
+from tocsin.sim.city.crowd import PUBLISHERS, CityCrowd, EmergencyReport, broker_places
 from tocsin.sim.city.streets import Streets, built_in, read_wkt
-from tocsin.sim.city.wishes import named_places
+from tocsin.sim.city.subscriptions import named_places
 
 _TURN_S: Final = 0.5
 """Real time between two looks at what has been reported."""
@@ -70,7 +70,7 @@ class DemoRun:
         self._tell = tell
         self.streets = _streets(settings)
         places = named_places(self.streets, settings.seed)
-        self._crowd = Crowd(self.streets, settings.subscribers, settings.seed, places=places, pace=settings.pace)
+        self._crowd = CityCrowd(self.streets, settings.subscribers, settings.seed, places=places, pace=settings.pace)
         self._account = Account()
         self._samples = Samples()
         self._positions = self._crowd.positions(0.0)
@@ -202,7 +202,7 @@ class DemoRun:
                 self._tell(self._progress(now_s, people))
             await asyncio.sleep(max(0.0, now_s + _TURN_S - self._now_s()))
 
-    async def _publish_reports(self, publisher: int, reports: list[Report]) -> None:
+    async def _publish_reports(self, publisher: int, reports: list[EmergencyReport]) -> None:
         mine = [report for report in reports if report.publisher == publisher]
         if not mine:
             return
@@ -231,7 +231,7 @@ class DemoRun:
 
     async def _all_subscribed(self, deadline_s: float) -> None:
         """Everybody has what it wants by then, unless a busy machine is behind the city's time."""
-        wishes = sum(len(person.wishes) for person in self._crowd.people)
+        wishes = sum(len(person.subscriptions) for person in self._crowd.people)
         while self._account.frontend() < wishes and time.monotonic() < deadline_s:
             await asyncio.sleep(0.25)
 

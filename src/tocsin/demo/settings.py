@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.model.duration import format_duration, parse_duration_s
-from tocsin.policies.balance.multistage import MIGRATIONS, NONE, SHUFFLES
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.multistage import MIGRATIONS, SHUFFLES
+from tocsin.policies.balance.settings import NONE, PlacementPolicy
 
 APPLICATION: Final = Path("examples/emergency/emergency.sql")
 PAPER_DAY_S: Final = 1_800.0
@@ -56,8 +56,8 @@ class DemoSettings:
     def check(self) -> None:
         """Raises ValueError, saying what was expected."""
         self.scheme()
-        if self.placement not in set(Placement):
-            raise ValueError(f"--placement {self.placement}: expected one of {', '.join(Placement)}")
+        if self.placement not in set(PlacementPolicy):
+            raise ValueError(f"--placement {self.placement}: expected one of {', '.join(PlacementPolicy)}")
 
     def scheme(self) -> dict[str, str]:
         """`scheme` and `shuffle` as the coordinator names them. Raises ValueError."""

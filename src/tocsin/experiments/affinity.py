@@ -1,6 +1,6 @@
 """`affinity`: our own scheme against LDM, SDM and GSH, on the paper's world and on *communities*.
 
-Closed loop: each scheme runs the whole scenario, on the same worlds, and is judged by what the brokers then carry.
+Closed loop: each scheme runs the whole scenario on the same worlds, and the brokers' loads are compared.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
-from tocsin.experiments.balance_runs import MB, choice, draw_over_time, paper_settings, rows_of
-from tocsin.experiments.balance_runs import simulate as simulate_world
-from tocsin.experiments.report import Claim, Report, at_most, table
+from tocsin.experiments.balance_runs import MB, draw_over_time, paper_settings, rows_of, select, simulate_world
+from tocsin.experiments.report import Claim, ExperimentReport, at_most, table
 from tocsin.experiments.runner import Row
 
 
 @dataclass(frozen=True)
-class TriedOn:
-    """A world of the comparison: when it is busy, and from when on averages are taken."""
+class ComparisonWorld:
+    """A world on which the schemes are compared."""
 
     scenario: str
     busy_bytes_per_s: float
     """β and θ."""
     steady_s: float
+    """Means start here."""
 
 
 WORLDS: Final = {
-    "paper": TriedOn("paper-simulation", 300 * MB, 600.0),
-    "communities": TriedOn("communities", 10 * MB, 300.0),
+    "paper": ComparisonWorld("paper-simulation", 300 * MB, 600.0),
+    "communities": ComparisonWorld("communities", 10 * MB, 300.0),
 }
 AFFINITY_ALPHA: Final = 0.004
-"""Few moves are needed at a time, so they can be made early. The paper's schemes keep its α = 0.15."""
+"""Affinity needs few moves at a time, so it can start early. The paper's schemes keep its α = 0.15."""
 SCHEMES: Final[dict[str, dict[str, Any]]] = {
     "none": {"scheme": "none", "shuffle": "none"},
     "ldm": {"scheme": "ldm", "shuffle": "none"},
@@ -48,13 +48,13 @@ SCHEMES: Final[dict[str, dict[str, Any]]] = {
 @dataclass(frozen=True)
 class Affinity:
     name: str = "affinity"
-    title: str = "Keeping together who shares interests: affinity beside LDM, SDM and GSH"
+    title: str = "Keeping shared interests together: affinity against LDM, SDM and GSH"
     default_runs: int = 20
 
     def settings(self, runs: int, **options: str) -> Sequence[Mapping[str, Any]]:
-        """`--set world=paper` or `--set world=communities` runs one of the two."""
+        """`--set world=paper` or `--set world=communities` runs only that world."""
         if set(options) - {"world"} or options.get("world", "paper") not in WORLDS:
-            raise ValueError(f"{self.name} has the option world, which is one of {', '.join(WORLDS)}; not {options}")
+            raise ValueError(f"{self.name} has one option, world, which is one of {', '.join(WORLDS)}; not {options}")
         worlds = [options["world"]] if "world" in options else sorted(WORLDS)
         return [
             {"world": world, "seed": seed, "scheme": scheme}
@@ -70,19 +70,19 @@ class Affinity:
         log = simulate_world(world.scenario, setting["seed"], "nearest", settings)
         return rows_of(log, setting, steady_s=world.steady_s)
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         means = (
-            choice(rows, kind="run").groupby(["world", "scheme"])[["cov", "maximum", "over_bound", "migrations"]].mean()
+            select(rows, kind="run").groupby(["world", "scheme"])[["cov", "maximum", "over_bound", "migrations"]].mean()
         )
         metrics: dict[str, Any] = {}
         for world, scheme in means.index:
-            one = means.loc[(world, scheme)]
+            mean = means.loc[(world, scheme)]
             metrics |= {
-                f"{world}.{scheme}.max_load_over_lower_bound": float(one.over_bound),
-                f"{world}.{scheme}.cov": float(one["cov"]),
-                f"{world}.{scheme}.max_load": float(one.maximum),
-                f"{world}.{scheme}.migrations": float(one.migrations),
+                f"{world}.{scheme}.max_load_over_lower_bound": float(mean.over_bound),
+                f"{world}.{scheme}.cov": float(mean["cov"]),
+                f"{world}.{scheme}.max_load": float(mean.maximum),
+                f"{world}.{scheme}.migrations": float(mean.migrations),
             }
         for world in sorted(set(rows.world)):
             ours, gsh = means.loc[(world, "affinity")], means.loc[(world, "gsh")]
@@ -92,7 +92,7 @@ class Affinity:
                 f"{world}.max_load_ratio_to_gsh": float(ours.maximum / gsh.maximum),
             }
         files = figures.draw(out, "affinity", lambda figure: _draw(figure, rows), width_in=8.0, height_in=5.4)
-        return Report(metrics, _claims(metrics), files, _body(means), _NOTES)
+        return ExperimentReport(metrics, _claims(metrics), files, _body(means), _NOTES)
 
 
 def _claims(metrics: Mapping[str, Any]) -> list[Claim]:
@@ -112,29 +112,29 @@ def _claims(metrics: Mapping[str, Any]) -> list[Claim]:
 def _body(means: Any) -> str:
     columns = ("world", "scheme", "cov", "maximum load (MB/s)", "÷ lower bound", "migrations")
     rows = [
-        (world, scheme, float(one["cov"]), float(one.maximum) / MB, float(one.over_bound), float(one.migrations))
-        for (world, scheme), one in means.iterrows()
+        (world, scheme, float(mean["cov"]), float(mean.maximum) / MB, float(mean.over_bound), float(mean.migrations))
+        for (world, scheme), mean in means.iterrows()
     ]
     return "## Means over seeds and time\n\n" + table(columns, rows)
 
 
 _NOTES = (
-    "The lower bound of the maximum load: everything delivered and everything wanted by anybody fetched once, spread "
-    "evenly. No assignment reaches it where two brokers must fetch the same.",
-    f"LDM, SDM and GSH with the paper's α = 0.15 and γ = 0.5. Affinity shuffles at the same γ and migrates from a "
-    f"cov of {AFFINITY_ALPHA} on, down to half of it; all its moves are counted.",
+    "The lower bound of the maximum load is the load of all deliveries plus one fetch of each BE subscription, spread "
+    "evenly. No assignment reaches it if two brokers must fetch the same BE subscription.",
+    f"LDM, SDM and GSH use the paper's α = 0.15 and γ = 0.5. Affinity shuffles at the same γ and migrates from a "
+    f"cov of {AFFINITY_ALPHA} down to half of it; all its moves are counted.",
 )
 
 
 def _draw(figure: Figure, rows: Any) -> None:
     worlds = [world for world in WORLDS if world in set(rows.world)]
     grid = figure.subplots(len(worlds), 3, squeeze=False)
-    for line, world in zip(grid, worlds, strict=True):
-        mine = choice(rows, kind="sample", world=world)
-        series = [(scheme, choice(mine, scheme=scheme)) for scheme in SCHEMES]
-        draw_over_time(line[0], series, "maximum", f"{world}: maximum load", "MB/s", MB)
-        draw_over_time(line[1], series, "cov", f"{world}: cov", "standard deviation ÷ mean")
-        draw_over_time(line[2], series, "migrations", f"{world}: migrations", "subscribers moved so far")
+    for row, world in zip(grid, worlds, strict=True):
+        samples = select(rows, kind="sample", world=world)
+        series = [(scheme, select(samples, scheme=scheme)) for scheme in SCHEMES]
+        draw_over_time(row[0], series, "maximum", f"{world}: maximum load", "MB/s", MB)
+        draw_over_time(row[1], series, "cov", f"{world}: cov", "standard deviation ÷ mean")
+        draw_over_time(row[2], series, "migrations", f"{world}: migrations", "subscribers moved so far")
     figures.legend_below(figure, grid[0][0])
 
 

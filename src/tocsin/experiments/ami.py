@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
-from tocsin.experiments.report import Report, at_least, shown, table
+from tocsin.experiments.report import ExperimentReport, at_least, shown, table
 from tocsin.sim.edge.tree import EdgeLog, EdgeRun, EdgeSimulation
 from tocsin.sim.edge.workload import Deployment, Fluctuation, deploy, fluctuate
 from tocsin.sim.kernel import Kernel, seed_from
@@ -125,7 +125,7 @@ class Ami:
             rows += [key | sample for sample in samples_of(without, with_)]
         return rows
 
-    def report(self, table: pa.Table, out: Path) -> Report:
+    def report(self, table: pa.Table, out: Path) -> ExperimentReport:
         pairs = table.filter(pc.equal(table["kind"], "pair"))
         base = pairs.filter(pc.equal(pairs["variant"], "base"))
         metrics = _metrics(base)
@@ -138,7 +138,7 @@ class Ami:
             at_least("lower-standard-deviation", "[AMI §4.2, figure 15]", "lower throughout the run shown",
                      metrics["steadier_pct"], 50.0, "% of the time"),
         ]  # fmt: skip
-        return Report(metrics, claims, _draw(table, pairs, out), _body(pairs), _NOTES)
+        return ExperimentReport(metrics, claims, _draw(table, pairs, out), _body(pairs), _NOTES)
 
 
 EXPERIMENT = Ami()

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from tocsin.experiments import figures
-from tocsin.experiments.report import Report, at_least, at_most, table
+from tocsin.experiments.report import ExperimentReport, at_least, at_most, table
 from tocsin.sim.edge.tree import EdgeLog, EdgeRun, EdgeSimulation
 from tocsin.sim.edge.workload import Deployment, Fluctuation, deploy, fluctuate
 from tocsin.sim.kernel import Kernel, seed_from
@@ -79,7 +79,7 @@ class AmiScale:
     def run(self, setting: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [measure(setting)]
 
-    def report(self, table: pa.Table, out: Path) -> Report:
+    def report(self, table: pa.Table, out: Path) -> ExperimentReport:
         sizes = sorted(set(table["nodes"].to_pylist()))
         means = {size: _means(table.filter(pc.equal(table["nodes"], size))) for size in sizes}
         first, last = means[sizes[0]], means[sizes[-1]]
@@ -95,7 +95,7 @@ class AmiScale:
         ]  # fmt: skip
         metrics = {f"{key}_{size}_nodes": one[key] for size, one in means.items() for key in _SHOWN}
         files = figures.draw(out, "ami-scale", lambda figure: _draw(figure, sizes, means))
-        return Report(metrics, claims, files, _body(means), _NOTES)
+        return ExperimentReport(metrics, claims, files, _body(means), _NOTES)
 
 
 EXPERIMENT = AmiScale()

@@ -1,4 +1,5 @@
-"""`bad-simulation`: figures 13 and 14 of [BAD §6.2]: none, LDM and GSH under nearest placement; α and β swept."""
+"""`bad-simulation`: figures 13 and 14 of [BAD §6.2]: no balancing, LDM and GSH under nearest placement; sweeps of α and
+β."""
 
 from __future__ import annotations
 
@@ -12,9 +13,17 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
-from tocsin.experiments.balance_runs import MB, choice, draw_loads, draw_over_time, paper_settings, rows_of, share_y
-from tocsin.experiments.balance_runs import simulate as simulate_world
-from tocsin.experiments.report import Claim, Report, at_least, at_most, below, equals, shows, table
+from tocsin.experiments.balance_runs import (
+    MB,
+    draw_loads,
+    draw_over_time,
+    paper_settings,
+    rows_of,
+    select,
+    share_y,
+    simulate_world,
+)
+from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, equals, shows, table
 from tocsin.experiments.runner import Row
 
 SCENARIO: Final = "paper-simulation"
@@ -23,54 +32,55 @@ BETA_MB: Final = 300.0
 ALPHAS: Final = (0.05, 0.10, 0.15, 0.20, 0.30)
 BETAS_MB: Final = (300.0, 450.0, 600.0)
 ROUGHLY_HALF: Final = (0.38, 0.62)
-"""Ours: what "roughly half" may be."""
+"""Ours: the range that counts as "roughly half"."""
 CLOSE: Final = 0.05
-"""Ours: how near in cov "as good as" is; the paper shows curves without numbers."""
+"""Ours: the difference in cov that counts as "as good as"; the paper shows curves without numbers."""
 
 LIVE: Final = 2
-"""Seeds that are also run under the live coordinator's own logic."""
+"""Number of seeds that are also run under the live coordinator's core."""
 
 NONE, GSH = "none", "GSH"
 LDM = "LDM α=0.15"
 
 
 def schemes() -> dict[str, dict[str, Any]]:
-    """Label → settings. β and θ are the same: the paper gives no θ, and a shuffle is for a system at work."""
+    """Settings by label. θ equals β: the paper gives no θ, and an idle system needs no shuffle."""
     base = {"beta_bytes_per_s": BETA_MB * MB, "theta_bytes_per_s": BETA_MB * MB}
-    found: dict[str, dict[str, Any]] = {
+    settings: dict[str, dict[str, Any]] = {
         NONE: {"scheme": "none", "shuffle": "none"},
         GSH: {"scheme": "ldm", "shuffle": "gsh"},
     }
-    found |= {f"LDM α={alpha:.2f}": {"scheme": "ldm", "shuffle": "none", "alpha": alpha} for alpha in ALPHAS}
-    found |= {
+    settings |= {f"LDM α={alpha:.2f}": {"scheme": "ldm", "shuffle": "none", "alpha": alpha} for alpha in ALPHAS}
+    settings |= {
         f"LDM β={beta:.0f} MB/s": {"scheme": "ldm", "shuffle": "none", "beta_bytes_per_s": beta * MB}
         for beta in BETAS_MB[1:]
     }
-    return {label: base | one for label, one in found.items()}
+    return {label: base | own for label, own in settings.items()}
 
 
 @dataclass(frozen=True)
 class BadSimulation:
     name: str = "bad-simulation"
-    title: str = "LDM and GSH on 10 brokers and 10,000 subscribers, and what α and β do [BAD figures 13, 14]"
+    title: str = "LDM and GSH on 10 brokers and 10,000 subscribers, and the effect of α and β [BAD figures 13, 14]"
     default_runs: int = 20
 
     def settings(self, runs: int, **options: str) -> Sequence[Mapping[str, Any]]:
         if options:
-            raise ValueError(f"{self.name} has no options, not even {sorted(options)}")
+            raise ValueError(f"{self.name} has no options; got {sorted(options)}")
         by_policy = [{"seed": seed, "scheme": scheme, "core": False} for scheme in schemes() for seed in range(runs)]
-        live = [{"seed": seed, "scheme": one, "core": True} for one in (LDM, GSH) for seed in range(min(runs, LIVE))]
-        return live + by_policy  # the long ones first
+        seeds = range(min(runs, LIVE))
+        live = [{"seed": seed, "scheme": scheme, "core": True} for scheme in (LDM, GSH) for seed in seeds]
+        return live + by_policy  # the longest runs first
 
     def run(self, setting: Mapping[str, Any]) -> list[Row]:
         settings = paper_settings(**schemes()[setting["scheme"]])
         log = simulate_world(SCENARIO, setting["seed"], "nearest", settings, live_core=setting["core"])
         return rows_of(log, setting, brokers=setting["seed"] == 0 and not setting["core"])
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
-        everything = table_.to_pandas()
-        rows, live = choice(everything, core=False), choice(everything, kind="run", core=True)
-        runs = choice(rows, kind="run")
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
+        frame = table_.to_pandas()
+        rows, live = select(frame, core=False), select(frame, kind="run", core=True)
+        runs = select(rows, kind="run")
         means = runs.groupby("scheme")[["cov", "maximum", "migrations", "migrations_later", "first_plan_s"]].mean()
         metrics = {
             f"{key}.{column}": float(means.loc[key, column])
@@ -79,13 +89,15 @@ class BadSimulation:
         }
         files = figures.draw(out, "bad-figure-13", lambda figure: _draw_13(figure, rows), width_in=7.6, height_in=5.6)
         files += figures.draw(out, "bad-figure-14", lambda figure: _draw_14(figure, rows), width_in=7.6, height_in=3.4)
-        return Report(metrics, [*_claims(runs, means), *_live_claims(runs, live)], files, _body(means), _NOTES)
+        return ExperimentReport(
+            metrics, [*_claims(runs, means), *_live_claims(runs, live)], files, _body(means), _NOTES
+        )
 
 
 def _claims(runs: Any, means: Any) -> list[Claim]:
     thirteen, fourteen, slides = "[BAD §6.2.2, figure 13]", "[BAD §6.2.2, figure 14]", "[BAD slides]"
     ratio = {key: float(means.loc[key, "maximum"] / means.loc[NONE, "maximum"]) for key in (LDM, GSH)}
-    none, gsh = choice(runs, scheme=NONE), choice(runs, scheme=GSH)
+    none, gsh = select(runs, scheme=NONE), select(runs, scheme=GSH)
     by_alpha = means.loc[[f"LDM α={alpha:.2f}" for alpha in ALPHAS]]
     by_beta = means.loc[[LDM, *(f"LDM β={beta:.0f} MB/s" for beta in BETAS_MB[1:])]]
     smallest = by_alpha.iloc[0]
@@ -117,58 +129,62 @@ def _claims(runs: Any, means: Any) -> list[Claim]:
 
 
 def _live_claims(runs: Any, live: Any) -> list[Claim]:
-    """Not the paper's: that what decides here is what decides live."""
+    """Ours, not the paper's: the policies alone decide as the live coordinator does."""
     pairs = live.merge(runs, on=["scheme", "seed"], suffixes=("_live", ""))
-    source, said = "ours", "the live coordinator's own logic decides the same on the same world"
+    source, statement = "ours", "the live coordinator decides the same on the same world"
     moves = float((pairs.migrations_live / pairs.migrations - 1.0).abs().max())
     apart = float((pairs.cov_live - pairs["cov"]).abs().max())
     return [
-        at_most("live-core-same-migrations", source, said, moves, 0.05, f"share, at most, over {len(pairs)} runs"),
-        at_most("live-core-same-cov", source, said, apart, 0.01, f"of cov, at most, over {len(pairs)} runs"),
+        at_most("live-core-same-migrations", source, statement, moves, 0.05, f"share, at most, over {len(pairs)} runs"),
+        at_most("live-core-same-cov", source, statement, apart, 0.01, f"of cov, at most, over {len(pairs)} runs"),
     ]
 
 
 def _body(means: Any) -> str:
     rows = [
-        (key, float(one["cov"]), float(one["maximum"]) / MB, float(one["migrations"]), float(one["first_plan_s"]))
-        for key, one in means.iterrows()
+        (key, float(mean["cov"]), float(mean["maximum"]) / MB, float(mean["migrations"]), float(mean["first_plan_s"]))
+        for key, mean in means.iterrows()
     ]
     columns = ("scheme", "cov", "maximum load (MB/s)", "migrations", "first plan at (s)")
     return "## Means over seeds, from minute 10 on\n\n" + table(columns, rows)
 
 
 _NOTES = (
-    "Rates have a mean of 20 kB/s so that the mean load passes the paper's β = 300 MB/s; it does not state rates.",
-    "θ, which the paper does not state, is set to β. The GSH runs are multistage: LDM with α = 0.15 stands by and is "
+    "The paper does not state rates. Ours have a mean of 20 kB/s, so that the mean load exceeds the paper's "
+    "β = 300 MB/s.",
+    "The paper does not state θ; it is set to β. The GSH runs are multistage: LDM with α = 0.15 may follow, and is "
     "never needed after the shuffle.",
-    "Decided by the policies alone, except in the runs compared with the live coordinator's logic. That begins at most "
-    "50 migrations a broker at a time: there a shuffle of 9,000 subscribers takes about a minute.",
+    "The policies alone decide, except in the runs under the live coordinator. It starts at most 50 migrations per "
+    "broker at a time, so a shuffle of 9,000 subscribers takes about a minute there.",
     "Our LDM carries out a whole plan at once, so it reaches α in one round; in the paper's figure it takes several.",
 )
 
 
 def _draw_13(figure: Figure, rows: Any) -> None:
-    first = choice(rows, kind="broker", seed=0)
+    first = select(rows, kind="broker", seed=0)
     grid = figure.subplots(2, 2)
-    people = choice(first, scheme=NONE)
-    people = people[people.at_s == people.at_s.max()].sort_values("broker")
-    grid[0][0].bar(people.broker + 1, people.people, color=figures.SKY)
+    last = select(first, scheme=NONE)
+    last = last[last.at_s == last.at_s.max()].sort_values("broker")
+    grid[0][0].bar(last.broker + 1, last.people, color=figures.SKY)
     grid[0][0].set(
-        title="Nearest placement: subscribers", xlabel="broker", ylabel="subscribers", xticks=people.broker + 1
+        title="Nearest placement: subscribers", xlabel="broker", ylabel="subscribers", xticks=last.broker + 1
     )
-    panels = [(grid[0][1], NONE, "(1) no balancing"), (grid[1][0], LDM, "(2) LDM, α = 0.15, β = 300 MB/s"),
-              (grid[1][1], GSH, "(3) GSH")]  # fmt: skip
+    panels = [
+        (grid[0][1], NONE, "(1) no balancing"),
+        (grid[1][0], LDM, "(2) LDM, α = 0.15, β = 300 MB/s"),
+        (grid[1][1], GSH, "(3) GSH"),
+    ]
     for axes, scheme, title in panels:
-        draw_loads(axes, choice(first, scheme=scheme), title, MB, "MB/s")
+        draw_loads(axes, select(first, scheme=scheme), title, MB, "MB/s")
     share_y([axes for axes, _, _ in panels])
 
 
 def _draw_14(figure: Figure, rows: Any) -> None:
-    samples, runs = choice(rows, kind="sample"), choice(rows, kind="run")
+    samples, runs = select(rows, kind="sample"), select(rows, kind="run")
     left, right = figure.subplots(1, 2)
     shown = [f"LDM α={alpha:.2f}" for alpha in (0.05, 0.15, 0.30)] + ["LDM β=600 MB/s", GSH, NONE]
     draw_over_time(
-        left, [(key, choice(samples, scheme=key)) for key in shown], "cov", "(1) cov, mean over seeds", "cov"
+        left, [(key, select(samples, scheme=key)) for key in shown], "cov", "(1) cov, mean over seeds", "cov"
     )
     bars = [f"LDM α={alpha:.2f}" for alpha in ALPHAS] + [f"LDM β={beta:.0f} MB/s" for beta in BETAS_MB[1:]] + [GSH]
     grouped = runs.groupby("scheme").migrations
@@ -178,8 +194,8 @@ def _draw_14(figure: Figure, rows: Any) -> None:
     right.invert_yaxis()
     right.set(title="(2) migrations, mean and range", xlabel="subscribers moved in 30 minutes")
     for number, key in enumerate(bars):
-        right.annotate(f"{mean[key]:,.0f}", (high[key], number), xytext=(4, 0), textcoords="offset points", va="center",
-                       fontsize=7.5)  # fmt: skip
+        style: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
+        right.annotate(f"{mean[key]:,.0f}", (high[key], number), **style)
     right.set_xlim(0, 1.2 * float(high.max()))
     figures.legend_below(figure, left, columns=6)
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
 from tocsin.experiments import figures, variants
-from tocsin.experiments.report import Claim, Report, at_least, at_most, below, shows, table
+from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, shows, table
 from tocsin.experiments.runner import Row
 from tocsin.experiments.variants import BASE
 from tocsin.policies.sites.offload import DRD_LB, Balancer
@@ -120,7 +120,7 @@ class Drd:
             ]
         return rows
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         runs = rows[(rows.kind == "run") & (rows.variant == BASE)]
         compared = _compared(runs)
@@ -130,7 +130,7 @@ class Drd:
             *figures.draw(out, "epeer-drd-runs", lambda figure: _draw_runs(figure, compared)),
             *figures.draw(out, "epeer-drd-means", lambda figure: _draw_means(figure, metrics)),
         ]
-        return Report(metrics, _claims(metrics), files, _sensitivity(rows), _NOTES)
+        return ExperimentReport(metrics, _claims(metrics), files, _sensitivity(rows), _NOTES)
 
 
 EXPERIMENT = Drd()

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
 from tocsin.experiments import figures, variants
-from tocsin.experiments.report import Claim, Report, at_least, at_most, below, table
+from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, table
 from tocsin.experiments.runner import Row
 from tocsin.experiments.variants import BASE
 from tocsin.policies.sites.congestion import CongestionParams
@@ -133,7 +133,7 @@ class Fdcc:
             ]
         return rows
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         runs = rows[(rows.kind == "run") & (rows.variant == BASE)]
         metrics = _metrics(runs)
@@ -141,7 +141,7 @@ class Fdcc:
             *figures.draw(out, "epeer-fdcc-run", lambda figure: _draw_run(figure, rows), height_in=7.6),
             *figures.draw(out, "epeer-fdcc-qoe", lambda figure: _draw_qoe(figure, runs, metrics)),
         ]
-        return Report(metrics, _claims(metrics), files, _sensitivity(rows), _NOTES)
+        return ExperimentReport(metrics, _claims(metrics), files, _sensitivity(rows), _NOTES)
 
 
 EXPERIMENT = Fdcc()

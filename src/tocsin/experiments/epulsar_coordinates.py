@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,8 @@ from matplotlib.figure import Figure
 from tocsin.coords import worlds
 from tocsin.coords.gossip import relative_errors, settle
 from tocsin.experiments import figures
-from tocsin.experiments.report import Report, at_most, below, table
+from tocsin.experiments.report import ExperimentReport, at_most, below, table
 from tocsin.experiments.runner import Row
-from tocsin.experiments.shared_data import shared_file
 from tocsin.sim.kernel import seed_from
 from tocsin.sim.topics.agents import SETTLE_ROUNDS, jitter
 
@@ -30,6 +30,13 @@ ERROR_MS, ERROR_SHARE = 3.5, 0.06
 """What figure 3 shows: below both."""
 
 
+def _shared_file(name: str) -> Path | None:
+    """A file in `TOCSIN_SHARED_DATA` (default: `../shared/data`), which is not part of the project; None without it."""
+    folder = Path(os.environ.get("TOCSIN_SHARED_DATA", Path.cwd().parent / "shared" / "data"))
+    path = folder / name
+    return path.resolve() if path.is_file() else None
+
+
 @dataclass(frozen=True)
 class Coordinates:
     name: str = "epulsar-coordinates"
@@ -38,7 +45,7 @@ class Coordinates:
 
     def settings(self, runs: int, **options: str) -> Sequence[Mapping[str, Any]]:
         """Options: `matrix` = a square table of RTTs in ms, `nodes_at_most` on the star (128)."""
-        path = options.get("matrix") or shared_file(MEASURED)
+        path = options.get("matrix") or _shared_file(MEASURED)
         largest = int(options.get("nodes_at_most", max(NODES)))
         settings: list[dict[str, Any]] = []
         for run in range(runs):
@@ -51,7 +58,7 @@ class Coordinates:
     def run(self, setting: Mapping[str, Any]) -> list[Row]:
         return _measured(setting) if setting["world"] == "measured" else _stars(setting)
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         star = rows[rows.world == "star"]
         by_setting = star.groupby(["nodes", "rtt_ms"])[["error_ms", "error_share", "error_ms_p95"]].mean().reset_index()
@@ -102,7 +109,7 @@ class Coordinates:
                 for nodes, group in by_setting.groupby("nodes")
             ],
         )
-        return Report(metrics, claims, files, body + "\n\nMilliseconds, mean over pairs and seeds.", notes)
+        return ExperimentReport(metrics, claims, files, body + "\n\nMilliseconds, mean over pairs and seeds.", notes)
 
 
 def _stars(setting: Mapping[str, Any]) -> list[Row]:

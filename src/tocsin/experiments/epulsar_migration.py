@@ -12,7 +12,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
-from tocsin.experiments.report import Report, at_most, shows, table
+from tocsin.experiments.report import ExperimentReport, at_most, shows, table
 from tocsin.experiments.runner import Row
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName
@@ -50,7 +50,7 @@ class MigrationTimes:
                 rows += _measured(setting, "per-topic", 40, topics, executors, True)
         return rows
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         down = rows[rows.part == "downtime"].groupby(["wan_ms", "workflow"]).downtime_ms.mean().unstack()
         per_topic = rows[rows.part == "per-topic"]
@@ -104,7 +104,7 @@ class MigrationTimes:
             "Pulsar's clients are modelled kindly: one look-up at the load manager, no back-off before they reconnect.",
             "Brokers 15 ms apart, clients 0.5–5 ms from the first; the store takes 2 ms per write.",
         ]
-        return Report(metrics, claims, files, body, notes)
+        return ExperimentReport(metrics, claims, files, body, notes)
 
 
 def _measured(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
 from tocsin.experiments.outcome import end_to_end_claims, end_to_end_metrics, episode_rows, episode_table
-from tocsin.experiments.report import Report, table
+from tocsin.experiments.report import ExperimentReport, table
 from tocsin.experiments.runner import Row
 from tocsin.sim.kernel import seed_from
 from tocsin.sim.topics import mmog
@@ -48,7 +48,7 @@ class Mmog:
             ]
         return rows
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         metrics = end_to_end_metrics(rows) | {"regroupings": int(rows[rows.kind == "regroupings"]["count"].sum())}
         claims = end_to_end_claims(metrics, "[ePulsar §5.8.2, figure 9]", BOUND_MS)
@@ -59,7 +59,7 @@ class Mmog:
             "where hashing puts them; the figure shows the player that heard most late messages. Sixteen groups of "
             "about four. One message in 75 is followed."
         ]
-        return Report(metrics, claims, files, body, notes)
+        return ExperimentReport(metrics, claims, files, body, notes)
 
 
 def _draw(figure: Figure, rows: Any) -> None:

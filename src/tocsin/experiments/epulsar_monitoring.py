@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from tocsin.coords.coordinate import DIMENSIONS, Coordinate
 from tocsin.experiments import figures
-from tocsin.experiments.report import Report, equals, shows, table
+from tocsin.experiments.report import ExperimentReport, equals, shows, table
 from tocsin.experiments.runner import Row
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.monitor import pack, pack_all_pairs, summarise
@@ -59,7 +59,7 @@ class Monitoring:
                     )  # fmt: skip
         return rows
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         ours, naive = rows[rows.policy == "partition"], rows[rows.policy == "all-pairs"]
         spread = float(ours.bytes_per_topic.max() - ours.bytes_per_topic.min())
@@ -93,7 +93,7 @@ class Monitoring:
             f"A coordinate is {DIMENSIONS + 3} numbers of 8 bytes; a report is sent every {PERIOD_S:g} s. The paper "
             "gives its figure without numbers, so shapes are compared. With two clients per topic both are equal."
         ]
-        return Report(metrics, claims, files, body, notes)
+        return ExperimentReport(metrics, claims, files, body, notes)
 
 
 def _anywhere(rng: np.random.Generator) -> Coordinate:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from tocsin.coords.coordinate import Coordinate, Vectors, behind_proxy
 from tocsin.experiments import figures
-from tocsin.experiments.report import Report, at_most, equals, shows, table
+from tocsin.experiments.report import ExperimentReport, at_most, equals, shows, table
 from tocsin.experiments.runner import Row
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import POLICIES, hashed_home
@@ -65,7 +65,7 @@ class Placement:
                 rows += _uav(permutation, _zone_topology(count), rng)
         return rows
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         means = rows.groupby(["scenario", "places", "policy"]).agg(
             violations=("violations", "mean"), worst_ms=("worst_ms", "mean"), worst_ms_max=("worst_ms", "max")
@@ -119,7 +119,7 @@ class Placement:
             f"UAV access over LTE takes {LTE_ACCESS_S * 1e3:g} ms one way, which the paper does not state.",
             "Coordinates decide, true delays judge.",
         ]
-        return Report(metrics, claims, files, body, notes)
+        return ExperimentReport(metrics, claims, files, body, notes)
 
 
 @dataclass(frozen=True)

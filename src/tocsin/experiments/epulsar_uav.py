@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
 from tocsin.experiments.outcome import end_to_end_claims, end_to_end_metrics, episode_rows, episode_table
-from tocsin.experiments.report import Report, table
+from tocsin.experiments.report import ExperimentReport, table
 from tocsin.experiments.runner import Row
 from tocsin.sim.kernel import seed_from
 from tocsin.sim.topics import uav
@@ -49,7 +49,7 @@ class Uav:
                 ]
         return rows
 
-    def report(self, table_: pa.Table, out: Path) -> Report:
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         metrics = end_to_end_metrics(rows) | {"zone_changes": int((rows.kind == "zone").sum())}
         claims = end_to_end_claims(metrics, "[ePulsar §5.8.1, figure 8]", BOUND_MS)
@@ -63,7 +63,7 @@ class Uav:
             "those. A topic that went back while its clients had not would count in `moves_back_and_forth`. With "
             "`--set hover_s=60` swarms pause at waypoints and neither happens.",
         ]
-        return Report(metrics, claims, files, body, notes)
+        return ExperimentReport(metrics, claims, files, body, notes)
 
 
 def _draw(figure: Figure, rows: Any) -> None:

@@ -1,7 +1,7 @@
-"""One look for every figure: sizes, colours, markers, the seed document's numbers, PNG and SVG.
+"""One style for every figure: sizes, colours, markers, lines for the seed document's numbers; as PNG and SVG.
 
-An experiment describes a figure as a function that draws on it; `draw` gives it the look and writes both files. No
-pyplot: figures are plain objects, so that experiments can run side by side and nothing is left open.
+An experiment passes a function that draws on a figure; `draw` applies the style and writes both files. No pyplot:
+figures are plain objects, so that experiments can run in parallel and no figure stays open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 
-# Okabe and Ito's palette: told apart by people with any of the common colour-vision deficiencies. Black is the text's.
+# The palette of Okabe and Ito: distinct with any of the common colour-vision deficiencies. Black is for text.
 BLUE: Final = "#0072B2"
 ORANGE: Final = "#D55E00"
 GREEN: Final = "#009E73"
@@ -26,9 +26,9 @@ YELLOW: Final = "#E69F00"
 GREY: Final = "#767676"
 COLOURS: Final = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")
-"""Series differ in marker as well as in colour, so a figure survives a black-and-white printer."""
+"""Series differ in marker as well as in colour, so that a figure is readable in black and white."""
 
-_LOOK: Final[Any] = {
+_STYLE: Final[Any] = {
     "figure.dpi": 100,
     "savefig.dpi": 200,
     "figure.facecolor": "white",
@@ -63,8 +63,9 @@ _LOOK: Final[Any] = {
 def draw(
     out: Path, stem: str, build: Callable[[Figure], None], *, width_in: float = 7.0, height_in: float = 3.2
 ) -> list[Path]:
-    """Call `build` on an empty figure in the common look and write `stem.png` and `stem.svg` into `out`."""
-    with mpl.rc_context(_LOOK):
+    """Call `build` on an empty figure in the common style; write `stem.png` and `stem.svg` into `out`, return both
+    paths."""
+    with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
         build(figure)
@@ -77,8 +78,8 @@ def draw(
 def seed_line(axes: Axes, value: float, text: str, *, at: float = 0.99, gap_points: float = 2.0) -> None:
     """A dashed line at a number of the seed document, labelled on the line itself.
 
-    `at` is where the label stands along the x axis, from 0 to 1; right of the middle it is right-aligned. A larger gap
-    lifts it over data near the line; a negative one puts it below.
+    `at` is the position of the label along the x axis, from 0 to 1; above 0.5 it is right-aligned. A larger gap lifts
+    the label over data near the line; a negative gap puts it below.
     """
     axes.axhline(value, color="#222222", linestyle=(0, (4, 3)), linewidth=1.0, zorder=1.5)
     axes.annotate(
@@ -95,6 +96,6 @@ def seed_line(axes: Axes, value: float, text: str, *, at: float = 0.99, gap_poin
 
 
 def legend_below(figure: Figure, axes: Axes, *, columns: int | None = None) -> None:
-    """One legend for the whole figure, under it, where it covers no data."""
+    """One legend for the whole figure, below it, where it covers no data."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=columns or max(1, len(labels)))

@@ -1,7 +1,7 @@
-"""Claims and reports: what an experiment says in the end, with the seed document's number beside ours.
+"""Claims and reports: the result of an experiment, with the seed document's number beside ours.
 
-A claim is computed by comparing a measured value with a bound; nobody writes `holds` down. A claim that fails says
-what differs. This module formats and compares: it runs nothing and draws nothing.
+A claim compares a measured value with a bound; `holds` is always computed. A failed claim states the difference. This
+module compares and formats; it runs nothing and draws nothing.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from typing import Any
 class Claim:
     id: str
     source: str
-    """Where the seed document says so: `[ePulsar §5.3, figure 3]`."""
+    """The place in the seed document: `[ePulsar §5.3, figure 3]`."""
     seed_document: str
-    """What it says there, with its unit."""
+    """The seed document's statement, with its unit."""
     ours: float | int | str | None
     holds: bool
     differs: str = ""
-    """Empty while the claim holds; otherwise what was measured against what was wanted."""
+    """Empty if the claim holds; otherwise the measured and the expected value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ExperimentReport:
     metrics: Mapping[str, Any]
     claims: Sequence[Claim]
     files: Sequence[Path] = ()
     """Figures and tables written so far; the runner adds its own."""
     markdown: str = ""
-    """The body: what was measured and how to read it. The runner adds title, claims, figures and settings."""
+    """The body of the page; `render` adds title, claims, figures and metrics."""
     notes: Sequence[str] = field(default_factory=tuple)
-    """What the reader must know before comparing with the seed document: departures and missing inputs."""
+    """Departures from the seed document and missing inputs, to read before comparing."""
 
 
 def at_most(id: str, source: str, seed_document: str, ours: float | None, bound: float, unit: str = "") -> Claim:
-    """The claim `ours <= bound`. A missing or non-finite value does not hold."""
+    """The claim `ours <= bound`. It fails for a missing or non-finite value."""
     return _compared(id, source, seed_document, ours, bound, unit, "at most", lambda value: value <= bound)
 
 
 def at_least(id: str, source: str, seed_document: str, ours: float | None, bound: float, unit: str = "") -> Claim:
-    """The claim `ours >= bound`. A missing or non-finite value does not hold."""
+    """The claim `ours >= bound`. It fails for a missing or non-finite value."""
     return _compared(id, source, seed_document, ours, bound, unit, "at least", lambda value: value >= bound)
 
 
 def below(id: str, source: str, seed_document: str, ours: float | None, bound: float, unit: str = "") -> Claim:
-    """The claim `ours < bound`. A missing or non-finite value does not hold."""
+    """The claim `ours < bound`. It fails for a missing or non-finite value."""
     return _compared(id, source, seed_document, ours, bound, unit, "less than", lambda value: value < bound)
 
 
-def equals(id: str, source: str, seed_document: str, ours: float | int | None, wanted: float | int) -> Claim:
-    return _compared(id, source, seed_document, ours, wanted, "", "exactly", lambda value: value == wanted)
+def equals(id: str, source: str, seed_document: str, ours: float | int | None, expected: float | int) -> Claim:
+    return _compared(id, source, seed_document, ours, expected, "", "exactly", lambda value: value == expected)
 
 
 def shows(id: str, source: str, seed_document: str, ours: float | int | str | None, condition: bool) -> Claim:
-    """A claim that is a shape (falling, independent of, ...): `condition` must be computed from the run's table."""
+    """A claim about a shape (falling, independent of, …). The caller computes `condition` from the run's table."""
     return Claim(id, source, seed_document, ours, bool(condition), "" if condition else f"measured {ours}")
 
 
@@ -70,12 +70,12 @@ def _compared(
     suffix = f" {unit}" if unit else ""
     measured = "nothing was measured" if value is None else f"measured {shown(value)}{suffix}"
     return Claim(
-        id, source, seed_document, value, holds, "" if holds else f"{measured}, wanted {word} {bound:g}{suffix}"
+        id, source, seed_document, value, holds, "" if holds else f"{measured}, expected {word} {bound:g}{suffix}"
     )
 
 
 def plain(value: Any) -> Any:
-    """Numpy scalars as Python numbers; what is not finite as None, because JSON has no word for it."""
+    """Numpy scalars as Python numbers; non-finite numbers as None, because JSON has no form for them."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
@@ -102,19 +102,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
-def render(title: str, command: str, report: Report, figures: Sequence[Path]) -> str:
-    """The whole Markdown page of one run of an experiment."""
+def render(title: str, command: str, report: ExperimentReport, figures: Sequence[Path]) -> str:
+    """The Markdown page of one run of an experiment."""
     claims = table(
         ("claim", "where", "the seed document", "ours", "holds"),
         [
-            (
-                claim.id,
-                claim.source,
-                claim.seed_document,
-                claim.ours,
-                "yes" if claim.holds else f"**no**: {claim.differs}",
-            )
-            for claim in report.claims
+            (c.id, c.source, c.seed_document, c.ours, "yes" if c.holds else f"**no**: {c.differs}")
+            for c in report.claims
         ],
     )
     parts = [f"# {title}", f"`{command}`", "## Beside the seed document", claims]

@@ -1,9 +1,9 @@
 """Runs an experiment as one Spark job and writes its table, figures and report.
 
-An experiment is a module of this folder that defines `EXPERIMENT`; nothing lists them. The runner asks it for its
-settings, gives each setting to a Spark task, puts the rows in the order of the settings (so that scheduling cannot be
-seen in the result), and hands the table to its report. It knows nothing of what is measured. Driven by
-`tocsin experiment` and by tests; this is the one module of the folder that sees Spark.
+An experiment is a module of this folder that defines `EXPERIMENT`; there is no list of them. The runner gets its
+settings, runs each setting in a Spark task, puts the rows in the order of the settings (so that scheduling does not
+affect the result), and passes the table to its report. Used by `tocsin experiment` and by tests. No other module of the
+folder uses Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tocsin.experiments as package
-from tocsin.experiments.report import Report, plain, render
+from tocsin.experiments.report import ExperimentReport, plain, render
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -31,67 +31,68 @@ if TYPE_CHECKING:
 Setting = Mapping[str, Any]
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
-"""Called with (tasks done, tasks in all)."""
+"""Called with (finished tasks, all tasks)."""
 
 TASKS_AT_MOST = 256
-"""Beyond this many settings a task takes several: starting a task costs some 10 ms, which tiny runs should not pay."""
+"""With more settings than this, a task runs several: starting a task takes some 10 ms."""
 _POLL_S = 0.2
 
 
 class Reporting(Protocol):
-    """What makes a report of a table of runs, wherever they were made."""
+    """Makes a report from a table of runs."""
 
     @property
     def name(self) -> str:
-        """As typed: `epulsar-placement`, in the module `epulsar_placement`."""
+        """As on the command line: `epulsar-placement`, in the module `epulsar_placement`."""
 
     @property
     def title(self) -> str: ...
 
-    def report(self, table: pa.Table, out: Path) -> Report:
+    def report(self, table: pa.Table, out: Path) -> ExperimentReport:
         """Compute metrics and claims from the table alone; write figures into `out`."""
 
 
 class Experiment(Reporting, Protocol):
-    """What a module's `EXPERIMENT` offers. It must be picklable: a frozen dataclass without state is the usual form."""
+    """The interface of a module's `EXPERIMENT`. It must be picklable; usually it is a frozen dataclass without
+    state."""
 
     @property
     def default_runs(self) -> int: ...
 
     def settings(self, runs: int, **options: str) -> Sequence[Setting]:
-        """One picklable mapping per task, each with its own seed. Options come from `--set key=value`."""
+        """One picklable mapping per run, with its own seed. Options come from `--set key=value`. Raises ValueError."""
 
     def run(self, setting: Setting) -> list[Row]:
-        """Pure: rows depend on the setting alone. Executed inside a Spark task."""
+        """Pure: rows depend on the setting alone. Runs inside a Spark task."""
 
 
 class UnknownExperiment(LookupError):
-    """No module of that name defines an experiment; the message lists those that do."""
+    """No module of that name defines an experiment; the message lists the experiments."""
 
 
 def names() -> list[str]:
-    """Every experiment there is, sorted."""
-    found = []
-    for module in pkgutil.iter_modules(package.__path__):
-        experiment = getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "EXPERIMENT", None)
-        if experiment is not None:
-            found.append(experiment.name)
-    return sorted(found)
+    """The names of all experiments, sorted."""
+    experiments = (_experiment_in(module.name) for module in pkgutil.iter_modules(package.__path__))
+    return sorted(experiment.name for experiment in experiments if experiment is not None)
 
 
 def find(name: str) -> Experiment:
-    """By name; `epulsar-uav` and `epulsar_uav` are the same."""
+    """The experiment of this name; dashes and underscores are equivalent. Raises UnknownExperiment."""
     module = name.replace("-", "_")
-    if module.isidentifier() and module in {found.name for found in pkgutil.iter_modules(package.__path__)}:
-        experiment = getattr(importlib.import_module(f"{package.__name__}.{module}"), "EXPERIMENT", None)
+    if module in {existing.name for existing in pkgutil.iter_modules(package.__path__)}:
+        experiment = _experiment_in(module)
         if experiment is not None:
-            return experiment  # type: ignore[no-any-return]
+            return experiment
     raise UnknownExperiment(f"there is no experiment {name!r}; there are: {', '.join(names())}")
+
+
+def _experiment_in(module: str) -> Experiment | None:
+    return getattr(importlib.import_module(f"{package.__name__}.{module}"), "EXPERIMENT", None)
 
 
 @contextmanager
 def spark_context() -> Iterator[SparkContext]:
-    """A Spark of our own for sweeps: all local cores, small driver, no UI. A running session is used and left alone."""
+    """A Spark session for sweeps: all local cores, small driver, no UI. A session that is running is used and kept."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -108,7 +109,7 @@ def spark_context() -> Iterator[SparkContext]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
-        # A task is one core of work: numerical libraries must not start threads of their own on top.
+        # A task has one core: numerical libraries must not start threads of their own.
         .config("spark.executorEnv.OMP_NUM_THREADS", "1")
         .config("spark.executorEnv.OPENBLAS_NUM_THREADS", "1")
         .config("spark.executorEnv.NUMBA_NUM_THREADS", "1")
@@ -124,16 +125,16 @@ def spark_context() -> Iterator[SparkContext]:
 def run_on_spark(
     experiment: Experiment, settings: Sequence[Setting], spark: SparkContext, progress: Progress | None = None
 ) -> pa.Table:
-    """One task per setting (several settings a task beyond TASKS_AT_MOST); rows in the order of the settings."""
+    """Run each setting in a task (several per task beyond TASKS_AT_MOST); rows are in the order of the settings."""
     tasks = min(len(settings), TASKS_AT_MOST)
     numbered = spark.parallelize(list(enumerate(settings)), numSlices=max(tasks, 1))
     work = numbered.map(lambda item: (item[0], experiment.run(item[1])))
-    answers = _collect_with_progress(spark, work, tasks, progress)
-    return table_of([row for _, rows in sorted(answers, key=lambda answer: answer[0]) for row in rows])
+    results = _collect_with_progress(spark, work, tasks, progress)
+    return table_of([row for _, rows in sorted(results, key=lambda result: result[0]) for row in rows])
 
 
 def run_here(experiment: Experiment, settings: Sequence[Setting], progress: Progress | None = None) -> pa.Table:
-    """The same table without Spark, one setting after another: for tests and for a debugger."""
+    """The same table without Spark, one setting after another; for tests and debugging."""
     rows: list[Row] = []
     for done, setting in enumerate(settings, start=1):
         rows += experiment.run(setting)
@@ -143,28 +144,28 @@ def run_here(experiment: Experiment, settings: Sequence[Setting], progress: Prog
 
 
 def _collect_with_progress(spark: SparkContext, work: Any, tasks: int, progress: Progress | None) -> list[Any]:
-    """Spark blocks the thread that collects, so a second one collects while this one watches the tasks."""
+    """`collect` blocks its thread, so a second thread collects while this one reports the progress of the tasks."""
     from pyspark import InheritableThread
 
-    answers: list[Any] = []
+    results: list[Any] = []
     failures: list[BaseException] = []
     group = f"tocsin-experiment-{id(work)}"
 
     def collect() -> None:
         try:
             spark.setJobGroup(group, "tocsin experiment", interruptOnCancel=True)
-            answers.extend(work.collect())
+            results.extend(work.collect())
         except BaseException as error:
             failures.append(error)
 
     thread = InheritableThread(target=collect, daemon=True)
 
-    def watch() -> None:
+    def report_progress() -> None:
         done = sum(
             stage.numCompletedTasks
             for job in spark.statusTracker().getJobIdsForGroup(group)
-            if (found := spark.statusTracker().getJobInfo(job)) is not None
-            for stage_id in found.stageIds
+            if (info := spark.statusTracker().getJobInfo(job)) is not None
+            for stage_id in info.stageIds
             if (stage := spark.statusTracker().getStageInfo(stage_id)) is not None
         )
         if progress is not None:
@@ -174,7 +175,7 @@ def _collect_with_progress(spark: SparkContext, work: Any, tasks: int, progress:
     try:
         while thread.is_alive():
             thread.join(_POLL_S)
-            watch()
+            report_progress()
     except KeyboardInterrupt:
         spark.cancelJobGroup(group)
         raise
@@ -182,17 +183,20 @@ def _collect_with_progress(spark: SparkContext, work: Any, tasks: int, progress:
         raise failures[0]
     if progress is not None:
         progress(tasks, tasks)
-    return answers
+    return results
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
-    """Rows may have different keys: what a row does not say is null."""
+    """A table of rows with different keys: missing values are null."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return pa.table({name: [plain(row.get(name)) for row in rows] for name in columns})
 
 
 def finish(experiment: Reporting, runs: int, table: pa.Table, out: Path, command: str | None = None) -> dict[str, Any]:
-    """Write the table, the figures and the report; returns what `--json` prints. `command` is what made it."""
+    """Write the table, the figures and the page; returns the object that `--json` prints.
+
+    `command` is the command line that made the table, for the page.
+    """
     command = command or f"tocsin experiment {experiment.name} --runs {runs}"
     out.mkdir(parents=True, exist_ok=True)
     table_path = out / f"{experiment.name}.parquet"
@@ -217,7 +221,7 @@ def finish(experiment: Reporting, runs: int, table: pa.Table, out: Path, command
         ],
         "files": [str(path) for path in (table_path, *report.files, page)],
     }
-    json.dumps(answer, allow_nan=False)  # an answer that cannot be printed is a fault of the experiment: fail here
+    json.dumps(answer, allow_nan=False)  # fail here if the experiment made values that JSON cannot have
     return answer
 
 
@@ -228,11 +232,12 @@ def run_experiment(
     options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """All of it: settings, Spark job, table, report."""
+    """Settings, Spark job, table and report; returns the object that `--json` prints. Raises ValueError without
+    settings."""
     runs = experiment.default_runs if runs is None else runs
     settings = experiment.settings(runs, **(options or {}))
     if not settings:
-        raise ValueError(f"{experiment.name} has nothing to run with --runs {runs}")
+        raise ValueError(f"{experiment.name} has no settings for --runs {runs}")
     logging.getLogger("py4j").setLevel(logging.ERROR)
     with spark_context() as spark:
         table = run_on_spark(experiment, settings, spark, progress)

@@ -1,17 +1,17 @@
-"""The event kernel: virtual time and a total order of events, shared by every simulation.
+"""The discrete-event kernel: virtual time and a total order of events, shared by every simulation.
 
-It is a clock, a queue and named streams of random numbers. It knows nothing of brokers, links or topics: a simulation
-schedules callbacks (`call_at`, `call_after`) or generator processes (`spawn`), and drives them with `run`. It is not
-an asyncio loop and never waits: an hour of virtual time takes as long as its events take to compute.
+It is a clock, an event queue and named streams of random numbers. It does not depend on brokers, links or topics: a
+simulation schedules callbacks (`call_at`, `call_after`) or generator processes (`spawn`), and executes them with `run`.
+It is not an asyncio loop and never waits: an hour of virtual time takes as long as its events take to compute.
 
-Events happen in the total order (time, priority, sequence). Two events of one instant and one priority happen in the
-order in which they were scheduled, so a run depends on its seed and on nothing else.
+Events happen in the total order (time, priority, sequence). Two events with equal time and priority happen in the order
+in which they were scheduled, so a run depends on its seed alone.
 
-A process is a generator. What it yields says when it goes on:
+A process is a generator. The value that it yields determines when it resumes:
 
     yield 0.040        after 40 ms of virtual time
     yield signal       when the signal fires; the yield returns the value it fired with
-    yield None         in the same instant, after everything already scheduled for it
+    yield None         in the same instant, after all events already scheduled for it
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Process = Generator["float | Signal[Any] | None", Any, Any]
 
 EARLY, NORMAL, LATE = -1, 0, 1
-"""Priorities within one instant. Arrivals are NORMAL, so LATE sees an instant's end state and EARLY its beginning."""
+"""Priorities within one instant. Most events are NORMAL; EARLY ones see the state before them, LATE ones after them."""
 
 _REMEMBERED_EVENTS = 8
 
@@ -42,7 +42,7 @@ def seed_from(*parts: int | float | str) -> int:
 
 
 class Timer:
-    """A scheduled callback. `cancel` before it is due and it never happens."""
+    """A scheduled callback. After `cancel` it does not happen any more."""
 
     __slots__ = ("action", "arguments", "cancelled", "time_s")
 
@@ -57,7 +57,7 @@ class Timer:
 
 
 class Signal(Generic[T]):
-    """Something that happens once, with a value. Whoever waits for it later goes on at once."""
+    """Fires once, with a value. A process that waits for a signal that has fired resumes at once."""
 
     __slots__ = ("_kernel", "_value", "_waiting", "fired")
 
@@ -76,7 +76,7 @@ class Signal(Generic[T]):
         self._waiting.clear()
 
     def then(self, action: Callable[[T], object]) -> None:
-        """Call `action` with the value, in the instant of firing or now if that is past."""
+        """Call `action` with the value when the signal fires, or now if it has fired."""
         if self.fired:
             self._kernel.call_after(0.0, action, self._value)
         else:
@@ -84,7 +84,7 @@ class Signal(Generic[T]):
 
 
 class Kernel:
-    """Virtual time from 0 s. One kernel is one run: it is not restarted and not shared between threads."""
+    """Virtual time starts at 0 s. A kernel is for one run: it is not restarted and not shared between threads."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -96,9 +96,9 @@ class Kernel:
         self._history: deque[tuple[float, Callable[..., object]]] = deque(maxlen=_REMEMBERED_EVENTS)
 
     def stream(self, name: str) -> np.random.Generator:
-        """The random numbers of one purpose.
+        """The seeded random stream of one purpose.
 
-        Each name has its own stream, so drawing more for one purpose (say, mobility) leaves the others as they were.
+        Each name has its own stream, so drawing more for one purpose (say, mobility) does not change the others.
         """
         if name not in self._streams:
             self._streams[name] = np.random.default_rng(seed_from(self.seed, name))
@@ -108,11 +108,11 @@ class Kernel:
         return Signal(self)
 
     def all_of(self, signals: Iterable[Signal[Any]]) -> Signal[list[Any]]:
-        """A signal that fires when all of these have, with their values in the order given."""
-        waited = list(signals)
-        values: list[Any] = [None] * len(waited)
+        """A signal that fires when all `signals` have fired, with their values in the same order."""
+        pending = list(signals)
+        values: list[Any] = [None] * len(pending)
         together: Signal[list[Any]] = Signal(self)
-        missing = len(waited)
+        missing = len(pending)
 
         def arrived(number: int, value: object) -> None:
             nonlocal missing
@@ -121,15 +121,15 @@ class Kernel:
             if not missing:
                 together.fire(values)
 
-        for number, signal in enumerate(waited):
+        for number, signal in enumerate(pending):
             signal.then(partial(arrived, number))
-        if not waited:
+        if not pending:
             together.fire(values)
         return together
 
     def call_at(self, time_s: float, action: Callable[..., object], *arguments: Any, priority: int = NORMAL) -> Timer:
-        if not time_s >= self.now_s or math.isinf(time_s):  # `not >=` also refuses NaN
-            raise ValueError(f"cannot schedule at {time_s} s: it is {self.now_s} s now")
+        if not time_s >= self.now_s or math.isinf(time_s):  # `not >=` also rejects NaN
+            raise ValueError(f"cannot schedule at {time_s} s: the virtual time is {self.now_s} s")
         timer = Timer(time_s, action, arguments)
         heapq.heappush(self._queue, (time_s, priority, self._sequence, timer))
         self._sequence += 1
@@ -148,76 +148,77 @@ class Kernel:
         first_s: float | None = None,
         priority: int = NORMAL,
     ) -> Timer:
-        """Call `action` at `first_s` (default: one period from now) and then each period, until cancelled.
+        """Call `action` at `first_s` (default: one period from now) and then every period, until the timer is
+        cancelled.
 
-        Beats are first + k·period, not a running sum: after a million beats they are still where they should be.
+        The k-th call is at first + k·period, not at a running sum, so that rounding does not accumulate.
         """
         if not period_s > 0:
-            raise ValueError(f"a period is positive, not {period_s} s")
+            raise ValueError(f"the period must be above 0, not {period_s} s")
         start_s = self.now_s + period_s if first_s is None else first_s
-        beating = Timer(start_s, action, arguments)
+        timer = Timer(start_s, action, arguments)
 
-        def beat(count: int) -> None:
-            if not beating.cancelled:
+        def repeat(count: int) -> None:
+            if not timer.cancelled:
                 action(*arguments)
-                beating.time_s = start_s + (count + 1) * period_s
-                self.call_at(beating.time_s, beat, count + 1, priority=priority)
+                timer.time_s = start_s + (count + 1) * period_s
+                self.call_at(timer.time_s, repeat, count + 1, priority=priority)
 
-        self.call_at(start_s, beat, 0, priority=priority)
-        return beating
+        self.call_at(start_s, repeat, 0, priority=priority)
+        return timer
 
     def spawn(self, process: Process, *, priority: int = NORMAL) -> Signal[Any]:
-        """Run a generator as a process, from this instant on. The signal fires with what it returns."""
+        """Run a generator as a process, starting now. The signal fires with the generator's return value."""
         done: Signal[Any] = Signal(self)
 
         def resume(value: object = None) -> None:
             try:
-                wanted = process.send(value)
+                condition = process.send(value)
             except StopIteration as stop:
                 done.fire(stop.value)
                 return
-            if isinstance(wanted, Signal):
-                wanted.then(resume)
+            if isinstance(condition, Signal):
+                condition.then(resume)
             else:
-                self.call_after(0.0 if wanted is None else wanted, resume, priority=priority)
+                self.call_after(0.0 if condition is None else condition, resume, priority=priority)
 
         self.call_after(0.0, resume, priority=priority)
         return done
 
     @property
     def next_time_s(self) -> float | None:
-        """When the next event is due; None when nothing is."""
+        """The time of the next event; None if the queue is empty."""
         while self._queue and self._queue[0][3].cancelled:
             heapq.heappop(self._queue)
         return self._queue[0][0] if self._queue else None
 
     def step(self) -> bool:
-        """Let the next event happen. False when there is none."""
+        """Execute the next event. Returns False if there is none."""
         if self.next_time_s is None:
             return False
         time_s, _, _, timer = heapq.heappop(self._queue)
-        self._happen(time_s, timer)
+        self._execute(time_s, timer)
         return True
 
-    def _happen(self, time_s: float, timer: Timer) -> None:
+    def _execute(self, time_s: float, timer: Timer) -> None:
         self.now_s = time_s
         self.events_happened += 1
         self._history.append((time_s, timer.action))
         try:
             timer.action(*timer.arguments)
         except Exception as error:
-            latest = [f"{when_s:.6f} s {getattr(what, '__qualname__', what)}" for when_s, what in self._history]
-            error.add_note("latest events, last one failed:\n  " + "\n  ".join(latest))
+            latest = [f"{at_s:.6f} s {getattr(action, '__qualname__', action)}" for at_s, action in self._history]
+            error.add_note("latest events, the last one failed:\n  " + "\n  ".join(latest))
             raise
 
     def run(self, until_s: float | None = None) -> float:
-        """Let events happen up to and including `until_s`, or until none is left; returns the time reached."""
+        """Execute events up to and including `until_s`, or until the queue is empty; returns the time reached."""
         limit_s = math.inf if until_s is None else until_s
         queue = self._queue
         while queue and queue[0][0] <= limit_s:
             time_s, _, _, timer = heapq.heappop(queue)
             if not timer.cancelled:
-                self._happen(time_s, timer)
+                self._execute(time_s, timer)
         if until_s is not None and until_s > self.now_s:
             self.now_s = until_s
         return self.now_s

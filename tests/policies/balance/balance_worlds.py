@@ -14,42 +14,46 @@ from tocsin.model.snapshot import Floats, Snapshot
 
 def snapshot(
     brokers: int,
-    people: Sequence[tuple[int, Sequence[int]]],
+    subscribers: Sequence[tuple[int, Sequence[int]]],
     rates: Sequence[float],
     *,
     capacity: Sequence[float] | None = None,
     closed: Sequence[int] = (),
-    stuck: Sequence[int] = (),
+    unmovable: Sequence[int] = (),
     moved_at_s: dict[int, float] | None = None,
     at_s: float = 1_000.0,
     memory: dict[str, float] | None = None,
 ) -> Snapshot:
-    """`people` as (broker, wants); `closed` brokers accept nobody; `stuck` subscribers are not movable."""
-    wants = [list(wanted) for _, wanted in people]
-    rested = np.full(len(people), -np.inf)
+    """`subscribers` as (broker, BE subscriptions); `closed` brokers accept no subscribers."""
+    count = len(subscribers)
+    wants = [list(subscriptions) for _, subscriptions in subscribers]
+    last_move_s = np.full(count, -np.inf)
     for i, when_s in (moved_at_s or {}).items():
-        rested[i] = when_s
+        last_move_s[i] = when_s
     return Snapshot(
-        generation=7, at_s=at_s,
+        generation=7,
+        at_s=at_s,
         brokers=tuple(BrokerId(f"b{j}") for j in range(brokers)),
         capacity=np.array(capacity if capacity is not None else [1.0] * brokers),
         accepting=np.array([j not in closed for j in range(brokers)], dtype=np.bool_),
-        subscribers=tuple(SubscriberId(f"s{i}") for i in range(len(people))),
-        broker_of=np.array([broker for broker, _ in people], dtype=np.int32),
+        subscribers=tuple(SubscriberId(f"s{i}") for i in range(count)),
+        broker_of=np.array([broker for broker, _ in subscribers], dtype=np.int32),
         wants_start=np.cumsum([0, *map(len, wants)]).astype(np.int32),
-        wants=np.array([k for wanted in wants for k in wanted], dtype=np.int32),
+        wants=np.array([k for subscriptions in wants for k in subscriptions], dtype=np.int32),
         rate=np.array(rates, dtype=np.float64),
-        movable=np.array([i not in stuck for i in range(len(people))], dtype=np.bool_),
-        moved_at_s=rested, memory=memory or {},
-    )  # fmt: skip
+        movable=np.array([i not in unmovable for i in range(count)], dtype=np.bool_),
+        moved_at_s=last_move_s,
+        memory=memory or {},
+    )
 
 
 @st.composite
 def snapshots(draw: st.DrawFn, *, odd: bool = True) -> Snapshot:
-    """Small worlds; rates are eighths, so that sums are exact. `odd`: unequal and closed brokers, stuck people."""
+    """Small worlds; rates are eighths, so that sums are exact. `odd`: also unequal and closed brokers, unmovable and
+    unplaced subscribers."""
     m, q = draw(st.integers(1, 5)), draw(st.integers(1, 8))
     lowest = -1 if odd else 0
-    people = draw(
+    subscribers = draw(
         st.lists(
             st.tuples(st.integers(lowest, m - 1), st.lists(st.integers(0, q - 1), max_size=q, unique=True)), max_size=14
         )
@@ -59,24 +63,24 @@ def snapshots(draw: st.DrawFn, *, odd: bool = True) -> Snapshot:
     if odd:
         extra["capacity"] = [draw(st.sampled_from([0.5, 1.0, 1.0, 2.0])) for _ in range(m)]
         extra["closed"] = draw(st.lists(st.integers(0, m - 1), max_size=2))
-        extra["stuck"] = draw(st.lists(st.integers(0, 13), max_size=3))
-        if people:
-            resting = draw(st.lists(st.integers(0, len(people) - 1), max_size=2))
+        extra["unmovable"] = draw(st.lists(st.integers(0, 13), max_size=3))
+        if subscribers:
+            resting = draw(st.lists(st.integers(0, len(subscribers) - 1), max_size=2))
             extra["moved_at_s"] = dict.fromkeys(resting, 990.0)
-    return snapshot(m, people, rates, **extra)
+    return snapshot(m, subscribers, rates, **extra)
 
 
-def drawn(
+def seeded(
     brokers: int, subscribers: int, subscriptions: int, seed: int, *, skew: float = 1.0, most: int = 12
 ) -> Snapshot:
-    """A seeded world: broker j draws subscribers in proportion to 1/(j + 1)^skew."""
+    """A world from a seed: broker j gets subscribers in proportion to 1/(j + 1)^skew."""
     rng = np.random.default_rng(seed)
     share = 1.0 / np.arange(1, brokers + 1) ** skew
-    people = [
+    placed = [
         (int(broker), rng.choice(subscriptions, int(rng.integers(1, most + 1)), replace=False).tolist())
         for broker in rng.choice(brokers, subscribers, p=share / share.sum())
     ]
-    return snapshot(brokers, people, np.maximum(1.0, rng.normal(100.0, 30.0, subscriptions)).tolist())
+    return snapshot(brokers, placed, np.maximum(1.0, rng.normal(100.0, 30.0, subscriptions)).tolist())
 
 
 def loads_by_definition(world: Snapshot, broker_of: Sequence[int] | None = None) -> Floats:

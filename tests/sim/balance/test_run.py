@@ -1,4 +1,4 @@
-"""Runs of the broker network: the aggregated brokers count as brokers would, and nobody is lost on the way."""
+"""Runs of the broker network: aggregated brokers count as single brokers would, and no subscriber is lost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import pytest
 from tocsin.model.trace import from_table, problem_with
 from tocsin.model.trace_state import TraceState
 from tocsin.policies.balance.load import LoadModel, known_rates
-from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
 from tocsin.sim.balance.brokers import AggregatedBrokers
-from tocsin.sim.balance.control import PolicyCoordinator
+from tocsin.sim.balance.policy_coordinator import PolicyCoordinator
 from tocsin.sim.balance.run import BalanceRun
 from tocsin.sim.balance.scenario import parse
 from tocsin.sim.balance.trace import Trace
-from tocsin.sim.balance.world import World, draw
+from tocsin.sim.balance.world import BalanceWorld, draw
 from tocsin.sim.kernel import Kernel
 
 CITY = """
@@ -49,13 +48,13 @@ QUICK = BalanceSettings(hits=1, rest_s=20.0, shuffle="none")
 OFF = BalanceSettings(scheme="none", shuffle="none")
 
 
-def world_of(text: str = CITY, seed: int = 3) -> tuple[Kernel, World]:
+def world_of(text: str = CITY, seed: int = 3) -> tuple[Kernel, BalanceWorld]:
     kernel = Kernel(seed)
     return kernel, draw(parse(text, "test"), kernel.stream)
 
 
-def ran(
-    settings: BalanceSettings, text: str = CITY, placement: Placement = Placement.NEAREST, **more: Any
+def run_policies(
+    settings: BalanceSettings, text: str = CITY, placement: PlacementPolicy = PlacementPolicy.NEAREST, **more: Any
 ) -> BalanceRun:
     kernel, world = world_of(text)
     run = BalanceRun(kernel, world, PolicyCoordinator(placement, settings), **more)
@@ -64,49 +63,49 @@ def ran(
 
 
 class PlainBrokers:
-    """A broker each, message by message: fetch a result once if anybody wants it, deliver it to everybody who does."""
+    """Brokers that handle each message: fetch a result once if it has a subscriber, deliver it to each subscriber."""
 
     def __init__(self, brokers: int) -> None:
-        self.wanted: list[dict[int, set[int]]] = [defaultdict(set) for _ in range(brokers)]
+        self.subscribers: list[dict[int, set[int]]] = [defaultdict(set) for _ in range(brokers)]
         self.bytes_in, self.bytes_out = [0.0] * brokers, [0.0] * brokers
 
     def result(self, subscription: int, size_bytes: float) -> None:
-        for j, wanted in enumerate(self.wanted):
-            if wanted[subscription]:
+        for j, subscribers in enumerate(self.subscribers):
+            if subscribers[subscription]:
                 self.bytes_in[j] += size_bytes
-                for _ in wanted[subscription]:
+                for _ in subscribers[subscription]:
                     self.bytes_out[j] += size_bytes
 
 
-def test_aggregated_brokers_handle_the_bytes_that_single_brokers_would() -> None:
+def test_aggregated_brokers_handle_the_bytes_of_single_brokers() -> None:
     _, world = world_of()
     rng = np.random.default_rng(5)
     together, plain = AggregatedBrokers(world), PlainBrokers(4)
     subscribed: dict[int, set[int]] = defaultdict(set)
     for _ in range(400):
         act, i, j = rng.integers(4), int(rng.integers(len(world.subscribers))), int(rng.integers(4))
-        who, at = np.array([i]), int(together.served_by[i])
+        subscriber, at = np.array([i]), int(together.served_by[i])
         if act == 0:
-            wishes = np.flatnonzero(~together.made)[:2]
-            together.subscribe(wishes)
-            for wish in wishes.tolist():
-                owner = int(np.searchsorted(world.start, wish, side="right")) - 1
-                subscribed[owner].add(int(world.wants[wish]))
+            entries = np.flatnonzero(~together.subscribed)[:2]
+            together.subscribe(entries)
+            for entry in entries.tolist():
+                owner = int(np.searchsorted(world.start, entry, side="right")) - 1
+                subscribed[owner].add(int(world.wants[entry]))
                 if together.served_by[owner] >= 0:
-                    plain.wanted[together.served_by[owner]][int(world.wants[wish])].add(owner)
+                    plain.subscribers[together.served_by[owner]][int(world.wants[entry])].add(owner)
         elif act == 1 and at < 0:
-            together.connect(who, np.array([j], dtype=np.int32))
+            together.connect(subscriber, np.array([j], dtype=np.int32))
             for k in subscribed[i]:
-                plain.wanted[j][k].add(i)
+                plain.subscribers[j][k].add(i)
         elif at >= 0:
             for k in subscribed[i]:
-                plain.wanted[at][k].remove(i)
+                plain.subscribers[at][k].remove(i)
             if act == 2:
-                together.move(who, np.array([j], dtype=np.int32))
+                together.move(subscriber, np.array([j], dtype=np.int32))
                 for k in subscribed[i]:
-                    plain.wanted[j][k].add(i)
+                    plain.subscribers[j][k].add(i)
             else:
-                together.disconnect(who)
+                together.disconnect(subscriber)
         results = rng.choice(60, 3, replace=False)
         sizes = rng.integers(1, 100, 3).astype(np.float64)
         together.deliver(results, sizes)
@@ -117,51 +116,51 @@ def test_aggregated_brokers_handle_the_bytes_that_single_brokers_would() -> None
     assert together.bytes_out.sum() > together.bytes_in.sum() > 0
 
 
-def test_bytes_handled_are_the_loads_of_the_equations_when_rates_are_steady() -> None:
+def test_handled_bytes_equal_the_load_equations_at_steady_rates() -> None:
     steady = CITY.replace("share = 0.25", "share = 0.0").replace(
         "subscriptions = 30", "subscriptions = 30\njitter = 0.0"
     )
     kernel, world = world_of(steady.replace("length_s = 400", "length_s = 80"))
-    run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, OFF))
+    run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, OFF))
     run.run()
     before = run.brokers.bytes_in + run.brokers.bytes_out
-    kernel.run(180.0)  # everybody has subscribed; ten executions of one channel, twenty of the other
+    kernel.run(180.0)  # all subscriptions are made; ten executions of one channel, twenty of the other
     handled = (run.brokers.bytes_in + run.brokers.bytes_out - before) / 100.0
     assert np.allclose(handled, run.brokers.loads(world.rate), rtol=1e-9)
 
 
 @pytest.mark.parametrize("text", [CITY, CITY + CHURN, CITY + FAILURE, CITY + CHURN + FAILURE])
-def test_after_a_run_the_policies_model_counts_the_same_loads(text: str) -> None:
-    run = ran(QUICK, text)
+def test_load_model_agrees_with_brokers_after_a_run(text: str) -> None:
+    run = run_policies(QUICK, text)
     model = LoadModel(run.snapshot(), broker_of=run.brokers.served_by)
     assert np.allclose(model.loads, run.brokers.loads(known_rates(run.rate_seen)))
     assert run.brokers.counts.min() >= 0
     assert run.log.migrations > 0
 
 
-def test_migration_evens_out_what_nearest_placement_did_not_and_leaves_nobody_unserved() -> None:
-    balanced, left_alone = ran(QUICK), ran(OFF)
-    assert left_alone.log.samples[-1].cov > 0.5 > 0.2 > balanced.log.samples[-1].cov
-    assert balanced.log.samples[-1].maximum < 0.7 * left_alone.log.samples[-1].maximum
+def test_migration_balances_nearest_placement_without_unserved_subscribers() -> None:
+    balanced, unbalanced = run_policies(QUICK), run_policies(OFF)
+    assert unbalanced.log.samples[-1].cov > 0.5 > 0.2 > balanced.log.samples[-1].cov
+    assert balanced.log.samples[-1].maximum < 0.7 * unbalanced.log.samples[-1].maximum
     assert balanced.log.unserved_subscriber_s == 0.0
     assert balanced.brokers.served_by.tolist() == balanced.assigned.tolist()
 
 
-def test_the_world_goes_on_the_same_whatever_the_policy() -> None:
-    one, other = ran(QUICK), ran(OFF)
-    assert np.array_equal(one.rate_seen, other.rate_seen)
-    assert np.isclose(one.brokers.bytes_out.sum(), other.brokers.bytes_out.sum())
+def test_rates_and_deliveries_do_not_depend_on_the_policy() -> None:
+    balanced, unbalanced = run_policies(QUICK), run_policies(OFF)
+    assert np.array_equal(balanced.rate_seen, unbalanced.rate_seen)
+    assert np.isclose(balanced.brokers.bytes_out.sum(), unbalanced.brokers.bytes_out.sum())
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
-    one, again = ran(QUICK, CITY + CHURN), ran(QUICK, CITY + CHURN)
-    assert [plan.moves for plan in one.log.plans] == [plan.moves for plan in again.log.plans]
-    assert np.array_equal(one.brokers.counts, again.brokers.counts)
+def test_same_seed_gives_same_run() -> None:
+    first, again = run_policies(QUICK, CITY + CHURN), run_policies(QUICK, CITY + CHURN)
+    assert [plan.moves for plan in first.log.plans] == [plan.moves for plan in again.log.plans]
+    assert np.array_equal(first.brokers.counts, again.brokers.counts)
 
 
-def test_policies_see_moving_averages_and_not_the_true_rates() -> None:
+def test_policies_see_moving_averages_of_rates() -> None:
     kernel, world = world_of()
-    run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, OFF))
+    run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, OFF))
     assert np.isnan(run.rate_seen).all()
     run.run()
     held = run.brokers.counts.any(axis=0)
@@ -169,11 +168,11 @@ def test_policies_see_moving_averages_and_not_the_true_rates() -> None:
     assert 0.01 < np.abs(run.rate_seen[held] / world.rate[held] - 1.0).mean() < 1.0
 
 
-def test_a_moving_subscriber_is_served_by_its_old_broker_until_the_new_one_has_it() -> None:
+def test_old_broker_serves_until_the_new_broker_takes_over() -> None:
     kernel, world = world_of()
-    run = BalanceRun(kernel, world, PolicyCoordinator(Placement.NEAREST, QUICK))
+    run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, QUICK))
     kernel.call_at(10.5, _stop_when_moving, kernel, run)
-    with pytest.raises(RuntimeError, match="seen them move"):
+    with pytest.raises(RuntimeError, match="move observed"):
         run.run()
 
 
@@ -184,12 +183,12 @@ def _stop_when_moving(kernel: Kernel, run: BalanceRun) -> None:
         assert (run.brokers.served_by[moving] >= 0).all()
         assert not snapshot.movable[moving].any()
         assert np.array_equal(snapshot.broker_of[moving], run.assigned[moving])
-        raise RuntimeError("seen them move")
+        raise RuntimeError("move observed")
     kernel.call_after(1.0, _stop_when_moving, kernel, run)
 
 
-def test_a_dead_brokers_subscribers_are_placed_anew_and_it_returns_empty() -> None:
-    run = ran(OFF, CITY + FAILURE)
+def test_subscribers_of_dead_broker_are_placed_anew() -> None:
+    run = run_policies(OFF, CITY + FAILURE)
     at = {sample.at_s: sample for sample in run.log.samples}
     assert at[140.0].subscribers[0] > 150 and at[160.0].subscribers[0] == 0
     assert at[160.0].subscribers.sum() == 300
@@ -198,20 +197,20 @@ def test_a_dead_brokers_subscribers_are_placed_anew_and_it_returns_empty() -> No
     assert run.alive.all() and at[400.0].subscribers[0] == 0
 
 
-def test_a_broker_that_returns_is_given_subscribers_again() -> None:
-    run = ran(QUICK, CITY + FAILURE)
+def test_returned_broker_gets_subscribers_again() -> None:
+    run = run_policies(QUICK, CITY + FAILURE)
     assert run.log.samples[-1].subscribers[0] > 20
 
 
-def test_least_loaded_placement_spreads_a_crowd_that_has_subscribed_to_nothing() -> None:
-    """The paper's warning: they would all land on one broker if what they will add were not counted."""
-    run = ran(OFF, CITY + CHURN, Placement.LEAST_LOADED)
+def test_least_loaded_placement_spreads_subscribers_without_subscriptions() -> None:
+    """The paper's warning: without their expected load all of them would land on one broker."""
+    run = run_policies(OFF, CITY + CHURN, PlacementPolicy.LEAST_LOADED)
     assert run.log.samples[-1].subscribers.max() < 150
 
 
-def test_a_trace_tells_the_run_again(tmp_path: Path) -> None:
+def test_trace_reproduces_the_run(tmp_path: Path) -> None:
     trace = Trace()
-    run = ran(QUICK, CITY + CHURN + FAILURE, trace=trace)
+    run = run_policies(QUICK, CITY + CHURN + FAILURE, trace=trace)
     path = tmp_path / "run" / "trace.parquet"
     trace.write(path)
     table = pq.read_table(path)
@@ -219,8 +218,8 @@ def test_a_trace_tells_the_run_again(tmp_path: Path) -> None:
     rows = list(from_table(table))
     kinds = Counter(row.kind for row in rows)
     assert [row.time_s for row in rows] == sorted(row.time_s for row in rows)
-    under_way = int(np.count_nonzero(run.assigned != run.brokers.served_by))
-    assert kinds["move"] == run.log.migrations == kinds["moved"] + kinds["move-failed"] + under_way
+    moving = int(np.count_nonzero(run.assigned != run.brokers.served_by))
+    assert kinds["move"] == run.log.migrations == kinds["moved"] + kinds["move-failed"] + moving
     assert kinds["sample"] == 4 * len(run.log.samples) and kinds["position"] == len(run.world.subscribers)
     assert {"join", "leave", "plan", "balance", "failover", "broker-failed", "broker-back"} <= set(kinds)
     present = TraceState()

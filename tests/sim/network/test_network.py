@@ -13,8 +13,7 @@ from tocsin.coordinator.arbiter import Decision
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import subscription_id
-from tocsin.policies.balance.multistage import BalanceSettings
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
 from tocsin.sim.balance.brokers import AggregatedBrokers
 from tocsin.sim.balance.scenario import Scenario, load
 from tocsin.sim.balance.world import draw
@@ -23,7 +22,7 @@ from tocsin.sim.network.network import DeliveryReport, SimulatedNetwork
 
 FAST, SLOW = ChannelName("Fast"), ChannelName("Slow")
 PERIODS_S = {FAST: 2.0, SLOW: 7.0}
-OFF = CoordinatorRules(balancing=False, placement=Placement.ROUND_ROBIN)
+OFF = CoordinatorRules(balancing=False, placement=PlacementPolicy.ROUND_ROBIN)
 
 
 def draw_sizes(_identity: SubscriptionId, rng: np.random.Generator) -> list[int]:
@@ -158,7 +157,7 @@ def test_aggregated_model_carries_the_same_bytes_as_real_brokers() -> None:
     world = draw(scenario, Kernel(5).stream)
     channels = [ChannelName(f"C{number}") for number in range(len(scenario.channels.periods_s))]
     periods_s = dict(zip(channels, scenario.channels.periods_s, strict=True))
-    rules = replace(OFF, placement=Placement.ROUND_ROBIN)
+    rules = replace(OFF, placement=PlacementPolicy.ROUND_ROBIN)
     network = SimulatedNetwork(Kernel(5), periods_s, draw_sizes, [str(name) for name in world.brokers], rules)
     per_channel = scenario.channels.subscriptions
     for number, name in enumerate(world.subscribers):

@@ -1,1 +1,1 @@
-"""Decisions about which broker holds which subscriber [BAD §4–§5]."""
+"""Policies that decide which broker serves which subscriber [BAD §4–§5]."""

@@ -1,146 +1,213 @@
-"""Affinity: balancing that keeps together who shares interests, and moves few [ours; the future work of BAD §7].
+"""Affinity: balancing that keeps subscribers with shared interests together and moves few [ours; see BAD §7].
 
-The paper's greedy shuffle places everybody anew: nearly all move, and neighbours that share a BE subscription end up on
-different brokers, each of which fetches it. Here everybody starts where they are. Whoever is above the mean gives until
-it is at the mean, to brokers below it that have room, and each move is weighed at both ends: what the source no longer
-fetches against what the target has to fetch in addition (exact, [BAD eq. 5]).
+The paper's greedy shuffle places all subscribers anew: nearly all move, and neighbours that share a BE subscription end
+up on different brokers, each of which fetches it. Here all subscribers start where they are. Each broker above the mean
+gives subscribers until it is at the mean, to brokers below the mean that have room. Each move is weighed at both ends:
+the traffic that the source no longer fetches against the traffic that the target fetches in addition (exact, [BAD eq.
+5]).
 
-1. Groups (`affinity_groups`) move whole where that lowers the source by more per mover than the best single move does.
+1. Groups (`affinity_candidates`) move whole where that lowers the source by more per mover than the best single move.
 2. Single subscribers do the rest, heavy ones first: fewer moves for the same load.
 3. For a shuffle, pairs between the most and the least loaded broker are exchanged until the maximum is at the mean.
+   Moves can level loads only down to the weight of the lightest subscriber. Exchanging two subscribers of nearly equal
+   weight goes far below that, for two moves each.
 
-The most loaded broker gives half of what it has above the mean before the next has its turn: the maximum falls fast
-wherever a plan is cut off, and what a broker's subscribers want is still in the cache. Every step makes a broker above
-the mean lighter and leaves the target below what that one had, and nobody moves twice in a plan: it ends, and repeated
-planning comes to rest. Pure and compiled; registered in `multistage`.
+The most loaded broker gives half of its excess over the mean before the next broker gives. The maximum then falls fast
+wherever a plan is cut off, and the data of a broker's subscribers is still in the cache. Every step makes a broker
+above the mean lighter and leaves the target below the source's former load. No subscriber moves twice in a plan. So a
+plan ends, and repeated planning reaches a fixed point. Pure and compiled; registered in `multistage`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numba
 import numpy as np
 
 from tocsin.model.snapshot import Flags, Floats, Ints
-from tocsin.policies.balance.affinity_choice import (
-    LEVEL,
-    Field,
+from tocsin.policies.balance.affinity_candidates import (
+    GAIN,
+    GroupParts,
     best_group,
+    best_halving,
     best_single,
-    halving,
-    mean_and_cov,
+    parts_of,
+)
+from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, enter, leave
+from tocsin.policies.balance.ranking import (
+    BrokerRanking,
+    Candidates,
+    candidates_of,
+    mean_and_deviation,
+    next_staying,
+    rank_brokers,
+    refresh,
+    set_aside,
     transfer,
 )
-from tocsin.policies.balance.affinity_choice import field_of as _field
-from tocsin.policies.balance.affinity_exchange import exchange_pairs
-from tocsin.policies.balance.affinity_groups import groups_of
-from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs
-from tocsin.policies.balance.migration import by_broker
-from tocsin.policies.balance.ranking import replay
 
+LEVEL: Final = 1e-5
+"""How close to the mean a shuffle brings the maximum, relative."""
 SINGLE: Final = 0
 SWAPPED: Final = -1
-"""How somebody moved: alone, in exchange for another; a positive number is the size of the group it moved with."""
+"""How a subscriber moved: alone, or in exchange for another. A positive number is the size of the group it moved
+with."""
+_EXCHANGES: Final = 8
+"""Exchanges per broker at most."""
+
+
+class _MoveLog(NamedTuple):
+    """The moves made so far, in order; longer than needed."""
+
+    moved: Longs
+    sources: Ints
+    kinds: Ints
 
 
 def rebalance(
     model: LoadModel, movable: Flags, *, goal_cov: float, max_moves: int, exchange: bool
 ) -> tuple[Longs, Ints, Ints]:
-    """The movers in order, their sources, and how each moved. `model` is as after the moves.
+    """The movers in order, their sources, and how each moved. `model` has the moves.
 
-    Stops at `goal_cov`, or when nobody above the mean can give. With `exchange`, pairs are then swapped down to LEVEL.
+    Stops at `goal_cov`, or when no broker above the mean can give. With `exchange`, pairs are then swapped down to
+    LEVEL.
     """
     none = np.zeros(0, dtype=np.int32)
     if not model.accepting.any() or not movable.any():
         return np.zeros(0, dtype=np.int64), none, none
-    order, first = by_broker(model.broker_of, movable, model.weight, model.brokers)
-    members, parts, parts_of = _parts(order, model.broker_of, groups_of(model), model.brokers)
-    # What delivering to each part takes; it stays as it is while the parts' members move.
-    delivered = np.add.reduceat(model.weight[members], parts[:-1]) if members.size else np.zeros(0)
-    field = _field(model.arrays, model.per_capacity, model.accepting)
-    following = np.arange(order.size + 1)
-    moved, sources = np.zeros(order.size, dtype=np.int64), np.zeros(order.size, dtype=np.int32)
-    kinds = np.zeros(order.size, dtype=np.int32)
+    candidates = candidates_of(model, movable)
+    order = candidates.order
+    parts = parts_of(model, order)
     place_of = np.zeros(len(movable), dtype=np.int64)
     place_of[order] = np.arange(order.size)
-    done = _level(
-        model.arrays, field, order, first, following, place_of, members, parts, delivered, parts_of, goal_cov,
-        max_moves, moved, sources, kinds,
-    )  # fmt: skip
+    n = order.size
+    log = _MoveLog(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32))
+    ranking = rank_brokers(model.arrays, model.per_capacity, model.accepting)
+    done = _level(model.arrays, ranking, candidates, parts, place_of, goal_cov, max_moves, log)
     if exchange:
-        field = _field(model.arrays, model.per_capacity, model.accepting)
-        before = done
-        done = exchange_pairs(model.arrays, field, order, first, following, max_moves, done, moved, sources)
-        kinds[before:done] = SWAPPED
-    return moved[:done], sources[:done], kinds[:done]
-
-
-def _parts(order: Longs, broker_of: Ints, label: Ints, brokers: int) -> tuple[Longs, Longs, Longs]:
-    """Candidates by broker and group; where each part (a group's members at one broker) begins; each broker's parts."""
-    members = order[np.lexsort((label[order], broker_of[order]))]
-    if not members.size:
-        return members, np.zeros(1, dtype=np.int64), np.zeros(brokers + 1, dtype=np.int64)
-    here, labels = broker_of[members], label[members]
-    begins = np.flatnonzero(np.concatenate([[True], (np.diff(here) != 0) | (np.diff(labels) != 0)]))
-    parts_of = np.searchsorted(here[begins], np.arange(brokers + 1))
-    return members, np.concatenate([begins, [len(members)]]).astype(np.int64), parts_of.astype(np.int64)
+        ranking = rank_brokers(model.arrays, model.per_capacity, model.accepting)
+        done = _exchange_pairs(model.arrays, ranking, candidates, max_moves, done, log)
+    return log.moved[:done], log.sources[:done], log.kinds[:done]
 
 
 @numba.njit(cache=True)
 def _level(
     a: LoadArrays,
-    f: Field,
-    order: Longs,
-    first: Longs,
-    following: Longs,
+    r: BrokerRanking,
+    c: Candidates,
+    parts: GroupParts,
     place_of: Longs,
-    members: Longs,
-    parts: Longs,
-    delivered: Floats,
-    parts_of: Longs,
     goal_cov: float,
     max_moves: int,
-    moved: Longs,
-    sources: Ints,
-    kinds: Ints,
+    log: _MoveLog,
 ) -> int:
+    """Move groups and single subscribers; return the number of moves."""
     done, b, enough = 0, -1, 0.0
-    whole = parts_of[:-1] == parts_of[1:]  # brokers whose groups need no further look
-    gone = np.zeros(max(1, parts.size - 1), dtype=np.bool_)
+    singles_only = parts.first[:-1] == parts.first[1:]  # per broker: no group of it can move any more
+    gone = np.zeros(max(1, parts.begin.size - 1), dtype=np.bool_)
     tally, seen = np.zeros(a.rate.size, dtype=np.int32), np.zeros(a.rate.size, dtype=np.int32)
     while done < max_moves:
-        mean, cov = mean_and_cov(f)
-        if b < 0 or not f.giving[b] > enough:
-            b = int(f.most[1])
-            enough = (f.giving[b] + mean) / 2.0
-        if cov <= goal_cov or not f.giving[b] > mean * (1.0 + LEVEL):
+        mean, cov = _mean_and_cov(r)
+        if b < 0 or not r.giving[b] > enough:
+            b = int(r.most[1])
+            enough = (r.giving[b] + mean) / 2.0
+        if cov <= goal_cov or not r.giving[b] > mean * (1.0 + LEVEL):
             break
-        excess = (f.giving[b] - mean) / f.per_capacity[b]
-        i, target, score = best_single(a, f, order, first[b], first[b + 1], following, excess, mean)
-        if not whole[b]:
-            part, to, worth = best_group(a, f, members, parts, delivered, parts_of[b], parts_of[b + 1], gone, excess,
-                                         mean, tally, seen, max_moves - done)  # fmt: skip
+        excess = (r.giving[b] - mean) / r.per_capacity[b]
+        i, target, score = best_single(a, r, c, b, excess, mean)
+        if not singles_only[b]:
+            part, to, worth = best_group(a, r, parts, b, gone, excess, mean, tally, seen, max_moves - done)
             if part < 0 or worth < score:
-                whole[b] = True
+                singles_only[b] = True
             else:
                 gone[part] = True
-                size = parts[part + 1] - parts[part]
-                for p in range(parts[part], parts[part + 1]):
-                    transfer(a, f, members[p], to)
-                    following[place_of[members[p]]] = place_of[members[p]] + 1
-                    moved[done], sources[done], kinds[done] = members[p], b, size
+                size = parts.begin[part + 1] - parts.begin[part]
+                for p in range(parts.begin[part], parts.begin[part + 1]):
+                    member = parts.members[p]
+                    transfer(a, r, member, to)
+                    c.following[place_of[member]] = place_of[member] + 1
+                    log.moved[done], log.sources[done], log.kinds[done] = member, b, size
                     done += 1
                 continue
         if i < 0:
-            i, target = halving(a, f, order, first[b], first[b + 1], following, b)
+            i, target = best_halving(a, r, c, b)
         if i < 0:
-            f.giving[b] = -np.inf
-            replay(f.most, f.giving, b, True)
+            set_aside(r, b)
             continue
-        transfer(a, f, i, target)
-        following[place_of[i]] = place_of[i] + 1
-        moved[done], sources[done], kinds[done] = i, b, SINGLE
-        whole[b] = True  # a group that has lost a member cannot move whole any more
+        transfer(a, r, i, target)
+        c.following[place_of[i]] = place_of[i] + 1
+        log.moved[done], log.sources[done], log.kinds[done] = i, b, SINGLE
+        singles_only[b] = True  # a group that has lost a member cannot move whole any more
         done += 1
     return done
+
+
+@numba.njit(cache=True)
+def _mean_and_cov(r: BrokerRanking) -> tuple[float, float]:
+    mean, deviation = mean_and_deviation(r)
+    if mean <= 0.0:
+        return 0.0, 0.0
+    return mean, deviation / mean
+
+
+@numba.njit(cache=True)
+def _exchange_pairs(a: LoadArrays, r: BrokerRanking, c: Candidates, max_moves: int, done: int, log: _MoveLog) -> int:
+    """Exchange subscribers of the most and the least loaded broker; return the number of moves made so far."""
+    for _ in range(_EXCHANGES * r.giving.size):
+        mean, _cov = _mean_and_cov(r)
+        b, t = int(r.most[1]), int(r.least[1])
+        if done + 2 > max_moves or not r.giving[b] > mean * (1.0 + LEVEL) or not r.accepting[t] or b == t:
+            break
+        difference = (r.giving[b] - r.taking[t]) / (r.per_capacity[b] + r.per_capacity[t])
+        at, other = _pair(a.weight, c, b, t, difference)
+        if at >= 0 and _swap(a, r, c.order[at], c.order[other], b, t):
+            for place, source in ((at, b), (other, t)):
+                log.moved[done], log.sources[done], log.kinds[done] = c.order[place], source, SWAPPED
+                c.following[place] = place + 1
+                done += 1
+        else:
+            set_aside(r, b)
+    return done
+
+
+@numba.njit(cache=True)
+def _pair(weight: Floats, c: Candidates, b: int, t: int, difference: float) -> tuple[int, int]:
+    """The places of the candidates of brokers b and t whose weights differ by nearly `difference`; -1 and -1 if none.
+
+    Both lists are heaviest first, so one walk down both sees every pair that could be best.
+    """
+    best, left, right = np.inf, -1, -1
+    at, other = next_staying(c.following, c.first[b]), next_staying(c.following, c.first[t])
+    while at < c.first[b + 1] and other < c.first[t + 1]:
+        short = weight[c.order[at]] - weight[c.order[other]] - difference
+        if abs(short) < best:
+            best, left, right = abs(short), at, other
+        if short > 0.0:
+            at = next_staying(c.following, at + 1)
+        else:
+            other = next_staying(c.following, other + 1)
+    return left, right
+
+
+@numba.njit(cache=True)
+def _swap(a: LoadArrays, r: BrokerRanking, i: int, other: int, b: int, t: int) -> bool:
+    """Exchange subscriber i of broker b and `other` of t. Undo it and return False if the larger load does not fall."""
+    before = r.giving[b]
+    leave(a, i)
+    leave(a, other)
+    enter(a, i, t)
+    enter(a, other, b)
+    larger = max(
+        (a.incoming[b] + a.outgoing[b]) * r.per_capacity[b], (a.incoming[t] + a.outgoing[t]) * r.per_capacity[t]
+    )
+    if larger < before * (1.0 - GAIN):
+        refresh(a, r, b)
+        refresh(a, r, t)
+        r.sums[3] -= 1.0
+        return True
+    leave(a, i)
+    leave(a, other)
+    enter(a, i, b)
+    enter(a, other, t)
+    return False

@@ -1,16 +1,17 @@
-"""The load model [BAD §4, eq. 1–8] on arrays, kept up to date move by move.
+"""The load model [BAD §4, eq. 1–8] on arrays, updated with every move.
 
-A broker's load is what it fetches plus what it delivers: F_j = Σ_k z_jk (1 + n_jk) λ_k, where n_jk is how many of its
-subscribers want BE subscription k and z_jk whether any does. A move changes two brokers and only the counts of what the
-subscriber wants: it costs time in proportion to that, never a walk over everybody. Not a policy: it decides nothing.
-Driven by the policies of this folder and by the simulator; the loops are compiled (numba).
+The load of a broker is the traffic that it fetches plus the traffic that it delivers: F_j = Σ_k z_jk (1 + n_jk) λ_k.
+n_jk is the number of its subscribers with BE subscription k; z_jk is 1 if there is at least one, else 0. A move changes
+two brokers, and only the counts of the subscriber's BE subscriptions: its cost grows with their number, not with the
+size of the network. The policies of this folder and the simulator use this module; it decides nothing. The loops are
+compiled (numba).
 
-The counts n_jk are rows per BE subscription: the brokers that hold it, and for how many. A row takes little more room
-than it needs and is written anew at the end when it has none left: what a million subscribers want fits into a cache
-so, where a table of brokers × BE subscriptions would be a cache miss at every look.
+The counts n_jk are one row per BE subscription: the brokers that hold it, and the count of each. A row has little spare
+room and moves to the end of the array when it is full. The counts of a million subscribers therefore fit into a
+cache, where a table of brokers × BE subscriptions would be a cache miss at every access.
 
-A compiled function is cached with the source file it is in. After changing a kernel here, delete `__pycache__` of this
-folder: kernels elsewhere that have it built in do not notice.
+Numba caches a compiled function beside its source file and does not notice changes in kernels that it calls. After
+changing a kernel, delete `__pycache__` of this folder.
 """
 
 from __future__ import annotations
@@ -28,32 +29,33 @@ Longs = npt.NDArray[np.int64]
 
 
 class LoadArrays(NamedTuple):
-    """What the kernels work on. The arrays are changed in place; the tuple is what numba can read."""
+    """The state of a load model, in a form that numba can read. The kernels change the arrays in place."""
 
     start: Longs
     wants: Ints
+    """Subscriber i has the BE subscriptions `wants[start[i]:start[i + 1]]`."""
     rate: Floats
     weight: Floats
-    """u_i = Σ_k y_ik λ_k: what delivering to subscriber i takes."""
+    """u_i = Σ_k y_ik λ_k: the traffic delivered to subscriber i, in bytes/s."""
     broker_of: Ints
     incoming: Floats
     outgoing: Floats
     members: Longs
     row: Longs
-    """Where row k of `holder` begins and ends, side by side: as many brokers hold k."""
+    """Row k is `holder[row[k, 0]:row[k, 1]]`: the brokers that hold BE subscription k."""
     room: Ints
-    """How many row k can take where it is."""
+    """How many entries row k can hold before it must move."""
     holder: Ints | npt.NDArray[np.int16]
-    """Of 16 bits where the brokers' numbers fit: twice as much of it is in the cache."""
+    """Broker numbers, in 16 bits if they fit: twice as many are then in the cache."""
     counts: Ints
-    """n_jk, beside `holder`: always above 0."""
+    """n_jk for each entry of `holder`; always above 0."""
     end: Longs
-    """One number: behind the last row."""
+    """One number: the end of the last row."""
 
 
 @numba.njit(cache=True)
 def entry_of(a: LoadArrays, j: int, k: int) -> int:
-    """Where n_jk is; -1 if broker j does not hold k. From the end: what came last is asked for most."""
+    """The entry of n_jk, or -1 if broker j does not hold k. Searched from the end: recent entries are used most."""
     for at in range(a.row[k, 1] - 1, a.row[k, 0] - 1, -1):
         if a.holder[at] == j:
             return at
@@ -68,7 +70,7 @@ def count_of(a: LoadArrays, j: int, k: int) -> int:
 
 @numba.njit(cache=True)
 def fetches_added(a: LoadArrays, i: int, j: int) -> float:
-    """What broker j would have to fetch in addition if subscriber i came."""
+    """The traffic that broker j would fetch in addition if it got subscriber i, in bytes/s."""
     added = 0.0
     for p in range(a.start[i], a.start[i + 1]):
         if entry_of(a, j, a.wants[p]) < 0:
@@ -78,7 +80,7 @@ def fetches_added(a: LoadArrays, i: int, j: int) -> float:
 
 @numba.njit(cache=True)
 def fetches_saved(a: LoadArrays, i: int) -> float:
-    """What its broker would no longer have to fetch if subscriber i left."""
+    """The traffic that its broker would no longer fetch if subscriber i left, in bytes/s."""
     saved, j = 0.0, a.broker_of[i]
     for p in range(a.start[i], a.start[i + 1]):
         if count_of(a, j, a.wants[p]) == 1:
@@ -88,13 +90,13 @@ def fetches_saved(a: LoadArrays, i: int) -> float:
 
 @numba.njit(cache=True)
 def _append(a: LoadArrays, j: int, k: int) -> int:
-    """Broker j, which did not hold k, does now, for nobody yet."""
-    held = a.row[k, 1] - a.row[k, 0]
-    if held == a.room[k]:
+    """Add broker j to row k with a count of 0 and return the entry."""
+    size = a.row[k, 1] - a.row[k, 0]
+    if size == a.room[k]:
         old, new = a.row[k, 0], a.end[0]
-        for at in range(held):
+        for at in range(size):
             a.holder[new + at], a.counts[new + at] = a.holder[old + at], a.counts[old + at]
-        a.row[k, 0], a.row[k, 1], a.room[k] = new, new + held, 2 * a.room[k] + 2
+        a.row[k, 0], a.row[k, 1], a.room[k] = new, new + size, 2 * a.room[k] + 2
         a.end[0] += a.room[k]
     at = int(a.row[k, 1])
     a.row[k, 1] += 1
@@ -104,7 +106,7 @@ def _append(a: LoadArrays, j: int, k: int) -> int:
 
 @numba.njit(cache=True)
 def enter(a: LoadArrays, i: int, j: int) -> None:
-    """Subscriber i, which has no broker, gets broker j."""
+    """Assign subscriber i, which has no broker, to broker j."""
     for p in range(a.start[i], a.start[i + 1]):
         k = a.wants[p]
         at = entry_of(a, j, k)
@@ -119,7 +121,7 @@ def enter(a: LoadArrays, i: int, j: int) -> None:
 
 @numba.njit(cache=True)
 def leave(a: LoadArrays, i: int) -> None:
-    """Subscriber i leaves its broker and has none."""
+    """Remove subscriber i from its broker."""
     j = a.broker_of[i]
     for p in range(a.start[i], a.start[i + 1]):
         k = a.wants[p]
@@ -132,15 +134,15 @@ def leave(a: LoadArrays, i: int) -> None:
             a.incoming[j] -= a.rate[k]
     a.outgoing[j] -= a.weight[i]
     a.members[j] -= 1
-    if a.members[j] == 0:  # rounding leaves no ghost load on an empty broker
+    if a.members[j] == 0:  # rounding must not leave a load on an empty broker
         a.incoming[j] = 0.0
         a.outgoing[j] = 0.0
     a.broker_of[i] = UNPLACED
 
 
 @numba.njit(cache=True)
-def _wanted_by(start: Longs, wants: Ints, order: Longs, q: int, people: Ints) -> Longs:
-    """Fills in who wants each BE subscription, in that order; where each begins."""
+def _list_subscribers(start: Longs, wants: Ints, order: Longs, q: int, subscribers: Ints) -> Longs:
+    """Write the subscribers of each BE subscription, in this order, and return where each list begins."""
     first = np.zeros(q + 1, dtype=np.int64)
     for p in range(wants.size):
         first[wants[p] + 1] += 1
@@ -149,18 +151,18 @@ def _wanted_by(start: Longs, wants: Ints, order: Longs, q: int, people: Ints) ->
     at = first[:-1].copy()
     for i in order:
         for p in range(start[i], start[i + 1]):
-            people[at[wants[p]]] = i
+            subscribers[at[wants[p]]] = i
             at[wants[p]] += 1
     return first
 
 
 @numba.njit(cache=True)
-def _fill_rows(a: LoadArrays, first: Longs, people: Ints) -> None:
-    """The counts, row by row, of people in the order of their brokers: what is written is written once, in a row."""
+def _fill_rows(a: LoadArrays, first: Longs, subscribers: Ints) -> None:
+    """Count row by row. Subscribers are in the order of their brokers, so each entry is written once, in sequence."""
     for k in range(a.rate.size):
         at, last = a.row[k, 0] - 1, UNPLACED
         for p in range(first[k], first[k + 1]):
-            j = a.broker_of[people[p]]
+            j = a.broker_of[subscribers[p]]
             if j == UNPLACED:
                 continue
             if j != last:
@@ -171,25 +173,25 @@ def _fill_rows(a: LoadArrays, first: Longs, people: Ints) -> None:
 
 
 @numba.njit(cache=True)
-def _standing(
+def _loads_and_holders(
     start: Longs, wants: Ints, rate: Floats, weight: Floats, order: Longs, broker_of: Ints, brokers: int
 ) -> tuple[Floats, Floats, Ints]:
-    """I_j and O_j [BAD eq. 1, 4], and how many brokers hold each BE subscription.
+    """I_j and O_j [BAD eq. 1, 4], and the number of brokers that hold each BE subscription.
 
-    Without counts: with subscribers by broker, a mark per BE subscription will do.
+    Needs no counts: subscribers are in the order of their brokers, so one mark per BE subscription is enough.
     """
     incoming, outgoing = np.zeros(brokers), np.zeros(brokers)
-    held, held_by = np.zeros(rate.size, dtype=np.int32), np.full(rate.size, -1, dtype=np.int32)
+    holders, last = np.zeros(rate.size, dtype=np.int32), np.full(rate.size, -1, dtype=np.int32)
     for i in order:
         j = broker_of[i]
         outgoing[j] += weight[i]
         for p in range(start[i], start[i + 1]):
             k = wants[p]
-            if held_by[k] != j:
-                held_by[k] = j
-                held[k] += 1
+            if last[k] != j:
+                last[k] = j
+                holders[k] += 1
                 incoming[j] += rate[k]
-    return incoming, outgoing, held
+    return incoming, outgoing, holders
 
 
 @numba.njit(cache=True)
@@ -203,7 +205,8 @@ def weights_of(start: Longs, wants: Ints, rate: Floats) -> Floats:
 
 
 def known_rates(rate: Floats) -> Floats:
-    """λ, and where nothing was measured yet (NaN) the mean of the others: what is assigned and not reported counts."""
+    """λ, with the mean of the measured rates for those not yet measured (NaN): assigned load counts before it is
+    reported."""
     unknown = np.isnan(rate)
     if not unknown.any():
         return rate
@@ -211,7 +214,7 @@ def known_rates(rate: Floats) -> Floats:
 
 
 class LoadModel:
-    """The loads of a snapshot's brokers. `broker_of` starts as the snapshot's, or as given, and follows the moves."""
+    """The loads of a snapshot's brokers. `broker_of` starts as given, or as in the snapshot, and follows the moves."""
 
     def __init__(self, snapshot: Snapshot, *, broker_of: Ints | None = None) -> None:
         self.brokers, q = len(snapshot.brokers), len(snapshot.rate)
@@ -219,25 +222,33 @@ class LoadModel:
         wants, rate = snapshot.wants, known_rates(snapshot.rate)
         placed = (snapshot.broker_of if broker_of is None else broker_of).astype(np.int32, copy=False)
         weight, order = weights_of(start, wants, rate), stable_order(placed)
-        self.people = np.empty(len(wants), dtype=np.int32)
-        """Who wants each BE subscription: subscription k's are from `people_start[k]` to `people_start[k + 1]`."""
-        self.people_start = _wanted_by(start, wants, order, q, self.people)
+        self.subscribers = np.empty(len(wants), dtype=np.int32)
+        """BE subscription k has the subscribers `subscribers[subscribers_start[k]:subscribers_start[k + 1]]`."""
+        self.subscribers_start = _list_subscribers(start, wants, order, q, self.subscribers)
         order = _placed(order, placed)
-        incoming, outgoing, held = _standing(start, wants, rate, weight, order, placed, self.brokers)
-        most = np.minimum(np.diff(self.people_start), self.brokers)
-        room = np.minimum(held + held // 4 + 1, most)
+        incoming, outgoing, holders = _loads_and_holders(start, wants, rate, weight, order, placed, self.brokers)
+        most = np.minimum(np.diff(self.subscribers_start), self.brokers)
+        room = np.minimum(holders + holders // 4 + 1, most)
         begins = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
-        # Rows that double, the last to no more than twice what it needs, take at most four times that. Memory that is
-        # never written to is never taken.
+        # A row doubles when it is full, so all its copies together take at most four times what it needs. The operating
+        # system provides memory only for pages that are written.
         entries = 4 * int(most.sum())
         self.arrays = LoadArrays(
-            start, wants, rate, weight, placed.copy(), incoming, outgoing,
-            np.bincount(placed[order], minlength=self.brokers), np.repeat(begins[:-1, None], 2, axis=1),
-            room.astype(np.int32),
-            np.empty(entries, np.int16) if self.brokers < 1 << 15 else np.empty(entries, np.int32),
-            np.empty(entries, dtype=np.int32), begins[-1:].copy(),
-        )  # fmt: skip
-        _fill_rows(self.arrays, self.people_start, self.people)
+            start=start,
+            wants=wants,
+            rate=rate,
+            weight=weight,
+            broker_of=placed.copy(),
+            incoming=incoming,
+            outgoing=outgoing,
+            members=np.bincount(placed[order], minlength=self.brokers),
+            row=np.repeat(begins[:-1, None], 2, axis=1),
+            room=room.astype(np.int32),
+            holder=np.empty(entries, np.int16) if self.brokers < 1 << 15 else np.empty(entries, np.int32),
+            counts=np.empty(entries, dtype=np.int32),
+            end=begins[-1:].copy(),
+        )
+        _fill_rows(self.arrays, self.subscribers_start, self.subscribers)
         self.accepting, self.per_capacity = capacities(snapshot)
 
     @property
@@ -268,30 +279,32 @@ class LoadModel:
         return balance_of(self.utilisations, self.accepting)
 
 
-def standing_balance(snapshot: Snapshot) -> Balance:
-    """The balance of a snapshot as it is; for one look this takes less time and memory than a model."""
+def snapshot_balance(snapshot: Snapshot) -> Balance:
+    """The balance of a snapshot as it is. Takes less time and memory than building a `LoadModel`."""
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
-    incoming, outgoing, _ = _standing(
-        start, snapshot.wants, rate, weights_of(start, snapshot.wants, rate),
-        _placed(stable_order(snapshot.broker_of), snapshot.broker_of), snapshot.broker_of, len(snapshot.brokers),
-    )  # fmt: skip
+    weight = weights_of(start, snapshot.wants, rate)
+    order = _placed(stable_order(snapshot.broker_of), snapshot.broker_of)
+    incoming, outgoing, _ = _loads_and_holders(
+        start, snapshot.wants, rate, weight, order, snapshot.broker_of, len(snapshot.brokers)
+    )
     accepting, per_capacity = capacities(snapshot)
     return balance_of((incoming + outgoing) * per_capacity, accepting)
 
 
 def _placed(order: Longs, broker_of: Ints) -> Longs:
-    """Of subscribers in `stable_order` those that have a broker."""
+    """The part of a `stable_order` with the subscribers that have a broker."""
     return order[np.searchsorted(broker_of[order], 0) :]
 
 
 def stable_order(broker_of: Ints) -> Longs:
-    """Subscribers broker by broker, those without one first; as they came within a broker."""
+    """Subscriber numbers, broker by broker, those without a broker first; in ascending order within a broker."""
     narrow = broker_of.astype(np.int16) if broker_of.size and broker_of.max() < 1 << 15 else broker_of
-    return np.argsort(narrow, kind="stable")  # of 16 bits: a radix sort, in linear time
+    return np.argsort(narrow, kind="stable")  # 16 bits: a radix sort, in linear time
 
 
 def balance_of(utilisations: Floats, accepting: Flags) -> Balance:
-    """[BAD eq. 6–8]. Brokers that accept nobody are listed and do not count: evenness is no goal of theirs."""
+    """Mean, cov and maximum [BAD eq. 6–8] over the accepting brokers. Others are only listed: they take no
+    subscribers."""
     counted = utilisations[accepting]
     mean = float(counted.mean()) if counted.size else 0.0
     cov = float(counted.std()) / mean if mean > 0.0 else 0.0
@@ -300,9 +313,10 @@ def balance_of(utilisations: Floats, accepting: Flags) -> Balance:
 
 
 def capacities(snapshot: Snapshot) -> tuple[Flags, Floats]:
-    """Who takes subscribers, and the factor from load to utilisation.
+    """Per broker: whether it accepts subscribers, and the factor from load to utilisation.
 
-    The factor is relative to the mean capacity, so that β and θ are bytes/s whatever capacity is counted in.
+    A broker without capacity accepts none. The factor is relative to the mean capacity, so that β and θ are in bytes/s
+    whatever the unit of capacity.
     """
     capacity = snapshot.capacity
     usable = capacity > 0.0
@@ -314,7 +328,7 @@ def capacities(snapshot: Snapshot) -> tuple[Flags, Floats]:
 
 
 def movable_now(snapshot: Snapshot, rest_s: float) -> Flags:
-    """Who may be moved: placed, movable, and not moved within the last `rest_s`."""
+    """Per subscriber: it has a broker, is movable, and has not moved within the last `rest_s`."""
     rested: Flags = snapshot.at_s - snapshot.moved_at_s >= rest_s
     placed: Flags = snapshot.broker_of != UNPLACED
     return snapshot.movable & placed & rested

@@ -1,183 +1,104 @@
 """Dynamic migration: load-based (LDM) and similarity-based (SDM) [BAD §5.2, algorithm 1].
 
-The most loaded broker gives its heaviest subscriber that fits to the least loaded broker (LDM), or to the broker below
-the mean that already fetches most of what the subscriber wants (SDM), until the loads are even enough. Pure and
-compiled; driven by `multistage.plan`, which decides when.
+The most loaded broker gives its heaviest subscriber that fits. The target is the least loaded broker (LDM), or the
+broker below the mean that already fetches most of the subscriber's traffic (SDM). This repeats until the loads are even
+enough. Pure and compiled; `multistage.plan` decides when to migrate.
 
-Where the pseudo-code of algorithm 1 is loose, the prose of §5.2 is followed:
+Where the pseudo-code of algorithm 1 is loose, this module follows the prose of §5.2:
 
-- Line 17 compares the two brokers' present loads. The prose calls a migration valid if afterwards the target's load
-  does not exceed the source's original load, and says that each step lowers the maximum or the number of brokers at it.
-  Equality would only swap two brokers' roles, so the test here is strict.
-- Line 18 leaves the subscriber at both brokers (x_ib = 1); lines 21–23 move somebody even if nobody was found. Here
+- Line 17 compares the present loads of the two brokers. The prose calls a migration valid if the target's load
+  afterwards does not exceed the source's original load, and says that each step lowers the maximum or the number of
+  brokers at it. Equality would only swap the roles of the two brokers, so the test here is strict.
+- Line 18 leaves the subscriber at both brokers (x_ib = 1). Lines 21–23 move a subscriber even if none was found. Here
   nothing moves without a valid migration.
-- If the most loaded broker has no valid migration, the pseudo-code loops for ever. Here it is set aside for this plan
-  and the next most loaded one above the mean gives; with none left the plan is complete.
-- A subscriber moves at most once in a plan: sending it on would be two moves where one would do.
+- If the most loaded broker has no valid migration, the pseudo-code loops for ever. Here that broker is set aside for
+  this plan and the next most loaded broker above the mean gives. The plan is complete when none is left.
+- A subscriber moves at most once in a plan: moving it on would be two moves where one is enough.
 
-It ends: every step is one subscriber that moves for the only time, or one broker set aside.
+It ends: every step moves one subscriber for the only time, or sets one broker aside.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 import numba
 import numpy as np
 
-from tocsin.model.snapshot import Flags, Floats, Ints
-from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, enter, fetches_added, leave
-from tocsin.policies.balance.ranking import replay, tournament
-
-_RECOUNT: Final = 1024
-"""Moves after which sums kept by adding and subtracting are computed anew, against rounding."""
+from tocsin.model.snapshot import Flags, Ints
+from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, fetches_added
+from tocsin.policies.balance.ranking import (
+    UNTOUCHED,
+    BrokerRanking,
+    Candidates,
+    candidates_of,
+    first_lighter,
+    mean_and_deviation,
+    next_staying,
+    rank_brokers,
+    set_aside,
+    touch_holders,
+    transfer,
+)
 
 
 def migrate(
     model: LoadModel, movable: Flags, *, similar: bool, alpha: float, beta: float, max_moves: int
 ) -> tuple[Longs, Ints]:
-    """LDM, or SDM if `similar`: the subscribers that moved, in order, and their sources. `model` is as after the moves.
+    """LDM, or SDM if `similar`. Returns the moved subscribers, in order, and their sources; `model` has the moves.
 
-    Moves while cov > `alpha` and mean > `beta` [bytes/s], at most `max_moves` of them.
+    Moves while cov > `alpha` and mean > `beta` [bytes/s], at most `max_moves` times.
     """
-    order, first = by_broker(model.broker_of, movable, model.weight, model.brokers)
-    moved, sources = _migrate(
-        model.arrays, model.per_capacity, model.accepting, order, first, similar, alpha, beta, max_moves
-    )
+    ranking = rank_brokers(model.arrays, model.per_capacity, model.accepting)
+    candidates = candidates_of(model, movable)
+    moved, sources = _migrate(model.arrays, ranking, candidates, similar, alpha, beta, max_moves)
     return moved, sources
-
-
-def by_broker(broker_of: Ints, movable: Flags, weight: Floats, brokers: int) -> tuple[Longs, Longs]:
-    """Movable subscribers by broker, heaviest first, and where each broker's begin.
-
-    Who has subscribed to nothing yet weighs nothing: moving it would help nobody.
-    """
-    candidates = np.flatnonzero(movable & (broker_of >= 0) & (weight > 0.0))
-    candidates = candidates[np.argsort(-weight[candidates], kind="stable")]
-    here = broker_of[candidates]
-    narrow = here.astype(np.int16) if brokers < 1 << 15 else here  # of 16 bits: a radix sort, in linear time
-    candidates = candidates[np.argsort(narrow, kind="stable")]
-    sizes = np.bincount(broker_of[candidates], minlength=brokers)
-    return candidates, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 @numba.njit(cache=True)
 def _migrate(
-    a: LoadArrays,
-    per_capacity: Floats,
-    accepting: Flags,
-    order: Longs,
-    first: Longs,
-    similar: bool,
-    alpha: float,
-    beta: float,
-    max_moves: int,
+    a: LoadArrays, r: BrokerRanking, c: Candidates, similar: bool, alpha: float, beta: float, max_moves: int
 ) -> tuple[Longs, Ints]:
-    m = accepting.size
-    utilisation = (a.incoming + a.outgoing) * per_capacity
-    giving = utilisation.copy()
-    taking = np.where(accepting, utilisation, np.inf)
-    most, least = tournament(giving, True), tournament(taking, False)
-    following = np.arange(order.size + 1)  # the next candidate at or after each place that has not moved
-    similarity, touched = np.zeros(m), np.zeros(m, dtype=np.int32)
-    cheapest = per_capacity[accepting].min() if accepting.any() else 1.0
-    moved, sources = np.zeros(order.size, dtype=np.int64), np.zeros(order.size, dtype=np.int32)
-    taking_part = max(1, int(np.count_nonzero(accepting)))
-    done, recount = 0, 0
-    total = squares = 0.0
+    cheapest = r.per_capacity[r.accepting].min() if r.accepting.any() else 1.0
+    moved, sources = np.zeros(c.order.size, dtype=np.int64), np.zeros(c.order.size, dtype=np.int32)
+    done = 0
     while done < max_moves:
-        if recount == 0:
-            total = taking[accepting].sum()
-            squares = (taking[accepting] ** 2).sum()
-            recount = _RECOUNT
-        mean = total / taking_part
-        spread = squares / taking_part - mean * mean
-        if mean <= beta or mean <= 0.0 or np.sqrt(max(0.0, spread)) <= alpha * mean:
+        mean, deviation = mean_and_deviation(r)
+        if mean <= beta or mean <= 0.0 or deviation <= alpha * mean:
             break
-        b = int(most[1])
-        if not giving[b] > mean:
+        b = int(r.most[1])
+        if not r.giving[b] > mean:
             break
-        found, target = -1, b
-        # Whoever delivers more than the gap between the two ends cannot fit anywhere: start after those.
-        gap = (giving[b] - taking[least[1]]) / cheapest
-        at = next_staying(following, first_lighter(a.weight, order, first[b], first[b + 1], gap))
-        while at < first[b + 1]:
-            i = order[at]
-            target = int(least[1])
-            if similar:
-                target = _most_similar(a, i, taking, mean, similarity, touched, target)
-            after = taking[target] + (a.weight[i] + fetches_added(a, i, target)) * per_capacity[target]
-            if target != b and after < giving[b]:
-                found = i
+        mover, target = -1, b
+        # A subscriber heavier than the gap between the most and the least loaded broker fits nowhere: start after it.
+        gap = (r.giving[b] - r.taking[r.least[1]]) / cheapest
+        at = next_staying(c.following, first_lighter(a.weight, c.order, c.first[b], c.first[b + 1], gap))
+        while at < c.first[b + 1]:
+            i = c.order[at]
+            target = _most_similar(a, r, i, mean) if similar else int(r.least[1])
+            after = r.taking[target] + (a.weight[i] + fetches_added(a, i, target)) * r.per_capacity[target]
+            if target != b and after < r.giving[b]:
+                mover = i
                 break
-            at = next_staying(following, at + 1)
-        if found < 0:
-            giving[b] = -np.inf
-            replay(most, giving, b, True)
+            at = next_staying(c.following, at + 1)
+        if mover < 0:
+            set_aside(r, b)
             continue
-        following[at] = at + 1
-        leave(a, found)
-        enter(a, found, target)
-        moved[done], sources[done] = found, b
-        done, recount = done + 1, recount - 1
-        for j in (b, target):
-            now = (a.incoming[j] + a.outgoing[j]) * per_capacity[j]
-            if accepting[j]:
-                total += now - taking[j]
-                squares += now * now - taking[j] * taking[j]
-                taking[j] = now
-                replay(least, taking, j, False)
-            if giving[j] != -np.inf:
-                giving[j] = now
-                replay(most, giving, j, True)
+        c.following[at] = at + 1
+        transfer(a, r, mover, target)
+        moved[done], sources[done] = mover, b
+        done += 1
     return moved[:done], sources[:done]
 
 
 @numba.njit(cache=True)
-def next_staying(following: Longs, at: int) -> int:
-    """The first candidate at or after `at` that has not moved. Shortens the way for the next time."""
-    end = at
-    while following[end] != end:
-        end = following[end]
-    while following[at] != end:
-        following[at], at = end, following[at]
-    return end
-
-
-@numba.njit(cache=True)
-def first_lighter(weight: Floats, order: Longs, low: int, high: int, bound: float) -> int:
-    """The first place in order[low:high], heaviest first, whose subscriber weighs less than `bound`."""
-    while low < high:
-        middle = (low + high) // 2
-        if weight[order[middle]] < bound:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@numba.njit(cache=True)
-def _most_similar(
-    a: LoadArrays, i: int, taking: Floats, mean: float, similarity: Floats, touched: Ints, fallback: int
-) -> int:
-    """The broker below the mean that fetches most of what i wants; the least loaded of several, or if none does.
-
-    Asks who holds each BE subscription instead of asking each broker what it holds: most brokers share nothing with i.
-    """
-    reached = 0
+def _most_similar(a: LoadArrays, r: BrokerRanking, i: int, mean: float) -> int:
+    """The broker below the mean that fetches most of subscriber i's traffic; the least loaded of equals, or if none."""
+    touched = 0
     for p in range(a.start[i], a.start[i + 1]):
-        k = a.wants[p]
-        for at in range(a.row[k, 0], a.row[k, 1]):
-            j = a.holder[at]
-            if taking[j] < mean:
-                if similarity[j] == 0.0:
-                    touched[reached] = j
-                    reached += 1
-                similarity[j] += a.rate[k]
-    best, most = fallback, 0.0
-    for at in range(reached):
-        j = touched[at]
-        if similarity[j] > most or (similarity[j] == most and taking[j] < taking[best]):
-            best, most = int(j), similarity[j]
-        similarity[j] = 0.0
+        touched = touch_holders(a, r, a.wants[p], mean, touched)
+    best, most = int(r.least[1]), 0.0
+    for at in range(touched):
+        j = r.touched[at]
+        if r.similarity[j] > most or (r.similarity[j] == most and r.taking[j] < r.taking[best]):
+            best, most = int(j), r.similarity[j]
+        r.similarity[j] = UNTOUCHED
     return best

@@ -1,20 +1,21 @@
-"""Multistage adaptive load balancing: when to shuffle, when to migrate, when to leave all in peace [BAD §3.3, §5].
+"""Multistage adaptive load balancing: when to shuffle, when to migrate, when to move nothing [BAD §3.3, §5].
 
-`plan(snapshot, settings)` is the one door: the coordinator calls it on live reports, the simulator on simulated ones, a
-benchmark on a made-up world. A shuffle when cov > γ and μ > θ, otherwise migration while cov > α and μ > β. Which
-policies do it is by name in `MIGRATIONS` and `SHUFFLES`; they register through the same tables as anybody's.
+`plan(snapshot, settings)` is the only entry point: the coordinator calls it on live reports, the simulator on simulated
+reports, a benchmark on a synthetic world. It shuffles when cov > γ and μ > θ; otherwise it migrates while cov > α and
+μ > β. `MIGRATIONS` and `SHUFFLES` list the policies by name; a new policy registers in the same tables.
 
-Against flapping, beyond the paper: an imbalance must be seen `hits` times in a row; who has moved rests; a plan has at
-most `max_moves` moves; a shuffle must promise a gain and is followed by a pause. What has to be remembered for that is
-in `Snapshot.memory` and `Snapshot.moved_at_s`: the same snapshot and settings always give the same plan.
+Measures against flapping, beyond the paper: an imbalance must be seen in `hits` consecutive rounds; a moved subscriber
+rests; a plan has at most `max_moves` moves; a shuffle must promise a gain and is followed by a pause. The state for
+that is in `Snapshot.memory` and `Snapshot.moved_at_s`: the same snapshot and settings always give the same plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
 
@@ -29,14 +30,13 @@ from tocsin.policies.balance.load import (
     capacities,
     known_rates,
     movable_now,
-    standing_balance,
+    snapshot_balance,
     weights_of,
 )
 from tocsin.policies.balance.migration import migrate
-from tocsin.policies.balance.numbering import Arranged, arranged
+from tocsin.policies.balance.renumbering import RenumberedSnapshot, renumber
+from tocsin.policies.balance.settings import NONE, BalanceSettings
 from tocsin.policies.balance.shuffle import greedy_shuffle
-
-NONE: Final = "none"
 
 MIGRATION_HITS: Final = "balance.migration_hits"
 SHUFFLE_HITS: Final = "balance.shuffle_hits"
@@ -44,118 +44,67 @@ SHUFFLED_AT_S: Final = "balance.shuffled_at_s"
 
 
 @dataclass(frozen=True, slots=True)
-class BalanceSettings:
-    """All thresholds; those that the paper names keep its letters."""
-
-    scheme: Annotated[str, "Dynamic migration: `ldm`, `sdm`, `affinity` or `none`."] = "ldm"
-    """A name in `MIGRATIONS`, or "none"."""
-    shuffle: Annotated[str, "Shuffle: `gsh`, `affinity` or `none`."] = "gsh"
-    """A name in `SHUFFLES`, or "none"."""
-    alpha: Annotated[float, "Migrate above this coefficient of variation (cov) of the brokers' loads."] = 0.15
-    """[BAD slides, "Parameter values"]."""
-    beta_bytes_per_s: Annotated[
-        float, "Migrate only above this mean load of the brokers, in bytes/s: an idle network may be uneven."
-    ] = 0.0
-    gamma: Annotated[float, "Shuffle above this cov of the brokers' loads."] = 0.5
-    """[BAD slides]."""
-    theta_bytes_per_s: Annotated[float, "Shuffle only above this mean load of the brokers, in bytes/s."] = 0.0
-    settle: Annotated[float, "Share of alpha that migration aims for."] = 1.0
-    """1 is the paper's: it stops at α and a breath may start it again."""
-    hits: Annotated[int, "Rounds in a row that must see the imbalance before any subscriber moves."] = 2
-    """1 is the paper's."""
-    rest_s: Annotated[float, "Seconds that a subscriber stays at its broker after a move."] = 60.0
-    max_moves: Annotated[int, "Most migrations in one plan; the next round plans the rest. 0 for no limit."] = 1_000
-    max_shuffle_moves: Annotated[
-        int, "Most moves of a shuffle. If a shuffle needs more, migration is used instead. 0 for no limit."
-    ] = 0
-    """A shuffle is all or nothing, half of one helps nobody."""
-    shuffle_rest_s: Annotated[float, "Seconds between two shuffles."] = 300.0
-    shuffle_gain: Annotated[float, "Share of the cov that a shuffle must remove to be carried out."] = 0.2
-
-    def __post_init__(self) -> None:
-        """Raises ValueError, naming the setting, on what no policy could follow."""
-        if self.scheme not in (*MIGRATIONS, NONE):
-            raise ValueError(f"scheme: there is no migration {self.scheme!r}; there are {[*MIGRATIONS, NONE]}")
-        if self.shuffle not in (*SHUFFLES, NONE):
-            raise ValueError(f"shuffle: there is no shuffle {self.shuffle!r}; there are {[*SHUFFLES, NONE]}")
-        for name in ("alpha", "gamma", "beta_bytes_per_s", "theta_bytes_per_s", "rest_s", "shuffle_rest_s",
-                     "max_moves", "max_shuffle_moves", "shuffle_gain"):  # fmt: skip
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is below 0")
-        if not 0.0 < self.settle <= 1.0:
-            raise ValueError(f"settle: {self.settle} is not above 0 and at most 1")
-        if self.hits < 1:
-            raise ValueError(f"hits: {self.hits}; an imbalance must be seen at least once")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a policy answers."""
+class PolicyOutcome:
+    """The result of a policy, in the numbers of the renumbered snapshot."""
 
     broker_of: Ints
-    """Everybody's broker after the moves."""
+    """Each subscriber's broker after the moves."""
     after: Balance
     moved: Longs
-    """Who moves, in order."""
+    """The subscribers that move, in order."""
     reasons: list[str] | str
     """One per move, or one for all."""
 
 
-Policy = Callable[[Arranged, Flags, BalanceSettings], Outcome]
+Policy = Callable[[RenumberedSnapshot, Flags, BalanceSettings], PolicyOutcome]
 
 
-def _ldm(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
-    return _migrated(near, movable, settings, similar=False)
-
-
-def _sdm(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
-    return _migrated(near, movable, settings, similar=True)
-
-
-def _migrated(near: Arranged, movable: Flags, settings: BalanceSettings, *, similar: bool) -> Outcome:
-    model = LoadModel(near.world)
+def _migration(
+    renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings, *, similar: bool
+) -> PolicyOutcome:
+    model = LoadModel(renumbered.world)
     moved, sources = migrate(
-        model, movable, similar=similar, alpha=settings.alpha * settings.settle, beta=settings.beta_bytes_per_s,
-        max_moves=settings.max_moves or len(near.order),
-    )  # fmt: skip
-    why = "shares most with it among those below the mean" if similar else "was least loaded"
-    names = near.world.brokers
-    pairs = zip(sources.tolist(), model.broker_of[moved].tolist(), strict=True)
-    reasons = [f"{names[b]} was most loaded, heaviest that fitted; {names[t]} {why}" for b, t in pairs]
-    return Outcome(model.broker_of, model.balance(), moved, reasons)
-
-
-def _gsh(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
-    broker_of, loads, moved = greedy_shuffle(near, movable)
-    accepting, per_capacity = capacities(near.world)
-    after = balance_of(loads * per_capacity, accepting)
-    return Outcome(broker_of, after, moved, "greedy shuffle: heaviest first, each to the then least loaded broker")
-
-
-def _affinity(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
-    limit = settings.max_moves or len(near.order)
-    return _rebalanced(near, movable, settings.alpha * settings.settle, limit, exchange=False)
-
-
-def _affinity_shuffle(near: Arranged, movable: Flags, settings: BalanceSettings) -> Outcome:
-    return _rebalanced(near, movable, 0.0, len(near.order), exchange=True)
-
-
-def _rebalanced(near: Arranged, movable: Flags, goal_cov: float, limit: int, *, exchange: bool) -> Outcome:
-    model = LoadModel(near.world)
-    moved, sources, kinds = rebalance(model, movable, goal_cov=goal_cov, max_moves=limit, exchange=exchange)
-    return Outcome(
-        model.broker_of, model.balance(), moved, _told(near.world.brokers, model.broker_of[moved], sources, kinds)
+        model,
+        movable,
+        similar=similar,
+        alpha=settings.alpha * settings.settle,
+        beta=settings.beta_bytes_per_s,
+        max_moves=settings.max_moves or len(renumbered.order),
     )
+    why = "shares most with it of the brokers below the mean" if similar else "was least loaded"
+    names = renumbered.world.brokers
+    pairs = zip(sources.tolist(), model.broker_of[moved].tolist(), strict=True)
+    reasons = [f"{names[b]} was most loaded, this was its heaviest that fitted; {names[t]} {why}" for b, t in pairs]
+    return PolicyOutcome(model.broker_of, model.balance(), moved, reasons)
 
 
-def _told(names: tuple[BrokerId, ...], targets: Ints, sources: Ints, kinds: Ints) -> list[str]:
-    """A reason per move, written once for all of a group, which move one after the other."""
+def _gsh(renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings) -> PolicyOutcome:
+    broker_of, loads, moved = greedy_shuffle(renumbered, movable)
+    accepting, per_capacity = capacities(renumbered.world)
+    after = balance_of(loads * per_capacity, accepting)
+    reason = "greedy shuffle: heaviest first, each to the broker that was then least loaded"
+    return PolicyOutcome(broker_of, after, moved, reason)
+
+
+def _affinity(
+    renumbered: RenumberedSnapshot, movable: Flags, settings: BalanceSettings, *, shuffle: bool
+) -> PolicyOutcome:
+    """A migration stops at the goal for cov and at `max_moves`; a shuffle levels the loads completely."""
+    goal_cov = 0.0 if shuffle else settings.alpha * settings.settle
+    limit = (0 if shuffle else settings.max_moves) or len(renumbered.order)
+    model = LoadModel(renumbered.world)
+    moved, sources, kinds = rebalance(model, movable, goal_cov=goal_cov, max_moves=limit, exchange=shuffle)
+    reasons = _affinity_reasons(renumbered.world.brokers, model.broker_of[moved], sources, kinds)
+    return PolicyOutcome(model.broker_of, model.balance(), moved, reasons)
+
+
+def _affinity_reasons(names: tuple[BrokerId, ...], targets: Ints, sources: Ints, kinds: Ints) -> list[str]:
+    """A reason per move. The members of a group move one after the other and share one text."""
     group = np.stack([sources, targets, kinds])
     begins = np.flatnonzero(np.concatenate([[True], (np.diff(group) != 0).any(axis=0)])[: len(kinds)])
     why = {kind: _AFFINITY[min(kind, 1)].format(kind) for kind in np.unique(kinds).tolist()}
     texts = [
-        f"{names[b]} was above the mean; {why[kind]}, {names[t]} has to fetch least more"
+        f"{names[b]} was above the mean; {why[kind]}; {names[t]} has to fetch least in addition"
         for b, t, kind in zip(*group[:, begins].tolist(), strict=True)
     ]
     lengths = np.diff(begins, append=len(kinds)).tolist()
@@ -163,42 +112,46 @@ def _told(names: tuple[BrokerId, ...], targets: Ints, sources: Ints, kinds: Ints
 
 
 _AFFINITY: Final = {
-    1: "one of {} that share interests and move together",
-    0: "of the heaviest that fit the one whose move adds least",
-    -1: "exchanged with another to level the two",
+    1: "one of {} subscribers that share interests and move together",
+    0: "of its heaviest that fit, this one adds least",
+    -1: "exchanged with another subscriber to level the two brokers",
 }
 
-MIGRATIONS: Final[dict[str, Policy]] = {"ldm": _ldm, "sdm": _sdm, "affinity": _affinity}
-SHUFFLES: Final[dict[str, Policy]] = {"gsh": _gsh, "affinity": _affinity_shuffle}
+MIGRATIONS: Final[dict[str, Policy]] = {
+    "ldm": partial(_migration, similar=False),
+    "sdm": partial(_migration, similar=True),
+    "affinity": partial(_affinity, shuffle=False),
+}
+SHUFFLES: Final[dict[str, Policy]] = {"gsh": _gsh, "affinity": partial(_affinity, shuffle=True)}
 
 
 def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:
-    """The moves that are due now, with a reason each, the balance before and after, and what to remember.
+    """The moves that are due now, each with a reason, the balance before and after, and the memory for the next round.
 
-    Never raises on a snapshot of the right shape: no brokers, nobody placed and nobody accepting are worlds with
-    nothing to do.
+    Never raises on a snapshot of the right shape: without brokers, placed subscribers or accepting brokers the plan is
+    empty.
     """
-    near = arranged(snapshot)
-    before = standing_balance(near.world)
+    renumbered = renumber(snapshot)
+    before = snapshot_balance(renumbered.world)
     extreme = settings.shuffle != NONE and before.cov > settings.gamma and before.mean > settings.theta_bytes_per_s
     uneven = settings.scheme != NONE and before.cov > settings.alpha and before.mean > settings.beta_bytes_per_s
     memory = dict(snapshot.memory)
     memory[SHUFFLE_HITS] = memory.get(SHUFFLE_HITS, 0.0) + 1.0 if extreme else 0.0
     memory[MIGRATION_HITS] = memory.get(MIGRATION_HITS, 0.0) + 1.0 if uneven else 0.0
-    movable = movable_now(near.world, settings.rest_s)
+    movable = movable_now(renumbered.world, settings.rest_s)
     declined = ""
     if extreme and memory[SHUFFLE_HITS] >= settings.hits:
-        found = _shuffle(near, movable, settings, before, memory)
-        if isinstance(found, Plan):
-            return found
-        declined = found
+        shuffled = _shuffle(renumbered, movable, settings, before, memory)
+        if isinstance(shuffled, Plan):
+            return shuffled
+        declined = shuffled
     if uneven and memory[MIGRATION_HITS] >= settings.hits:
         memory[MIGRATION_HITS] = 0.0
-        outcome = MIGRATIONS[settings.scheme](near, movable, settings)
-        note = declined if len(outcome.moved) else f"{declined}uneven, and no valid migration is left"
-        return _plan(near, settings.scheme, outcome, before, note, memory)
+        outcome = MIGRATIONS[settings.scheme](renumbered, movable, settings)
+        note = declined if len(outcome.moved) else f"{declined}uneven, and no valid migration is left; "
+        return _plan(renumbered, settings.scheme, outcome, before, note, memory)
     if declined or not (extreme or uneven):
-        note = declined or _at_rest(before, settings)
+        note = declined or _note_without_moves(before, settings)
     else:
         seen = int(max(memory[SHUFFLE_HITS], memory[MIGRATION_HITS]))
         note = f"uneven (cov {before.cov:.3f}) for {seen} of {settings.hits} rounds"
@@ -206,40 +159,49 @@ def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:
 
 
 def _shuffle(
-    near: Arranged, movable: Flags, settings: BalanceSettings, before: Balance, memory: dict[str, float]
+    renumbered: RenumberedSnapshot,
+    movable: Flags,
+    settings: BalanceSettings,
+    before: Balance,
+    memory: dict[str, float],
 ) -> Plan | str:
-    """The plan, or why a shuffle that is due is not made."""
-    since_s = near.world.at_s - memory.get(SHUFFLED_AT_S, -np.inf)
+    """The plan of a shuffle that is due, or the reason why it is not made."""
+    at_s = renumbered.world.at_s
+    since_s = at_s - memory.get(SHUFFLED_AT_S, -np.inf)
     if since_s < settings.shuffle_rest_s:
         return f"no shuffle: the last was {since_s:.0f} s ago; "
-    outcome = SHUFFLES[settings.shuffle](near, movable, settings)
+    outcome = SHUFFLES[settings.shuffle](renumbered, movable, settings)
     after, moves = outcome.after, len(outcome.moved)
     if not moves or after.cov > before.cov * (1.0 - settings.shuffle_gain):
         return f"no shuffle: it would leave cov at {after.cov:.3f}; "
     if settings.max_shuffle_moves and moves > settings.max_shuffle_moves:
         return f"no shuffle: {moves:,} moves are more than {settings.max_shuffle_moves:,}; "
-    memory.update({SHUFFLE_HITS: 0.0, MIGRATION_HITS: 0.0, SHUFFLED_AT_S: near.world.at_s})
+    memory.update({SHUFFLE_HITS: 0.0, MIGRATION_HITS: 0.0, SHUFFLED_AT_S: at_s})
     name = f"{settings.shuffle}-shuffle" if settings.shuffle in MIGRATIONS else settings.shuffle
-    return _plan(near, name, outcome, before, "", memory)
+    return _plan(renumbered, name, outcome, before, "", memory)
 
 
 def _plan(
-    near: Arranged, policy: str, outcome: Outcome, before: Balance, note: str, memory: Mapping[str, float]
+    renumbered: RenumberedSnapshot,
+    policy: str,
+    outcome: PolicyOutcome,
+    before: Balance,
+    note: str,
+    memory: dict[str, float],
 ) -> Plan:
-    after = outcome.after
-    moves = _moves(near, outcome)
-    told = f"{note}cov {before.cov:.3f} → {after.cov:.3f}, maximum {before.maximum:,.0f} → {after.maximum:,.0f} bytes/s"
-    return Plan(near.world.generation, policy, Urgency.IMBALANCE, moves, before, after, told, memory)
+    after, world = outcome.after, renumbered.world
+    note += f"cov {before.cov:.3f} → {after.cov:.3f}, maximum {before.maximum:,.0f} → {after.maximum:,.0f} bytes/s"
+    return Plan(world.generation, policy, Urgency.IMBALANCE, _moves(renumbered, outcome), before, after, note, memory)
 
 
-def _moves(near: Arranged, outcome: Outcome) -> tuple[Move, ...]:
-    """One `Move` per mover, column by column: a shuffle has a million of them."""
-    world, moved = near.world, outcome.moved
+def _moves(renumbered: RenumberedSnapshot, outcome: PolicyOutcome) -> tuple[Move, ...]:
+    """One `Move` per mover, made column by column because a shuffle may have a million."""
+    world, moved = renumbered.world, outcome.moved
     start, broker = world.wants_start.astype(np.int64), world.brokers.__getitem__
     return tuple(
         map(
             Move,
-            near.named(moved),
+            renumbered.named(moved),
             map(broker, world.broker_of[moved].tolist()),
             map(broker, outcome.broker_of[moved].tolist()),
             repeat(outcome.reasons, len(moved)) if isinstance(outcome.reasons, str) else outcome.reasons,
@@ -248,7 +210,7 @@ def _moves(near: Arranged, outcome: Outcome) -> tuple[Move, ...]:
     )
 
 
-def _at_rest(before: Balance, settings: BalanceSettings) -> str:
+def _note_without_moves(before: Balance, settings: BalanceSettings) -> str:
     if settings.scheme == NONE and settings.shuffle == NONE:
         return "balancing is off"
     return f"even enough: cov {before.cov:.3f}, mean {before.mean:,.0f} bytes/s"

@@ -1,39 +1,27 @@
-"""Initial placement: a broker for a subscriber that has just joined, whose subscriptions nobody knows yet [BAD §5.1].
+"""Initial placement: a broker for a new subscriber, whose subscriptions are not known yet [BAD §5.1].
 
-Pure: the turn of round robin and the draw of random are handed in. Only brokers that accept are considered; None means
-that there is none, which the caller reports as "try again later".
+Pure: the caller passes the turn of round robin and the draw of random. Only accepting brokers are considered. If there
+is none, the result is None and the caller asks the subscriber to retry later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
 from tocsin.coords.coordinate import Coordinate, distance_s
 from tocsin.model.ids import BrokerId
 from tocsin.model.snapshot import Place
+from tocsin.policies.balance.settings import PlacementPolicy
 
 _EARTH_RADIUS_M = 6_371_008.8
 
 
-class Placement(StrEnum):
-    NEAREST = "nearest"
-    """NR: by network coordinates where both have one, else by location, else like round robin."""
-    ROUND_ROBIN = "round-robin"
-    """RR: the same number of subscribers each."""
-    RANDOM = "random"
-    """RND."""
-    LEAST_LOADED = "least-loaded"
-    """LL: by load ÷ capacity. The paper warns that a crowd of newcomers without subscriptions all land on one broker;
-    `expected_bytes_per_s` of those placed and not yet reported is therefore part of the load it is shown."""
-
-
 @dataclass(frozen=True, slots=True)
 class BrokerChoice:
-    """What placement knows of a broker."""
+    """A broker as placement sees it."""
 
     broker: BrokerId
     accepting: bool = True
@@ -48,21 +36,22 @@ class Newcomer:
     place: Place | None = None
     coordinate: Coordinate | None = None
     turn: int = 0
-    """How many were placed before it: round robin counts by it."""
+    """How many subscribers were placed before it; for round robin."""
     draw: float = 0.0
-    """Uniform in [0, 1): random chooses by it."""
+    """Uniform in [0, 1); for random."""
 
 
-def place(policy: Placement, newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
-    """The same newcomer and brokers always give the same answer; ties go to the earlier broker."""
+def place(policy: PlacementPolicy, newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
+    """The broker, or None if none accepts. The same arguments always give the same broker; ties go to the earlier
+    one."""
     open_to = [choice for choice in brokers if choice.accepting]
     if not open_to:
         return None
-    if policy is Placement.RANDOM:
+    if policy is PlacementPolicy.RANDOM:
         return open_to[int(newcomer.draw * len(open_to))].broker
-    if policy is Placement.LEAST_LOADED:
+    if policy is PlacementPolicy.LEAST_LOADED:
         return min(open_to, key=lambda choice: choice.load_bytes_per_s / choice.capacity).broker
-    if policy is Placement.NEAREST:
+    if policy is PlacementPolicy.NEAREST:
         nearest = _nearest(newcomer, open_to)
         if nearest is not None:
             return nearest
@@ -70,7 +59,7 @@ def place(policy: Placement, newcomer: Newcomer, brokers: Sequence[BrokerChoice]
 
 
 def _nearest(newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
-    """Latency says more than distance, so a newcomer with a coordinate is compared with brokers that have one."""
+    """The broker with the lowest predicted latency; without coordinates the closest on the map; None without either."""
     if newcomer.coordinate is not None:
         placed = [(distance_s(newcomer.coordinate, b.coordinate), b) for b in brokers if b.coordinate is not None]
         if placed:
@@ -82,8 +71,8 @@ def _nearest(newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | 
     return None
 
 
-def distance_m(one: Place, other: Place) -> float:
+def distance_m(place: Place, other: Place) -> float:
     """Great-circle distance (haversine)."""
-    lat_1, lon_1, lat_2, lon_2 = np.radians((one.lat, one.lon, other.lat, other.lon))
+    lat_1, lon_1, lat_2, lon_2 = np.radians((place.lat, place.lon, other.lat, other.lon))
     chord = np.sin((lat_2 - lat_1) / 2) ** 2 + np.cos(lat_1) * np.cos(lat_2) * np.sin((lon_2 - lon_1) / 2) ** 2
     return float(2 * _EARTH_RADIUS_M * np.arcsin(np.sqrt(min(1.0, chord))))

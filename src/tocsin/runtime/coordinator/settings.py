@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tocsin.coordinator.rules import CoordinatorRules
-from tocsin.policies.balance.multistage import BalanceSettings
+from tocsin.policies.balance.settings import BalanceSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, invalid
 
 # Unlike a simulation, a real coordinator balances by default, and leaves an almost idle network alone.

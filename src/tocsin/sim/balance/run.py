@@ -1,42 +1,43 @@
 """One run of a broker network: subscribers join and subscribe, channels execute, brokers report, plans are carried out.
 
-Driven by the event kernel. The data cluster is its executions: per channel and period, results of random size around
-the true rate. Brokers are the aggregated model. λ as policies see it is the moving average of what executions produced,
-never the true rate. What joins and subscriptions do within one second is handed over as one event: a million
-subscribers would otherwise be ten million events that touch nothing in common.
+Driven by the event kernel. The data cluster is reduced to its executions: per channel and period, results of random
+size around the true rate. Brokers are the aggregated model. Policies see λ as the moving average of execution results,
+never the true rate. All joins and subscriptions of one second are one event: a million subscribers would otherwise be
+ten million events.
 
-A move is made before it breaks: until the handover is done the old broker serves. Whoever's broker dies is placed anew
-after `detect_s`. Failure detection, arbiter and migration state machine of the live coordinator are stood in for here;
-`balance_core` runs the same world under the live coordinator's own.
+A move is make-before-break: the old broker serves until the hand-over is done. The subscribers of a dead broker are
+placed anew after `detect_s`. This module substitutes for the live coordinator's failure detection, arbiter and
+migration state machine; `coordinator_run` runs the same world under the live coordinator itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
+from tocsin.model.ids import SubscriberId
 from tocsin.model.plan import Plan
 from tocsin.model.snapshot import UNPLACED, Floats, Ints, Snapshot
 from tocsin.model.trace import Kind
 from tocsin.policies.balance.load import Longs, balance_of, capacities, known_rates
 from tocsin.policies.balance.placement import BrokerChoice
 from tocsin.sim.balance.brokers import AggregatedBrokers
-from tocsin.sim.balance.control import Arrivals, BrokersSeen, Coordinator
+from tocsin.sim.balance.policy_coordinator import ArrivingSubscribers, PolicyCoordinator
 from tocsin.sim.balance.scenario import Failure
-from tocsin.sim.balance.telling import Telling
-from tocsin.sim.balance.trace import Trace
-from tocsin.sim.balance.world import World
+from tocsin.sim.balance.trace import RunRecorder, Trace
+from tocsin.sim.balance.world import BalanceWorld
 from tocsin.sim.kernel import EARLY, LATE, Kernel
 
 TICK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """What the brokers reported, before the plan of that round."""
+class LoadSample:
+    """The brokers' reports of one round, before its plan."""
 
     at_s: float
     loads: Floats
@@ -45,9 +46,9 @@ class Sample:
     cov: float
     maximum: float
     lower_bound: float
-    """No assignment has a smaller maximum: everything delivered as it must be and fetched once, spread evenly."""
+    """No assignment has a smaller maximum: all deliveries, and each BE subscription fetched once, spread evenly."""
     migrations: int
-    """So far."""
+    """Since the start of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,59 +56,57 @@ class PlanMade:
     at_s: float
     policy: str
     moves: int
-    cov_before: float
-    cov_after: float
-    maximum_after: float
 
 
 @dataclass(slots=True)
 class BalanceLog:
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[LoadSample] = field(default_factory=list)
     plans: list[PlanMade] = field(default_factory=list)
     migrations: int = 0
     failed_over: int = 0
     unserved_subscriber_s: float = 0.0
-    """Joined, not away, and without a broker: only ever because a broker died."""
-    bytes_in: Floats = field(default_factory=lambda: np.zeros(0))
-    bytes_out: Floats = field(default_factory=lambda: np.zeros(0))
+    """Time that subscribers which joined and are not away spend without a broker, because theirs died."""
 
 
 class BalanceRun:
     def __init__(
         self,
         kernel: Kernel,
-        world: World,
-        coordinator: Coordinator | None = None,
+        world: BalanceWorld,
+        coordinator: PolicyCoordinator | None = None,
         trace: Trace | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Without a `coordinator` nobody places or plans: `balance_core` has its own, and says how it is set."""
+        """`settings` are for the trace, if there is no `coordinator`: `CoordinatorRun` has its own."""
         self.kernel, self.world = kernel, world
         described = coordinator.described() if coordinator is not None else dict(settings or {})
-        self._telling = Telling(world, trace, described)
+        self._recorder = RunRecorder(world, trace, described)
         self.log = BalanceLog()
         self._coordinator = coordinator
         n, m, q = len(world.subscribers), len(world.brokers), len(world.rate)
         self.brokers = AggregatedBrokers(world)
         self.assigned: Ints = np.full(n, UNPLACED, dtype=np.int32)
-        """The coordinator's view: moves under way count as made."""
+        """The broker of each subscriber as the coordinator sees it: moves in progress count as made."""
         self.alive = np.ones(m, dtype=np.bool_)
         self.rate_seen = np.full(q, np.nan)
         self._moving = np.zeros(n, dtype=np.bool_)
         self._moved_at_s = np.full(n, -np.inf)
         self._back_s = np.full(n, np.inf)
         self._rise_s, self._fall_s, self._factor = np.full(q, np.inf), np.full(q, -np.inf), np.ones(q)
-        self._join_order, self._wish_order = np.argsort(world.join_s), np.argsort(world.subscribe_s)
-        self._join_s, self._wish_s = world.join_s[self._join_order], world.subscribe_s[self._wish_order]
-        self._joined, self._wished, self._away = 0, 0, 0
+        self._join_order, self._subscribe_order = np.argsort(world.join_s), np.argsort(world.subscribe_s)
+        self._join_s = world.join_s[self._join_order]
+        self._subscribe_s = world.subscribe_s[self._subscribe_order]
+        self._joined, self._subscribed, self._away = 0, 0, 0
+        """Counts: subscribers that have joined, subscriptions made, subscribers that are offline."""
         self._generation = 0
-        self._numbers: dict[str, int] = {}  # of subscribers; a run without moves never needs it
         self._rows: tuple[Ints, Ints] | None = None
-        self._members = [np.flatnonzero(world.channel_of == c) for c in range(len(world.scenario.channels.periods_s))]
+        self._subscriptions_of = [
+            np.flatnonzero(world.channel_of == c) for c in range(len(world.scenario.channels.periods_s))
+        ]
 
     def run(self) -> BalanceLog:
         kernel, scenario = self.kernel, self.world.scenario
-        self._telling.brokers(kernel.now_s, self.alive)
+        self._recorder.brokers(kernel.now_s, self.alive)
         kernel.every(TICK_S, self._tick, first_s=0.0, priority=EARLY)
         for channel, period_s in enumerate(scenario.channels.periods_s):
             kernel.every(period_s, self._execute, channel)
@@ -117,32 +116,38 @@ class BalanceRun:
             kernel.call_at(failure.at_s, self._fail, failure)
         kernel.every(scenario.report_s, self._report, priority=LATE)
         kernel.run(scenario.length_s)
-        self.log.bytes_in, self.log.bytes_out = self.brokers.bytes_in, self.brokers.bytes_out
         return self.log
 
-    # People
+    @cached_property
+    def _number_of(self) -> dict[SubscriberId, int]:
+        """Subscribers by id. A run without moves never needs it."""
+        return {name: i for i, name in enumerate(self.world.subscribers)}
+
+    # Subscribers
 
     def _tick(self) -> None:
-        """Joins, subscriptions, departures and returns of the second that ends now."""
+        """The joins, subscriptions, departures and returns of the last second."""
         now_s = self.kernel.now_s
-        joined, wished = (int(np.searchsorted(due_s, now_s, side="right")) for due_s in (self._join_s, self._wish_s))
+        joined, subscribed = (
+            int(np.searchsorted(due_s, now_s, side="right")) for due_s in (self._join_s, self._subscribe_s)
+        )
         if joined > self._joined:
             self._arrive(self._join_order[self._joined : joined], Kind.JOIN)
             self._joined = joined
-        if wished > self._wished:
-            self.brokers.subscribe(self._wish_order[self._wished : wished])
-            self._wished, self._rows = wished, None
+        if subscribed > self._subscribed:
+            self.brokers.subscribe(self._subscribe_order[self._subscribed : subscribed])
+            self._subscribed, self._rows = subscribed, None
         self._churn(now_s)
         self.log.unserved_subscriber_s += TICK_S * (self._joined - self.brokers.serving - self._away)
 
-    def _arrive(self, who: Longs, kind: Kind) -> None:
-        chosen = self._placed(who)
-        self.assigned[who] = chosen
-        self.brokers.connect(who[chosen >= 0], chosen[chosen >= 0])
+    def _arrive(self, subscribers: Longs, kind: Kind) -> None:
+        chosen = self._placed(subscribers)
+        self.assigned[subscribers] = chosen
+        self.brokers.connect(subscribers[chosen >= 0], chosen[chosen >= 0])
         self._generation += 1
-        self._telling.arrived(self.kernel.now_s, kind, who, chosen)
+        self._recorder.arrived(self.kernel.now_s, kind, subscribers, chosen)
 
-    def _placed(self, who: Longs) -> Ints:
+    def _placed(self, subscribers: Longs) -> Ints:
         world, load = self.world, self.log.samples[-1].loads if self.log.samples else np.zeros(len(self.alive))
         choices = tuple(
             BrokerChoice(name, bool(up), at, None, float(carried), float(capacity))
@@ -151,10 +156,10 @@ class BalanceRun:
             )
         )
         served = max(1, int(np.count_nonzero(self.brokers.served_by >= 0)))
-        seen = BrokersSeen(choices, float(load.sum()) / served)
-        draws = self.kernel.stream("placement").random(len(who))
+        draws = self.kernel.stream("placement").random(len(subscribers))
+        arrivals = ArrivingSubscribers(world.places_deg[subscribers], draws)
         assert self._coordinator is not None
-        return self._coordinator.place(Arrivals(world.places_deg[who], draws), seen)
+        return self._coordinator.place(arrivals, choices, float(load.sum()) / served)
 
     def _churn(self, now_s: float) -> None:
         churn = self.world.scenario.churn
@@ -169,7 +174,7 @@ class BalanceRun:
         here = np.flatnonzero((self.brokers.served_by >= 0) & ~self._moving)
         leaving = here[rng.random(len(here)) < churn.leave_per_s * TICK_S]
         if leaving.size:
-            self._telling.left(now_s, leaving, self.brokers.served_by[leaving])
+            self._recorder.left(now_s, leaving, self.brokers.served_by[leaving])
             self.brokers.disconnect(leaving)
             self.assigned[leaving] = UNPLACED
             self._away += len(leaving)
@@ -179,21 +184,21 @@ class BalanceRun:
     # The data cluster
 
     def _execute(self, channel: int) -> None:
-        """Results of one execution, and with them what is known of λ."""
+        """Deliver the results of one execution and update the measured λ."""
         period_s, now_s = self.world.scenario.channels.periods_s[channel], self.kernel.now_s
-        mine = self._members[channel]
-        held = mine[self.brokers.counts[:, mine].any(axis=0)]
+        subscriptions = self._subscriptions_of[channel]
+        held = subscriptions[self.brokers.counts[:, subscriptions].any(axis=0)]
         risen = (self._rise_s[held] <= now_s) & (now_s < self._fall_s[held])
         rate = self.world.rate[held] * np.where(risen, self._factor[held], 1.0)
-        noise = self.kernel.stream("results").normal(1.0, self.world.scenario.channels.jitter, len(mine))
-        size_bytes = period_s * np.maximum(0.0, rate * noise[np.searchsorted(mine, held)])
+        noise = self.kernel.stream("results").normal(1.0, self.world.scenario.channels.jitter, len(subscriptions))
+        size_bytes = period_s * np.maximum(0.0, rate * noise[np.searchsorted(subscriptions, held)])
         self.brokers.deliver(held, size_bytes)
         weight = 1.0 - np.exp(-period_s / self.world.scenario.average_s)
         before, measured = self.rate_seen[held], size_bytes / period_s
         self.rate_seen[held] = np.where(np.isnan(before), measured, before + weight * (measured - before))
 
     def _burst(self) -> None:
-        """Some rise within the next minutes and fall some minutes later; who is already due to rise is left alone."""
+        """Let random rates rise and fall within the next minutes, except those already due to rise."""
         bursts, rng, now_s = self.world.scenario.bursts, self.kernel.stream("bursts"), self.kernel.now_s
         q = len(self.world.rate)
         drawn = rng.permutation(q)[: round(bursts.share * q)]
@@ -210,16 +215,24 @@ class BalanceRun:
     def snapshot(self) -> Snapshot:
         world = self.world
         if self._rows is None:
-            made = self.brokers.made
-            upto = np.concatenate([[0], np.cumsum(made)])
-            self._rows = upto[world.start].astype(np.int32), world.wants[made]
+            subscribed = self.brokers.subscribed
+            upto = np.concatenate([[0], np.cumsum(subscribed)])
+            self._rows = upto[world.start].astype(np.int32), world.wants[subscribed]
         start, wants = self._rows
         return Snapshot(
-            generation=self._generation, at_s=self.kernel.now_s, brokers=world.brokers, capacity=world.capacity,
-            accepting=self.alive.copy(), subscribers=world.subscribers, broker_of=self.assigned.copy(),
-            wants_start=start, wants=wants, rate=self.rate_seen.copy(),
-            movable=~self._moving & (self.brokers.served_by >= 0), moved_at_s=self._moved_at_s.copy(),
-        )  # fmt: skip
+            generation=self._generation,
+            at_s=self.kernel.now_s,
+            brokers=world.brokers,
+            capacity=world.capacity,
+            accepting=self.alive.copy(),
+            subscribers=world.subscribers,
+            broker_of=self.assigned.copy(),
+            wants_start=start,
+            wants=wants,
+            rate=self.rate_seen.copy(),
+            movable=~self._moving & (self.brokers.served_by >= 0),
+            moved_at_s=self._moved_at_s.copy(),
+        )
 
     def _report(self) -> None:
         assert self._coordinator is not None
@@ -229,75 +242,76 @@ class BalanceRun:
         snapshot = self.snapshot()
         accepting, per_capacity = capacities(snapshot)
         rate = known_rates(self.rate_seen)
-        loads, wanted = self.brokers.loads(rate), self.brokers.counts.sum(axis=0)
-        bound = float((wanted + (wanted > 0)) @ rate) / max(1, int(np.count_nonzero(accepting)))
-        seen = balance_of(loads * per_capacity, accepting)
-        count = self.brokers.subscribers()
+        loads, frontends = self.brokers.loads(rate), self.brokers.counts.sum(axis=0)
+        bound = float((frontends + (frontends > 0)) @ rate) / max(1, int(np.count_nonzero(accepting)))
+        balance = balance_of(loads * per_capacity, accepting)
+        counts = self.brokers.subscribers()
         self.log.samples.append(
-            Sample(snapshot.at_s, loads, count, seen.mean, seen.cov, seen.maximum, bound, self.log.migrations)
+            LoadSample(
+                snapshot.at_s, loads, counts, balance.mean, balance.cov, balance.maximum, bound, self.log.migrations
+            )
         )
-        under_way = int(np.count_nonzero(self._moving))
-        self._telling.measured(snapshot.at_s, self.brokers, rate, seen, self.log.migrations, under_way)
+        moving = int(np.count_nonzero(self._moving))
+        self._recorder.sampled(snapshot.at_s, self.brokers, rate, balance, self.log.migrations, moving)
         return snapshot
 
     def _carry_out(self, plan: Plan) -> None:
         if plan.generation != self._generation:
-            raise RuntimeError(f"a plan of generation {plan.generation} for a world of {self._generation}")
+            raise RuntimeError(f"plan of generation {plan.generation}, world of generation {self._generation}")
         if not plan.moves or plan.before is None or plan.after is None:
             return
         now_s, index = self.kernel.now_s, {name: j for j, name in enumerate(self.world.brokers)}
-        if not self._numbers:
-            self._numbers = {name: i for i, name in enumerate(self.world.subscribers)}
-        who = np.array([self._numbers[move.subscriber] for move in plan.moves])
+        movers = np.array([self._number_of[move.subscriber] for move in plan.moves])
         target = np.array([index[move.target] for move in plan.moves], dtype=np.int32)
-        source = self.assigned[who]
-        self._telling.planned(now_s, plan, plan.before, plan.after)
-        self._telling.moves(now_s, who, source, target, [move.reason for move in plan.moves])
-        self.assigned[who], self._moving[who], self._moved_at_s[who] = target, True, now_s
+        source = self.assigned[movers]
+        self._recorder.planned(now_s, plan, plan.before, plan.after)
+        self._recorder.moving(now_s, movers, source, target, [move.reason for move in plan.moves])
+        self.assigned[movers], self._moving[movers], self._moved_at_s[movers] = target, True, now_s
         self._generation += 1
-        self.log.migrations += len(who)
-        self.log.plans.append(
-            PlanMade(now_s, plan.policy, len(who), plan.before.cov, plan.after.cov, plan.after.maximum)
-        )
-        self.kernel.call_after(self.world.scenario.handover_s, self._handed_over, who, target)
+        self.log.migrations += len(movers)
+        self.log.plans.append(PlanMade(now_s, plan.policy, len(movers)))
+        self.kernel.call_after(self.world.scenario.handover_s, self._handed_over, movers, target)
 
-    def _handed_over(self, who: Longs, target: Ints) -> None:
-        """Those whose target has died meanwhile stay where they are."""
-        still = (self.assigned[who] == target) & self.alive[target] & (self.brokers.served_by[who] >= 0)
-        now_s, source = self.kernel.now_s, self.brokers.served_by[who]
-        self._telling.moved(now_s, who[still], source[still], target[still])
-        self._telling.not_moved(now_s, who[~still], source[~still], target[~still])
-        self.brokers.move(who[still], target[still])
-        self._moving[who] = False
+    def _handed_over(self, movers: Longs, target: Ints) -> None:
+        """Complete the moves. A subscriber whose target has died in the meantime stays where it is."""
+        valid = (self.assigned[movers] == target) & self.alive[target] & (self.brokers.served_by[movers] >= 0)
+        now_s, source = self.kernel.now_s, self.brokers.served_by[movers]
+        self._recorder.moved(now_s, movers[valid], source[valid], target[valid])
+        self._recorder.not_moved(now_s, movers[~valid], source[~valid], target[~valid])
+        self.brokers.move(movers[valid], target[valid])
+        self._moving[movers] = False
         self._generation += 1
 
     # Failures
 
     def _fail(self, failure: Failure) -> None:
         j = failure.broker
-        self.alive[j] = False
         lost = np.flatnonzero(self.brokers.served_by == j)
+        self.alive[j] = False
         self.brokers.disconnect(lost)
         self._generation += 1
-        self._telling.failed(self.kernel.now_s, j, self.alive)
-        self.kernel.call_after(self.world.scenario.detect_s, self._fail_over, j)
+        self._recorder.broker_changed(self.kernel.now_s, Kind.BROKER_FAILED, j, self.alive)
+        self._detect_failure(j, lost)
         self.kernel.call_at(failure.back_s, self._back, j)
+
+    def _detect_failure(self, j: int, lost: Longs) -> None:
+        self.kernel.call_after(self.world.scenario.detect_s, self._fail_over, j)
 
     def _fail_over(self, j: int) -> None:
         bound = np.flatnonzero(self.assigned == j)
-        elsewhere = self.brokers.served_by[bound] >= 0  # on their way there when it died
+        elsewhere = self.brokers.served_by[bound] >= 0  # their move to j was in progress when it died
         self.assigned[bound[elsewhere]] = self.brokers.served_by[bound[elsewhere]]
         stranded = bound[~elsewhere]
         self.log.failed_over += len(stranded)
         self._moving[bound] = False
-        # Those that had left j for another broker and were cut off before they got there go on to it.
+        # Subscribers whose move from j to another broker was in progress connect to that broker.
         cut_off = np.flatnonzero((self.brokers.served_by == UNPLACED) & (self.assigned >= 0) & (self.assigned != j))
         self.brokers.connect(cut_off, self.assigned[cut_off])
         self._moving[cut_off] = False
-        self._telling.arrived(self.kernel.now_s, Kind.FAILOVER, cut_off, self.assigned[cut_off])
+        self._recorder.arrived(self.kernel.now_s, Kind.FAILOVER, cut_off, self.assigned[cut_off])
         self._arrive(stranded, Kind.FAILOVER)
 
     def _back(self, j: int) -> None:
         self.alive[j] = True
         self._generation += 1
-        self._telling.back(self.kernel.now_s, j, self.alive)
+        self._recorder.broker_changed(self.kernel.now_s, Kind.BROKER_BACK, j, self.alive)

@@ -1,7 +1,7 @@
 """A world drawn from a scenario and a seed: places, interests, rates and times. All arrays, no events.
 
-The same scenario and seed give the same world whatever policy is then tried on it: nothing is drawn while it runs but
-from streams named for their purpose (bursts, results, churn). Driven by `balance_run`.
+The same scenario and seed give the same world for every policy. A run draws only from random streams of their own
+(bursts, results, churn). Driven by `run`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tocsin.policies.balance.load import Longs
 from tocsin.sim.balance.scenario import Scenario
 
 _SPACING_DEG = 1.0
-"""Between neighbouring brokers' places, which are a grid around the equator so that degrees are alike."""
+"""Distance between neighbouring brokers. They are on a grid at the equator, where degrees of both kinds are equal."""
 
 Stream = Callable[[str], np.random.Generator]
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class BalanceWorld:
     scenario: Scenario
     brokers: tuple[BrokerId, ...]
     broker_places: tuple[Place, ...]
@@ -34,16 +34,17 @@ class World:
     neighbourhood: Ints
     join_s: Floats
     start: Longs
-    """Subscriber i wants `wants[start[i]:start[i + 1]]` in the end, each from `subscribe_s` on."""
     wants: Ints
+    """Subscriber i subscribes to `wants[start[i]:start[i + 1]]`."""
     subscribe_s: Floats
+    """When, per entry of `wants`."""
     channel_of: Ints
     """Per BE subscription."""
     rate: Floats
-    """λ as it is without bursts, in bytes/s. What policies see is measured."""
+    """The true λ without bursts, in bytes/s. Policies see measured rates."""
 
 
-def draw(scenario: Scenario, stream: Stream) -> World:
+def draw(scenario: Scenario, stream: Stream) -> BalanceWorld:
     brokers, people, channels = scenario.brokers, scenario.subscribers, scenario.channels
     n, q = people.count, len(channels.periods_s) * channels.subscriptions
     at_deg = broker_places(brokers.count)
@@ -53,17 +54,21 @@ def draw(scenario: Scenario, stream: Stream) -> World:
     join_s = times.uniform(0.0, people.join_within_s, n)
     asked_s = times.uniform(people.subscribe_from_s, people.subscribe_until_s, len(wants))
     width = max(4, len(str(n)))
-    return World(
+    return BalanceWorld(
         scenario=scenario,
         brokers=tuple(BrokerId(f"broker-{j:03}") for j in range(brokers.count)),
         broker_places=tuple(Place(float(lat), float(lon)) for lat, lon in at_deg),
         capacity=np.resize(np.array(brokers.capacity or (1.0,), dtype=np.float64), brokers.count),
         subscribers=tuple(SubscriberId(f"subscriber-{i:0{width}}") for i in range(n)),
-        places_deg=places_deg, neighbourhood=hood, join_s=join_s, start=start, wants=wants,
+        places_deg=places_deg,
+        neighbourhood=hood,
+        join_s=join_s,
+        start=start,
+        wants=wants,
         subscribe_s=np.maximum(asked_s, np.repeat(join_s, np.diff(start))),
         channel_of=np.repeat(np.arange(len(channels.periods_s)), channels.subscriptions).astype(np.int32),
         rate=_rates(scenario, q, stream("rates")),
-    )  # fmt: skip
+    )
 
 
 def broker_places(count: int) -> Floats:
@@ -73,50 +78,51 @@ def broker_places(count: int) -> Floats:
 
 
 def _places(scenario: Scenario, at_deg: Floats, rng: np.random.Generator) -> tuple[Floats, Ints]:
-    """Around a broker's place each; neighbours around their neighbourhood's middle, which is around such a place."""
+    """Place and neighbourhood (-1: none) of each subscriber: near a broker, or near the centre of its neighbourhood."""
     people, brokers = scenario.subscribers, scenario.brokers
     share = np.resize(np.array(brokers.crowd or (1.0,)), brokers.count)
     scatter_deg = brokers.scatter * _SPACING_DEG
     groups = people.neighbourhoods or people.count
-    near = rng.choice(brokers.count, groups, p=share / share.sum())
-    middle_deg = at_deg[near] + rng.normal(0.0, scatter_deg, (groups, 2))
+    broker = rng.choice(brokers.count, groups, p=share / share.sum())
+    centre_deg = at_deg[broker] + rng.normal(0.0, scatter_deg, (groups, 2))
     if not people.neighbourhoods:
-        return middle_deg, np.full(people.count, -1, dtype=np.int32)
+        return centre_deg, np.full(people.count, -1, dtype=np.int32)
     hood = rng.integers(0, groups, people.count).astype(np.int32)
-    return middle_deg[hood] + rng.normal(0.0, scatter_deg / 10.0, (people.count, 2)), hood
+    return centre_deg[hood] + rng.normal(0.0, scatter_deg / 10.0, (people.count, 2)), hood
 
 
 def _interests(scenario: Scenario, hood: Ints, rng: np.random.Generator) -> tuple[Longs, Ints]:
-    """Drawn with repeats, which are then one: somebody subscribes to a thing once."""
+    """`start` and `wants`. Interests are drawn with repeats, and repeats are then dropped."""
     people, channels = scenario.subscribers, scenario.channels
     n, per_channel = people.count, channels.subscriptions
+    q = per_channel * len(channels.periods_s)
     low, high = people.subscriptions
     if people.channels[1]:
-        # A random set of channels each, then some subscriptions in every one.
+        # Each subscriber gets a random set of channels, then some subscriptions in each of them.
         kinds = len(channels.periods_s)
         ranks = rng.random((n, kinds)).argsort(axis=1).argsort(axis=1)
         chosen = ranks < rng.integers(people.channels[0], people.channels[1] + 1, n)[:, None]
         counts = np.where(chosen, rng.integers(low, high + 1, (n, kinds)), 0)
-        who = np.repeat(np.arange(n), counts.sum(axis=1))
+        owner = np.repeat(np.arange(n), counts.sum(axis=1))
         channel = np.repeat(np.tile(np.arange(kinds), n), counts.ravel())
-        wanted = channel * per_channel + _popular(per_channel, channels.popularity, len(who), rng)
+        interest = channel * per_channel + _popular(per_channel, channels.popularity, len(owner), rng)
     else:
-        who = np.repeat(np.arange(n), rng.integers(low, high + 1, n))
-        q = per_channel * len(channels.periods_s)
-        wanted = _popular(q, channels.popularity, len(who), rng)
+        owner = np.repeat(np.arange(n), rng.integers(low, high + 1, n))
+        interest = _popular(q, channels.popularity, len(owner), rng)
         if people.neighbourhoods:
-            own = rng.random(len(who)) < people.own_share
+            own = rng.random(len(owner)) < people.own_share
             pool = max(1, q // people.neighbourhoods)
-            # A neighbourhood's own interests are spread over channels: every `neighbourhoods`-th BE subscription.
-            local = hood[who] + people.neighbourhoods * rng.integers(0, pool, len(who))
-            wanted = np.where(own, local % q, wanted)
-    pairs = np.unique(who.astype(np.int64) * (per_channel * len(channels.periods_s)) + wanted)
-    who, wanted = np.divmod(pairs, per_channel * len(channels.periods_s))
-    start = np.concatenate([[0], np.cumsum(np.bincount(who, minlength=n))]).astype(np.int64)
-    return start, wanted.astype(np.int32)
+            # The interests of a neighbourhood are spread over channels: every `neighbourhoods`-th BE subscription.
+            local = hood[owner] + people.neighbourhoods * rng.integers(0, pool, len(owner))
+            interest = np.where(own, local % q, interest)
+    pairs = np.unique(owner.astype(np.int64) * q + interest)
+    owner, wants = np.divmod(pairs, q)
+    start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=n))]).astype(np.int64)
+    return start, wants.astype(np.int32)
 
 
 def _popular(count: int, exponent: float, draws: int, rng: np.random.Generator) -> Longs:
+    """Draws from range(count) by Zipf's law."""
     if exponent == 0.0:
         return rng.integers(0, count, draws)
     share = 1.0 / np.arange(1, count + 1) ** exponent

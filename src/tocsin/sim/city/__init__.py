@@ -1,1 +1,1 @@
-"""A simulated city: streets, people who move along them, and the channels they subscribe to."""
+"""A simulated city: streets, people moving on them, and their subscriptions."""

@@ -1,8 +1,8 @@
-"""A city's streets: a graph in metres, read from well-known text or built in, with shortest paths on it.
+"""A city's streets: a graph in metres, read from well-known text or built in, with shortest paths.
 
-Pure: text in, arrays out; files and clocks are the caller's. x grows to the east and y to the north, as in the maps of
-the ONE simulator (projected coordinates; that program mirrors them itself, because screens count downwards). Degrees
-come from an anchor: the middle of the map. Who moves on the streets is `street_movers`' business.
+Pure: text in, arrays out; the caller reads files. x grows to the east and y to the north, as in the maps of the ONE
+simulator (projected coordinates; that program mirrors them for the screen). Degrees are relative to an anchor, the
+middle of the map. `street_movers` moves people on the streets.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Nodes = npt.NDArray[np.int32]
 Line = tuple[tuple[float, float], ...]
 
 HELSINKI: Final = (60.17, 24.94)
-"""Latitude and longitude that the middle of a map in metres is put at."""
+"""Latitude and longitude of the middle of a map in metres."""
 METRES_PER_DEGREE: Final = 111_195.0
-"""Of latitude, on the sphere of 6,371 km that `distance_m` measures on."""
+"""Length of a degree of latitude on a sphere of 6,371 km, as in `distance_m`."""
 _SAME_M: Final = 0.5
-"""Ends of lines that are closer than this are one crossing: road files repeat points with rounding."""
+"""Line ends closer than this are one crossing: road files repeat points with rounding."""
 _TREES: Final = 4_000
-"""Shortest-path trees kept; a tree of 1,500 crossings takes 6 KB."""
+"""Shortest-path trees in the cache; a tree of 1,500 crossings takes 6 KB."""
 _LINE: Final = re.compile(r"(MULTI)?LINESTRING\s*(?:Z|M|ZM)?\s*(?:EMPTY|\(([^A-Za-z]*)\))", re.IGNORECASE)
 _PART: Final = re.compile(r"\(([^()]*)\)")
 
 
 class BadMap(ValueError):
-    """A road file that cannot be used; the message says what to do."""
+    """A road file that cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +47,10 @@ class Streets:
 
     nodes_m: Points
     lines: tuple[Nodes, ...]
-    """Runs of crossings, as drawn in the source."""
+    """Sequences of crossings, as in the source."""
     anchor: tuple[float, float] = HELSINKI
     graph: Any = field(init=False, repr=False)
-    """Sparse, a length per stretch, each stretch once."""
+    """Sparse matrix of segment lengths, each segment once."""
     _trees: OrderedDict[int, array[int]] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,36 +59,36 @@ class Streets:
         lengths = np.hypot(*(self.nodes_m[starts] - self.nodes_m[ends]).T)
         size = len(self.nodes_m)
         low, high = np.minimum(starts, ends), np.maximum(starts, ends)
-        # The same stretch may be in the file twice; a sparse matrix would add the lengths up.
+        # A file may have a segment twice; a sparse matrix would add the lengths.
         _, first = np.unique(low.astype(np.int64) * size + high, return_index=True)
         graph = csr_matrix((lengths[first], (low[first], high[first])), shape=(size, size))
         object.__setattr__(self, "graph", graph)
 
     @property
     def edges(self) -> tuple[Nodes, Nodes]:
-        """Every stretch between two neighbouring crossings, once."""
-        found = self.graph.tocoo()
-        return found.row.astype(np.int32), found.col.astype(np.int32)
+        """Every segment between two neighbouring crossings, once."""
+        segments = self.graph.tocoo()
+        return segments.row.astype(np.int32), segments.col.astype(np.int32)
 
     @property
     def length_m(self) -> float:
         return float(self.graph.sum())
 
     def path(self, source: int, destination: int) -> list[int]:
-        """Crossings of a shortest way, `source` left out; empty if there is nothing to go."""
+        """The crossings of a shortest path after `source`; empty if source and destination are the same."""
         toward = self._tree(destination)
-        way = []
+        path = []
         while source != destination:
             source = toward[source]
-            way.append(source)
-        return way
+            path.append(source)
+        return path
 
     def _tree(self, destination: int) -> array[int]:
         """The next crossing towards `destination`, from each crossing."""
         tree = self._trees.get(destination)
         if tree is None:
             _, toward = dijkstra(self.graph, directed=False, indices=destination, return_predecessors=True)
-            # Walked crossing by crossing in Python, where an array of its own kind is several times faster.
+            # Python reads it element by element, which is several times faster from an `array` than from numpy.
             tree = self._trees[destination] = array("i", toward.astype(np.int32).tobytes())
             if len(self._trees) > _TREES:
                 self._trees.popitem(last=False)
@@ -97,28 +97,28 @@ class Streets:
         return tree
 
     def degrees(self, points_m: Points) -> Points:
-        """Latitude and longitude. A flat map of a city is off by less than a metre in five kilometres."""
+        """Latitude and longitude. The error of a flat map is less than a metre in five kilometres."""
         lat, lon = self.anchor
         scale = np.array([METRES_PER_DEGREE * math.cos(math.radians(lat)), METRES_PER_DEGREE])
-        where: Points = (points_m / scale)[..., ::-1] + np.array([lat, lon])
-        return where
+        points_deg: Points = (points_m / scale)[..., ::-1] + np.array([lat, lon])
+        return points_deg
 
     def geojson(self) -> dict[str, Any]:
-        """One MultiLineString; longitude first, as GeoJSON has it (RFC 7946 §3.1.1)."""
-        where = self.degrees(self.nodes_m).round(6)
-        lines = [[[float(lon), float(lat)] for lat, lon in where[line].tolist()] for line in self.lines]
+        """One MultiLineString; longitude first, as in GeoJSON (RFC 7946 §3.1.1)."""
+        points_deg = self.degrees(self.nodes_m).round(6)
+        lines = [[[float(lon), float(lat)] for lat, lon in points_deg[line].tolist()] for line in self.lines]
         geometry = {"type": "MultiLineString", "coordinates": lines}
         return {"type": "Feature", "properties": {"name": "streets"}, "geometry": geometry}
 
 
 def read_wkt(text: str, *, anchor: tuple[float, float] = HELSINKI) -> Streets:
-    """LINESTRING and MULTILINESTRING; other geometries are left out. Metres, or degrees if every number could be one.
+    """Reads LINESTRING and MULTILINESTRING; ignores other geometries. Raises BadMap.
 
-    Raises `BadMap`.
+    Coordinates are degrees if all of them could be, otherwise metres.
     """
     lines = list(_wkt_lines(text))
     if not lines:
-        raise BadMap("no LINESTRING or MULTILINESTRING in it; a map has one per street, in well-known text")
+        raise BadMap("no LINESTRING or MULTILINESTRING; expected one per street, in well-known text")
     points = np.array([point for line in lines for point in line])
     if not np.isfinite(points).all():
         raise BadMap("a coordinate is not a finite number")
@@ -132,8 +132,8 @@ def read_wkt(text: str, *, anchor: tuple[float, float] = HELSINKI) -> Streets:
 
 
 def _wkt_lines(text: str) -> Iterator[Line]:
-    for found in _LINE.finditer(text):
-        for part in _PART.findall(f"({found[2]})" if found[1] is None else found[2] or ""):
+    for match in _LINE.finditer(text):
+        for part in _PART.findall(f"({match[2]})" if match[1] is None else match[2] or ""):
             try:
                 line = tuple((float(x), float(y)) for x, y, *_ in (point.split() for point in part.split(",")))
             except ValueError:
@@ -143,7 +143,7 @@ def _wkt_lines(text: str) -> Iterator[Line]:
 
 
 def made_of(lines_m: Sequence[Points], anchor: tuple[float, float] = HELSINKI) -> Streets:
-    """A graph of these lines: points that fall together are one crossing, only the largest connected part stays."""
+    """A graph of these lines: equal points are one crossing, and only the largest connected part is kept."""
     points = np.concatenate(lines_m)
     cells, numbers = np.unique(np.round(points / _SAME_M).astype(np.int64), axis=0, return_inverse=True)
     nodes_m = np.zeros((len(cells), 2))
@@ -152,7 +152,7 @@ def made_of(lines_m: Sequence[Points], anchor: tuple[float, float] = HELSINKI) -
     runs = [_without_repeats(run) for run in np.split(numbers.ravel().astype(np.int32), ends[:-1])]
     runs = [run for run in runs if len(run) > 1]
     if not runs:
-        raise BadMap("all its streets are shorter than a metre; are the coordinates metres?")
+        raise BadMap("all streets are shorter than a metre; are the coordinates metres?")
     return _largest_part(nodes_m, runs, anchor)
 
 
@@ -174,10 +174,11 @@ def _largest_part(nodes_m: Points, runs: Sequence[Nodes], anchor: tuple[float, f
 
 
 def built_in() -> Streets:
-    """A made-up city of 4.4 × 3.4 km, the extent of the ONE simulator's Helsinki: blocks, two diagonals, a park, a bay.
+    """A synthetic city of 4.4 × 3.4 km, the extent of the ONE simulator's Helsinki: blocks, two diagonals, a park, a
+    bay.
 
-    Always the same one. Streets bend a little, so that distances differ; the park has no streets and the bay cuts a
-    corner off, so that ways lead around something.
+    Always the same city. Streets bend a little, so that distances differ. The park has no streets and the bay cuts off
+    a corner, so that paths lead around both.
     """
     columns, rows, step_m = 23, 18, 200.0
     x, y = np.meshgrid(np.arange(columns) * step_m, np.arange(rows) * step_m)
@@ -196,7 +197,7 @@ def built_in() -> Streets:
 
 
 def _runs(line: Sequence[tuple[int, int]], open_: Any) -> Iterator[list[tuple[int, int]]]:
-    """The stretches of a line that lie on open ground."""
+    """The parts of a line that are on open ground."""
     run: list[tuple[int, int]] = []
     for place in line:
         if open_(*place):

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.events import BalanceChosen
 from tocsin.coordinator.views import balance_view
-from tocsin.policies.balance.multistage import BalanceSettings
+from tocsin.policies.balance.settings import BalanceSettings
 from tocsin.runtime.coordinator.routes.api import require_admin, require_read
 from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire.errors import Code, TocsinError

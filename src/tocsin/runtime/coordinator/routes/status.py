@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from tocsin.coordinator.events import PlacementChosen
 from tocsin.coordinator.views import status_view
-from tocsin.policies.balance.placement import Placement
+from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.runtime.coordinator.routes.api import api_of, require_admin, require_read
 from tocsin.runtime.http.answers import answer, read_json, request_body
 
@@ -16,9 +16,9 @@ router = APIRouter(tags=["status"])
 
 
 class ChangedSettings(msgspec.Struct, forbid_unknown_fields=True):
-    placement: Placement | None = None
+    placement: PlacementPolicy | None = None
     """Of newcomers."""
-    replacement: Placement | None = None
+    replacement: PlacementPolicy | None = None
     """Of those whose broker died or drains."""
 
 

@@ -1,4 +1,4 @@
-"""The load model on arrays is eq. 1–8 of [BAD §4], after any sequence of moves."""
+"""The load model agrees with eq. 1–8 of [BAD §4] after any sequence of moves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.policies.balance.balance_worlds import loads_by_definition, snapshot, snapshots
 from tocsin.model.snapshot import Snapshot
-from tocsin.policies.balance.load import LoadModel, fetches_added, fetches_saved, movable_now, standing_balance
+from tocsin.policies.balance.load import LoadModel, fetches_added, fetches_saved, movable_now, snapshot_balance
 
 
-def test_a_load_by_hand() -> None:
-    """Two share BE subscription 0: fetched once, delivered twice."""
+def test_shared_subscription_is_fetched_once_and_delivered_twice() -> None:
+    """Two subscribers share BE subscription 0."""
     model = LoadModel(snapshot(2, [(0, [0, 1]), (0, [0]), (1, [1])], [10.0, 3.0]))
     assert model.loads.tolist() == [10 + 3 + 13 + 10, 3 + 3]
     balance = model.balance()
@@ -25,7 +25,7 @@ def test_a_load_by_hand() -> None:
 
 @given(world=snapshots(), data=st.data())
 @settings(max_examples=100)
-def test_moves_keep_exact_agreement_with_the_equations(world: Snapshot, data: st.DataObject) -> None:
+def test_loads_follow_the_equations_exactly_after_moves(world: Snapshot, data: st.DataObject) -> None:
     model = LoadModel(world)
     n, m = len(world.subscribers), len(world.brokers)
     assert np.array_equal(model.loads, loads_by_definition(world))
@@ -57,14 +57,14 @@ def _check_holders(model: LoadModel, world: Snapshot) -> None:
 
 @given(world=snapshots())
 @settings(max_examples=60)
-def test_one_look_and_the_model_see_the_same_balance(world: Snapshot) -> None:
-    assert standing_balance(world) == LoadModel(world).balance()
+def test_snapshot_balance_equals_balance_of_load_model(world: Snapshot) -> None:
+    assert snapshot_balance(world) == LoadModel(world).balance()
 
 
-def test_rounding_does_not_pile_up_over_many_moves() -> None:
+def test_rounding_does_not_accumulate_over_many_moves() -> None:
     rng = np.random.default_rng(3)
-    people = [(int(rng.integers(4)), rng.choice(30, 6, replace=False).tolist()) for _ in range(200)]
-    world = snapshot(4, people, rng.uniform(0.1, 1e6, 30).tolist())
+    subscribers = [(int(rng.integers(4)), rng.choice(30, 6, replace=False).tolist()) for _ in range(200)]
+    world = snapshot(4, subscribers, rng.uniform(0.1, 1e6, 30).tolist())
     model = LoadModel(world)
     for _ in range(5_000):
         model.move(int(rng.integers(200)), int(rng.integers(4)))
@@ -72,8 +72,8 @@ def test_rounding_does_not_pile_up_over_many_moves() -> None:
     assert np.allclose(model.loads, again, rtol=1e-12)
 
 
-def test_a_row_that_outgrows_its_room_loses_nobody() -> None:
-    """Everybody wants the same and is with one broker: rows for one holder each. Then everybody has its own."""
+def test_row_that_outgrows_its_room_keeps_all_counts() -> None:
+    """All 60 subscribers start on one broker, so each row has one holder. Then each moves to a broker of its own."""
     world = snapshot(60, [(0, [0, 1 + i % 3]) for i in range(60)], [1.0, 2.0, 4.0, 8.0])
     model = LoadModel(world)
     for i in range(60):
@@ -87,7 +87,7 @@ def test_a_row_that_outgrows_its_room_loses_nobody() -> None:
 
 
 def test_rows_have_room_for_the_worst_order_of_arrivals() -> None:
-    """Nobody is placed at first, so every row begins with room for one and doubles until all brokers hold it."""
+    """No subscriber is placed at first, so a row begins with room for one and doubles until all brokers hold it."""
     for m in range(1, 40):
         world = snapshot(m, [(-1, [0])] * m, [1.0])
         model = LoadModel(world)
@@ -97,31 +97,31 @@ def test_rows_have_room_for_the_worst_order_of_arrivals() -> None:
         _check_holders(model, world)
 
 
-def test_an_emptied_broker_has_no_load_at_all() -> None:
+def test_emptied_broker_has_load_zero() -> None:
     model = LoadModel(snapshot(2, [(0, [0, 1, 2]), (0, [1, 2])], [0.1, 0.2, 0.3]))
     model.move(0, 1)
     model.move(1, 1)
     assert model.loads[0] == 0.0
 
 
-def test_utilisation_is_load_when_capacities_are_equal_and_relative_to_the_mean_otherwise() -> None:
-    people = [(0, [0]), (1, [0])]
-    assert LoadModel(snapshot(2, people, [6.0], capacity=[5.0, 5.0])).utilisations.tolist() == [12.0, 12.0]
-    assert LoadModel(snapshot(2, people, [6.0], capacity=[1.0, 3.0])).utilisations.tolist() == [24.0, 8.0]
+def test_utilisation_is_load_scaled_by_mean_capacity() -> None:
+    subscribers = [(0, [0]), (1, [0])]
+    assert LoadModel(snapshot(2, subscribers, [6.0], capacity=[5.0, 5.0])).utilisations.tolist() == [12.0, 12.0]
+    assert LoadModel(snapshot(2, subscribers, [6.0], capacity=[1.0, 3.0])).utilisations.tolist() == [24.0, 8.0]
 
 
-def test_a_broker_that_accepts_nobody_does_not_make_the_others_uneven() -> None:
+def test_broker_that_accepts_no_subscribers_does_not_count_for_cov() -> None:
     world = snapshot(3, [(0, [0]), (1, [0])], [5.0], closed=[2])
-    assert standing_balance(world).cov == 0.0
+    assert snapshot_balance(world).cov == 0.0
 
 
-def test_a_subscription_nobody_has_measured_counts_as_the_mean_of_the_others() -> None:
+def test_unmeasured_subscription_counts_with_the_mean_rate() -> None:
     world = snapshot(1, [(0, [0, 1, 2])], [4.0, float("nan"), 8.0])
     assert LoadModel(world).loads.tolist() == [2 * (4.0 + 6.0 + 8.0)]
     assert LoadModel(snapshot(1, [(0, [0])], [float("nan")])).loads.tolist() == [0.0]
 
 
-def test_who_is_unplaced_stuck_or_resting_does_not_move() -> None:
-    world = snapshot(1, [(0, []), (-1, []), (0, []), (0, [])], [], stuck=[2], moved_at_s={3: 990.0})
+def test_unplaced_unmovable_and_resting_subscribers_may_not_move() -> None:
+    world = snapshot(1, [(0, []), (-1, []), (0, []), (0, [])], [], unmovable=[2], moved_at_s={3: 990.0})
     assert movable_now(world, 60.0).tolist() == [True, False, False, False]
     assert movable_now(world, 10.0).tolist() == [True, False, False, True]

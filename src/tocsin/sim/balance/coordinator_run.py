@@ -1,0 +1,245 @@
+"""A run under the live coordinator: placement, rounds, arbiter, migrations and failover as they run live.
+
+World and aggregated brokers are those of `run`. The decisions come from `coordinator.core`. It receives over links the
+messages that real brokers would send (`wire.link`), and this module answers it as they would. So the live limits hold
+too: the number of migrations at a time, consecutive hits, the silence after which a broker counts as dead.
+
+For worlds of up to some ten thousand subscribers: the core keeps an object for each. Larger worlds use
+`PolicyCoordinator`, which decides the same on the same snapshot; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from itertools import count
+
+import numpy as np
+
+from tocsin.coordinator import effects, events
+from tocsin.coordinator.core import Coordinator
+from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.plan import Plan
+from tocsin.model.snapshot import Place
+from tocsin.model.trace import Kind
+from tocsin.policies.balance.load import Longs, known_rates
+from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
+from tocsin.sim.balance.run import TICK_S, BalanceRun, PlanMade
+from tocsin.sim.balance.scenario import Scenario
+from tocsin.sim.balance.trace import Trace
+from tocsin.sim.balance.world import BalanceWorld
+from tocsin.sim.kernel import LATE, Kernel
+from tocsin.wire import link
+
+_REPORTED_CHANGE = 0.05
+"""A broker reports a rate again when it has changed by this share (`link.LoadReport`)."""
+_RETRY_S = 1.0
+
+
+def rules_for(scenario: Scenario, placement: PlacementPolicy, settings: BalanceSettings) -> CoordinatorRules:
+    """The defaults of the live coordinator, with the placement, settings and period given here."""
+    period_s = scenario.report_s
+    return CoordinatorRules(
+        placement=placement, balancing=True, balance=settings, balance_s=period_s, report_s=period_s
+    )
+
+
+class CoordinatorRun(BalanceRun):
+    def __init__(
+        self, kernel: Kernel, world: BalanceWorld, rules: CoordinatorRules, trace: Trace | None = None
+    ) -> None:
+        settings = {"placement": str(rules.placement), **asdict(rules.balance)}
+        super().__init__(kernel, world, trace=trace, settings=settings)
+        m = len(world.brokers)
+        self.core = Coordinator(rules, "simulated", now_s=kernel.now_s)
+        self._requests, self._link_numbers, self._changes = count(1), count(1), count(1)
+        self._links = [0] * m
+        self._incarnation = [0] * m
+        self._index: dict[BrokerId, int] = {name: j for j, name in enumerate(world.brokers)}
+        self._frontend = [
+            link.Frontend(SubscriptionId(f"s{k}"), ChannelName(f"c{world.channel_of[k]}"), {}, str(Cursor(1, 0)))
+            for k in range(len(world.rate))
+        ]
+        self._reported = np.zeros((m, len(world.rate)))
+        """Per broker and BE subscription: the rate in its latest report."""
+        self._step_s = world.scenario.handover_s / 2.0
+        self._last_plan: Plan | None = None
+        for j in range(m):
+            self._register(j)
+        kernel.every(rules.heartbeat_s, self._send_heartbeats)
+        kernel.every(rules.report_s, self._report_loads, priority=LATE)
+        kernel.every(TICK_S, self._tick_core, priority=LATE)
+
+    # The coordinator core and its effects
+
+    def _coordinate(self, event: events.Event) -> object:
+        """Pass the event to the core and carry out its effects; returns the answer, or None without one."""
+        answer: object = None
+        for effect in self.core.handle(event, self.kernel.now_s):
+            match effect:
+                case effects.AnswerRequest(_, value):
+                    answer = value
+                case effects.SendToBroker(broker, _, message):
+                    self._receive(self._index[broker], message)
+                case effects.SendHandOver():
+                    self.kernel.call_after(
+                        self._step_s, self._follow, effect.subscriber, self._index[effect.target], effect.migration
+                    )
+                case effects.ReleaseAtCluster(broker):
+                    self.kernel.call_after(self._step_s, self._coordinate, events.BrokerReleased(broker))
+        return answer
+
+    def _receive(self, j: int, message: link.FromCoordinator) -> None:
+        """Broker j receives a message of the coordinator."""
+        match message:
+            case link.Prepare(migration, state, _):
+                self._begin_move(j, migration, state.subscriber)
+                self.kernel.call_after(self._step_s, self._send, j, link.Prepared(migration))
+            case link.Release(subscriber, migration):
+                self._moving[self._number_of[subscriber]] = False
+                self.kernel.call_after(self._step_s, self._send, j, link.Released(subscriber, migration))
+            case link.Abandon(_, subscriber):
+                i = self._number_of[subscriber]
+                movers, target = np.array([i]), np.array([j], dtype=np.int32)
+                self._recorder.not_moved(self.kernel.now_s, movers, self.brokers.served_by[movers], target)
+                self._moving[i] = False
+                self.assigned[i] = self.brokers.served_by[i]
+
+    def _send(self, j: int, message: link.FromBroker) -> None:
+        """Broker j sends a message to the coordinator, unless it is dead."""
+        if self.alive[j]:
+            self._coordinate(events.LinkMessageReceived(self.world.brokers[j], self._links[j], message))
+
+    def _tick_core(self) -> None:
+        self._coordinate(events.Ticked())
+        last = self.core.last_round
+        if last is None or last.plan is self._last_plan:
+            return
+        self._last_plan = last.plan
+        moves = tuple(verdict.move for verdict in last.verdicts if verdict.taken)
+        if moves:
+            now_s = self.kernel.now_s
+            self.log.plans.append(PlanMade(now_s, last.plan.policy, len(moves)))
+            self._recorder.planned(now_s, replace(last.plan, moves=moves), last.before, last.after)
+
+    # Messages of the brokers
+
+    def _register(self, j: int) -> None:
+        self._links[j] = next(self._link_numbers)
+        self._incarnation[j] += 1
+        self._reported[j] = 0.0
+        name, place, capacity = self.world.brokers[j], self.world.broker_places[j], float(self.world.capacity[j])
+        incarnation = f"i{self._incarnation[j]}"
+        self._send(j, link.Register(name, incarnation, f"ws://{name}", capacity, place.lat, place.lon))
+
+    def _send_heartbeats(self) -> None:
+        sessions = self.brokers.subscribers()
+        for j, counts in enumerate(self.brokers.counts):
+            self._send(j, link.Heartbeat(int(sessions[j]), int(counts.sum()), int(np.count_nonzero(counts))))
+
+    def _report_loads(self) -> None:
+        rate = known_rates(self.rate_seen)
+        for j, counts in enumerate(self.brokers.counts):
+            held = counts > 0
+            now = np.where(held, rate, 0.0)
+            changed = np.flatnonzero(np.abs(now - self._reported[j]) > _REPORTED_CHANGE * self._reported[j])
+            self._reported[j, changed] = now[changed]
+            rates = {self._frontend[k].subscription: float(now[k]) for k in changed}
+            self._send(j, link.LoadReport(float(now.sum()), float(counts @ rate), rates))
+
+    # Subscribers
+
+    def _tick(self) -> None:
+        before = self._subscribed
+        super()._tick()
+        made = self._subscribe_order[before : self._subscribed]
+        owners = np.searchsorted(self.world.start, made, side="right") - 1
+        for i in np.unique(owners):
+            j = int(self.brokers.served_by[i])
+            if j >= 0:  # a subscriber without a broker subscribes when it gets one
+                self._subscribe(j, i, self.world.wants[made[owners == i]])
+
+    def _subscribe(self, j: int, i: int, subscriptions: Iterable[int]) -> None:
+        added = [self._frontend[k] for k in subscriptions]
+        self._send(j, link.Changed(next(self._changes), self.world.subscribers[i], added))
+
+    def _arrive(self, subscribers: Longs, kind: Kind) -> None:
+        """Each subscriber requests a broker and logs in there; without one it retries."""
+        unreachable = frozenset(self.world.brokers[j] for j in np.flatnonzero(~self.alive))
+        for i in subscribers:
+            self._log_in(int(i), kind, unreachable)
+
+    def _log_in(self, i: int, kind: Kind, unreachable: frozenset[BrokerId]) -> None:
+        name, place = self.world.subscribers[i], Place(*self.world.places_deg[i].tolist())
+        if name not in self.core.registry.subscribers:
+            self._coordinate(events.UserRegistered(next(self._requests), name, place))
+        placed = self._coordinate(events.BrokerRequested(next(self._requests), name, place, avoid=unreachable))
+        if not isinstance(placed, events.Placed):
+            self.kernel.call_after(_RETRY_S, self._arrive, np.array([i]), kind)
+            return
+        j = self._index[placed.broker]
+        subscriber, broker = np.array([i]), np.array([j], dtype=np.int32)
+        self.assigned[i] = j
+        self.brokers.connect(subscriber, broker)
+        self._generation += 1
+        known = self.core.registry.subscribers[name]
+        if known.home != placed.broker:
+            self._send(j, link.StateRequest(name))
+        self._send(j, link.SessionOpened(name))
+        entries = np.arange(self.world.start[i], self.world.start[i + 1])
+        subscriptions = self.world.wants[entries[self.brokers.subscribed[entries]]]
+        missed = [k for k in subscriptions if self._frontend[k].subscription not in known.subscriptions]
+        if missed:
+            self._subscribe(j, i, missed)
+        self._recorder.arrived(self.kernel.now_s, kind, subscriber, broker)
+
+    def _churn(self, now_s: float) -> None:
+        before = self.brokers.served_by.copy()
+        super()._churn(now_s)
+        for i in np.flatnonzero((before >= 0) & (self.brokers.served_by < 0)):
+            self._send(int(before[i]), link.SessionClosed(self.world.subscribers[i], "left"))
+
+    # Moves
+
+    def _begin_move(self, j: int, migration: str, subscriber: SubscriberId) -> None:
+        i, now_s = self._number_of[subscriber], self.kernel.now_s
+        if not self._moving[i]:  # the coordinator may repeat a preparation
+            self.log.migrations += 1
+            reason = self.core.registry.migrations[migration].reason
+            movers, target = np.array([i]), np.array([j], dtype=np.int32)
+            self._recorder.moving(now_s, movers, self.brokers.served_by[movers], target, [reason])
+            self._moving[i], self._moved_at_s[i], self.assigned[i] = True, now_s, j
+            self._generation += 1
+
+    def _follow(self, subscriber: SubscriberId, j: int, migration: str) -> None:
+        """The subscriber connects to its new broker, unless it has lost its session or the new broker is dead."""
+        i = self._number_of[subscriber]
+        if self.alive[j] and self.brokers.served_by[i] >= 0:
+            movers, target = np.array([i]), np.array([j], dtype=np.int32)
+            self._recorder.moved(self.kernel.now_s, movers, self.brokers.served_by[movers], target)
+            self.brokers.move(movers, target)
+            self.assigned[i] = j
+            self._generation += 1
+            self._send(j, link.SessionOpened(subscriber, migration))
+
+    def _report(self) -> None:
+        """Only samples: the core has its own reports and rounds."""
+        self._sample()
+
+    # Failures
+
+    def _detect_failure(self, j: int, lost: Longs) -> None:
+        self._moving[lost] = False
+        self._coordinate(events.LinkClosed(self.world.brokers[j], self._links[j]))
+        self.kernel.call_after(self.world.scenario.detect_s, self._fail_over_from, lost)
+
+    def _fail_over_from(self, lost: Longs) -> None:
+        stranded = lost[self.brokers.served_by[lost] < 0]
+        self.log.failed_over += len(stranded)
+        self._arrive(stranded, Kind.FAILOVER)
+
+    def _back(self, j: int) -> None:
+        super()._back(j)
+        self._register(j)

@@ -1,0 +1,90 @@
+"""The compiled kernels stay within their arrays, which compiled code does not check.
+
+A child process plans with the kernels as plain Python (`NUMBA_DISABLE_JIT`), where an index out of bounds raises
+IndexError. This process then makes the same plans compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tests.policies.balance.balance_worlds import snapshot
+from tests.policies.balance.test_multistage import EVERY
+from tocsin.model.snapshot import Snapshot
+from tocsin.policies.balance.affinity_candidates import groups_of
+from tocsin.policies.balance.load import LoadModel
+from tocsin.policies.balance.multistage import plan
+
+QUIET = 400
+Plans = dict[str, list[list[str]]]
+
+
+def quiet_world(movers: int) -> Snapshot:
+    """Three brokers. `movers` heavy subscribers of broker 0 share one busy and 400 quiet BE subscriptions.
+
+    Both other brokers hold the quiet ones and are below the mean.
+    """
+    quiet = list(range(QUIET))
+    heavy = [(0, [*quiet, QUIET]) for _ in range(movers)]
+    return snapshot(3, [*heavy, (0, [QUIET + 1]), (1, quiet), (2, quiet)], [0.0] * QUIET + [8.0, 16.0])
+
+
+def mixed_world(seed: int) -> Snapshot:
+    """Five brokers, 60 subscribers, half of the BE subscriptions quiet."""
+    rng = np.random.default_rng(seed)
+    subscribers = [(int(rng.geometric(0.5)) % 5, rng.choice(40, 8, replace=False).tolist()) for _ in range(60)]
+    return snapshot(5, subscribers, (rng.integers(0, 2, 40) * rng.integers(1, 80, 40) / 8).tolist())
+
+
+def worlds() -> Iterator[tuple[str, Snapshot]]:
+    subscribers = [(0, [k % 10, (k + 3) % 10]) for k in range(30)]
+    rates = [float(1 + k % 4) for k in range(10)]
+    yield "one mover with quiet subscriptions", quiet_world(1)
+    yield "a group with quiet subscriptions", quiet_world(5)
+    yield "only quiet subscriptions", snapshot(3, subscribers, [0.0] * 10)
+    yield "one broker", snapshot(1, subscribers, rates)
+    yield "no movable subscriber", snapshot(3, subscribers, rates, unmovable=range(30))
+    yield "all subscribers on one broker", snapshot(4, subscribers, rates)
+    yield "no broker with capacity", snapshot(3, subscribers, rates, capacity=[0.0] * 3)
+    yield "one broker without capacity", snapshot(3, subscribers, rates, capacity=[1.0, 0.0, 2.0])
+    yield "no broker", snapshot(0, [], rates)
+    for seed in range(20):
+        yield f"mixed {seed}", mixed_world(seed)
+
+
+def plans() -> Plans:
+    """The moves of each policy in each world."""
+    return {
+        f"{policy}: {name}": [[move.subscriber, str(move.source), move.target] for move in plan(world, settings).moves]
+        for name, world in worlds()
+        for policy, settings in EVERY.items()
+    }
+
+
+def test_kernels_stay_in_bounds_and_plan_alike_interpreted_and_compiled() -> None:
+    code = "import json; from tests.policies.balance.test_kernel_bounds import plans; print(json.dumps(plans()))"
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr
+    interpreted: Plans = json.loads(child.stdout)
+    assert interpreted == plans()
+    for policy in EVERY:
+        assert interpreted[f"{policy}: one mover with quiet subscriptions"], f"{policy} does not reach its kernels"
+
+
+def test_quiet_subscribers_have_no_affinity_label_and_do_not_vote() -> None:
+    """BE subscription 0 is quiet. Its subscribers must not take the label away from those of BE subscription 1."""
+    world = snapshot(1, [(0, [1]), (0, [1, 0]), (0, [0]), (0, [0])], [0.0, 4.0])
+    assert groups_of(LoadModel(world)).tolist() == [1, 1, -1, -1]

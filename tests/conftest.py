@@ -53,9 +53,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
+        self.frozen_s: float | None = None
 
     def __call__(self) -> float:
-        return time.time() + self.ahead_s
+        return time.time() + self.ahead_s if self.frozen_s is None else self.frozen_s
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.test_engine import declare
-from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.catalog.datasets import DatasetTable
+from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.settings import ClusterSettings
@@ -33,11 +34,13 @@ LOOPS = 2
 
 def die_at(where: str) -> None:
     """Kill this process, as the kernel would, around the last of the LOOPS calls of a commit."""
-    moment, _, method = where.partition(" ")
-    original: Callable[..., Any] = getattr(Catalog, method)
+    moment, _, commit_name = where.partition(" ")
+    table: type[Any] = DatasetTable if commit_name == "commit_records" else ExecutionTable
+    method = "commit_records" if commit_name == "commit_records" else "commit"
+    original: Callable[..., Any] = getattr(table, method)
     calls = 0
 
-    def commit(self: Catalog, *args: Any, **named: Any) -> Any:
+    def commit(self: Any, *args: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == LOOPS and moment == "before":
@@ -47,7 +50,7 @@ def die_at(where: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return outcome
 
-    setattr(Catalog, method, commit)
+    setattr(table, method, commit)
 
 
 def say(acknowledged: list[str]) -> None:
@@ -58,7 +61,7 @@ def say(acknowledged: list[str]) -> None:
 def main(root: str, round_number: str, where: str) -> None:
     spark = make_session("local[2]", {"spark.driver.memory": "1g"})
     cluster = DataCluster(spark, ClusterSettings(root=root), time.time)
-    if not cluster.channels():
+    if not cluster.channels.all():
         declare(cluster, APPLICATION)
         cluster.subscribe("OfKind", [{"kind": kind} for kind in KINDS], BrokerId("north"))
     die_at(where)

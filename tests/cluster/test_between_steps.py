@@ -11,13 +11,13 @@ import pytest
 
 from tests.cluster.test_engine import APPLICATION, NORTH, WHERE_IS, declare, ids, report
 from tests.conftest import ClusterAt, publish, results_of
-from tocsin.cluster import engine, upkeep
+from tocsin.cluster import datasets, upkeep
 from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import FeedGateway
-from tocsin.cluster.spark import ingestion
+from tocsin.cluster.pulling import open_pull, pulled
+from tocsin.cluster.spark import dataset_writer
 from tocsin.cluster.spark.ingestion import start_gateway
-from tocsin.cluster.store.pulling import open_pull, pulled
 from tocsin.cluster.upkeep import maintain, merge_channel, merge_dataset
 from tocsin.wire.errors import TocsinError
 
@@ -31,11 +31,12 @@ def cluster(cluster_at: ClusterAt) -> DataCluster:
     return cluster
 
 
-@pytest.mark.parametrize("method", ["commit_records", "commit_execution"])
+@pytest.mark.parametrize(("table", "method"), [("datasets", "commit_records"), ("executions", "commit")])
 def test_a_commit_whose_answer_was_lost_is_not_made_again(
-    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch, method: str
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch, table: str, method: str
 ) -> None:
-    commit = getattr(cluster.catalog, method)
+    stored = getattr(cluster.catalog, table)
+    commit = getattr(stored, method)
 
     def lost(*arguments: Any, **more: Any) -> Any:
         monkeypatch.undo()
@@ -43,11 +44,11 @@ def test_a_commit_whose_answer_was_lost_is_not_made_again(
         raise OSError("the connection is gone")
 
     cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
-    monkeypatch.setattr(cluster.catalog, method, lost)
+    monkeypatch.setattr(stored, method, lost)
     with pytest.raises(Exception, match="the connection is gone"):
         publish(cluster, "Reports", [report("a")])
         cluster.execute("OfKind")
-    cluster.restart_ingestion("Reports")
+    cluster.datasets.restart_ingestion("Reports")
     publish(cluster, "Reports", [report("b")])
     cluster.execute("OfKind")
     assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["a", "b"]
@@ -67,15 +68,15 @@ def test_a_dataset_whose_drop_failed_goes_on_and_one_that_was_dropped_half_way_i
     def broken(*_: Any) -> None:
         raise OSError("the catalog is away")
 
-    monkeypatch.setattr(cluster.catalog, "drop_dataset", broken)
+    monkeypatch.setattr(cluster.catalog.datasets, "drop", broken)
     with pytest.raises(OSError, match="away"):
-        cluster.drop_dataset("Dropped")
+        cluster.datasets.drop("Dropped")
     monkeypatch.undo()
     publish(cluster, "Dropped", [{"id": "a"}, {"id": "b"}])
     assert cluster.dataset("Dropped").writer.version == 2
     monkeypatch.setattr(FeedGateway, "close", broken)  # as if the process ended there
     with pytest.raises(OSError, match="away"):
-        cluster.drop_dataset("Dropped")
+        cluster.datasets.drop("Dropped")
     monkeypatch.undo()
     again = cluster_at()
     with pytest.raises(TocsinError, match="no dataset Dropped"):
@@ -96,11 +97,11 @@ def test_a_dataset_dropped_while_its_ingestion_starts_leaves_no_query_behind(
         time.sleep(0.3)
         return start_gateway(*arguments)
 
-    monkeypatch.setattr(engine, "start_gateway", slowly)
+    monkeypatch.setattr(datasets, "start_gateway", slowly)
     with ThreadPoolExecutor(1) as beside:
-        starting = beside.submit(cluster.start_ingestion, "Dropped")
+        starting = beside.submit(cluster.datasets.start_ingestion, "Dropped")
         assert begun.wait(10)
-        cluster.drop_dataset("Dropped")
+        cluster.datasets.drop("Dropped")
         starting.result()
     assert "gateway-Dropped" not in [query.name for query in cluster.spark.streams.active]
 
@@ -113,7 +114,7 @@ def test_records_that_came_in_large_and_in_small_batches_are_one_dataset(
     cluster.subscribe("Where", [{"user": "ann"}, {"user": "bob"}], NORTH)
     cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     for number in range(4):
-        monkeypatch.setattr(ingestion, "SMALL_BATCH_BYTES", 1 << 20 if number % 2 else 0)
+        monkeypatch.setattr(dataset_writer, "SMALL_BATCH_BYTES", 1 << 20 if number % 2 else 0)
         who = {
             "user_id": ("ann", "bob")[number // 2],
             "lat": float(number),
@@ -172,23 +173,23 @@ def test_results_that_pass_their_retention_while_they_are_looked_up_are_not_pass
     pull = open_pull(cluster, "OfKind", {held.id: str(held.cursor)})
     assert not pull.gaps
     live = cluster.channel("OfKind")
-    cluster.catalog.expire_executions(live.prepared.channel.name, cluster.now_s() + 1)
-    cluster.catalog.expire_files(results_owner("OfKind", live.epoch), cluster.now_s() + 1, 2, cluster.now_s())
-    with pytest.raises(TocsinError, match="ask again"):
+    cluster.catalog.executions.expire(live.prepared.channel.name, cluster.now_s() + 1)
+    cluster.catalog.files.expire(results_owner("OfKind", live.epoch), cluster.now_s() + 1, 2, cluster.now_s())
+    with pytest.raises(TocsinError, match="request them again"):
         list(pulled(cluster.results, pull))
     again = open_pull(cluster, "OfKind", {held.id: str(held.cursor)})
     assert list(again.gaps) == [held.id] and list(pulled(cluster.results, again)) == []
-    assert cluster.catalog.last_sequence() == 2, "a restart does not begin to count anew"
+    assert cluster.catalog.executions.last_sequence() == 2, "a restart does not begin to count anew"
 
 
 def test_merging_never_takes_a_file_of_another_dataset_for_its_own(cluster: DataCluster) -> None:
     declare(cluster, DROPPED)
     publish(cluster, "Dropped", [{"id": "a"}])
     owner = dataset_owner("Dropped")
-    merged = cluster.catalog.files(owner)
-    cluster.drop_dataset("Dropped")
+    merged = cluster.catalog.files.of(owner)
+    cluster.datasets.drop("Dropped")
     publish(cluster, "Reports", [report("a")])  # given the number that has become free
-    [file] = cluster.catalog.files(dataset_owner("Reports"))
+    [file] = cluster.catalog.files.of(dataset_owner("Reports"))
     assert file.id == merged[0].id
-    assert not cluster.catalog.replace_files(owner, merged, [], cluster.now_s())
-    assert cluster.catalog.files(dataset_owner("Reports")) == [file]
+    assert not cluster.catalog.files.replace(owner, merged, [], cluster.now_s())
+    assert cluster.catalog.files.of(dataset_owner("Reports")) == [file]

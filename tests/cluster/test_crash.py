@@ -57,7 +57,7 @@ def test_a_killed_data_cluster_loses_nothing_and_repeats_nothing(
     while cluster.execute("OfKind") is not None:
         pass
     maintain(cluster)
-    files = cluster.catalog.files(dataset_owner("Reports"))
+    files = cluster.catalog.files.of(dataset_owner("Reports"))
     frame = dataset_frame(spark, cluster.storage, cluster.dataset("Reports").dataset, files)
     stored = [row.id for row in frame.collect()]
     results = [row["id"] for rows in results_of(cluster, "OfKind").values() for row in rows]

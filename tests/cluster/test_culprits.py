@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.culprits import MOST, culprits
+from tocsin.cluster.spark.culprits import MOST, culprits
 
 
 class Channel:

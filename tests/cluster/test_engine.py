@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import Clock, ClusterAt, publish, results_of
-from tocsin.cluster import engine, upkeep
+from tocsin.cluster import executions, subscriptions, upkeep
 from tocsin.cluster.applying import apply
 from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
+from tocsin.cluster.pulling import arrow_stream, open_pull
 from tocsin.cluster.spark import execution
+from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.execution import SMALL_PAIRS, execute
-from tocsin.cluster.spark.ingestion import DatasetWriter
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.statements import CreateChannel, CreateDataset, CreateFeed
 from tocsin.cluster.store import smalltables
-from tocsin.cluster.store.pulling import arrow_stream, open_pull
 from tocsin.cluster.upkeep import OrphanSweep, maintain, merge_channel, merge_dataset
 from tocsin.model.ids import BrokerId, DatasetName
 from tocsin.model.subscription import canonical_values
@@ -56,11 +56,11 @@ def declare(cluster: DataCluster, text: str) -> None:
     assert not application.problems, application.problems
     for statement in application.statements:
         if isinstance(statement, CreateDataset):
-            cluster.create_dataset(statement.dataset, statement.dataset.source, statement.format or "csv")
+            cluster.datasets.create(statement.dataset, statement.dataset.source, statement.format or "csv")
         elif isinstance(statement, CreateChannel):
-            cluster.create_channel(statement.channel)
+            cluster.channels.create(statement.channel)
         elif isinstance(statement, CreateFeed):
-            cluster.create_feed(statement.feed)
+            cluster.datasets.create_feed(statement.feed)
 
 
 def report(name: str, kind: str = "fire", severity: int = 5, lat: float = 60.17, lon: float = 24.94) -> dict[str, Any]:
@@ -103,8 +103,7 @@ def test_every_record_is_matched_exactly_once_per_channel(cluster: DataCluster) 
 
 def test_records_of_the_same_millisecond_as_an_execution_are_not_lost(cluster: DataCluster, clock: Clock) -> None:
     """The ancestor compared time stamps, strictly at both ends; we compare versions."""
-    frozen = clock()
-    cluster.now_s = lambda: frozen
+    clock.frozen_s = clock()
     cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     for name in ("a", "b", "c"):
         publish(cluster, "Reports", [report(name)])
@@ -136,7 +135,7 @@ def test_a_restart_forgets_nothing_and_repeats_nothing(cluster: DataCluster, clu
     again.execute("OfKind")
     assert again.execute("OfKind") is None
     assert ids(results_of(again, "OfKind")[("fire",)]) == ["a", "b", "c"]
-    assert len(again.book) == 1
+    assert len(again.subscriptions.book) == 1
 
 
 def test_identical_subscriptions_of_two_brokers_are_one_until_the_last_leaves(cluster: DataCluster) -> None:
@@ -151,7 +150,7 @@ def test_identical_subscriptions_of_two_brokers_are_one_until_the_last_leaves(cl
     assert cluster.unsubscribe("OfKind", [mine.id], SOUTH) == 0
     publish(cluster, "Reports", [report("b")])
     assert cluster.execute("OfKind") is None
-    assert len(cluster.book) == 0
+    assert len(cluster.subscriptions.book) == 0
 
 
 def test_a_channel_nobody_subscribes_to_does_no_work(cluster: DataCluster) -> None:
@@ -169,7 +168,7 @@ def test_an_execution_without_results_writes_nothing(cluster: DataCluster) -> No
     publish(cluster, "Reports", [report("a", "flood")])
     assert cluster.execute("OfKind") is None
     assert cluster.storage.list("results") == []
-    assert cluster.catalog.executions() == []
+    assert cluster.catalog.executions.page() == []
     assert cluster.channel("OfKind").empty == 1
 
 
@@ -261,7 +260,7 @@ def test_results_with_odd_names_stay_as_they_are_whoever_writes_and_merges_them(
         publish(cluster, "Reports", [report(f"r{cluster.channel('Odd').execution}")])
         cluster.execute("Odd")
         merge_channel(cluster, cluster.channel("Odd"), fan_in=2)
-    assert len(cluster.catalog.files(results_owner("Odd", cluster.channel("Odd").epoch))) == 1
+    assert len(cluster.catalog.files.of(results_owner("Odd", cluster.channel("Odd").epoch))) == 1
     rows = [{"id": f"r{n}", "a.b": 5, "x`y": 5, "s": [{"Xy": 1, "z z": "fire"}]} for n in range(3)]
     assert results_of(cluster, "Odd") == {("fire",): rows}
     stream = b"".join(arrow_stream(cluster.results, open_pull(cluster, "Odd", {subscribed.id: None})))
@@ -300,12 +299,12 @@ def test_retention_deletes_what_is_too_old_but_nothing_a_channel_has_not_matched
     publish(cluster, "Reports", [report("b")])
     clock.ahead_s = 8 * 86_400
     maintain(cluster)
-    assert [file.rows for file in cluster.catalog.files("dataset:Reports")] == [1], "b still waits for OfKind"
+    assert [file.rows for file in cluster.catalog.files.of("dataset:Reports")] == [1], "b still waits for OfKind"
     cluster.execute("OfKind")
     assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["b"], "results of a week ago are gone"
     clock.ahead_s = 16 * 86_400
     maintain(cluster)
-    assert cluster.catalog.files("dataset:Reports") == []
+    assert cluster.catalog.files.of("dataset:Reports") == []
 
 
 def test_a_broker_that_was_away_too_long_is_told_of_the_gap(cluster: DataCluster, clock: Clock) -> None:
@@ -339,11 +338,13 @@ def test_rates_follow_the_bytes_of_results_and_fade(cluster: DataCluster, clock:
     publish(cluster, "Reports", [report("a"), report("b"), report("c", "flood")])
     execution = cluster.execute("OfKind")
     assert execution is not None
-    numbers = cluster.book.held_by(NORTH)
-    fire, flood = cluster.rates.of(numbers, execution.finished_s)
+    numbers = cluster.subscriptions.book.held_by(NORTH)
+    fire, flood = cluster.subscriptions.rates_of(numbers, execution.finished_s)
     assert fire + flood == pytest.approx(execution.bytes / 60)
     assert 1.8 < fire / flood < 2.2
-    assert cluster.rates.of(numbers, execution.finished_s + 60)[0] == pytest.approx(fire / 2.718, rel=0.01)
+    assert cluster.subscriptions.rates_of(numbers, execution.finished_s + 60)[0] == pytest.approx(
+        fire / 2.718, rel=0.01
+    )
 
 
 def test_who_leaves_during_an_execution_leaves_no_rate_behind(
@@ -351,17 +352,17 @@ def test_who_leaves_during_an_execution_leaves_no_rate_behind(
 ) -> None:
     [fire, _] = cluster.subscribe("OfKind", [{"kind": "fire"}, {"kind": "flood"}], NORTH)
     publish(cluster, "Reports", [report("a"), report("b", "flood")])
-    numbers = cluster.book.held_by(NORTH)
+    numbers = cluster.subscriptions.book.held_by(NORTH)
 
     def and_fire_leaves(*arguments: Any) -> Any:
         written = execute(*arguments)
         cluster.unsubscribe("OfKind", [fire.id], NORTH)
         return written
 
-    monkeypatch.setattr(engine, "execute", and_fire_leaves)
+    monkeypatch.setattr(executions, "execute", and_fire_leaves)
     execution = cluster.execute("OfKind")
     assert execution is not None and execution.results == 2
-    gone, stays = cluster.rates.of(numbers, execution.finished_s)
+    gone, stays = cluster.subscriptions.rates_of(numbers, execution.finished_s)
     assert gone == 0 < stays
 
 
@@ -375,10 +376,10 @@ def test_who_subscribes_while_a_channel_is_replaced_is_subscribed_to_the_new_one
     def and_then_it_is_replaced(*arguments: Any) -> Any:
         monkeypatch.undo()
         values = canonical_values(*arguments)
-        cluster.replace_channel(statement.channel, cluster.prepare(statement.channel))
+        cluster.channels.replace(statement.channel, cluster.channels.prepare(statement.channel))
         return values
 
-    monkeypatch.setattr(engine, "canonical_values", and_then_it_is_replaced)
+    monkeypatch.setattr(subscriptions, "canonical_values", and_then_it_is_replaced)
     [subscribed] = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     assert subscribed.cursor.epoch == cluster.channel("OfKind").epoch
     publish(cluster, "Reports", [report("a")])
@@ -413,7 +414,7 @@ def test_a_parameter_of_the_wrong_type_is_refused_and_changes_nothing(
     with pytest.raises(TocsinError, match=reason) as refused:
         cluster.subscribe("OfKind", [{"kind": "fire"}, parameters], NORTH)
     assert refused.value.code is Code.BAD_PARAMETER
-    assert len(cluster.book) == 0
+    assert len(cluster.subscriptions.book) == 0
 
 
 @pytest.mark.parametrize(
@@ -443,9 +444,9 @@ def test_a_query_that_cannot_run_for_all_subscriptions_is_refused_with_the_reaso
     (statement,) = application.statements
     assert isinstance(statement, CreateChannel)
     with pytest.raises(TocsinError, match=reason) as refused:
-        cluster.create_channel(statement.channel)
+        cluster.channels.create(statement.channel)
     assert refused.value.code is code
-    assert len(cluster.channels()) == 2
+    assert len(cluster.channels.all()) == 2
 
 
 def test_an_inequality_join_is_accepted_with_a_warning(cluster: DataCluster) -> None:
@@ -475,7 +476,7 @@ def test_a_static_dataset_enriches_and_can_be_loaded_again(cluster: DataCluster,
     publish(cluster, "Reports", [report("a")])
     cluster.execute("WithTeam")
     file.write_text("kind,team\nfire,Helicopter\n")
-    cluster.load_static(cluster.dataset("Teams").dataset, str(file), "csv")
+    cluster.datasets.load_static(cluster.dataset("Teams").dataset, str(file), "csv")
     publish(cluster, "Reports", [report("b")])
     cluster.execute("WithTeam")
     assert [row["team"] for row in results_of(cluster, "WithTeam")[("fire",)]] == ["Brigade", "Helicopter"]
@@ -496,10 +497,10 @@ def test_a_static_dataset_that_cannot_be_loaded_is_not_created(
     monkeypatch.setattr(DatasetWriter, "replace_all", full)
     with pytest.raises(OSError, match="No space left"):
         apply(cluster, text, folder=str(tmp_path))
-    assert (cluster.datasets(), cluster.catalog.datasets()) == ([], [])
+    assert (cluster.datasets.all(), cluster.catalog.datasets.all()) == ([], [])
     monkeypatch.undo()
     assert [str(change.action) for change in apply(cluster, text, folder=str(tmp_path))] == ["created"]
-    assert sum(file.rows for file in cluster.catalog.files(dataset_owner(DatasetName("Teams")))) == 1
+    assert sum(file.rows for file in cluster.catalog.files.of(dataset_owner(DatasetName("Teams")))) == 1
 
 
 def test_a_feed_from_files_enters_once_and_shares_keys_with_the_gateway(
@@ -511,13 +512,13 @@ def test_a_feed_from_files_enters_once_and_shares_keys_with_the_gateway(
     publish(cluster, "Reports", [report("a")])
     (drop / "1.json").write_text('{"id": "a", "kind": "fire"}\n{"id": "b", "kind": "fire"}\n{"kind": "fire"}\n')
     declare(cluster, f"CREATE FEED Drop INTO Reports FROM json OPTIONS (path '{drop}');")
-    cluster.feeds()[0].query.catch_up()
+    cluster.datasets.feeds()[0].query.catch_up()
     publish(cluster, "Reports", [report("b"), report("c")])
     cluster.execute("OfKind")
     assert sorted(ids(results_of(cluster, "OfKind")[("fire",)])) == ["a", "b", "c"]
     again = cluster_at()
     (drop / "2.json").write_text('{"id": "c", "kind": "fire"}\n{"id": "d", "kind": "fire"}\n')
-    again.feeds()[0].query.catch_up()
+    again.datasets.feeds()[0].query.catch_up()
     again.execute("OfKind")
     assert sorted(ids(results_of(again, "OfKind")[("fire",)])) == ["a", "b", "c", "d"]
     gateway = again.gateway("Reports")
@@ -525,7 +526,7 @@ def test_a_feed_from_files_enters_once_and_shares_keys_with_the_gateway(
     gateway.accept(json.dumps([report("d")]).encode(), RecordForm.JSON, "another")
     gateway.sync()
     again.catch_up("Reports")  # answers, and no record: nothing to do
-    again.drop_feed("Drop")
+    again.datasets.drop_feed("Drop")
     without = cluster_at()
     publish(without, "Reports", [report("d"), report("e")])
     without.execute("OfKind")
@@ -535,15 +536,15 @@ def test_a_feed_from_files_enters_once_and_shares_keys_with_the_gateway(
 
 def test_what_is_in_use_cannot_be_dropped_and_a_dropped_channel_starts_anew(cluster: DataCluster) -> None:
     with pytest.raises(TocsinError, match="OfKind") as refused:
-        cluster.drop_dataset("Reports")
+        cluster.datasets.drop("Reports")
     assert refused.value.code is Code.IN_USE
     (before,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     channel = cluster.channel("OfKind").prepared.channel
-    cluster.drop_channel("OfKind")
-    cluster.create_channel(channel)
+    cluster.channels.drop("OfKind")
+    cluster.channels.create(channel)
     (after,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     assert after.id == before.id and after.cursor.epoch > before.cursor.epoch
-    assert len(cluster.book) == 1
+    assert len(cluster.subscriptions.book) == 1
 
 
 @pytest.mark.parametrize("kind", ["DECIMAL(10, 2)", "STRING"])
@@ -579,7 +580,7 @@ def test_values_that_make_the_query_fail_are_refused_and_do_not_stop_the_others(
     assert {key: ids(rows) for key, rows in results_of(cluster, "Like").items()} == {
         ("^f", 5): ["a", "b"], ("fire", 1): ["a", "b"], ("x", 1): [],
     }  # fmt: skip
-    assert len(cluster.book) == 3 and len(cluster.book.held_by(SOUTH)) == 1
+    assert len(cluster.subscriptions.book) == 3 and len(cluster.subscriptions.book.held_by(SOUTH)) == 1
     for values, reason in zip(bad, ("Unclosed group", "Unclosed character class"), strict=True):
         with pytest.raises(TocsinError, match=reason) as refused:
             cluster.subscribe("Like", [values], SOUTH)
@@ -601,7 +602,7 @@ def test_a_record_that_makes_the_query_fail_costs_nobody_a_subscription(cluster:
     publish(cluster, "Reports", [report("b", "Mars/Base")])
     with pytest.raises(Exception, match="Mars/Base"):
         cluster.execute("InTheirTime")
-    assert len(cluster.book) == 3
+    assert len(cluster.subscriptions.book) == 3
 
 
 def test_a_name_that_is_no_column_does_not_mean_a_parameter(cluster: DataCluster) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from tests.cluster.test_engine import declare, ids
 from tests.conftest import ClusterAt, results_of
-from tocsin.cluster import arrivals, engine
+from tocsin.cluster import executions, live
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
-from tocsin.cluster.spark import ingestion
+from tocsin.cluster.spark import dataset_writer, ingestion
 from tocsin.cluster.spark.execution import execute
 from tocsin.cluster.spark.writing import write_records_here
 from tocsin.model.ids import BrokerId
@@ -46,7 +46,7 @@ def accept(cluster: DataCluster, *names: str) -> None:
     gateway = cluster.gateway("Reports")
     gateway.accept(json.dumps([{"id": name, "kind": "fire"} for name in names]).encode(), RecordForm.JSON)
     gateway.sync()
-    cluster.start_ingestion("Reports")
+    cluster.datasets.start_ingestion("Reports")
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -64,13 +64,13 @@ def test_an_execution_is_committed_after_the_records_it_matched(
     cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = cluster.dataset("Reports").writer
-    may_commit, commit = threading.Event(), cluster.catalog.commit_records
+    may_commit, commit = threading.Event(), cluster.catalog.datasets.commit_records
 
     def held_back(*arguments: Any, **more: Any) -> Any:
         assert may_commit.wait(60)
         return commit(*arguments, **more)
 
-    monkeypatch.setattr(cluster.catalog, "commit_records", held_back)
+    monkeypatch.setattr(cluster.catalog.datasets, "commit_records", held_back)
     accept(cluster, "a", "b")
     until(lambda: writer.visible == 1, "the batch never came")
     assert writer.version == 0
@@ -89,14 +89,14 @@ def test_an_execution_is_committed_after_the_records_it_matched(
 def test_what_came_of_records_that_could_not_be_stored_is_thrown_away_and_they_come_again(
     cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live, writer = cluster.dataset("Reports"), cluster.dataset("Reports").writer
+    dataset, writer = cluster.dataset("Reports"), cluster.dataset("Reports").writer
     may_fail = threading.Event()
 
     def broken(*arguments: Any) -> Any:
         assert may_fail.wait(60)
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(ingestion, "write_records_here", broken)
+    monkeypatch.setattr(dataset_writer, "write_records_here", broken)
     accept(cluster, "a", "b")
     until(lambda: writer.visible == 1, "the batch never came")
     outcome: list[str] = []
@@ -113,14 +113,14 @@ def test_what_came_of_records_that_could_not_be_stored_is_thrown_away_and_they_c
     may_fail.set()
     executing.join(60)
     assert outcome == ["OfKind: new records of Reports could not be stored yet"]
-    assert live.query is not None and live.query.failure() == "no space left on device"
+    assert dataset.query is not None and dataset.query.failure() == "no space left on device"
     accept(cluster, "c")  # acknowledged, and not stored before those that came first
     with pytest.raises(Exception, match="no space"):
         cluster.catch_up("Reports")
     assert writer.version == writer.visible == 0 and matched(cluster) == []
 
-    monkeypatch.setattr(ingestion, "write_records_here", write_records_here)
-    cluster.restart_ingestion("Reports")
+    monkeypatch.setattr(dataset_writer, "write_records_here", write_records_here)
+    cluster.datasets.restart_ingestion("Reports")
     cluster.catch_up("Reports")
     cluster.execute("OfKind")
     assert matched(cluster) == ["a", "b", "c"]
@@ -143,17 +143,17 @@ def test_a_version_whose_number_was_given_again_is_not_taken_for_the_one_that_wa
         assert stored_again.wait(60)
         return written
 
-    monkeypatch.setattr(ingestion, "write_records_here", broken)
-    monkeypatch.setattr(engine, "execute", slowly)
+    monkeypatch.setattr(dataset_writer, "write_records_here", broken)
+    monkeypatch.setattr(executions, "execute", slowly)
     accept(cluster, "a")
     until(lambda: writer.visible == 1, "the batch never came")
     with ThreadPoolExecutor(1) as beside:
         executing = beside.submit(cluster.execute, "OfKind")
         assert may_fail.wait(60)
-        until(lambda: writer.trouble() is not None, "it did not fail")
+        until(lambda: writer.storing_error() is not None, "it did not fail")
         monkeypatch.undo()
         accept(cluster, "b")
-        cluster.restart_ingestion("Reports")
+        cluster.datasets.restart_ingestion("Reports")
         cluster.catch_up("Reports")
         assert writer.version >= 1
         stored_again.set()
@@ -168,7 +168,7 @@ def test_a_restart_goes_on_where_the_catalog_stands_whatever_spark_had_noted(
 ) -> None:
     accept(cluster, "a")
     cluster.catch_up("Reports")
-    cluster.restart_ingestion("Reports")
+    cluster.datasets.restart_ingestion("Reports")
     accept(cluster, "b")
     cluster.catch_up("Reports")
     again = cluster_at()
@@ -181,7 +181,7 @@ def test_a_restart_goes_on_where_the_catalog_stands_whatever_spark_had_noted(
 def test_spark_goes_on_when_continuous_channels_have_matched_or_after_a_moment(
     cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "MATCHING_S", 60.0)
+    monkeypatch.setattr(live, "MATCHING_S", 60.0)
     told: list[str] = []
     cluster = cluster_at(arrived=told.append)
     declare(cluster, APPLICATION)
@@ -193,7 +193,7 @@ def test_spark_goes_on_when_continuous_channels_have_matched_or_after_a_moment(
     time.sleep(0.5)
     assert writer.visible == 1 and "OfKind" in told, "it was read before the channel had matched the one before"
 
-    monkeypatch.setattr(arrivals, "MATCHING_S", 0.1)
+    monkeypatch.setattr(live, "MATCHING_S", 0.1)
     cluster.execute("OfKind")
     until(lambda: writer.visible == 2, "the execution did not let it go on")
     accept(cluster, "c")

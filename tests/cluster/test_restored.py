@@ -9,8 +9,8 @@ import pytest
 
 from tests.cluster.test_engine import NORTH, REPORTS, declare, report
 from tests.conftest import Clock, ClusterAt, publish
-from tocsin.cluster.restored import begin_new_lives
-from tocsin.cluster.store.pulling import open_pull, pulled
+from tocsin.cluster.pulling import open_pull, pulled
+from tocsin.cluster.restored import start_new_epochs
 from tocsin.wire.errors import TocsinError
 
 pytestmark = pytest.mark.spark
@@ -33,7 +33,7 @@ def test_cursors_of_the_life_that_was_lost_are_gaps_in_the_new_one(
     cluster.execute("OfKind")
     publish(cluster, "Reports", [report("b")])
     with pytest.raises(TocsinError, match="another process"):
-        begin_new_lives(settings, clock())
+        start_new_epochs(settings, clock())
     cluster.close()
     copy = tmp_path / "copy"
     shutil.copytree(settings.root, copy)
@@ -47,7 +47,7 @@ def test_cursors_of_the_life_that_was_lost_are_gaps_in_the_new_one(
     shutil.rmtree(settings.root)
     shutil.copytree(copy, settings.root)
 
-    assert begin_new_lives(settings, clock()) == ["OfKind"]
+    assert start_new_epochs(settings, clock()) == ["OfKind"]
     cluster = cluster_at()
     for number in range(5):  # beyond where the other life was
         publish(cluster, "Reports", [report(f"new-{number}")])

@@ -40,9 +40,9 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]
     opened = Catalog(url)
     for statement in parse_application(APPLICATION).statements:
         if isinstance(statement, CreateDataset):
-            opened.create_dataset(statement.dataset, 1)
+            opened.datasets.create(statement.dataset, 1)
         elif isinstance(statement, CreateChannel):
-            opened.create_channel(statement.channel, 2, {REPORTS: 0})
+            opened.channels.create(statement.channel, 2, {REPORTS: 0})
     yield opened
     opened.close()
 
@@ -52,14 +52,14 @@ def file(number: int, path: str | None = None) -> NewFile:
 
 
 def add(catalog: Catalog, version: int) -> None:
-    catalog.commit_records(REPORTS, version, [file(version)], 100.0 + version, position=1000 * version)
+    catalog.datasets.commit_records(REPORTS, version, [file(version)], 100.0 + version, position=1000 * version)
 
 
 def execute(
     catalog: Catalog, execution: int, upto: int, results: int = 5, finished_s: float = 200.0, last: int | None = None
 ) -> int | None:
     files = [file(execution, f"results/OfKind-2/{execution}.parquet")] if results else []
-    return catalog.commit_execution(
+    return catalog.executions.commit(
         OF_KIND, 2, execution, last or execution, {REPORTS: (upto - 1, upto)}, files, results=results, size_bytes=50,
         started_s=190.0, finished_s=finished_s,
     )  # fmt: skip
@@ -68,7 +68,7 @@ def execute(
 def test_records_and_executions_follow_each_other(catalog: Catalog) -> None:
     for version in (1, 2, 3):
         add(catalog, version)
-    assert catalog.stands(REPORTS) == (3, 3000)
+    assert catalog.datasets.progress(REPORTS) == (3, 3000)
     with pytest.raises(TocsinError, match="two writers"):
         add(catalog, 3)
     assert execute(catalog, 1, 1) == 1
@@ -76,10 +76,10 @@ def test_records_and_executions_follow_each_other(catalog: Catalog) -> None:
         execute(catalog, 2, 1)
     assert execute(catalog, 2, 2, results=0) is None
     assert execute(catalog, 2, 3) == 2, "what was refused left nothing, not even a number"
-    [channel] = catalog.channels()
+    [channel] = catalog.channels.all()
     assert (channel.execution, channel.positions) == (2, {REPORTS: 3})
-    assert [one.execution for one in catalog.executions(1)] == [2]
-    assert [one.path for one in catalog.files(results_owner("OfKind", 2))] == [
+    assert [one.execution for one in catalog.executions.page(1)] == [2]
+    assert [one.path for one in catalog.files.of(results_owner("OfKind", 2))] == [
         "results/OfKind-2/1.parquet", "results/OfKind-2/2.parquet",
     ]  # fmt: skip
 
@@ -90,9 +90,9 @@ def test_an_execution_that_takes_several_numbers_goes_by_the_first_and_the_next_
     add(catalog, 1)
     add(catalog, 2)
     execute(catalog, 1, 1, last=3)
-    assert catalog.channels()[0].execution == 3
+    assert catalog.channels.all()[0].execution == 3
     execute(catalog, 4, 2)
-    assert [one.execution for one in catalog.executions()] == [1, 4]
+    assert [one.execution for one in catalog.executions.page()] == [1, 4]
 
 
 def test_subscriptions_are_one_row_and_go_with_their_last_holder(catalog: Catalog) -> None:
@@ -114,20 +114,20 @@ def test_what_was_merged_or_is_too_old_becomes_garbage_and_forgetting_is_remembe
     for version in (1, 2, 3):
         add(catalog, version)
     owner = dataset_owner(REPORTS)
-    old = catalog.files(owner)[:2]
-    assert catalog.replace_files(owner, old, [NewFile("merged.parquet", 20, 2000, 1, 2)], 300.0)
-    assert not catalog.replace_files(owner, old, [], 300.0), "they are gone"
-    assert [(one.path, one.generation) for one in catalog.files(owner)] == [
+    old = catalog.files.of(owner)[:2]
+    assert catalog.files.replace(owner, old, [NewFile("merged.parquet", 20, 2000, 1, 2)], 300.0)
+    assert not catalog.files.replace(owner, old, [], 300.0), "they are gone"
+    assert [(one.path, one.generation) for one in catalog.files.of(owner)] == [
         ("merged.parquet", 1), ("datasets/Reports/3.parquet", 0),
     ]  # fmt: skip
     execute(catalog, 1, 1, finished_s=10.0)
     execute(catalog, 2, 2, finished_s=500.0)
-    assert catalog.forgotten_sequence() == 0
-    catalog.expire_executions(OF_KIND, 100.0)
-    catalog.expire_executions(OF_KIND, 100.0)
-    assert catalog.forgotten_sequence() == 1 and catalog.last_sequence() == 2
+    assert catalog.executions.forgotten_sequence() == 0
+    catalog.executions.expire(OF_KIND, 100.0)
+    catalog.executions.expire(OF_KIND, 100.0)
+    assert catalog.executions.forgotten_sequence() == 1 and catalog.executions.last_sequence() == 2
     deleted: list[str] = []
-    assert catalog.collect_garbage(400.0, deleted.append) == 2
+    assert catalog.files.collect_garbage(400.0, deleted.append) == 2
     assert sorted(deleted) == ["datasets/Reports/1.parquet", "datasets/Reports/2.parquet"]
 
 
@@ -160,4 +160,4 @@ def test_a_commit_whose_answer_was_lost_is_recognised(catalog: Catalog, monkeypa
     monkeypatch.undo()
     add(catalog, 3)
     sequence = execute(catalog, 2, 3)
-    assert sequence is not None and [one.sequence for one in catalog.executions()] == [1, sequence]
+    assert sequence is not None and [one.sequence for one in catalog.executions.page()] == [1, sequence]

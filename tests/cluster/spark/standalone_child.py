@@ -37,7 +37,7 @@ def main(root: str, master: str) -> None:
     maintain(cluster)
     executors = [str(worker.host()) for worker in spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()]
     found = {name: results_of(cluster, name) for name in ("OfKind", "NearMe")}
-    files = cluster.catalog.files(dataset_owner("Reports"))
+    files = cluster.catalog.files.of(dataset_owner("Reports"))
     answer = {
         name: {str(key): sorted(row["id"] for row in rows) for key, rows in by_subscription.items()}
         for name, by_subscription in found.items()

@@ -54,14 +54,14 @@ DATASET, FEED = DatasetName("Fed"), FeedName("Drop")
 def open_with_feed(cluster_at: ClusterAt, columns: Schema, format_: str, folder: Path) -> DataCluster:
     """A data cluster with a dataset without a key, and a feed of the files in `folder` into it."""
     cluster = cluster_at()
-    cluster.create_dataset(Dataset(DATASET, DatasetKind.STREAM, columns))
-    cluster.create_feed(Feed(FEED, DATASET, format_, {"path": str(folder)}))
+    cluster.datasets.create(Dataset(DATASET, DatasetKind.STREAM, columns))
+    cluster.datasets.create_feed(Feed(FEED, DATASET, format_, {"path": str(folder)}))
     return cluster
 
 
 def records_of(cluster: DataCluster) -> list[tuple[object, ...]]:
     dataset = cluster.dataset(DATASET).dataset
-    frame = stored_frame(cluster.spark, cluster.storage, dataset, cluster.catalog.files(dataset_owner(DATASET)))
+    frame = stored_frame(cluster.spark, cluster.storage, dataset, cluster.catalog.files.of(dataset_owner(DATASET)))
     return sorted((tuple(row) for row in frame.select(*dataset.schema.names).collect()), key=str)
 
 
@@ -78,7 +78,7 @@ def test_a_feed_leaves_out_what_is_no_json_object_and_keeps_objects_without_our_
     good = ['{"id": "a", "n": 1}', '{"id": "b", "n": "many"}', '{"n": "many"}', "{}", '{"other": 1}']
     (folder / "1").write_text("\n".join([*bad, *good, '[{"id": "c", "n": "many"}]']))
     cluster = open_with_feed(cluster_at, Schema.of(id="STRING", n="INT"), format_, folder)
-    cluster.feeds()[0].query.catch_up()
+    cluster.datasets.feeds()[0].query.catch_up()
     assert records_of(cluster) == [("a", 1), ("b", None), *of_the_list, (None, None), (None, None), (None, None)]
 
 

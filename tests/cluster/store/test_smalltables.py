@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.cluster.catalog import StoredFile
+from tocsin.cluster.sql.result_columns import SEQUENCE, VERSION
 from tocsin.cluster.store import smalltables
-from tocsin.cluster.store.columns import SEQUENCE, VERSION
 from tocsin.cluster.store.smalltables import SmallTables
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind

@@ -29,14 +29,14 @@ def restored(
     import os
     import time
 
-    from tocsin.cluster.restored import begin_new_lives
+    from tocsin.cluster.restored import start_new_epochs
     from tocsin.cluster.server.settings import ClusterProcessSettings
     from tocsin.runtime.http.settings import load
     from tocsin.wire.errors import TocsinError
 
     try:
         flags = {"root": root, "state": state, "catalog": catalog}
-        channels = begin_new_lives(load(ClusterProcessSettings, flags, os.environ, settings).cluster(), time.time())
+        channels = start_new_epochs(load(ClusterProcessSettings, flags, os.environ, settings).cluster(), time.time())
     except TocsinError as error:
         fail(as_json, error.message, code=error.code)
     told = f"{len(channels)} channels begin a new life: {', '.join(channels) or 'there are none'}"

@@ -40,7 +40,7 @@ class IngestionWatch:
         """Begin to move a dataset's records, because some were accepted; cheap when that is under way."""
         name = f"ingestion of {dataset}"
         try:
-            self._cluster.start_ingestion(dataset)
+            self._cluster.datasets.start_ingestion(dataset)
         except Exception as error:
             self._note(name, str(error).partition("\n")[0], self._clock_s())
 
@@ -53,15 +53,23 @@ class IngestionWatch:
             self._down.pop(name, None)
 
     def _queries(self) -> Iterator[tuple[str, Callable[[], str | None], Callable[[], None]]]:
-        for live in self._cluster.datasets():
+        for live in self._cluster.datasets.all():
             name, query = live.dataset.name, live.query
             waiting = f"ingestion of {name}" in self._down
             if query is not None:
-                yield f"ingestion of {name}", query.failure, _later(self._cluster.restart_ingestion, name)
+                yield f"ingestion of {name}", query.failure, _later(self._cluster.datasets.restart_ingestion, name)
             elif waiting:
-                yield f"ingestion of {name}", lambda: "not started", _later(self._cluster.restart_ingestion, name)
-        for feed in self._cluster.feeds():
-            yield f"feed {feed.feed.name}", feed.query.failure, _later(self._cluster.restart_feed, feed.feed.name)
+                yield (
+                    f"ingestion of {name}",
+                    lambda: "not started",
+                    _later(self._cluster.datasets.restart_ingestion, name),
+                )
+        for feed in self._cluster.datasets.feeds():
+            yield (
+                f"feed {feed.feed.name}",
+                feed.query.failure,
+                _later(self._cluster.datasets.restart_feed, feed.feed.name),
+            )
 
     def _judge(self, name: str, failure: str | None, restart: Callable[[], None]) -> None:
         now_s = self._clock_s()

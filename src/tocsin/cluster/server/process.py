@@ -97,14 +97,14 @@ class ClusterProcess:
             asyncio.create_task(self._every(1.0, "ingestion", self.watch.look)),
         ]
         self._log.info(
-            "data cluster ready", datasets=len(cluster.datasets()), channels=len(self._scheduled),
-            subscriptions=len(cluster.book),
+            "data cluster ready", datasets=len(cluster.datasets.all()), channels=len(self._scheduled),
+            subscriptions=len(cluster.subscriptions.book),
         )  # fmt: skip
         return cluster
 
     async def refresh(self) -> None:
         """Channels were created, replaced or dropped: schedule what is there now."""
-        live_channels = await asyncio.to_thread(self.cluster.channels)
+        live_channels = await asyncio.to_thread(self.cluster.channels.all)
         present: set[ChannelName] = set()
         for live in live_channels:
             channel = live.prepared.channel

@@ -18,8 +18,8 @@ from tocsin.cluster.sql.geo_calls import GeoCall, Span
 from tocsin.cluster.sql.geo_sql import cell_sql, cover_sql, distance_sql, near_sql
 from tocsin.cluster.sql.grid_join import Grid
 from tocsin.cluster.sql.query_parse import ChannelQuery
+from tocsin.cluster.sql.result_columns import SUBSCRIPTION
 from tocsin.cluster.sql.text_edits import Edit, apply_edits
-from tocsin.cluster.store.columns import SUBSCRIPTION
 
 SUBSCRIPTIONS_VIEW = "_tocsin_subscriptions"
 """The relation `to_lateral_sql` reads: SUBSCRIPTION and one column per parameter, named as the parameter."""

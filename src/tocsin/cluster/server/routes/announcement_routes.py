@@ -135,7 +135,7 @@ async def tell(api: Api, broker: BrokerId, after: int | None) -> AsyncIterator[T
 
 def _moved(cluster: DataCluster, at: int, known: dict[ChannelName, Cursor]) -> dict[ChannelName, str]:
     """Channels that stand elsewhere than `known` says, with all executions up to `at` told; `known` is updated."""
-    sequence, heads = cluster.heads()
+    sequence, heads = cluster.channels.heads()
     if sequence != at:
         return {}  # something was committed in between: it is told first
     moved = {channel: str(head) for channel, head in heads.items() if known.get(channel) != head}

@@ -22,7 +22,7 @@ router = APIRouter(tags=["definitions"])
 @router.get("/v1/datasets", response_class=Response)
 def list_datasets(request: Request) -> Response:
     cluster = require_read(request).cluster
-    return answer({"datasets": [_dataset(cluster, live) for live in cluster.datasets()]})
+    return answer({"datasets": [_dataset(cluster, live) for live in cluster.datasets.all()]})
 
 
 @router.get("/v1/datasets/{name}", response_class=Response)
@@ -35,13 +35,13 @@ def get_dataset(request: Request, name: str) -> Response:
 async def drop_dataset(request: Request, name: str) -> Response:
     """Refused while a channel or feed uses it."""
     api = require_admin(request)
-    return await _change(api, lambda: api.cluster.drop_dataset(name))
+    return await _change(api, lambda: api.cluster.datasets.drop(name))
 
 
 @router.get("/v1/channels", response_class=Response)
 def list_channels(request: Request) -> Response:
     api = require_read(request)
-    return answer({"channels": [_channel(api.process, live) for live in api.cluster.channels()]})
+    return answer({"channels": [_channel(api.process, live) for live in api.cluster.channels.all()]})
 
 
 @router.get("/v1/channels/{name}", response_class=Response)
@@ -54,7 +54,7 @@ def get_channel(request: Request, name: str) -> Response:
 async def drop_channel(request: Request, name: str) -> Response:
     """Its subscriptions and results go with it."""
     api = require_admin(request)
-    return await _change(api, lambda: api.cluster.drop_channel(name))
+    return await _change(api, lambda: api.cluster.channels.drop(name))
 
 
 @router.post("/v1/channels/{name}/execute", response_class=Response)
@@ -68,13 +68,13 @@ async def execute_channel(request: Request, name: str) -> Response:
 @router.get("/v1/feeds", response_class=Response)
 def list_feeds(request: Request) -> Response:
     cluster = require_read(request).cluster
-    return answer({"feeds": [_feed(live) for live in cluster.feeds()]})
+    return answer({"feeds": [_feed(live) for live in cluster.datasets.feeds()]})
 
 
 @router.delete("/v1/feeds/{name}", response_class=Response)
 async def drop_feed(request: Request, name: str) -> Response:
     api = require_admin(request)
-    return await _change(api, lambda: api.cluster.drop_feed(name))
+    return await _change(api, lambda: api.cluster.datasets.drop_feed(name))
 
 
 async def _change(api: Api, change: Callable[[], None]) -> Response:
@@ -90,7 +90,7 @@ def _columns(schema: Schema) -> list[dict[str, str]]:
 
 def _dataset(cluster: DataCluster, live: LiveDataset) -> dict[str, Any]:
     dataset = live.dataset
-    files = cluster.catalog.files(dataset_owner(dataset.name))
+    files = cluster.catalog.files.of(dataset_owner(dataset.name))
     return {
         "name": dataset.name,
         "kind": dataset.kind,

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from tocsin.cluster.cap.alert import Alert
+from tocsin.cluster.cap.geojson import Gap, collection, feature
 from tocsin.cluster.cap.results import Origin, alert_of
 from tocsin.cluster.cap.writing import Feed, alert_document, atom_feed
+from tocsin.cluster.pulling import Pull, Pulled, arrow_stream, json_lines, pulled
 from tocsin.cluster.server.routes.api import Api
-from tocsin.cluster.store.geojson import Gap, collection, feature
-from tocsin.cluster.store.pulling import Pull, Pulled, arrow_stream, json_lines, pulled
 from tocsin.model.cursor import Cursor, execution_of
 from tocsin.runtime.http.answers import ARROW, ATOM, CAP, GEOJSON, JSON, NDJSON, encode
 from tocsin.wire.errors import Code, TocsinError
@@ -84,7 +84,7 @@ class _Issuer:
         self._channel = pull.channel
         self.sender = api.settings.cap_sender
         first = execution_of(min(pull.after.values(), default=0))
-        times = api.cluster.catalog.execution_times(pull.channel, pull.upto.epoch, first)
+        times = api.cluster.catalog.executions.times(pull.channel, pull.upto.epoch, first)
         self._executions = [execution for execution, _ in times]
         self._finished_s = [finished_s for _, finished_s in times]
 

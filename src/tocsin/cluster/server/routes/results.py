@@ -13,10 +13,10 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from tocsin.cluster.pulling import Pull, only, open_pull, parsed_cursor, pulled
 from tocsin.cluster.server.routes.api import Api, caller_of, require_broker_or_read
 from tocsin.cluster.server.routes.result_forms import LISTED, SINGLE, accepted_form, listing, single
 from tocsin.cluster.server.routes.subscriptions import MAX_AT_ONCE, known_id, unknown
-from tocsin.cluster.store.pulling import Pull, only, open_pull, parsed_cursor, pulled
 from tocsin.model.cursor import Cursor
 from tocsin.runtime.http.answers import described, read_json
 from tocsin.wire.errors import Code, TocsinError

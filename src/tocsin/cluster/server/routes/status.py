@@ -50,9 +50,9 @@ def status(request: Request) -> Response:
             "ready": not reasons,
             "reasons": reasons,
             "spark": described(cluster.spark),
-            "datasets": len(cluster.datasets()),
-            "channels": len(cluster.channels()),
-            "subscriptions": len(cluster.book),
+            "datasets": len(cluster.datasets.all()),
+            "channels": len(cluster.channels.all()),
+            "subscriptions": len(cluster.subscriptions.book),
             # Since this process started.
             "records": api.metrics.records(),
         }
@@ -87,8 +87,7 @@ def _rate_lines(cluster: DataCluster, channel: ChannelName) -> Iterator[bytes]:
 def _rates(cluster: DataCluster, channel: ChannelName, after: int, limit: int) -> tuple[list[dict[str, Any]], int]:
     page = cluster.catalog.subscriptions.page(channel, None, after, limit)
     numbers = np.array([row[0] for row in page], np.int64)
-    with cluster.guard:
-        bytes_per_s = cluster.rates.of(numbers, cluster.now_s()).tolist()
+    bytes_per_s = cluster.subscriptions.rates_of(numbers, cluster.now_s()).tolist()
     found = [
         {"subscription": row[2], "bytes_per_s": round(rate, 3)} for row, rate in zip(page, bytes_per_s, strict=True)
     ]
@@ -100,4 +99,4 @@ def executions(request: Request, channel: str | None = None, limit: int = Query(
     """The latest executions that had results, newest first."""
     cluster = require_read(request).cluster
     name = None if channel is None else cluster.channel(channel).prepared.channel.name
-    return answer({"executions": cluster.catalog.executions(channel=name, limit=limit, newest=True)})
+    return answer({"executions": cluster.catalog.executions.page(channel=name, limit=limit, newest=True)})

@@ -113,7 +113,7 @@ async def unsubscribe_many(request: Request) -> Response:
 def holds(request: Request, broker: str) -> Response:
     """How many subscriptions a broker holds, and a fingerprint of which: for it to see that both sides agree."""
     api, holder = require_broker(request, broker)
-    count, fingerprint = api.cluster.book.fingerprint(holder)
+    count, fingerprint = api.cluster.subscriptions.book.fingerprint(holder)
     return answer({"subscriptions": count, "fingerprint": fingerprint})
 
 

@@ -1,8 +1,8 @@
-"""A data cluster that dies where it is told to; run by test_crash.py in a process of its own.
+"""A data cluster that kills itself at a chosen commit; run by test_crash.py in a process of its own.
 
     python crash_child.py ROOT ROUND WHERE
 
-WHERE names a commit of the catalog and whether to die before or after it.
+WHERE names a commit of the catalog, and whether to die before or after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.cluster.test_engine import declare
+from tests.cluster.emergency import declare
 from tocsin.cluster.catalog.datasets import DatasetTable
 from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.engine import DataCluster
@@ -30,13 +30,16 @@ CREATE CONTINUOUS CHANNEL OfKind (kind STRING) AS SELECT r.* FROM NEW Reports r 
 """
 KINDS = ("fire", "flood")
 LOOPS = 2
+COMMITS: dict[str, tuple[type[Any], str]] = {
+    "records": (DatasetTable, "commit_records"),
+    "execution": (ExecutionTable, "commit"),
+}
 
 
 def die_at(where: str) -> None:
     """Kill this process, as the kernel would, around the last of the LOOPS calls of a commit."""
-    moment, _, commit_name = where.partition(" ")
-    table: type[Any] = DatasetTable if commit_name == "commit_records" else ExecutionTable
-    method = "commit_records" if commit_name == "commit_records" else "commit"
+    moment, _, commit_of = where.partition(" ")
+    table, method = COMMITS[commit_of]
     original: Callable[..., Any] = getattr(table, method)
     calls = 0
 
@@ -53,7 +56,7 @@ def die_at(where: str) -> None:
     setattr(table, method, commit)
 
 
-def say(acknowledged: list[str]) -> None:
+def report_acknowledged(acknowledged: list[str]) -> None:
     sys.stdout.write(json.dumps(acknowledged) + "\n")
     sys.stdout.flush()
 
@@ -71,7 +74,7 @@ def main(root: str, round_number: str, where: str) -> None:
         records = [{"id": name, "kind": KINDS[index % 2]} for index, name in enumerate(names)]
         gateway.accept(json.dumps(records).encode(), RecordForm.JSON)
         gateway.sync()
-        say(names)
+        report_acknowledged(names)
         cluster.catch_up("Reports")
         cluster.execute("OfKind")
     raise AssertionError("this process should have died by now")

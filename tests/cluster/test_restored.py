@@ -1,4 +1,4 @@
-"""A data root put back from an older copy: nobody takes new results for old ones, and everybody is told of the gap."""
+"""A data root restored from an older copy: old cursors are reported as gaps, not taken for new results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_engine import NORTH, REPORTS, declare, report
+from tests.cluster.emergency import NORTH, REPORTS, declare, report
 from tests.conftest import Clock, ClusterAt, publish
 from tocsin.cluster.pulling import open_pull, pulled
 from tocsin.cluster.restored import start_new_epochs
@@ -22,13 +22,11 @@ CREATE REPETITIVE CHANNEL OfKind (kind STRING) EVERY 10 SECONDS AS
 """
 
 
-def test_cursors_of_the_life_that_was_lost_are_gaps_in_the_new_one(
-    cluster_at: ClusterAt, clock: Clock, tmp_path: Path
-) -> None:
+def test_cursor_of_a_lost_epoch_is_a_gap_after_the_restore(cluster_at: ClusterAt, clock: Clock, tmp_path: Path) -> None:
     cluster = cluster_at()
     settings = cluster.settings
     declare(cluster, APPLICATION)
-    [held] = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    [granted] = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     publish(cluster, "Reports", [report("a")])
     cluster.execute("OfKind")
     publish(cluster, "Reports", [report("b")])
@@ -42,19 +40,19 @@ def test_cursors_of_the_life_that_was_lost_are_gaps_in_the_new_one(
     for number in range(3):
         publish(cluster, "Reports", [report(f"lost-{number}")])
         cluster.execute("OfKind")
-    lost = open_pull(cluster, "OfKind", {held.id: str(held.cursor)}).upto
+    lost = open_pull(cluster, "OfKind", {granted.id: str(granted.cursor)}).upto
     cluster.close()
     shutil.rmtree(settings.root)
     shutil.copytree(copy, settings.root)
 
     assert start_new_epochs(settings, clock()) == ["OfKind"]
     cluster = cluster_at()
-    for number in range(5):  # beyond where the other life was
+    for number in range(5):  # more executions than were lost
         publish(cluster, "Reports", [report(f"new-{number}")])
         cluster.execute("OfKind")
-    pull = open_pull(cluster, "OfKind", {held.id: str(lost)})
-    assert list(pull.gaps) == [held.id] and pull.upto.epoch > lost.epoch
+    pull = open_pull(cluster, "OfKind", {granted.id: str(lost)})
+    assert list(pull.gaps) == [granted.id] and pull.upto.epoch > lost.epoch
     new = [f"new-{number}" for number in range(5)]
-    found = sorted(one.result["id"] for some in pulled(cluster.results, pull) for one in some)
-    assert found == ["b", *new], "b was there and not executed yet when the copy was made"
+    names = sorted(row.result["id"] for page in pulled(cluster.results, pull) for row in page)
+    assert names == ["b", *new], "b was stored and not matched yet when the copy was made"
     assert cluster.dataset(REPORTS).writer.version == 7

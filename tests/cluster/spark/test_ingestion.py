@@ -1,4 +1,4 @@
-"""What Spark reads for a dataset: the files of STATIC ones and the sources of feeds."""
+"""Reading the files of STATIC datasets and the sources of feeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
         (Schema.of(LON="STRING"), [("2.5",), ("far",)]),
     ],
 )
-def test_declared_columns_of_a_csv_file_are_those_its_header_names(
+def test_declared_columns_of_a_csv_file_are_found_by_its_header(
     spark: Session, tmp_path: Path, columns: Schema, rows: list[tuple[object, ...]]
 ) -> None:
     file = tmp_path / "shelters.csv"
@@ -38,9 +38,7 @@ def test_declared_columns_of_a_csv_file_are_those_its_header_names(
     assert [tuple(row) for row in frame.collect()] == rows
 
 
-def test_a_declared_column_that_a_csv_file_does_not_have_is_refused_with_those_it_has(
-    spark: Session, tmp_path: Path
-) -> None:
+def test_declared_column_missing_in_a_csv_file_is_refused(spark: Session, tmp_path: Path) -> None:
     file = tmp_path / "shelters.csv"
     file.write_text("name,lat\nA,1.5\n")
     with pytest.raises(TocsinError, match=r"no column lon, beds \(it has: name, lat\)") as refused:
@@ -67,9 +65,9 @@ def records_of(cluster: DataCluster) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize(
     ("format_", "of_the_list"),
-    [("json", [("c", None)]), ("text", [])],  # Spark takes a list in a file for its elements
+    [("json", [("c", None)]), ("text", [])],  # Spark reads a list in a file as its elements
 )
-def test_a_feed_leaves_out_what_is_no_json_object_and_keeps_objects_without_our_columns(
+def test_feed_skips_text_that_is_no_json_object(
     cluster_at: ClusterAt, tmp_path: Path, format_: str, of_the_list: list[tuple[object, ...]]
 ) -> None:
     folder = tmp_path / "drop"
@@ -82,7 +80,7 @@ def test_a_feed_leaves_out_what_is_no_json_object_and_keeps_objects_without_our_
     assert records_of(cluster) == [("a", 1), ("b", None), *of_the_list, (None, None), (None, None), (None, None)]
 
 
-def test_a_number_that_a_column_cannot_hold_is_null_and_no_other_number(cluster_at: ClusterAt, tmp_path: Path) -> None:
+def test_number_too_large_for_a_column_becomes_null(cluster_at: ClusterAt, tmp_path: Path) -> None:
     columns = Schema.of(i="INT", t="TINYINT", many="ARRAY<SMALLINT>", text="INT", missing="INT")
     (tmp_path / "drop").mkdir()
     cluster = open_with_feed(cluster_at, columns, "json", tmp_path / "drop")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 VERSION = "_tocsin_version"
-"""Datasets: the committed batch a record came with. `NEW` is an interval of versions."""
+"""Datasets: the committed batch that brought the record. `NEW` is an interval of versions."""
 SEQUENCE = "_tocsin_sequence"
-"""Datasets: arrival order inside a version."""
+"""Datasets: the order of arrival inside a version."""
 NEXT = "_tocsin_next"
-"""On the way to a dataset, never stored: where in the feed log reading goes on after this record."""
+"""Records before they are stored: the position in the feed log after the record. Never stored."""
 
 SUBSCRIPTION = "_tocsin_subscription"
 """Results: the number of the backend subscription."""
 OFFSET = "_tocsin_offset"
-"""Results: see `model.cursor`."""
+"""Results: the offset of the result, see `model.cursor`."""
 BYTES = "_tocsin_bytes"
-"""Results: how long the result is as JSON, what the load model counts [BAD §4]."""
+"""Results: the length of the result as JSON, which the load model counts [BAD §4]."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cluster.emergency import declare
-from tocsin.cluster.catalog.datasets import DatasetTable
+from tocsin.cluster.catalog.definitions import DatasetTable
 from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm

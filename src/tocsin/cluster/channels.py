@@ -247,33 +247,22 @@ class Channels:
         with self._lock:
             number = live.execution + 1
             last = max((file.last for file in written.files), default=live.execution)
-            live.uncertain = True
-            sequence = self._catalog.executions.commit(
-                channel,
-                live.epoch,
-                number,
-                last,
-                intervals,
-                written.files,
-                results=results,
-                size_bytes=size_bytes,
-                started_s=started_s,
-                finished_s=finished_s,
+            execution = StoredExecution(
+                0, channel, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
             )
+            live.uncertain = True
+            committed = self._catalog.executions.commit(execution, last, written.files)
             live.uncertain = False
             live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
-            if sequence is None:
+            if committed is None:
                 live.empty += 1
                 return None
-            execution = StoredExecution(
-                sequence, channel, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
-            )
             live.execution = last
             for path, rows in written.short_cuts.items():
                 self._results.remember(path, rows)
             self._subscriptions.count_results(written.summary, finished_s)
-            self._announcements.publish(execution, written.summary)
-            return execution
+            self._announcements.publish(committed, written.summary)
+            return committed
 
     def _read_progress(self, live: LiveChannel) -> None:
         """Read from the catalog whether the last execution was committed."""

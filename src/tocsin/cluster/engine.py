@@ -24,6 +24,7 @@ from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.storage import Storage, lock_root
 from tocsin.cluster.subscriptions import Subscriptions
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.wire.errors import Code, TocsinError
 
 
 class DataCluster:
@@ -101,3 +102,27 @@ class DataCluster:
 
     def unsubscribe(self, name: str, ids: Sequence[SubscriptionId], broker: BrokerId) -> int:
         return self.channels.unsubscribe(name, ids, broker)
+
+
+def start_new_epochs(settings: ClusterSettings, now_s: float) -> list[ChannelName]:
+    """Give every channel a new epoch and return their names, after the data root was restored from an older copy.
+
+    The executions since the copy are lost, but subscribers, brokers and the coordinator still have cursors into them.
+    The data cluster would use the same execution numbers again for other results. With a new epoch it reports each old
+    cursor as a gap instead of skipping results. Subscriptions and positions stay. The data cluster must not be running.
+    """
+    state = settings.state_folder()
+    if not state.is_dir():
+        raise TocsinError(Code.NOT_FOUND, f"there is no folder {state}: expected the state folder of a data cluster")
+    lock_file = lock_root(state)
+    catalog = Catalog(settings.catalog_url())
+    try:
+        channels = catalog.channels.all()
+        # The lost executions may have used epochs that this catalog does not know. Milliseconds are beyond those.
+        first = catalog.next_generation(len(channels), at_least=int(now_s * 1000))
+        for epoch, stored in enumerate(channels, first):
+            catalog.channels.replace(stored.channel, stored.epoch, epoch, stored.positions, now_s)
+        return [stored.channel.name for stored in channels]
+    finally:
+        catalog.close()
+        os.close(lock_file)

@@ -7,6 +7,7 @@ reported before the first result.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -119,14 +120,14 @@ def arrow_stream(store: ResultStore, pull: Pull) -> Iterator[bytes]:
     A column of Tocsin gets another name if the channel has one of that name.
     """
     schema = _stream_schema(pull)
-    sink = _Sink()
+    sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as writer:
-        yield sink.taken()
+        yield _take(sink)
         for rows in _rows(store, pull):
             columns = [*_own(pull, rows), *(rows[field.name].cast(field.type) for field in pull.columns)]
             writer.write_table(pa.table(columns, schema=schema))
-            yield sink.taken()
-    yield sink.taken()
+            yield _take(sink)
+    yield _take(sink)
 
 
 def json_lines(store: ResultStore, pull: Pull) -> Iterator[bytes]:
@@ -179,33 +180,9 @@ def _stream_schema(pull: Pull) -> pa.Schema:
     return pa.schema(fields, metadata)
 
 
-class _Sink:
-    """A file object from which the written bytes are taken."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        self._pieces.append(bytes(data))
-        return len(data)
-
-    def flush(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def taken(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+def _take(sink: io.BytesIO) -> bytes:
+    """Return the bytes written so far, and empty the sink."""
+    written = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return written

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from tests import postgresql
-from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner, results_owner
+from tocsin.cluster.catalog import Catalog, NewFile, StoredExecution, dataset_owner, results_owner
 from tocsin.cluster.sql.declarations import parse_application
 from tocsin.cluster.sql.statements import CreateChannel, CreateDataset
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName
@@ -59,18 +59,13 @@ def execute(
     catalog: Catalog, execution: int, upto: int, results: int = 5, finished_s: float = 200.0, last: int | None = None
 ) -> int | None:
     files = [file(execution, f"results/OfKind-2/{execution}.parquet")] if results else []
-    return catalog.executions.commit(
-        OF_KIND,
-        2,
-        execution,
+    interval = (upto - 1, upto)
+    stored = catalog.executions.commit(
+        StoredExecution(0, OF_KIND, 2, execution, {REPORTS: interval}, results, 50, 190.0, finished_s),
         last or execution,
-        {REPORTS: (upto - 1, upto)},
         files,
-        results=results,
-        size_bytes=50,
-        started_s=190.0,
-        finished_s=finished_s,
     )
+    return None if stored is None else stored.sequence
 
 
 def test_version_or_interval_that_was_committed_is_refused(catalog: Catalog) -> None:

@@ -29,7 +29,7 @@ def restored(
     import os
     import time
 
-    from tocsin.cluster.restored import start_new_epochs
+    from tocsin.cluster.engine import start_new_epochs
     from tocsin.cluster.server.settings import ClusterProcessSettings
     from tocsin.runtime.http.settings import load
     from tocsin.wire.errors import TocsinError

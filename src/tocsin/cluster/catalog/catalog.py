@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from tocsin.cluster.catalog.channels import ChannelTable
-from tocsin.cluster.catalog.datasets import DatasetTable, FeedTable
+from tocsin.cluster.catalog.definitions import ChannelTable, DatasetTable, FeedTable
 from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.catalog.files import FileTable
 from tocsin.cluster.catalog.subscriptions import SubscriptionTable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
@@ -69,57 +70,40 @@ class ExecutionTable:
             old = (executions.c.channel == channel) & (executions.c.finished_s < before_s)
             forget_executions(connection, old)
 
-    def commit(
-        self,
-        channel: ChannelName,
-        epoch: int,
-        execution: int,
-        last: int,
-        intervals: Mapping[DatasetName, tuple[int, int]],
-        new_files: Sequence[NewFile],
-        *,
-        results: int,
-        size_bytes: int,
-        started_s: float,
-        finished_s: float,
-    ) -> int | None:
-        """Move the channel past its intervals and make its results visible. Return the sequence, None without results.
+    def commit(self, execution: StoredExecution, last: int, new_files: Sequence[NewFile]) -> StoredExecution | None:
+        """Move the channel past its intervals and make the results visible. Return None if there are none.
 
-        An execution with more results for one subscription than one number has room for takes the numbers from
-        `execution` to `last`.
+        The sequence of the returned execution is set. An execution with more results for one subscription than one
+        number has room for uses the numbers from its own to `last`.
         """
-        row = {
-            "channel": channel,
-            "epoch": epoch,
-            "execution": execution,
-            "intervals": to_json(intervals),
-            "results": results,
-            "bytes": size_bytes,
-            "started_s": started_s,
-            "finished_s": finished_s,
-        }
+        channel, owner = execution.channel, results_owner(execution.channel, execution.epoch)
+        row = asdict(execution) | {"intervals": to_json(execution.intervals)}
+        del row["sequence"]
         try:
             with self._database.write() as connection:
-                move_positions(connection, channel, intervals)
-                if not results:
+                move_positions(connection, channel, execution.intervals)
+                if not execution.results:
                     return None
                 connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=last))
-                insert_files(connection, results_owner(channel, epoch), new_files, finished_s)
+                insert_files(connection, owner, new_files, execution.finished_s)
                 primary_key = connection.execute(sa.insert(executions).values(**row)).inserted_primary_key
                 assert primary_key is not None
-                return int(primary_key[0])
+                return replace(execution, sequence=int(primary_key[0]))
         except DBAPIError:
-            # The connection may have broken after the commit. Executions of a channel follow each other, so its
-            # sequence or its positions tell.
-            sequence = self._sequence_of(channel, epoch, execution) if results else None
-            if sequence is None and (results or not self._has_moved_past(channel, intervals)):
+            # The connection may have broken after the commit. Executions of a channel follow each other, so the stored
+            # sequence or the positions tell.
+            if not execution.results and self._has_moved_past(channel, execution.intervals):
+                return None
+            sequence = self._sequence_of(execution) if execution.results else None
+            if sequence is None:
                 raise
-            return sequence
+            return replace(execution, sequence=sequence)
 
-    def _sequence_of(self, channel: ChannelName, epoch: int, execution: int) -> int | None:
-        own = (executions.c.channel == channel) & (executions.c.epoch == epoch) & (executions.c.execution == execution)
+    def _sequence_of(self, execution: StoredExecution) -> int | None:
+        query = sa.select(executions.c.sequence).where(executions.c.channel == execution.channel)
+        query = query.where(executions.c.epoch == execution.epoch, executions.c.execution == execution.execution)
         with self._database.read() as connection:
-            return connection.scalar(sa.select(executions.c.sequence).where(own))
+            return connection.scalar(query)
 
     def _has_moved_past(self, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]) -> bool:
         """Whether the channel has moved past these intervals. False if all of them are empty."""
@@ -155,14 +139,4 @@ def forget_executions(connection: Connection, condition: sa.ColumnElement[bool])
 
 def _stored_execution(row: Any) -> StoredExecution:
     intervals = msgspec.json.decode(row.intervals, type=dict[str, tuple[int, int]])
-    return StoredExecution(
-        sequence=row.sequence,
-        channel=ChannelName(row.channel),
-        epoch=row.epoch,
-        execution=row.execution,
-        intervals={DatasetName(name): interval for name, interval in intervals.items()},
-        results=row.results,
-        bytes=row.bytes,
-        started_s=row.started_s,
-        finished_s=row.finished_s,
-    )
+    return StoredExecution(**{**row._mapping, "intervals": intervals})

@@ -6,12 +6,15 @@ An owner is a dataset, or the results of a channel in one epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tocsin.cluster.catalog.tables import NewFile, StoredFile, files, garbage
 from tocsin.database.database import Database, chunks, insert_many
+
+_FILE_COLUMNS = [column for column in files.c if column is not files.c.owner]
 
 
 def dataset_owner(name: str) -> str:
@@ -28,25 +31,13 @@ class FileTable:
 
     def of(self, owner: str, after: int | None = None, upto: int | None = None) -> list[StoredFile]:
         """The owner's files that may hold rows of the half-open interval (after, upto]."""
-        query = sa.select(files).where(files.c.owner == owner).order_by(files.c.first, files.c.id)
+        query = sa.select(*_FILE_COLUMNS).where(files.c.owner == owner).order_by(files.c.first, files.c.id)
         if after is not None:
             query = query.where(files.c.last > after)
         if upto is not None:
             query = query.where(files.c.first <= upto)
         with self._database.read() as connection:
-            return [
-                StoredFile(
-                    path=row.path,
-                    rows=row.rows,
-                    bytes=row.bytes,
-                    first=row.first,
-                    last=row.last,
-                    id=row.id,
-                    at_s=row.at_s,
-                    generation=row.generation,
-                )
-                for row in connection.execute(query)
-            ]
+            return [StoredFile(**row._mapping) for row in connection.execute(query)]
 
     def replace(self, owner: str, old: Sequence[StoredFile], new: Sequence[NewFile], at_s: float) -> bool:
         """Swap files for their merged form. Return False and change nothing if one of them was dropped meanwhile."""
@@ -93,23 +84,8 @@ class FileTable:
 def insert_files(
     connection: Connection, owner: str, new_files: Sequence[NewFile], at_s: float, generation: int = 0
 ) -> None:
-    insert_many(
-        connection,
-        files,
-        [
-            {
-                "owner": owner,
-                "path": file.path,
-                "rows": file.rows,
-                "bytes": file.bytes,
-                "first": file.first,
-                "last": file.last,
-                "at_s": at_s,
-                "generation": generation,
-            }
-            for file in new_files
-        ],
-    )
+    common = {"owner": owner, "at_s": at_s, "generation": generation}
+    insert_many(connection, files, [asdict(file) | common for file in new_files])
 
 
 def discard_files(connection: Connection, condition: sa.ColumnElement[bool], at_s: float) -> int:

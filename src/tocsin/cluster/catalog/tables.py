@@ -169,6 +169,7 @@ class StoredExecution:
     """An execution that had results. `sequence` orders the executions of all channels; brokers resume by it."""
 
     sequence: int
+    """0 before the execution is committed."""
     channel: ChannelName
     epoch: int
     execution: int

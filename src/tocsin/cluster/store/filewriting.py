@@ -144,34 +144,13 @@ class _ParquetFile:
         self, position: int | None = None, summary: bytes | None = None, body: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
         if self._writer is not None:
-            yield pa.RecordBatch.from_pylist(
-                [
-                    {
-                        "path": self._path,
-                        "rows": self.rows,
-                        "bytes": self.bytes,
-                        "first": self.first,
-                        "last": self.last,
-                        "position": position,
-                        "summary": summary,
-                        "body": body,
-                    }
-                ],
-                schema=REPORT,
-            )
+            row = (self._path, self.rows, self.bytes, self.first, self.last, position, summary, body)
+            yield pa.record_batch([[value] for value in row], schema=_REPORT)
 
 
-REPORT = pa.schema(
-    [
-        ("path", pa.string()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("position", pa.int64()),
-        ("summary", pa.binary()),
-        ("body", pa.binary()),
-    ]
+_COUNTS = ("rows", "bytes", "first", "last", "position")
+_REPORT = pa.schema(
+    [("path", pa.string()), *((name, pa.int64()) for name in _COUNTS), ("summary", pa.binary()), ("body", pa.binary())]
 )
 
 

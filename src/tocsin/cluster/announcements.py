@@ -59,7 +59,7 @@ class AnnouncementLog:
         self._catalog = catalog
         self._results = results
         self._book = book
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._recent: deque[tuple[StoredExecution, pa.Table]] = deque()
         self._recent_rows = 0
         self._listeners: set[Callable[[], None]] = set()
@@ -67,7 +67,7 @@ class AnnouncementLog:
 
     def publish(self, execution: StoredExecution, summary: pa.Table) -> None:
         """Announce a committed execution. Called in the order of sequences."""
-        with self._guard:
+        with self._lock:
             self._recent.append((execution, summary))
             self._recent_rows += summary.num_rows
             while self._recent_rows > RECENT_ROWS and len(self._recent) > 1:
@@ -80,25 +80,25 @@ class AnnouncementLog:
 
     def read_catalog_again(self) -> None:
         """Forget the executions in memory: one may be committed that was never published."""
-        with self._guard:
+        with self._lock:
             self._recent.clear()
             self._recent_rows = 0
             self.sequence = self._catalog.executions.last_sequence()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener`, from any thread, after each execution. Returns a function that ends this."""
-        with self._guard:
+        with self._lock:
             self._listeners.add(listener)
 
         def stop() -> None:
-            with self._guard:
+            with self._lock:
                 self._listeners.discard(listener)
 
         return stop
 
     def since(self, broker: BrokerId, after: int) -> News:
         """The executions after sequence `after`, in order, at most a page of them: repeat until there are none."""
-        with self._guard:
+        with self._lock:
             recent = [(execution, summary) for execution, summary in self._recent if execution.sequence > after]
             complete = bool(self._recent) and self._recent[0][0].sequence <= after + 1
             upto = self.sequence
@@ -130,11 +130,9 @@ class AnnouncementLog:
             (channel, epoch): self._results.summaries(channel, epoch, numbers)
             for (channel, epoch), numbers in by_channel.items()
         }
+        empty = SUMMARY.empty_table()
         return [
-            (
-                execution,
-                summaries[execution.channel, execution.epoch].get(execution.execution, SUMMARY.empty_table()),
-            )
+            (execution, summaries[execution.channel, execution.epoch].get(execution.execution, empty))
             for execution in executions
         ]
 

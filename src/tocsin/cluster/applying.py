@@ -83,7 +83,7 @@ class _Check:
     def __init__(self, cluster: DataCluster, text: str, file: str, folder: str | None) -> None:
         self._cluster = cluster
         self._file = file
-        self._folder = folder
+        self.folder = folder
         self.prepared = _Prepared()
         self.steps, self.problems = plan(parse_application(text, file), _world(cluster), file)
         if not self.problems:
@@ -115,7 +115,7 @@ class _Check:
 
     def _read_static(self, statement: CreateDataset, action: Action) -> Dataset:
         dataset, key = statement.dataset, statement.dataset.name.lower()
-        path = _path(dataset.source or "", self._folder)
+        path = _path(dataset.source or "", self.folder)
         try:
             if path is None:
                 message = f"'{dataset.source}' is a relative path: expected an absolute one, or a folder to start from"
@@ -197,15 +197,10 @@ def _replace_channel(cluster: DataCluster, channel: Channel, prepared: PreparedC
 def _world(cluster: DataCluster) -> World:
     channels = cluster.channels.all()
     return World(
-        {live.dataset.name.lower(): live.dataset for live in cluster.datasets.all()},
-        {live.prepared.channel.name.lower(): live.prepared.channel for live in channels},
-        {
-            live.prepared.channel.name.lower(): frozenset(
-                name.lower() for name in live.prepared.query.datasets | live.prepared.query.new_datasets
-            )
-            for live in channels
-        },
-        {live.feed.name.lower(): live.feed for live in cluster.datasets.feeds()},
+        {live.name.lower(): live.dataset for live in cluster.datasets.all()},
+        {live.name.lower(): live.prepared.channel for live in channels},
+        {live.name.lower(): live.datasets for live in channels},
+        {live.name.lower(): live.feed for live in cluster.datasets.feeds()},
     )
 
 
@@ -217,7 +212,7 @@ def _path(source: str, folder: str | None) -> str | None:
 
 def _stale_warning(cluster: DataCluster, dataset: Dataset, checked: _Check) -> tuple[str, ...]:
     """A warning if the file of a STATIC dataset has changed since it was loaded: applying again does not reload it."""
-    path = _path(dataset.source or "", checked._folder) if dataset.kind is DatasetKind.STATIC else None
+    path = _path(dataset.source or "", checked.folder) if dataset.kind is DatasetKind.STATIC else None
     if path is None or not Path(path).exists():
         return ()
     loaded_s = max((file.at_s for file in cluster.catalog.files.of(dataset_owner(dataset.name))), default=0.0)

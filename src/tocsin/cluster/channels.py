@@ -93,7 +93,7 @@ class Channels:
     def get(self, name: str) -> LiveChannel:
         live = self._channels.get(name.lower())
         if live is None:
-            known = ", ".join(live.prepared.channel.name for live in self.all()) or "none yet"
+            known = ", ".join(live.name for live in self.all()) or "none yet"
             raise TocsinError(Code.UNKNOWN_CHANNEL, f"there is no channel {name} (there are: {known})")
         return live
 
@@ -105,7 +105,7 @@ class Channels:
     def heads(self) -> tuple[int, dict[ChannelName, Cursor]]:
         """The last sequence, and the head of every channel with all executions up to that sequence."""
         with self._lock:
-            heads = {live.prepared.channel.name: self.head(live) for live in self._channels.values()}
+            heads = {live.name: self.head(live) for live in self._channels.values()}
             return self._announcements.sequence, heads
 
     # -- definitions -----------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Channels:
         query = parse_channel_query(channel.query, channel.parameters)
         if not isinstance(query, ChannelQuery):
             raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {query[0]}")
-        known = {live.dataset.name.lower(): live.dataset for live in self._datasets.all()} | dict(planned or {})
+        known = {live.name.lower(): live.dataset for live in self._datasets.all()} | dict(planned or {})
 
         def empty(session: Session, name: str, _is_new: bool) -> Frame:
             return dataset_frame(session, self._storage, known[name.lower()], [])
@@ -125,7 +125,7 @@ class Channels:
     def create(self, channel: Channel, prepared: PreparedChannel | None = None) -> PreparedChannel:
         prepared = prepared or self.prepare(channel)
         with self._lock:
-            at = {live.dataset.name: live.writer.version for live in self._read_as_new(prepared)}
+            at = {live.name: live.writer.version for live in self._read_as_new(prepared)}
             epoch = self._catalog.next_generation()
             self._catalog.channels.create(channel, epoch, at)
             self._add(prepared, epoch, 0, at)
@@ -142,7 +142,7 @@ class Channels:
             raise ValueError(f"channel {channel.name}: subscriptions to other parameters cannot be kept")
         with live.exclusive(), self._lock:
             at = {
-                dataset.dataset.name: live.positions.get(dataset.dataset.name, dataset.writer.version)
+                dataset.name: live.positions.get(dataset.name, dataset.writer.version)
                 for dataset in self._read_as_new(prepared)
             }
             epoch = self._catalog.next_generation()
@@ -156,9 +156,8 @@ class Channels:
     def drop(self, name: str) -> None:
         live = self.get(name)
         with live.exclusive(), self._lock:
-            channel = live.prepared.channel.name
-            numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(channel)]
-            self._catalog.channels.drop(channel, live.epoch, self._now_s())
+            numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
+            self._catalog.channels.drop(live.name, live.epoch, self._now_s())
             del self._channels[name.lower()]
             self._subscriptions.forget(numbers)
             self._discard_base(live)
@@ -191,16 +190,15 @@ class Channels:
                 if live.subscribers.count == 0:
                     self._store_positions(live)
                 granted = self._subscriptions.grant(live, rows, broker)
-                return [GrantedSubscription(row.id, self.head(live), row.created) for row in granted]
+                cursor = self.head(live)
+                return [GrantedSubscription(row.id, cursor, row.created) for row in granted]
         return self.subscribe(name, values, broker)  # replaced or dropped meanwhile: its parameters may be others now
 
     def _store_positions(self, live: LiveChannel) -> None:
         """Store how far the channel went without a subscription: older records are not NEW to the first one."""
-        channel = live.prepared.channel.name
-        stored = self._catalog.channels.get(channel)
-        self._catalog.channels.advance(
-            channel, {dataset: (stored.positions[dataset], upto) for dataset, upto in live.positions.items()}
-        )
+        stored = self._catalog.channels.get(live.name).positions
+        passed = {dataset: (stored[dataset], upto) for dataset, upto in live.positions.items()}
+        self._catalog.channels.advance(live.name, passed)
 
     def unsubscribe(self, name: str, ids: Sequence[SubscriptionId], broker: BrokerId) -> int:
         """End `broker`'s hold on these subscriptions and return how many it held."""
@@ -220,7 +218,7 @@ class Channels:
         The caller is inside `live.exclusive()`.
         """
         with self._lock:
-            if self._channels.get(live.prepared.channel.name.lower()) is not live:
+            if self._channels.get(live.name.lower()) is not live:
                 return None  # dropped or replaced while this execution waited
             if live.uncertain:
                 self._read_progress(live)
@@ -241,14 +239,13 @@ class Channels:
         self, live: LiveChannel, intervals: Intervals, written: WrittenResults, started_s: float, finished_s: float
     ) -> StoredExecution | None:
         """Commit an execution and announce it. Returns None if it had no results."""
-        channel = live.prepared.channel.name
         results = sum(file.rows for file in written.files)
         size_bytes = int(written.summary["bytes"].to_numpy().sum())
         with self._lock:
             number = live.execution + 1
             last = max((file.last for file in written.files), default=live.execution)
             execution = StoredExecution(
-                0, channel, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
+                0, live.name, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
             )
             live.uncertain = True
             committed = self._catalog.executions.commit(execution, last, written.files)
@@ -266,7 +263,7 @@ class Channels:
 
     def _read_progress(self, live: LiveChannel) -> None:
         """Read from the catalog whether the last execution was committed."""
-        stored = self._catalog.channels.get(live.prepared.channel.name)
+        stored = self._catalog.channels.get(live.name)
         if stored.execution > live.execution:
             self._announcements.read_catalog_again()
         live.positions, live.execution = dict(stored.positions), stored.execution

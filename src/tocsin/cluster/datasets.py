@@ -66,7 +66,7 @@ class Datasets:
         """Start ingestion of every dataset whose gateway holds accepted records."""
         for live in self._datasets.values():
             if live.gateway is not None and live.gateway.backlog_bytes:
-                self.start_ingestion(live.dataset.name)
+                self.start_ingestion(live.name)
 
     def close(self) -> None:
         """Stop all queries. Acknowledged records stay in the feed logs for the next start."""
@@ -85,7 +85,7 @@ class Datasets:
     def get(self, name: str) -> LiveDataset:
         live = self._datasets.get(name.lower())
         if live is None:
-            known = ", ".join(live.dataset.name for live in self.all()) or "none yet"
+            known = ", ".join(live.name for live in self.all()) or "none yet"
             raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {known})")
         return live
 
@@ -94,14 +94,14 @@ class Datasets:
         live = self.get(name)
         if live.gateway is None:
             raise TocsinError(
-                Code.NOT_A_FEED_TARGET, f"{live.dataset.name} is STATIC: it is loaded from a file and takes no records"
+                Code.NOT_A_FEED_TARGET, f"{live.name} is STATIC: it is loaded from a file and takes no records"
             )
         return live.gateway
 
     def start_ingestion(self, name: str) -> None:
         """Start moving accepted records from the gateway into the dataset. An idle dataset runs no query."""
         live = self.get(name)
-        scratch = self._state / "scratch" / f"gateway-{live.dataset.name}-{live.generation}"
+        scratch = self._state / "scratch" / f"gateway-{live.name}-{live.generation}"
         live.start_query(lambda gateway: start_gateway(self._spark, live.writer, gateway.log_directory, scratch))
 
     def restart_ingestion(self, name: str) -> None:
@@ -148,15 +148,15 @@ class Datasets:
 
     def drop(self, name: str) -> None:
         live = self.get(name)
-        users: list[str] = [channel.prepared.channel.name for channel in self._channels() if channel.reads(name)]
-        users += [feed.feed.name for feed in self._feeds.values() if feed.feed.dataset.lower() == name.lower()]
+        users: list[str] = [channel.name for channel in self._channels() if name.lower() in channel.datasets]
+        users += [feed.name for feed in self._feeds.values() if feed.feed.dataset.lower() == name.lower()]
         if users:
-            raise TocsinError(Code.IN_USE, f"{live.dataset.name} is used by {', '.join(users)}; drop those first")
+            raise TocsinError(Code.IN_USE, f"{live.name} is used by {', '.join(users)}; drop those first")
         live.stop_query(closing=True)
         try:
             live.writer.begin()  # waits until the last batch is stored or has failed
             # Before anything is deleted: a data cluster that dies in between must be able to start.
-            self._catalog.datasets.drop(live.dataset.name, self._now_s())
+            self._catalog.datasets.drop(live.name, self._now_s())
         except BaseException:
             live.allow_query()
             raise
@@ -208,7 +208,7 @@ class Datasets:
         with self._lock:
             generation = self._catalog.next_generation()
             # Stays after the feed is dropped: the gateway does not know the keys that came by the feed.
-            self._catalog.set_fact(_fed_fact(live.dataset.name, live.generation), "yes")
+            self._catalog.set_fact(_fed_fact(live.name, live.generation), "yes")
             self._catalog.feeds.create(feed, generation)
             try:
                 self._start_feed(feed, generation)
@@ -236,7 +236,7 @@ class Datasets:
         if live is None:
             raise TocsinError(Code.UNKNOWN_FEED, f"there is no feed {name}")
         live.query.stop()
-        self._catalog.feeds.drop(live.feed.name)
+        self._catalog.feeds.drop(live.name)
 
     def _start_feed(self, feed: Feed, generation: int) -> None:
         writer = self.get(feed.dataset).writer

@@ -61,7 +61,6 @@ class Executions:
         start = self._channels.begin_execution(live)
         if start is None:
             return None
-        channel = live.prepared.channel.name
         inputs = self._read(live.prepared.query, start.intervals)
         written = self._run(live, inputs)
         if inputs.rows:
@@ -72,7 +71,7 @@ class Executions:
         live.last_results = sum(file.rows for file in written.files)
         for dataset, (_, newest) in start.intervals.items():
             if not self._datasets.get(dataset).writer.wait_stored(newest, start.marks[dataset]):
-                raise TocsinError(Code.NOT_READY, f"{channel}: new records of {dataset} could not be stored yet")
+                raise TocsinError(Code.NOT_READY, f"{live.name}: new records of {dataset} could not be stored yet")
         if live.subscribers.dropped_paths:
             self._catalog.files.discard_paths(live.subscribers.dropped_paths, finished_s)
             live.subscribers.dropped_paths.clear()
@@ -81,12 +80,11 @@ class Executions:
     def _run(self, live: LiveChannel, inputs: ExecutionInputs) -> WrittenResults:
         """Match the inputs. If a new subscription's values make the query fail, end that subscription and run again."""
         size = ExecutionSize(live.subscribers.count, inputs.rows, live.last_results)
-        folder = f"results/{live.prepared.channel.name}-{live.epoch}"
-        target = (self._storage, folder, live.execution + 1)
+        target = (self._storage, live.results_folder, live.execution + 1)
         try:
             return execute(live.prepared, live.subscribers, inputs.content, *target, size)
         except SPARK_ERRORS:
-            stored = self._catalog.subscriptions.of_channel(live.prepared.channel.name)
+            stored = self._catalog.subscriptions.of_channel(live.name)
             numbers = [number for number, _, _ in stored]
             tried = bisect_right(numbers, live.tried)
             reasons = failing_subscriptions(
@@ -104,13 +102,13 @@ class Executions:
             inputs.add(name, False, self._stored(self._datasets.get(name), None, None))
         for name in query.new_datasets:
             live = self._datasets.get(name)
-            interval = intervals[live.dataset.name]
+            interval = intervals[live.name]
             recent = live.writer.recent(*interval) if live.dataset.kind is DatasetKind.STREAM else None
             inputs.add(name, True, recent if recent is not None else self._stored(live, *interval))
         return inputs
 
     def _stored(self, live: LiveDataset, after: int | None, upto: int | None) -> pa.Table | _InputFiles:
-        dataset, owner = live.dataset, dataset_owner(live.dataset.name)
+        dataset, owner = live.dataset, dataset_owner(live.name)
         if after is not None and dataset.kind is DatasetKind.STREAM:
             return _InputFiles(dataset, self._catalog.files.of(owner, after, upto), after, upto)
         # NEW of a KEYED dataset needs all files: a later record of the same key may hide an earlier one.

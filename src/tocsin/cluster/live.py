@@ -13,7 +13,7 @@ from tocsin.cluster.spark.execution import PreparedChannel
 from tocsin.cluster.spark.ingestion import Ingestion
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.model.entities import Dataset, Feed
-from tocsin.model.ids import ChannelName, DatasetName, SubscriptionId
+from tocsin.model.ids import ChannelName, DatasetName, FeedName, SubscriptionId
 
 MATCHING_S = 0.25
 """The longest time that Spark delays the next micro-batch while continuous channels match the one before.
@@ -35,6 +35,10 @@ class LiveDataset:
     _starting: threading.Lock = field(default_factory=threading.Lock)
     _closing: bool = False
     """No query may start any more."""
+
+    @property
+    def name(self) -> DatasetName:
+        return self.dataset.name
 
     def start_query(self, start: Callable[[FeedGateway], Ingestion]) -> None:
         """Start the ingestion query, unless it runs, the dataset is STATIC or the dataset is closing."""
@@ -60,6 +64,10 @@ class LiveFeed:
     feed: Feed
     generation: int
     query: Ingestion
+
+    @property
+    def name(self) -> FeedName:
+        return self.feed.name
 
 
 @dataclass(slots=True)
@@ -89,13 +97,24 @@ class LiveChannel:
     last_duration_s: float | None = None
     last_results: int = 0
 
+    @property
+    def name(self) -> ChannelName:
+        return self.prepared.channel.name
+
     def exclusive(self) -> AbstractContextManager[object]:
         """A block in which no execution of this channel runs but the caller's own."""
         return self._running
 
-    def reads(self, dataset: str) -> bool:
+    @property
+    def results_folder(self) -> str:
+        """Under the data root."""
+        return f"results/{self.name}-{self.epoch}"
+
+    @property
+    def datasets(self) -> frozenset[str]:
+        """The datasets that the query reads, by lower-case name."""
         query = self.prepared.query
-        return dataset.lower() in {name.lower() for name in query.datasets | query.new_datasets}
+        return frozenset(name.lower() for name in query.datasets | query.new_datasets)
 
     @property
     def matches_ahead(self) -> bool:
@@ -127,7 +146,7 @@ class ArrivalNotifier:
         if self._arrived is not None:
             for live in self._channels():
                 if dataset in live.positions and (live.matches_ahead or not ahead):
-                    self._arrived(live.prepared.channel.name)
+                    self._arrived(live.name)
 
     def wait_matched(self, dataset: DatasetName, version: int) -> None:
         """Return when the channels that match ahead have matched `version`, or after `MATCHING_S`."""

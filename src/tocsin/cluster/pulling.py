@@ -72,7 +72,7 @@ def open_pull(cluster: DataCluster, channel: str, requested: Mapping[Subscriptio
     """
     cursors = {subscription: None if text is None else parsed_cursor(text) for subscription, text in requested.items()}
     live = cluster.channel(channel)
-    name = live.prepared.channel.name
+    name = live.name
     # Before anything is read: an execution that is committed later is not part of this pull.
     upto = cluster.channels.head(live)
     numbers = cluster.catalog.subscriptions.numbers(name, list(cursors))

@@ -34,7 +34,7 @@ class Subscriptions:
 
     def load(self, live: LiveChannel) -> None:
         """Add the stored subscriptions of a channel to memory; all of them count as tried."""
-        stored = list(self._catalog.subscriptions.of_channel(live.prepared.channel.name))
+        stored = list(self._catalog.subscriptions.of_channel(live.name))
         live.subscribers.add((number, parameters) for number, _, parameters in stored)
         live.tried = stored[-1][0] if stored else 0
         self.book.load(((number, key) for number, key, _ in stored), ())
@@ -61,7 +61,7 @@ class Subscriptions:
     ) -> list[StoredSubscription]:
         """Make `broker` a holder of the subscriptions that `check` returned."""
         with self._lock:
-            stored = self._catalog.subscriptions.subscribe(live.prepared.channel.name, rows, broker)
+            stored = self._catalog.subscriptions.subscribe(live.name, rows, broker)
             self.newest = max([self.newest, *(row.number for row in stored)])
             created = {row.number: row for row in stored if row.created}
             for row in created.values():
@@ -73,7 +73,7 @@ class Subscriptions:
     def release(self, live: LiveChannel, ids: Sequence[SubscriptionId], broker: BrokerId) -> int:
         """End `broker`'s hold on these subscriptions, remove those without a holder, and return how many it held."""
         with self._lock:
-            released, removed = self._catalog.subscriptions.unsubscribe(live.prepared.channel.name, ids, broker)
+            released, removed = self._catalog.subscriptions.unsubscribe(live.name, ids, broker)
             self.book.release(broker, released)
             if removed:
                 self.forget(removed)

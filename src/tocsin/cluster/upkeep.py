@@ -72,11 +72,10 @@ def merge_channel(cluster: DataCluster, live: LiveChannel, fan_in: int = FAN_IN)
     owner = results_owner(channel.name, live.epoch)
     merged = 0
     while old := files_to_merge(cluster.catalog.files.of(owner), span_s=channel.retain_s * SPAN_SHARE, fan_in=fan_in):
-        folder = f"results/{channel.name}-{live.epoch}"
         if is_small(old):
-            new = merge_results_here(cluster.storage, folder, old)
+            new = merge_results_here(cluster.storage, live.results_folder, old)
         else:
-            new = merge_results(cluster.spark, cluster.storage, folder, live.prepared.columns, old)
+            new = merge_results(cluster.spark, cluster.storage, live.results_folder, live.prepared.columns, old)
         if not cluster.catalog.files.replace(owner, old, new, cluster.now_s()):
             break
         merged += len(old) - len(new)
@@ -121,9 +120,7 @@ class OrphanSweep:
     def sweep(self) -> int:
         """Delete the files that are orphans by now; return how many."""
         cluster, now_s = self._cluster, self._clock_s()
-        listed = [
-            path for folder in ("datasets", "results", "subscriptions") for path, _ in cluster.storage.list(folder)
-        ]
+        listed = [path for folder in ("datasets", "results", "subscriptions") for path in cluster.storage.list(folder)]
         known = cluster.catalog.files.known_paths() | {live.subscribers.base_path for live in cluster.channels.all()}
         self._since_s = {path: self._since_s.get(path, now_s) for path in listed if path not in known}
         orphans = [

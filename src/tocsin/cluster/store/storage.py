@@ -66,15 +66,11 @@ class Storage:
         except FileNotFoundError:
             return
 
-    def list(self, folder: str) -> list[tuple[str, float]]:
-        """Every file below `folder` with its modification time in seconds."""
+    def list(self, folder: str) -> list[str]:
+        """The paths of all files below `folder`."""
         filesystem, base = self._opened
         entries = filesystem.get_file_info(fs.FileSelector(f"{base}/{folder}", recursive=True, allow_not_found=True))
-        return [
-            (info.path.removeprefix(base).lstrip("/"), info.mtime.timestamp() if info.mtime else 0.0)
-            for info in entries
-            if info.type == fs.FileType.File
-        ]
+        return [info.path.removeprefix(base).lstrip("/") for info in entries if info.type == fs.FileType.File]
 
     def make_folder(self, folder: str) -> None:
         filesystem, base = self._opened

@@ -48,10 +48,7 @@ class Datasets:
         self._channels = channels
         self.arrivals = ArrivalNotifier(channels, arrived)
         self._lock = threading.RLock()
-        """Around changes of the two maps, together with the catalog's.
-
-        Never held while a feed's query stops: its last batch may be waiting for another lock.
-        """
+        """Around changes of the two maps and the catalog. Not held while a query stops: that waits for its batch."""
         self._datasets: dict[str, LiveDataset] = {}
         self._feeds: dict[str, LiveFeed] = {}
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from tocsin.cluster.catalog import dataset_owner, results_owner
+from tocsin.cluster.catalog import NewFile, StoredFile, dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
 from tocsin.cluster.spark.writing import merge_records, merge_results
@@ -53,29 +53,36 @@ def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = 
     dataset = live.dataset
     keyed = dataset.kind is DatasetKind.KEYED
     span_s = math.inf if dataset.retain_s is None else dataset.retain_s * SPAN_SHARE
-    owner = dataset_owner(dataset.name)
-    merged = 0
-    enough = fan_in or (KEYED_FAN_IN if keyed else FAN_IN)
-    while old := files_to_merge(cluster.catalog.files.of(owner), keyed=keyed, span_s=span_s, fan_in=enough):
-        if is_small(old):
-            new = merge_records_here(cluster.storage, dataset, old)
-        else:
-            new = merge_records(cluster.spark, cluster.storage, dataset, old)
-        if not cluster.catalog.files.replace(owner, old, new, cluster.now_s()):
-            break
-        merged += len(old) - len(new)
-    return merged
+    return _merge(
+        cluster,
+        dataset_owner(dataset.name),
+        partial(files_to_merge, keyed=keyed, span_s=span_s, fan_in=fan_in or (KEYED_FAN_IN if keyed else FAN_IN)),
+        partial(merge_records_here, cluster.storage, dataset),
+        partial(merge_records, cluster.spark, cluster.storage, dataset),
+    )
 
 
 def merge_channel(cluster: DataCluster, live: LiveChannel, fan_in: int = FAN_IN) -> int:
-    channel = live.prepared.channel
-    owner = results_owner(channel.name, live.epoch)
+    """Merge the files of a channel's results until no run is long enough; return how many files fewer there are."""
+    return _merge(
+        cluster,
+        results_owner(live.name, live.epoch),
+        partial(files_to_merge, span_s=live.prepared.channel.retain_s * SPAN_SHARE, fan_in=fan_in),
+        partial(merge_results_here, cluster.storage, live.results_folder),
+        partial(merge_results, cluster.spark, cluster.storage, live.results_folder, live.prepared.columns),
+    )
+
+
+def _merge(
+    cluster: DataCluster,
+    owner: str,
+    choose: Callable[[list[StoredFile]], list[StoredFile]],
+    merge_here: Callable[[list[StoredFile]], list[NewFile]],
+    merge_with_spark: Callable[[list[StoredFile]], list[NewFile]],
+) -> int:
     merged = 0
-    while old := files_to_merge(cluster.catalog.files.of(owner), span_s=channel.retain_s * SPAN_SHARE, fan_in=fan_in):
-        if is_small(old):
-            new = merge_results_here(cluster.storage, live.results_folder, old)
-        else:
-            new = merge_results(cluster.spark, cluster.storage, live.results_folder, live.prepared.columns, old)
+    while old := choose(cluster.catalog.files.of(owner)):
+        new = merge_here(old) if is_small(old) else merge_with_spark(old)
         if not cluster.catalog.files.replace(owner, old, new, cluster.now_s()):
             break
         merged += len(old) - len(new)

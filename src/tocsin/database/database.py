@@ -41,6 +41,15 @@ class Database:
         with self._engine.connect() as connection:
             yield connection
 
+    def execute(self, statement: sa.Executable) -> None:
+        """Run one statement in a transaction of its own."""
+        with self.write() as connection:
+            connection.execute(statement)
+
+    def rows(self, query: sa.Executable) -> Sequence[sa.Row[Any]]:
+        with self.read() as connection:
+            return connection.execute(query).all()
+
 
 def insert_many(
     connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, object]], *, ignore_existing: bool = False

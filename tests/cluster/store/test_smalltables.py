@@ -27,7 +27,7 @@ KEYED = Dataset(DatasetName("Places"), DatasetKind.KEYED, SCHEMA, ("name",), ord
 STATIC = Dataset(DatasetName("Teams"), DatasetKind.STATIC, SCHEMA)
 
 
-class StoredDataset:
+class DatasetFiles:
     """The files of a dataset, as commits write them."""
 
     def __init__(self, root: str) -> None:
@@ -84,7 +84,7 @@ batches_of_rows = st.lists(
 @given(batches_of_rows, st.data())
 def test_keyed_table_has_the_latest_record_of_each_key(batches: list[list[Row]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as root:
-        dataset, tables = StoredDataset(root), SmallTables(Storage(root))
+        dataset, tables = DatasetFiles(root), SmallTables(Storage(root))
         for number, batch in enumerate(batches, 1):
             dataset.add(batch)
             if data.draw(st.booleans(), label="read"):
@@ -101,7 +101,7 @@ def test_keyed_table_has_the_latest_record_of_each_key(batches: list[list[Row]],
 
 
 def test_only_small_datasets_are_cached(tmp_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset, tables = StoredDataset(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
+    dataset, tables = DatasetFiles(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
     assert tables.table(STATIC, []) is None
     dataset.add([("a", 1), ("b", 2)])
     first = tables.table(STATIC, dataset.files)
@@ -114,7 +114,7 @@ def test_only_small_datasets_are_cached(tmp_path: str, monkeypatch: pytest.Monke
 
 
 def test_interval_that_ends_before_the_newest_file_is_not_cached(tmp_path: str) -> None:
-    dataset, tables = StoredDataset(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
+    dataset, tables = DatasetFiles(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
     dataset.add([("a", 1)])
     dataset.add([("a", 2)])
     assert tables.table(KEYED, dataset.files, 0, 1) is None, "the newer record would hide the one that belongs there"

@@ -59,17 +59,13 @@ class Catalog:
             write_fact(connection, name, value)
 
     def add_token(self, digest: str, name: str, scopes: Sequence[str], expires_s: float | None) -> None:
-        with self._database.write() as connection:
-            connection.execute(
-                sa.insert(tokens).values(digest=digest, name=name, scopes=" ".join(scopes), expires_s=expires_s)
-            )
+        row = {"digest": digest, "name": name, "scopes": " ".join(scopes), "expires_s": expires_s}
+        self._database.execute(sa.insert(tokens).values(**row))
 
     def tokens(self) -> list[tuple[str, str, tuple[str, ...], float | None]]:
         """(digest, name, scopes, expiry in seconds or None) of every token."""
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(tokens.c.digest, tokens.c.name, tokens.c.scopes, tokens.c.expires_s))
-            return [(digest, name, tuple(scopes.split()), expires_s) for digest, name, scopes, expires_s in rows]
+        rows = self._database.rows(sa.select(tokens))
+        return [(row.digest, row.name, tuple(row.scopes.split()), row.expires_s) for row in rows]
 
     def remove_token(self, digest: str) -> None:
-        with self._database.write() as connection:
-            connection.execute(sa.delete(tokens).where(tokens.c.digest == digest))
+        self._database.execute(sa.delete(tokens).where(tokens.c.digest == digest))

@@ -40,21 +40,14 @@ class DatasetTable:
         self._database = database
 
     def all(self) -> list[StoredDataset]:
-        with self._database.read() as connection:
-            return [
-                StoredDataset(
-                    msgspec.json.decode(row.definition, type=Dataset), row.generation, row.version, row.position
-                )
-                for row in connection.execute(sa.select(datasets).order_by(datasets.c.name))
-            ]
+        return [
+            StoredDataset(msgspec.json.decode(row.definition, type=Dataset), row.generation, row.version, row.position)
+            for row in self._database.rows(sa.select(datasets).order_by(datasets.c.name))
+        ]
 
     def create(self, dataset: Dataset, generation: int) -> None:
-        with self._database.write() as connection:
-            connection.execute(
-                sa.insert(datasets).values(
-                    name=dataset.name, definition=to_json(dataset), generation=generation, version=0, position=0
-                )
-            )
+        row = {"name": dataset.name, "definition": to_json(dataset), "generation": generation}
+        self._database.execute(sa.insert(datasets).values(**row, version=0, position=0))
 
     def drop(self, name: DatasetName, at_s: float) -> None:
         with self._database.write() as connection:
@@ -75,11 +68,8 @@ class DatasetTable:
 
     def progress(self, dataset: DatasetName) -> tuple[int, int]:
         """(last committed version, committed position in the feed log) of a dataset."""
-        with self._database.read() as connection:
-            row = connection.execute(
-                sa.select(datasets.c.version, datasets.c.position).where(datasets.c.name == dataset)
-            ).one()
-            return row.version, row.position
+        [row] = self._database.rows(sa.select(datasets).where(datasets.c.name == dataset))
+        return row.version, row.position
 
     def commit_records(
         self,
@@ -119,21 +109,17 @@ class FeedTable:
         self._database = database
 
     def all(self) -> list[StoredFeed]:
-        with self._database.read() as connection:
-            return [
-                StoredFeed(msgspec.json.decode(row.definition, type=Feed), row.generation, row.batch)
-                for row in connection.execute(sa.select(feeds).order_by(feeds.c.name))
-            ]
+        return [
+            StoredFeed(msgspec.json.decode(row.definition, type=Feed), row.generation, row.batch)
+            for row in self._database.rows(sa.select(feeds).order_by(feeds.c.name))
+        ]
 
     def create(self, feed: Feed, generation: int) -> None:
-        with self._database.write() as connection:
-            connection.execute(
-                sa.insert(feeds).values(name=feed.name, definition=to_json(feed), generation=generation, batch=-1)
-            )
+        row = {"name": feed.name, "definition": to_json(feed), "generation": generation, "batch": -1}
+        self._database.execute(sa.insert(feeds).values(**row))
 
     def drop(self, name: FeedName) -> None:
-        with self._database.write() as connection:
-            connection.execute(sa.delete(feeds).where(feeds.c.name == name))
+        self._database.execute(sa.delete(feeds).where(feeds.c.name == name))
 
 
 class ChannelTable:

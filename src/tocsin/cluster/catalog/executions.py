@@ -42,8 +42,7 @@ class ExecutionTable:
         query = query.order_by(executions.c.sequence.desc() if newest else executions.c.sequence)
         if channel is not None:
             query = query.where(executions.c.channel == channel)
-        with self._database.read() as connection:
-            return [_stored_execution(row) for row in connection.execute(query)]
+        return [_stored_execution(row) for row in self._database.rows(query)]
 
     def times(self, channel: ChannelName, epoch: int, first: int = 0) -> Sequence[tuple[int, float]]:
         """(execution, time it finished in seconds), in order, from the last execution not after `first` on."""
@@ -51,8 +50,7 @@ class ExecutionTable:
         before = sa.select(sa.func.max(executions.c.execution)).where(own & (executions.c.execution <= first))
         query = sa.select(executions.c.execution, executions.c.finished_s).order_by(executions.c.execution)
         query = query.where(own & (executions.c.execution >= sa.func.coalesce(before.scalar_subquery(), 0)))
-        with self._database.read() as connection:
-            return [(row.execution, row.finished_s) for row in connection.execute(query)]
+        return [(row.execution, row.finished_s) for row in self._database.rows(query)]
 
     def last_sequence(self) -> int:
         with self._database.read() as connection:
@@ -102,14 +100,12 @@ class ExecutionTable:
     def _sequence_of(self, execution: StoredExecution) -> int | None:
         query = sa.select(executions.c.sequence).where(executions.c.channel == execution.channel)
         query = query.where(executions.c.epoch == execution.epoch, executions.c.execution == execution.execution)
-        with self._database.read() as connection:
-            return connection.scalar(query)
+        return next((row.sequence for row in self._database.rows(query)), None)
 
     def _has_moved_past(self, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]) -> bool:
         """Whether the channel has moved past these intervals. False if all of them are empty."""
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(positions).where(positions.c.channel == channel))
-            stored = {row.dataset: row.version for row in rows}
+        rows = self._database.rows(sa.select(positions).where(positions.c.channel == channel))
+        stored = {row.dataset: row.version for row in rows}
         moved = [(dataset, upto) for dataset, (after, upto) in intervals.items() if upto > after]
         return bool(moved) and all(stored.get(dataset) == upto for dataset, upto in moved)
 

@@ -36,8 +36,7 @@ class FileTable:
             query = query.where(files.c.last > after)
         if upto is not None:
             query = query.where(files.c.first <= upto)
-        with self._database.read() as connection:
-            return [StoredFile(**row._mapping) for row in connection.execute(query)]
+        return [StoredFile(**row._mapping) for row in self._database.rows(query)]
 
     def replace(self, owner: str, old: Sequence[StoredFile], new: Sequence[NewFile], at_s: float) -> bool:
         """Swap files for their merged form. Return False and change nothing if one of them was dropped meanwhile."""
@@ -66,8 +65,7 @@ class FileTable:
 
     def collect_garbage(self, before_s: float, delete: Callable[[str], None]) -> int:
         """Delete the files dropped before `before_s`; return how many. A crash in between only repeats a deletion."""
-        with self._database.read() as connection:
-            paths = list(connection.scalars(sa.select(garbage.c.path).where(garbage.c.since_s < before_s)))
+        paths = [row.path for row in self._database.rows(sa.select(garbage).where(garbage.c.since_s < before_s))]
         for path in paths:
             delete(path)
         with self._database.write() as connection:
@@ -77,8 +75,8 @@ class FileTable:
 
     def known_paths(self) -> set[str]:
         """Every path that the catalog names, garbage included."""
-        with self._database.read() as connection:
-            return set(connection.scalars(sa.select(files.c.path))) | set(connection.scalars(sa.select(garbage.c.path)))
+        query = sa.select(files.c.path).union(sa.select(garbage.c.path))
+        return {row.path for row in self._database.rows(query)}
 
 
 def insert_files(

@@ -128,9 +128,8 @@ def prepare(
             f"channel {channel.name}: its query is not deterministic, so an execution that is repeated after a crash "
             "would give subscribers other results",
         )
-    columns = StructType(
-        frame.schema.fields[1:]
-    ).toNullable()  # Spark reads every column of a file as one that may be NULL
+    # Nullable, because Spark reads every column of a file as one that may be NULL.
+    columns = StructType(frame.schema.fields[1:]).toNullable()
     _check_columns(channel, columns)
     return PreparedChannel(channel, query, session, columns, _arrow(channel, columns), _warnings(physical), views)
 
@@ -188,18 +187,15 @@ def _check_datasets(query: ChannelQuery, datasets: Mapping[str, Dataset]) -> Non
 def _check_columns(channel: Channel, columns: StructType) -> None:
     seen: set[str] = set()
     for column in columns.fields:
+        problem = None
         if column.name.lower() in seen:
-            raise TocsinError(
-                Code.BAD_SQL, f"channel {channel.name}: two result columns are named {column.name}; give one an alias"
-            )
-        if column.name.lower().startswith("_tocsin"):
-            raise TocsinError(
-                Code.BAD_SQL, f"channel {channel.name}: {column.name} is a name that Tocsin reserves for itself"
-            )
-        if column.dataType.typeName() == "void":
-            raise TocsinError(
-                Code.BAD_SQL, f"channel {channel.name}: result column {column.name} is always NULL; CAST it to a type"
-            )
+            problem = f"two result columns are named {column.name}; give one an alias"
+        elif column.name.lower().startswith("_tocsin"):
+            problem = f"{column.name} is a name that Tocsin reserves for itself"
+        elif column.dataType.typeName() == "void":
+            problem = f"result column {column.name} is always NULL; CAST it to a type"
+        if problem is not None:
+            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {problem}")
         seen.add(column.name.lower())
 
 

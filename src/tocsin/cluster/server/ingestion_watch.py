@@ -53,23 +53,16 @@ class IngestionWatch:
             self._down.pop(name, None)
 
     def _queries(self) -> Iterator[tuple[str, Callable[[], str | None], Callable[[], None]]]:
-        for live in self._cluster.datasets.all():
+        datasets = self._cluster.datasets
+        for live in datasets.all():
             name, query = live.dataset.name, live.query
             waiting = f"ingestion of {name}" in self._down
             if query is not None:
-                yield f"ingestion of {name}", query.failure, _later(self._cluster.datasets.restart_ingestion, name)
+                yield f"ingestion of {name}", query.failure, _later(datasets.restart_ingestion, name)
             elif waiting:
-                yield (
-                    f"ingestion of {name}",
-                    lambda: "not started",
-                    _later(self._cluster.datasets.restart_ingestion, name),
-                )
-        for feed in self._cluster.datasets.feeds():
-            yield (
-                f"feed {feed.feed.name}",
-                feed.query.failure,
-                _later(self._cluster.datasets.restart_feed, feed.feed.name),
-            )
+                yield f"ingestion of {name}", lambda: "not started", _later(datasets.restart_ingestion, name)
+        for feed in datasets.feeds():
+            yield f"feed {feed.feed.name}", feed.query.failure, _later(datasets.restart_feed, feed.feed.name)
 
     def _judge(self, name: str, failure: str | None, restart: Callable[[], None]) -> None:
         now_s = self._clock_s()

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.cluster.announcements import AnnouncementLog
-from tocsin.cluster.catalog import Catalog, StoredExecution
+from tocsin.cluster.catalog import StoredExecution
 from tocsin.cluster.datasets import Datasets
-from tocsin.cluster.live import LiveChannel, LiveDataset
+from tocsin.cluster.live import ClusterContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.dataset_writer import Mark
 from tocsin.cluster.spark.execution import PreparedChannel, prepare
 from tocsin.cluster.spark.frames import Frame, dataset_frame
@@ -21,7 +21,6 @@ from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.store.results import ResultStore
-from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.subscriptions import Subscriptions
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.entities import Channel, Dataset, DatasetKind
@@ -55,23 +54,18 @@ class Channels:
 
     def __init__(
         self,
-        spark: Session,
-        catalog: Catalog,
-        storage: Storage,
+        context: ClusterContext,
         datasets: Datasets,
         subscriptions: Subscriptions,
         results: ResultStore,
         announcements: AnnouncementLog,
-        now_s: Callable[[], float],
     ) -> None:
-        self._spark = spark
-        self._catalog = catalog
-        self._storage = storage
+        self._context = context
+        self._catalog = context.catalog
         self._datasets = datasets
         self._subscriptions = subscriptions
         self._results = results
         self._announcements = announcements
-        self._now_s = now_s
         self._lock = threading.RLock()
         """Around the map, the progress of channels, the order of commits, and changes of their subscriptions."""
         self._channels: dict[str, LiveChannel] = {}
@@ -118,9 +112,9 @@ class Channels:
         known = {live.name.lower(): live.dataset for live in self._datasets.all()} | dict(planned or {})
 
         def empty(session: Session, name: str, _is_new: bool) -> Frame:
-            return dataset_frame(session, self._storage, known[name.lower()], [])
+            return dataset_frame(session, self._context.storage, known[name.lower()], [])
 
-        return prepare(self._spark, channel, query, known, empty)
+        return prepare(self._context.spark, channel, query, known, empty)
 
     def create(self, channel: Channel, prepared: PreparedChannel | None = None) -> PreparedChannel:
         prepared = prepared or self.prepare(channel)
@@ -149,7 +143,7 @@ class Channels:
             subscriptions = [
                 (number, parameters) for number, _, parameters in self._catalog.subscriptions.of_channel(channel.name)
             ]
-            self._catalog.channels.replace(channel, live.epoch, epoch, at, self._now_s())
+            self._catalog.channels.replace(channel, live.epoch, epoch, at, self._context.now_s())
             self._add(prepared, epoch, 0, at).subscribers.add(subscriptions)
             self._discard_base(live)
 
@@ -157,7 +151,7 @@ class Channels:
         live = self.get(name)
         with live.exclusive(), self._lock:
             numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
-            self._catalog.channels.drop(live.name, live.epoch, self._now_s())
+            self._catalog.channels.drop(live.name, live.epoch, self._context.now_s())
             del self._channels[name.lower()]
             self._subscriptions.forget(numbers)
             self._discard_base(live)
@@ -167,12 +161,12 @@ class Channels:
 
     def _discard_base(self, live: LiveChannel) -> None:
         live.subscribers.release()
-        self._catalog.files.discard_paths(live.subscribers.dropped_paths, self._now_s())
+        self._catalog.files.discard_paths(live.subscribers.dropped_paths, self._context.now_s())
 
     def _add(
         self, prepared: PreparedChannel, epoch: int, execution: int, positions: dict[DatasetName, int]
     ) -> LiveChannel:
-        subscribers = SubscriptionFrames(prepared.channel, self._storage, prepared.radius_parameters)
+        subscribers = SubscriptionFrames(prepared.channel, self._context.storage, prepared.radius_parameters)
         live = LiveChannel(prepared, epoch, execution, positions, subscribers)
         self._channels[prepared.channel.name.lower()] = live
         return live

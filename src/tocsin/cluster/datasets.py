@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.feed.gateway import FeedGateway
-from tocsin.cluster.live import ArrivalNotifier, LiveChannel, LiveDataset, LiveFeed
-from tocsin.cluster.settings import ClusterSettings
+from tocsin.cluster.live import ArrivalNotifier, ClusterContext, LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.ingestion import columns_of, open_feed, read_static, start_feed, start_gateway
-from tocsin.cluster.spark.session import Session
-from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind, Feed
 from tocsin.model.ids import ChannelName
 from tocsin.model.schema import Schema
@@ -30,21 +26,14 @@ class Datasets:
 
     def __init__(
         self,
-        spark: Session,
-        settings: ClusterSettings,
-        catalog: Catalog,
-        storage: Storage,
-        now_s: Callable[[], float],
+        context: ClusterContext,
         channels: Callable[[], Iterable[LiveChannel]],
         arrived: Callable[[ChannelName], None] | None,
     ) -> None:
         """`channels` lists the channels that may read these datasets. For `arrived` see `DataCluster`."""
-        self._spark = spark
-        self._limits = settings.limits
-        self._state = settings.state_folder()
-        self._catalog = catalog
-        self._storage = storage
-        self._now_s = now_s
+        self._context = context
+        self._catalog = context.catalog
+        self._state = context.settings.state_folder()
         self._channels = channels
         self.arrivals = ArrivalNotifier(channels, arrived)
         self._lock = threading.RLock()
@@ -99,7 +88,9 @@ class Datasets:
         """Start moving accepted records from the gateway into the dataset. An idle dataset runs no query."""
         live = self.get(name)
         scratch = self._state / "scratch" / f"gateway-{live.name}-{live.generation}"
-        live.start_query(lambda gateway: start_gateway(self._spark, live.writer, gateway.log_directory, scratch))
+        live.start_query(
+            lambda gateway: start_gateway(self._context.spark, live.writer, gateway.log_directory, scratch)
+        )
 
     def restart_ingestion(self, name: str) -> None:
         """Restart a query that stopped by itself, from the position that the catalog has."""
@@ -115,7 +106,7 @@ class Datasets:
 
     def static_columns(self, dataset: Dataset, path: str, format: str) -> Schema:
         """The columns of a STATIC dataset: those declared, or those of its file."""
-        return columns_of(read_static(self._spark, path, format, dataset.schema))
+        return columns_of(read_static(self._context.spark, path, format, dataset.schema))
 
     def create(self, dataset: Dataset, path: str | None = None, format: str = "csv") -> None:
         """Create a dataset. `path` is the file of a STATIC dataset."""
@@ -136,10 +127,10 @@ class Datasets:
         """Replace the content of a STATIC dataset by that of its file."""
         dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
         live = self.get(dataset.name)
-        content = read_static(self._spark, path, format, dataset.schema)
+        content = read_static(self._context.spark, path, format, dataset.schema)
         files = live.writer.replace_all(content, dataset.schema)
         # In this order: a reader that sees the new columns and the new version finds their files.
-        self._catalog.datasets.replace_static(dataset, live.writer.version + 1, files, self._now_s())
+        self._catalog.datasets.replace_static(dataset, live.writer.version + 1, files, self._context.now_s())
         live.dataset = live.writer.dataset = dataset
         live.writer.version += 1
 
@@ -153,7 +144,7 @@ class Datasets:
         try:
             live.writer.begin()  # waits until the last batch is stored or has failed
             # Before anything is deleted: a data cluster that dies in between must be able to start.
-            self._catalog.datasets.drop(live.name, self._now_s())
+            self._catalog.datasets.drop(live.name, self._context.now_s())
         except BaseException:
             live.allow_query()
             raise
@@ -172,15 +163,17 @@ class Datasets:
 
         gateway = None
         if dataset.kind is not DatasetKind.STATIC:
-            gateway = FeedGateway(dataset, self._feed_folder(dataset, generation), self._limits, self._now_s)
+            gateway = FeedGateway(
+                dataset, self._feed_folder(dataset, generation), self._context.settings.limits, self._context.now_s
+            )
             gateway.ingested(position)
         writer = DatasetWriter(
             dataset,
             self._catalog,
-            self._storage,
+            self._context.storage,
             version,
             position,
-            now_s=self._now_s,
+            now_s=self._context.now_s,
             backlog_bytes=lambda: gateway.backlog_bytes if gateway is not None else 0,
             committed=committed,
             arriving=lambda: self.arrivals.notify(dataset.name, ahead=True),
@@ -215,7 +208,7 @@ class Datasets:
 
     def check_feed(self, feed: Feed, dataset: Dataset) -> None:
         """Raise if Spark cannot start this feed. Reads nothing."""
-        open_feed(self._spark, dataset, feed)
+        open_feed(self._context.spark, dataset, feed)
 
     def restart_feed(self, name: str) -> None:
         """Restart a feed whose query stopped by itself, from its checkpoint."""
@@ -238,8 +231,10 @@ class Datasets:
     def _start_feed(self, feed: Feed, generation: int) -> None:
         writer = self.get(feed.dataset).writer
         writer.has_feeds = True
-        checkpoint = self._storage.uri(f"checkpoints/feed-{feed.name}-{generation}")
-        self._feeds[feed.name.lower()] = LiveFeed(feed, generation, start_feed(self._spark, writer, feed, checkpoint))
+        checkpoint = self._context.storage.uri(f"checkpoints/feed-{feed.name}-{generation}")
+        self._feeds[feed.name.lower()] = LiveFeed(
+            feed, generation, start_feed(self._context.spark, writer, feed, checkpoint)
+        )
 
 
 def _fed_fact(dataset: str, generation: int) -> str:

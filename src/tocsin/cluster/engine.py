@@ -16,7 +16,7 @@ from tocsin.cluster.channels import Channels, GrantedSubscription
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.executions import Executions
 from tocsin.cluster.feed.gateway import FeedGateway
-from tocsin.cluster.live import LiveChannel, LiveDataset
+from tocsin.cluster.live import ClusterContext, LiveChannel, LiveDataset
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.frames import EMPTY_FOLDER
 from tocsin.cluster.spark.session import Session
@@ -50,22 +50,12 @@ class DataCluster:
         self.storage.make_folder(EMPTY_FOLDER)
         self.catalog = Catalog(settings.catalog_url())
         self.results = ResultStore(self.catalog, self.storage)
-        self.datasets = Datasets(
-            spark, settings, self.catalog, self.storage, now_s, lambda: self.channels.all(), arrived
-        )
+        context = ClusterContext(spark, settings, self.catalog, self.storage, now_s)
+        self.datasets = Datasets(context, lambda: self.channels.all(), arrived)
         self.subscriptions = Subscriptions(self.catalog, settings.rate_window_s)
         self.announcements = AnnouncementLog(self.catalog, self.results, self.subscriptions.book)
-        self.channels = Channels(
-            spark,
-            self.catalog,
-            self.storage,
-            self.datasets,
-            self.subscriptions,
-            self.results,
-            self.announcements,
-            now_s,
-        )
-        self._executions = Executions(self.catalog, self.storage, self.datasets, self.channels, now_s)
+        self.channels = Channels(context, self.datasets, self.subscriptions, self.results, self.announcements)
+        self._executions = Executions(context, self.datasets, self.channels)
         self._closed = False
         self.datasets.load()
         self.channels.load()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tocsin.cluster.catalog import Catalog, StoredExecution, StoredFile, dataset_owner
+from tocsin.cluster.catalog import StoredExecution, StoredFile, dataset_owner
 from tocsin.cluster.channels import Channels, Intervals
 from tocsin.cluster.datasets import Datasets
-from tocsin.cluster.live import LiveChannel, LiveDataset
+from tocsin.cluster.live import ClusterContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.culprits import failing_subscriptions
 from tocsin.cluster.spark.errors import SPARK_ERRORS
 from tocsin.cluster.spark.execution import ExecutionSize, execute
@@ -28,20 +27,13 @@ from tocsin.wire.errors import Code, TocsinError
 class Executions:
     """Thread-safe. Executions of one channel follow each other; those of different channels run at the same time."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        storage: Storage,
-        datasets: Datasets,
-        channels: Channels,
-        now_s: Callable[[], float],
-    ) -> None:
-        self._catalog = catalog
-        self._storage = storage
-        self._small_tables = SmallTables(storage)
+    def __init__(self, context: ClusterContext, datasets: Datasets, channels: Channels) -> None:
+        self._catalog = context.catalog
+        self._storage = context.storage
+        self._now_s = context.now_s
+        self._small_tables = SmallTables(context.storage)
         self._datasets = datasets
         self._channels = channels
-        self._now_s = now_s
 
     def execute(self, name: str) -> StoredExecution | None:
         """Run a channel once over the records that are NEW since its last execution; None if it had no results.

@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.feed.gateway import FeedGateway
+from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.execution import PreparedChannel
 from tocsin.cluster.spark.ingestion import Ingestion
+from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName, SubscriptionId
 
@@ -21,6 +25,17 @@ MATCHING_S = 0.25
 An earlier micro-batch would find those channels busy, and reading small batches back to back takes the processor away
 from their executions. A channel that is slower than this does not delay the others.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterContext:
+    """What all parts of a data cluster use."""
+
+    spark: Session
+    settings: ClusterSettings
+    catalog: Catalog
+    storage: Storage
+    now_s: Callable[[], float]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Fixtures every test may use: one Spark session for the whole run, and data clusters on folders of their own."""
+"""Fixtures for all tests: one Spark session for the whole run, and data clusters in their own folders."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tocsin.model.ids import ChannelName
 from tocsin.wire.errors import TocsinError
 
 ClusterAt = Callable[..., DataCluster]
-# For every Java process a test starts, however deep: what runs for a minute is done before the optimising compiler and
-# the parallel collector have paid off.
+# For every Java process that a test starts, directly or not: in a minute, the optimising compiler and the parallel
+# collector do not pay off.
 os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# A script's background jobs ignore Ctrl-C, and so would every process that tests start and interrupt.
+# Background jobs of a script ignore Ctrl-C. Without this line, so would the processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A run that says no must say no again: examples are drawn from the test's own text. New ones are looked for with
+# A failing run must fail again, so examples are drawn from the test's own text. To search for new examples, run
 # `make test PYTEST_ARGS="--hypothesis-profile=explore tests/policies"`.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", derandomize=False, deadline=None)
@@ -36,7 +36,7 @@ hypothesis.settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """One local session, shared: starting Spark takes longer than most tests."""
+    """One shared local session: starting Spark takes longer than most tests."""
     try:
         require_java()
     except TocsinError as error:
@@ -49,13 +49,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 class Clock:
-    """Wall time that a test may move."""
+    """Wall time that a test may move or freeze."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
+        self.frozen_s: float | None = None
 
     def __call__(self) -> float:
-        return time.time() + self.ahead_s
+        return time.time() + self.ahead_s if self.frozen_s is None else self.frozen_s
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def cluster_at(spark: Session, clock: Clock, tmp_path: Path) -> Iterator[ClusterAt]:
-    """`cluster_at(root)` opens a data cluster; opening the same root again closes the former first, as a restart."""
+    """`cluster_at(root)` opens a data cluster. A second call with the same root restarts it: it closes the first."""
     opened: dict[Path, DataCluster] = {}
 
     def open_cluster(
@@ -82,7 +83,7 @@ def cluster_at(spark: Session, clock: Clock, tmp_path: Path) -> Iterator[Cluster
 
 
 def publish(cluster: DataCluster, dataset: str, records: Sequence[dict[str, Any]]) -> Accepted:
-    """Records through the gateway, durable and in the dataset when this returns."""
+    """Publish records through the gateway. They are in the dataset when this returns."""
     gateway = cluster.gateway(dataset)
     outcome = gateway.accept(json.dumps(list(records)).encode(), RecordForm.JSON)
     assert isinstance(outcome, Accepted), outcome
@@ -96,9 +97,9 @@ def results_of(cluster: DataCluster, channel: str, after: int = 0) -> dict[tuple
     live = cluster.channel(channel)
     rows = list(cluster.catalog.subscriptions.of_channel(live.prepared.channel.name))
     values = {number: tuple(json.loads(parameters)) for number, _, parameters in rows}
-    found: dict[tuple[object, ...], list[dict[str, Any]]] = {key: [] for key in values.values()}
+    results: dict[tuple[object, ...], list[dict[str, Any]]] = {key: [] for key in values.values()}
     for table in cluster.results.read(live.prepared.channel.name, live.epoch, dict.fromkeys(values, after)):
         for row in table.to_pylist():
             own = {name: value for name, value in row.items() if not name.startswith("_tocsin")}
-            found[values[row["_tocsin_subscription"]]].append(own)
-    return found
+            results[values[row["_tocsin_subscription"]]].append(own)
+    return results

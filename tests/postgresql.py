@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own for tests: in a folder of its own, on a socket of its own, gone afterwards."""
+"""A PostgreSQL server for tests, in a temporary folder and on a socket there."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import pytest
 import sqlalchemy as sa
 
 _USERS = ("postgres", "nobody")
-"""PostgreSQL refuses to run as root; one of these does it instead."""
+"""PostgreSQL refuses to run as root: one of these users runs it then."""
 
 
 def binaries() -> Path | None:
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    found = str(installed[-1]) if installed else shutil.which("initdb")
-    return None if found is None else Path(found).resolve().parent
+    initdb = str(installed[-1]) if installed else shutil.which("initdb")
+    return None if initdb is None else Path(initdb).resolve().parent
 
 
 def why_not() -> str | None:
-    """Why no PostgreSQL can be started here."""
+    """The reason why PostgreSQL cannot be started on this machine; None if it can."""
     if binaries() is None:
         return "PostgreSQL is not installed (make system installs it)"
     if os.geteuid() == 0 and _as_user() is None:
@@ -34,7 +34,7 @@ def why_not() -> str | None:
 
 
 def _as_user() -> tuple[str, list[str]] | None:
-    """(user, what to put before a command to run it as that user)."""
+    """(user, command prefix that runs a command as that user); None if there is no such user."""
     setpriv = shutil.which("setpriv")
     for name in _USERS:
         try:
@@ -48,38 +48,38 @@ def _as_user() -> tuple[str, list[str]] | None:
 
 @contextmanager
 def running() -> Iterator[str]:
-    """The SQLAlchemy URL of a fresh server."""
-    where = binaries()
-    assert where is not None
+    """Run a fresh server and yield its SQLAlchemy URL."""
+    programs = binaries()
+    assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="tocsin-pg-"))
-    before: list[str] = []
+    prefix: list[str] = []
     if os.geteuid() == 0:
         user = _as_user()
         assert user is not None
-        name, before = user
+        name, prefix = user
         shutil.chown(folder, name)
     environment = {**os.environ, "HOME": str(folder), "LC_ALL": "C"}
 
     def run(*command: str) -> None:
         subprocess.run(
-            [*before, *command], check=True, env=environment, cwd=folder, stdout=subprocess.DEVNULL, timeout=60
+            [*prefix, *command], check=True, env=environment, cwd=folder, stdout=subprocess.DEVNULL, timeout=60
         )
 
     data = str(folder / "data")
     options = f"-c listen_addresses='' -c fsync=off -c unix_socket_directories={folder} -c max_connections=20"
     try:
-        run(str(where / "initdb"), "-D", data, "-U", "tocsin", "-A", "trust", "--no-sync", "-E", "UTF8")
-        run(str(where / "pg_ctl"), "-D", data, "-l", str(folder / "log"), "-o", options, "-w", "start")
+        run(str(programs / "initdb"), "-D", data, "-U", "tocsin", "-A", "trust", "--no-sync", "-E", "UTF8")
+        run(str(programs / "pg_ctl"), "-D", data, "-l", str(folder / "log"), "-o", options, "-w", "start")
         try:
             yield f"postgresql+psycopg://tocsin@/postgres?host={folder}"
         finally:
-            run(str(where / "pg_ctl"), "-D", data, "-m", "immediate", "-w", "stop")
+            run(str(programs / "pg_ctl"), "-D", data, "-m", "immediate", "-w", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def running_or_skipped() -> Iterator[str]:
-    """For a fixture: the URL of a fresh server, or why there is none."""
+    """For a fixture: the URL of a fresh server. Skips the test if none can be started."""
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from tocsin.cli.connection import connect, coordinator_token
 from tocsin.cli.main import make_app
 from tocsin.cluster.catalog import Catalog
-from tocsin.cluster.store.lock import lock
+from tocsin.cluster.store.storage import lock_root
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 
 NO_SERVER = "http://127.0.0.1:9"
@@ -133,7 +133,7 @@ def test_restored_needs_a_data_root_without_a_running_cluster(tmp_path: Path) ->
     state.mkdir()
     result = run("restored", "--root", str(tmp_path), "--json")
     assert result.exit_code == 0 and last_line(result) == {"channels": []}
-    descriptor = lock(state / "lock")
+    descriptor = lock_root(state)
     result = run("restored", "--root", str(tmp_path), "--json")
     os.close(descriptor)
     assert result.exit_code == 1 and "another process" in last_line(result)["error"]["message"]

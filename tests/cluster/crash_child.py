@@ -1,8 +1,8 @@
-"""A data cluster that dies where it is told to; run by test_crash.py in a process of its own.
+"""A data cluster that kills itself at a chosen commit; run by test_crash.py in a process of its own.
 
     python crash_child.py ROOT ROUND WHERE
 
-WHERE names a commit of the catalog and whether to die before or after it.
+WHERE names a commit of the catalog, and whether to die before or after it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.cluster.test_engine import declare
-from tocsin.cluster.catalog import Catalog
+from tests.cluster.emergency import declare
+from tocsin.cluster.catalog.definitions import DatasetTable
+from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
 from tocsin.cluster.settings import ClusterSettings
@@ -29,15 +30,20 @@ CREATE CONTINUOUS CHANNEL OfKind (kind STRING) AS SELECT r.* FROM NEW Reports r 
 """
 KINDS = ("fire", "flood")
 LOOPS = 2
+COMMITS: dict[str, tuple[type[Any], str]] = {
+    "records": (DatasetTable, "commit_records"),
+    "execution": (ExecutionTable, "commit"),
+}
 
 
 def die_at(where: str) -> None:
     """Kill this process, as the kernel would, around the last of the LOOPS calls of a commit."""
-    moment, _, method = where.partition(" ")
-    original: Callable[..., Any] = getattr(Catalog, method)
+    moment, _, commit_of = where.partition(" ")
+    table, method = COMMITS[commit_of]
+    original: Callable[..., Any] = getattr(table, method)
     calls = 0
 
-    def commit(self: Catalog, *args: Any, **named: Any) -> Any:
+    def commit(self: Any, *args: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == LOOPS and moment == "before":
@@ -47,10 +53,10 @@ def die_at(where: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return outcome
 
-    setattr(Catalog, method, commit)
+    setattr(table, method, commit)
 
 
-def say(acknowledged: list[str]) -> None:
+def report_acknowledged(acknowledged: list[str]) -> None:
     sys.stdout.write(json.dumps(acknowledged) + "\n")
     sys.stdout.flush()
 
@@ -58,7 +64,7 @@ def say(acknowledged: list[str]) -> None:
 def main(root: str, round_number: str, where: str) -> None:
     spark = make_session("local[2]", {"spark.driver.memory": "1g"})
     cluster = DataCluster(spark, ClusterSettings(root=root), time.time)
-    if not cluster.channels():
+    if not cluster.channels.all():
         declare(cluster, APPLICATION)
         cluster.subscribe("OfKind", [{"kind": kind} for kind in KINDS], BrokerId("north"))
     die_at(where)
@@ -68,7 +74,7 @@ def main(root: str, round_number: str, where: str) -> None:
         records = [{"id": name, "kind": KINDS[index % 2]} for index, name in enumerate(names)]
         gateway.accept(json.dumps(records).encode(), RecordForm.JSON)
         gateway.sync()
-        say(names)
+        report_acknowledged(names)
         cluster.catch_up("Reports")
         cluster.execute("OfKind")
     raise AssertionError("this process should have died by now")

@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.book import NumberSet, SubscriptionBook
+from tocsin.cluster.book import NumberSet, Rates, SubscriptionBook
 from tocsin.cluster.catalog import StoredFile
-from tocsin.cluster.rates import Rates
-from tocsin.cluster.store.compaction import FAN_IN, TARGET_BYTES, files_to_merge
 from tocsin.cluster.store.filewriting import json_sizes
-from tocsin.cluster.store.mergehere import latest_per_key
+from tocsin.cluster.store.merging import FAN_IN, TARGET_BYTES, files_to_merge, latest_per_key
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import BrokerId, DatasetName, SubscriptionId
 from tocsin.model.schema import Schema

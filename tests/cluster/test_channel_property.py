@@ -1,6 +1,6 @@
-"""One execution for all subscriptions gives each what its own query would have given it, whatever the query.
+"""One execution for all subscriptions gives each subscription the results of its own query, for many kinds of query.
 
-The same queries run in DuckDB, one subscription at a time, over the same records: another engine, the naive way.
+The expected results come from DuckDB, which runs the same query for one subscription at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cluster.test_engine import declare
+from tests.cluster.emergency import declare
 from tests.conftest import ClusterAt, publish, results_of
 from tocsin.cluster.engine import DataCluster
 from tocsin.model.cursor import offset_of
@@ -64,10 +64,10 @@ BROKER = BrokerId("b")
 
 kinds = st.sampled_from(["fire", "flood", "storm", "it's", ""])
 small = st.integers(0, 4)
-# Running a query takes its time for a few rows as for many: few examples, each with much in it.
+# A query takes as long for a few rows as for many: so few examples, with many rows each.
 reports = st.lists(st.tuples(kinds, small, small), min_size=4, max_size=40)
 teams = st.lists(st.tuples(small, kinds, small, small), max_size=6)
-wanted = st.lists(st.tuples(kinds, small), min_size=2, max_size=12)
+requests = st.lists(st.tuples(kinds, small), min_size=2, max_size=12)
 
 
 @pytest.fixture
@@ -79,13 +79,13 @@ def cluster(cluster_at: ClusterAt) -> DataCluster:
     return cluster
 
 
-def test_an_execution_equals_one_query_per_subscription(cluster: DataCluster) -> None:
+def test_execution_equals_one_query_for_each_subscription(cluster: DataCluster) -> None:
     state: dict[int, tuple[int, str, int, int]] = {}
     published = 0
 
     @settings(max_examples=4, database=None, suppress_health_check=list(HealthCheck))
-    @given(reports, teams, wanted)
-    def check(reports: list[Any], teams: list[Any], wanted: list[tuple[str, int]]) -> None:
+    @given(reports, teams, requests)
+    def check(reports: list[Any], teams: list[Any], requests: list[tuple[str, int]]) -> None:
         nonlocal published
         batch = [(published + index, *fields) for index, fields in enumerate(reports)]
         published += len(batch)
@@ -99,7 +99,7 @@ def test_an_execution_equals_one_query_per_subscription(cluster: DataCluster) ->
         state.update((row[0], row) for row in teams)
         naive = _naive(batch, list(state.values()))
         for name, query in QUERIES.items():
-            cluster.subscribe(name, [{"kind": kind, "n": n} for kind, n in wanted], BROKER)
+            cluster.subscribe(name, [{"kind": kind, "n": n} for kind, n in requests], BROKER)
             execution = cluster.execute(name)
             after = offset_of(cluster.channel(name).execution if execution else 1 << 30)
             for (kind, n), rows in results_of(cluster, name, after).items():

@@ -1,4 +1,4 @@
-"""kill -9 around every commit: nothing that was acknowledged is lost, nothing is stored or matched twice."""
+"""kill -9 around every commit: no acknowledged record is lost, and none is stored or matched twice."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parent.parent.parent
 DEATHS = (
-    "before commit_records",  # the files are written, the catalog does not know them
-    "after commit_records",  # the catalog has the batch, Spark's checkpoint does not: Spark runs it again
-    "before commit_execution",  # results are written, nobody may ever see them
-    "after commit_execution",  # results are visible, nobody was told
+    "before records",  # the files are written, the catalog does not know them
+    "after records",  # the catalog has the batch, Spark's checkpoint does not: Spark runs it again
+    "before execution",  # results are written and must never become visible
+    "after execution",  # results are visible, but not announced
 )
 
 
 def killed(root: Path, round_number: int, where: str) -> list[str]:
-    """The records a data cluster acknowledged before it died as it was told to."""
+    """The records that a data cluster acknowledged before it killed itself at `where`."""
     child = subprocess.run(
         [sys.executable, "-m", "tests.cluster.crash_child", str(root), str(round_number), where],
         cwd=PROJECT,
@@ -44,7 +44,7 @@ def killed(root: Path, round_number: int, where: str) -> list[str]:
     return [name for line in child.stdout.splitlines() if line.startswith("[") for name in json.loads(line)]
 
 
-def test_a_killed_data_cluster_loses_nothing_and_repeats_nothing(
+def test_killed_data_cluster_loses_no_record_and_repeats_none(
     spark: Session, cluster_at: ClusterAt, tmp_path: Path
 ) -> None:
     acknowledged: list[str] = []
@@ -57,19 +57,19 @@ def test_a_killed_data_cluster_loses_nothing_and_repeats_nothing(
     while cluster.execute("OfKind") is not None:
         pass
     maintain(cluster)
-    files = cluster.catalog.files(dataset_owner("Reports"))
+    files = cluster.catalog.files.of(dataset_owner("Reports"))
     frame = dataset_frame(spark, cluster.storage, cluster.dataset("Reports").dataset, files)
     stored = [row.id for row in frame.collect()]
     results = [row["id"] for rows in results_of(cluster, "OfKind").values() for row in rows]
     assert set(acknowledged) <= set(stored), "an acknowledged record was lost"
     assert not [name for name, count in Counter(stored).items() if count > 1], "a record was stored twice"
     assert Counter(results) == Counter(stored), "each record is matched by the channel exactly once"
-    assert _announced(cluster) == len(results), "brokers hear of every result"
+    assert _announced(cluster) == len(results), "every result is announced"
 
 
 def _announced(cluster: DataCluster) -> int:
-    heard, after = 0, 0
+    announced, after = 0, 0
     while (news := cluster.announcements.since(BrokerId("north"), after)).sequence != after:
-        heard += sum(one.results for execution in news.announcements for one in execution.subscriptions)
+        announced += sum(row.results for execution in news.announcements for row in execution.subscriptions)
         after = news.sequence
-    return heard
+    return announced

@@ -1,4 +1,4 @@
-"""A continuous channel matches records while they are being stored, and says nothing of it before they are."""
+"""A continuous channel matches records while they are being stored, and commits only after they are."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.test_engine import declare, ids
+from tests.cluster.emergency import declare, ids
 from tests.conftest import ClusterAt, results_of
-from tocsin.cluster import arrivals, engine
+from tocsin.cluster import executions, live
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import RecordForm
-from tocsin.cluster.spark import ingestion
+from tocsin.cluster.spark import dataset_writer, ingestion
 from tocsin.cluster.spark.execution import execute
 from tocsin.cluster.spark.writing import write_records_here
 from tocsin.model.ids import BrokerId
@@ -46,7 +46,7 @@ def accept(cluster: DataCluster, *names: str) -> None:
     gateway = cluster.gateway("Reports")
     gateway.accept(json.dumps([{"id": name, "kind": "fire"} for name in names]).encode(), RecordForm.JSON)
     gateway.sync()
-    cluster.start_ingestion("Reports")
+    cluster.datasets.start_ingestion("Reports")
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -60,25 +60,25 @@ def matched(cluster: DataCluster, channel: str = "OfKind") -> list[str]:
     return ids(results_of(cluster, channel)["fire",])
 
 
-def test_an_execution_is_committed_after_the_records_it_matched(
+def test_execution_is_committed_after_the_records_it_matched(
     cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = cluster.dataset("Reports").writer
-    may_commit, commit = threading.Event(), cluster.catalog.commit_records
+    may_commit, commit = threading.Event(), cluster.catalog.datasets.commit_records
 
-    def held_back(*arguments: Any, **more: Any) -> Any:
+    def commit_later(*arguments: Any, **more: Any) -> Any:
         assert may_commit.wait(60)
         return commit(*arguments, **more)
 
-    monkeypatch.setattr(cluster.catalog, "commit_records", held_back)
+    monkeypatch.setattr(cluster.catalog.datasets, "commit_records", commit_later)
     accept(cluster, "a", "b")
-    until(lambda: writer.visible == 1, "the batch never came")
+    until(lambda: writer.visible == 1, "the batch did not arrive")
     assert writer.version == 0
     executing = threading.Thread(target=cluster.execute, args=("OfKind",))
     executing.start()
-    until(lambda: cluster.channel("OfKind").executions == 1, "it did not match what is only visible")
+    until(lambda: cluster.channel("OfKind").executions == 1, "the channel did not match visible records")
     assert matched(cluster) == [] and cluster.announcements.sequence == 0
-    assert cluster.execute("Rank") is None, "it reads the whole dataset too, which does not have them yet"
+    assert cluster.execute("Rank") is None, "Rank reads the whole dataset too, which does not have the records yet"
     may_commit.set()
     executing.join(60)
     assert matched(cluster) == ["a", "b"] and cluster.announcements.sequence == 1
@@ -86,19 +86,20 @@ def test_an_execution_is_committed_after_the_records_it_matched(
     assert [row["so_far"] for row in results_of(cluster, "Rank")["fire",]] == [2, 2]
 
 
-def test_what_came_of_records_that_could_not_be_stored_is_thrown_away_and_they_come_again(
+def test_results_of_records_that_could_not_be_stored_are_discarded(
     cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live, writer = cluster.dataset("Reports"), cluster.dataset("Reports").writer
+    dataset = cluster.dataset("Reports")
+    writer = dataset.writer
     may_fail = threading.Event()
 
     def broken(*arguments: Any) -> Any:
         assert may_fail.wait(60)
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(ingestion, "write_records_here", broken)
+    monkeypatch.setattr(dataset_writer, "write_records_here", broken)
     accept(cluster, "a", "b")
-    until(lambda: writer.visible == 1, "the batch never came")
+    until(lambda: writer.visible == 1, "the batch did not arrive")
     outcome: list[str] = []
 
     def execute() -> None:
@@ -109,27 +110,27 @@ def test_what_came_of_records_that_could_not_be_stored_is_thrown_away_and_they_c
 
     executing = threading.Thread(target=execute)
     executing.start()
-    until(lambda: cluster.channel("OfKind").executions == 1, "it did not match what is only visible")
+    until(lambda: cluster.channel("OfKind").executions == 1, "the channel did not match visible records")
     may_fail.set()
     executing.join(60)
     assert outcome == ["OfKind: new records of Reports could not be stored yet"]
-    assert live.query is not None and live.query.failure() == "no space left on device"
-    accept(cluster, "c")  # acknowledged, and not stored before those that came first
+    assert dataset.query is not None and dataset.query.failure() == "no space left on device"
+    accept(cluster, "c")  # acknowledged, but not stored before the records that came first
     with pytest.raises(Exception, match="no space"):
         cluster.catch_up("Reports")
     assert writer.version == writer.visible == 0 and matched(cluster) == []
 
-    monkeypatch.setattr(ingestion, "write_records_here", write_records_here)
-    cluster.restart_ingestion("Reports")
+    monkeypatch.setattr(dataset_writer, "write_records_here", write_records_here)
+    cluster.datasets.restart_ingestion("Reports")
     cluster.catch_up("Reports")
     cluster.execute("OfKind")
     assert matched(cluster) == ["a", "b", "c"]
 
 
-def test_a_version_whose_number_was_given_again_is_not_taken_for_the_one_that_was_matched(
+def test_reused_version_number_is_not_taken_for_the_matched_version(
     cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Storing fails and succeeds at the second try, with more records, before the execution looks."""
+    """Storing fails, and a second attempt with more records succeeds before the execution checks."""
     writer = cluster.dataset("Reports").writer
     may_fail, stored_again = threading.Event(), threading.Event()
 
@@ -143,17 +144,17 @@ def test_a_version_whose_number_was_given_again_is_not_taken_for_the_one_that_wa
         assert stored_again.wait(60)
         return written
 
-    monkeypatch.setattr(ingestion, "write_records_here", broken)
-    monkeypatch.setattr(engine, "execute", slowly)
+    monkeypatch.setattr(dataset_writer, "write_records_here", broken)
+    monkeypatch.setattr(executions, "execute", slowly)
     accept(cluster, "a")
-    until(lambda: writer.visible == 1, "the batch never came")
-    with ThreadPoolExecutor(1) as beside:
-        executing = beside.submit(cluster.execute, "OfKind")
+    until(lambda: writer.visible == 1, "the batch did not arrive")
+    with ThreadPoolExecutor(1) as pool:
+        executing = pool.submit(cluster.execute, "OfKind")
         assert may_fail.wait(60)
-        until(lambda: writer.trouble() is not None, "it did not fail")
+        until(lambda: writer.storing_error() is not None, "storing did not fail")
         monkeypatch.undo()
         accept(cluster, "b")
-        cluster.restart_ingestion("Reports")
+        cluster.datasets.restart_ingestion("Reports")
         cluster.catch_up("Reports")
         assert writer.version >= 1
         stored_again.set()
@@ -163,12 +164,10 @@ def test_a_version_whose_number_was_given_again_is_not_taken_for_the_one_that_wa
     assert matched(cluster) == ["a", "b"]
 
 
-def test_a_restart_goes_on_where_the_catalog_stands_whatever_spark_had_noted(
-    cluster: DataCluster, cluster_at: ClusterAt
-) -> None:
+def test_restart_continues_at_the_position_in_the_catalog(cluster: DataCluster, cluster_at: ClusterAt) -> None:
     accept(cluster, "a")
     cluster.catch_up("Reports")
-    cluster.restart_ingestion("Reports")
+    cluster.datasets.restart_ingestion("Reports")
     accept(cluster, "b")
     cluster.catch_up("Reports")
     again = cluster_at()
@@ -178,30 +177,32 @@ def test_a_restart_goes_on_where_the_catalog_stands_whatever_spark_had_noted(
     assert matched(again) == ["a", "b", "c"]
 
 
-def test_spark_goes_on_when_continuous_channels_have_matched_or_after_a_moment(
+def test_next_batch_waits_until_continuous_channels_match_or_time_out(
     cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "MATCHING_S", 60.0)
-    told: list[str] = []
-    cluster = cluster_at(arrived=told.append)
+    monkeypatch.setattr(live, "MATCHING_S", 60.0)
+    reported: list[str] = []
+    cluster = cluster_at(arrived=reported.append)
     declare(cluster, APPLICATION)
     cluster.subscribe("OfKind", [{"kind": "fire"}], BrokerId("b"))
     writer = cluster.dataset("Reports").writer
     accept(cluster, "a")
-    until(lambda: writer.visible == 1, "the first batch never came")
+    until(lambda: writer.visible == 1, "the first batch did not arrive")
     accept(cluster, "b")
     time.sleep(0.5)
-    assert writer.visible == 1 and "OfKind" in told, "it was read before the channel had matched the one before"
+    assert writer.visible == 1 and "OfKind" in reported, "b was read before the channel matched a"
 
-    monkeypatch.setattr(arrivals, "MATCHING_S", 0.1)
+    monkeypatch.setattr(live, "MATCHING_S", 0.1)
     cluster.execute("OfKind")
-    until(lambda: writer.visible == 2, "the execution did not let it go on")
+    until(lambda: writer.visible == 2, "the execution did not release the next batch")
     accept(cluster, "c")
-    until(lambda: writer.visible == 3, "a channel that does not run held it up")
+    until(lambda: writer.visible == 3, "a channel that does not run delayed the batch")
     cluster.execute("OfKind")
     assert matched(cluster) == ["a", "b", "c"]
 
 
-def test_a_feeds_checkpoint_is_written_the_way_spark_does_by_itself(cluster: DataCluster) -> None:
+def test_setting_for_gateway_checkpoints_does_not_stay_in_the_session(cluster: DataCluster) -> None:
     accept(cluster, "a")
-    assert cluster.spark.conf.get(ingestion.CHECKPOINT_FILES, None) is None, "only the scratch of gateways differs"
+    assert cluster.spark.conf.get(ingestion.CHECKPOINT_FILES, None) is None, (
+        "feeds write checkpoints in Spark's own way"
+    )

@@ -1,4 +1,4 @@
-"""When channels run: periods are kept, overruns counted, nothing runs twice at a time."""
+"""The schedule of channels: periods are kept, overruns counted, and no channel runs twice at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tocsin.model.ids import ChannelName
 SLOW, FAST, LIVE = ChannelName("slow"), ChannelName("fast"), ChannelName("live")
 
 
-def test_a_repetitive_channel_keeps_its_period_whatever_its_executions_take() -> None:
+def test_repetitive_channel_keeps_its_period() -> None:
     schedule = Schedule()
     schedule.add_repetitive(FAST, 10.0, now_s=0.0)
     ran = []
@@ -23,8 +23,8 @@ def test_a_repetitive_channel_keeps_its_period_whatever_its_executions_take() ->
     assert schedule.missed(FAST) == 0
 
 
-def test_an_execution_that_overruns_is_finished_and_the_missed_ticks_are_counted() -> None:
-    """The ancestor shut such a channel down for good."""
+def test_execution_that_overruns_ends_and_its_missed_ticks_are_counted() -> None:
+    """An overrun does not stop the channel."""
     schedule = Schedule()
     schedule.add_repetitive(SLOW, 10.0, now_s=0.0)
     assert schedule.take_due(10.0) == [SLOW]
@@ -32,11 +32,11 @@ def test_an_execution_that_overruns_is_finished_and_the_missed_ticks_are_counted
     assert schedule.finished(SLOW, 47.0) == 3  # the ticks at 20, 30 and 40
     assert schedule.take_due(47.0) == []
     assert schedule.wait_s(47.0) == 3.0
-    assert schedule.take_due(50.0) == [SLOW], "the channel lives on"
+    assert schedule.take_due(50.0) == [SLOW], "the channel still runs"
     assert schedule.missed(SLOW) == 3
 
 
-def test_a_tick_that_falls_due_as_an_execution_ends_is_not_missed() -> None:
+def test_tick_due_when_an_execution_ends_is_not_missed() -> None:
     schedule = Schedule()
     schedule.add_repetitive(SLOW, 10.0, now_s=0.0)
     schedule.take_due(10.0)
@@ -44,7 +44,7 @@ def test_a_tick_that_falls_due_as_an_execution_ends_is_not_missed() -> None:
     assert schedule.take_due(20.0) == [SLOW]
 
 
-def test_a_continuous_channel_runs_when_records_arrived_and_again_for_those_that_came_meanwhile() -> None:
+def test_continuous_channel_runs_again_for_records_that_arrived_meanwhile() -> None:
     schedule = Schedule()
     schedule.add_continuous(LIVE)
     assert schedule.take_due(1.0) == [] and schedule.wait_s(1.0) is None
@@ -58,7 +58,7 @@ def test_a_continuous_channel_runs_when_records_arrived_and_again_for_those_that
     assert schedule.take_due(4.0) == []
 
 
-def test_the_longest_waiting_runs_first_and_a_removed_channel_never() -> None:
+def test_longest_waiting_channel_runs_first_and_removed_channel_never() -> None:
     schedule = Schedule()
     schedule.add_repetitive(FAST, 1.0, now_s=0.0)
     schedule.add_repetitive(SLOW, 5.0, now_s=0.0)
@@ -71,7 +71,7 @@ def test_the_longest_waiting_runs_first_and_a_removed_channel_never() -> None:
 
 
 @given(st.floats(0.1, 100), st.lists(st.floats(0, 500), max_size=20))
-def test_every_tick_is_run_or_counted_as_missed(period_s: float, durations_s: list[float]) -> None:
+def test_every_tick_runs_or_counts_as_missed(period_s: float, durations_s: list[float]) -> None:
     schedule = Schedule()
     schedule.add_repetitive(SLOW, period_s, now_s=0.0)
     now, runs, missed = 0.0, 0, 0

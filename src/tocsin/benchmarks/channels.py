@@ -126,7 +126,7 @@ def restart(cluster: Any) -> tuple[float, int]:
     began = time.perf_counter()
     again = DataCluster(cluster.spark, cluster.settings, time.time)
     restart_s = time.perf_counter() - began
-    survived = len(again.book)
+    survived = len(again.subscriptions.book)
     again.close()
     return restart_s, survived
 
@@ -166,7 +166,7 @@ def _stored(cluster: Any, execution: int) -> set[tuple[int, str]]:
     live = cluster.channel("OfKindInArea")
     found: set[tuple[int, str]] = set()
     rows = 0
-    for file in cluster.catalog.files(results_owner("OfKindInArea", live.epoch), execution - 1, execution):
+    for file in cluster.catalog.files.of(results_owner("OfKindInArea", live.epoch), execution - 1, execution):
         with cluster.storage.open(file.path) as stream:
             table = pq.read_table(stream, columns=["_tocsin_subscription", "report_id"])
         rows += table.num_rows
@@ -181,7 +181,7 @@ def _one_by_one_s(cluster: Any, parameters: dict[str, Any]) -> float:
     from tocsin.cluster.sql.query_sql import to_single_sql
 
     live = cluster.dataset("Reports")
-    files = cluster.catalog.files(dataset_owner("Reports"), live.writer.version - 1)
+    files = cluster.catalog.files.of(dataset_owner("Reports"), live.writer.version - 1)
     frame = dataset_frame(cluster.spark, cluster.storage, live.dataset, files)
     frame.createOrReplaceTempView("one_by_one")
     query = to_single_sql(cluster.channel("OfKindInArea").prepared.query, lambda _name, _new: "one_by_one")

@@ -83,7 +83,7 @@ async def measure(records: int, batch: int, connections: int, rounds: int) -> di
                     acked.append(records / took_s)
                     raw.append(records / raw_s)
             live.query = None
-            await asyncio.to_thread(server.process.cluster.start_ingestion, "Reports")
+            await asyncio.to_thread(server.process.cluster.datasets.start_ingestion, "Reports")
             busy_s = await _post(address, token or "", rounds + 1, records, batch, connections)
             announce(f"{records / busy_s:,.0f} acknowledged records/s while Spark fills the dataset")
         finally:

@@ -68,7 +68,7 @@ async def measure(rate_per_s: float, seconds: float, warm_up_s: float) -> dict[s
             announce(f"bare micro-batch: p50 {bare['p50']:.3f} s, p95 {bare['p95']:.3f} s")
 
             done: dict[str, float] = {}
-            await asyncio.to_thread(cluster.start_ingestion, "Reports")
+            await asyncio.to_thread(cluster.datasets.start_ingestion, "Reports")
             listening = asyncio.create_task(_listen(cluster, BrokerId("bench"), done))
             whole = await _run(GroupCommit(cluster.gateway("Reports")), done, rate_per_s, seconds, warm_up_s)
             listening.cancel()
@@ -112,7 +112,7 @@ async def _listen(cluster: Any, broker: Any, done: dict[str, float]) -> None:
     cluster.announcements.listen(lambda: loop.call_soon_threadsafe(news.set))
     sequence, offset = cluster.announcements.sequence, 0
     live = cluster.channel("OfKind")
-    numbers = cluster.book.held_by(broker).tolist()
+    numbers = cluster.subscriptions.book.held_by(broker).tolist()
     while True:
         news.clear()
         heard = await asyncio.to_thread(cluster.announcements.since, broker, sequence)

@@ -137,7 +137,7 @@ def _stored(cluster: Any, execution: int) -> set[tuple[int, int]]:
     }
     found: set[tuple[int, int]] = set()
     rows = 0
-    for file in cluster.catalog.files(results_owner("NearMe", live.epoch), execution - 1, execution):
+    for file in cluster.catalog.files.of(results_owner("NearMe", live.epoch), execution - 1, execution):
         with cluster.storage.open(file.path) as stream:
             table = pq.read_table(stream, columns=["_tocsin_subscription", "report_id"])
         rows += table.num_rows

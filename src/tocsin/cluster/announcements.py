@@ -1,8 +1,7 @@
-"""What brokers hear of executions: which of *their* backend subscriptions have how many results and bytes.
+"""Announcements of executions: how many results and bytes each backend subscription of a broker has.
 
-Nobody is sent anything and forgotten: a broker asks for what came after a sequence number, and gets it from memory
-when it keeps up or from the catalog and the stored results when it was away. So a broker costs a number, not a queue,
-and one that is slow or gone hurts nobody.
+The data cluster keeps no queue per broker. A broker requests the executions after a sequence number. It gets them from
+memory if it keeps up, or from the catalog and the stored results if it was away. A slow or dead broker costs nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from tocsin.model.ids import BrokerId, ChannelName
 from tocsin.wire.cluster import SubscriptionNews
 
 RECENT_ROWS = 2_000_000
-"""Rows of summaries kept in memory, over all executions (24 bytes each)."""
+"""Rows of summaries kept in memory, over all executions, at 24 bytes each."""
 PAGE = 200
-"""Executions looked up at a time for a broker that was away."""
+"""The most executions in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
     sequence: int
-    """Ask for what comes after it."""
+    """The broker continues with the executions after it."""
     channel: ChannelName
     epoch: int
     execution: int
@@ -42,27 +41,27 @@ class Announcement:
 class News:
     announcements: list[Announcement]
     sequence: int
-    """Everything up to here has been looked at, announced or not."""
+    """The answer covers all executions up to this one, also those without results for the broker."""
     gap: bool = False
-    """Results that this broker had not heard of have passed their retention."""
+    """Some executions that this broker has not seen passed their retention."""
 
 
-class Announcements:
+class AnnouncementLog:
     """Thread-safe."""
 
     def __init__(self, catalog: Catalog, results: ResultStore, book: SubscriptionBook) -> None:
         self._catalog = catalog
         self._results = results
         self._book = book
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._recent: deque[tuple[StoredExecution, pa.Table]] = deque()
         self._recent_rows = 0
         self._listeners: set[Callable[[], None]] = set()
-        self.sequence = catalog.last_sequence()
+        self.sequence = catalog.executions.last_sequence()
 
     def publish(self, execution: StoredExecution, summary: pa.Table) -> None:
-        """An execution has been committed; in the order of sequences."""
-        with self._guard:
+        """Announce a committed execution. Called in the order of sequences."""
+        with self._lock:
             self._recent.append((execution, summary))
             self._recent_rows += summary.num_rows
             while self._recent_rows > RECENT_ROWS and len(self._recent) > 1:
@@ -73,49 +72,51 @@ class Announcements:
         for listener in listeners:
             listener()
 
-    def look_again(self) -> None:
-        """Executions may have been committed that were not published: from here on they are looked up."""
-        with self._guard:
+    def read_catalog_again(self) -> None:
+        """Forget the executions in memory: one may be committed that was never published."""
+        with self._lock:
             self._recent.clear()
             self._recent_rows = 0
-            self.sequence = self._catalog.last_sequence()
+            self.sequence = self._catalog.executions.last_sequence()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` (from any thread) when there may be news; returns how to stop it."""
-        with self._guard:
+        """Call `listener`, from any thread, after each execution. Returns a function that ends this."""
+        with self._lock:
             self._listeners.add(listener)
 
         def stop() -> None:
-            with self._guard:
+            with self._lock:
                 self._listeners.discard(listener)
 
         return stop
 
     def since(self, broker: BrokerId, after: int) -> News:
-        """What `broker` has not heard yet, in order; at most a page of executions, so ask again until it is empty."""
-        with self._guard:
+        """The executions after sequence `after`, in order, at most a page of them: repeat until there are none."""
+        with self._lock:
             recent = [(execution, summary) for execution, summary in self._recent if execution.sequence > after]
             complete = bool(self._recent) and self._recent[0][0].sequence <= after + 1
             upto = self.sequence
         if upto <= after:
             return News([], upto)
-        gap = self._catalog.forgotten_sequence() > after
-        executions = recent[:PAGE] if complete else self._looked_up(after, upto)
-        announcements = []
-        for execution, summary in executions:
-            mine = self._mine(broker, summary)
-            if mine:
-                announcements.append(
-                    Announcement(
-                        execution.sequence, execution.channel, execution.epoch, execution.execution,
-                        execution.finished_s, mine,
-                    )
-                )  # fmt: skip
+        gap = self._catalog.executions.forgotten_sequence() > after
+        executions = recent[:PAGE] if complete else self._read_catalog(after, upto)
+        announcements = [
+            Announcement(
+                execution.sequence,
+                execution.channel,
+                execution.epoch,
+                execution.execution,
+                execution.finished_s,
+                subscriptions,
+            )
+            for execution, summary in executions
+            if (subscriptions := self._held_by(broker, summary))
+        ]
         return News(announcements, executions[-1][0].sequence if executions else upto, gap)
 
-    def _looked_up(self, after: int, upto: int) -> list[tuple[StoredExecution, pa.Table]]:
-        # One may have been committed that is about to be published: it is told then.
-        executions = [one for one in self._catalog.executions(after, limit=PAGE) if one.sequence <= upto]
+    def _read_catalog(self, after: int, upto: int) -> list[tuple[StoredExecution, pa.Table]]:
+        # An execution above `upto` may be committed and not published yet: its own `publish` announces it.
+        executions = [stored for stored in self._catalog.executions.page(after, limit=PAGE) if stored.sequence <= upto]
         by_channel: dict[tuple[ChannelName, int], list[int]] = {}
         for execution in executions:
             by_channel.setdefault((execution.channel, execution.epoch), []).append(execution.execution)
@@ -123,13 +124,13 @@ class Announcements:
             (channel, epoch): self._results.summaries(channel, epoch, numbers)
             for (channel, epoch), numbers in by_channel.items()
         }
-        found = []
-        for execution in executions:
-            counted = summaries[execution.channel, execution.epoch]
-            found.append((execution, counted.get(execution.execution, SUMMARY.empty_table())))
-        return found
+        empty = SUMMARY.empty_table()
+        return [
+            (execution, summaries[execution.channel, execution.epoch].get(execution.execution, empty))
+            for execution in executions
+        ]
 
-    def _mine(self, broker: BrokerId, summary: pa.Table) -> list[SubscriptionNews]:
+    def _held_by(self, broker: BrokerId, summary: pa.Table) -> list[SubscriptionNews]:
         numbers = summary["subscription"].to_numpy()
         held, ids = self._book.named(numbers, broker)
         results = summary["results"].to_numpy()[held].tolist()

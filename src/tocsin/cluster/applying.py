@@ -1,8 +1,8 @@
-"""Applying an application file to a data cluster: all of it is checked first, so a file with a problem changes nothing.
+"""Applying an application file to a data cluster.
 
-`check` says what is wrong; `apply` refuses with the same list or does what the file says, statement by statement.
-Applying a file twice does nothing the second time. Called by the REST API, `tocsin check` and anybody who holds a
-`DataCluster`; one call at a time.
+The whole file is checked first: a file with a problem changes nothing. `check` lists the problems. `apply` raises with
+the same list, or carries out the file statement by statement. Applying a file twice changes nothing the second time.
+One call at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNRESOLVED = re.compile(r"(?:with name|routine|function) ((?:`[^`]+`\.?)+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AppliedChange:
     kind: str
     """dataset, channel or feed."""
     name: str
@@ -46,7 +46,7 @@ class Change:
 
 
 class ApplicationRefused(TocsinError):
-    """A file with problems, all of them; nothing was changed."""
+    """The file has problems, all of them listed here. Nothing was changed."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -58,21 +58,21 @@ class ApplicationRefused(TocsinError):
 
 
 def check(cluster: DataCluster, text: str, file: str = "<text>", folder: str | None = None) -> list[Problem]:
-    """Everything wrong with an application file, in its order. Nothing is changed."""
+    """All problems of an application file, in its order. Changes nothing."""
     return _Check(cluster, text, file, folder).problems
 
 
-def apply(cluster: DataCluster, text: str, file: str = "<text>", folder: str | None = None) -> list[Change]:
-    """Do what the file says, or raise `ApplicationRefused`. `folder` is what paths of STATIC datasets start from."""
+def apply(cluster: DataCluster, text: str, file: str = "<text>", folder: str | None = None) -> list[AppliedChange]:
+    """Carry out the file, or raise `ApplicationRefused`. Relative paths of STATIC datasets start from `folder`."""
     checked = _Check(cluster, text, file, folder)
     if checked.problems:
         raise ApplicationRefused(checked.problems)
-    return [_take(cluster, step, checked) for step in checked.steps]
+    return [_apply_step(cluster, step, checked) for step in checked.steps]
 
 
 @dataclass(slots=True)
-class _Found:
-    """What checking learnt and applying needs, by the place of the statement: a file may name a thing twice."""
+class _Prepared:
+    """What the check prepares for applying, by the statement's position: a file may name a thing twice."""
 
     static: dict[Position, tuple[Dataset, str]] = field(default_factory=dict)
     """The dataset with the columns of its file, and the file's path."""
@@ -83,13 +83,13 @@ class _Check:
     def __init__(self, cluster: DataCluster, text: str, file: str, folder: str | None) -> None:
         self._cluster = cluster
         self._file = file
-        self._folder = folder
-        self.found = _Found()
+        self.folder = folder
+        self.prepared = _Prepared()
         self.steps, self.problems = plan(parse_application(text, file), _world(cluster), file)
         if not self.problems:
-            self._ask_spark()
+            self._check_with_spark()
 
-    def _ask_spark(self) -> None:
+    def _check_with_spark(self) -> None:
         planned: dict[str, Dataset] = {}
         for step in self.steps:
             if step.action is Action.UNCHANGED:
@@ -102,29 +102,31 @@ class _Check:
                         planned[key] = self._read_static(step.statement, step.action)
                 case CreateChannel(channel, position, _, place):
                     try:
-                        self.found.channels[position] = self._cluster.prepare(channel, planned)
+                        self.prepared.channels[position] = self._cluster.channels.prepare(channel, planned)
                     except TocsinError as error:
-                        self._note(_place_in(channel, place, error.message), error.message, "spark")
+                        self._add_problem(_place_in(channel, place, error.message), error.message, "spark")
                 case CreateFeed(feed, position):
                     name = feed.dataset.lower()
                     try:
                         target = planned.get(name) or self._cluster.dataset(name).dataset
-                        self._cluster.check_feed(feed, target)
+                        self._cluster.datasets.check_feed(feed, target)
                     except TocsinError as error:
-                        self._note(position, error.message, "spark")
+                        self._add_problem(position, error.message, "spark")
 
     def _read_static(self, statement: CreateDataset, action: Action) -> Dataset:
         dataset, key = statement.dataset, statement.dataset.name.lower()
-        path = _path(dataset.source or "", self._folder)
+        path = _path(dataset.source or "", self.folder)
         try:
             if path is None:
                 message = f"'{dataset.source}' is a relative path: expected an absolute one, or a folder to start from"
                 raise TocsinError(Code.BAD_SQL, message)
             if len(urlsplit(path).scheme) <= 1 and not Path(path).exists():
                 raise TocsinError(Code.BAD_SQL, f"there is no file {path} on the data cluster's machine")
-            resolved = replace(dataset, schema=self._cluster.static_columns(dataset, path, statement.format or "csv"))
+            resolved = replace(
+                dataset, schema=self._cluster.datasets.static_columns(dataset, path, statement.format or "csv")
+            )
         except TocsinError as error:
-            self._note(statement.position, f"dataset '{dataset.name}': {error.message}", "unreadable")
+            self._add_problem(statement.position, f"dataset '{dataset.name}': {error.message}", "unreadable")
             return dataset
         world = _world(self._cluster)
         existing = world.datasets.get(key)
@@ -132,78 +134,73 @@ class _Check:
             readers = world.users_of(key)
             if readers:
                 message = f"dataset '{dataset.name}' would get other columns while {', '.join(readers)} reads it"
-                self._note(statement.position, f"{message}: drop that first, or keep the columns", "in-use")
-        self.found.static[statement.position] = (resolved, path)
+                self._add_problem(statement.position, f"{message}: drop that first, or keep the columns", "in-use")
+        self.prepared.static[statement.position] = (resolved, path)
         return resolved
 
-    def _note(self, place: Position, message: str, code: str) -> None:
+    def _add_problem(self, place: Position, message: str, code: str) -> None:
         self.problems.append(Problem(self._file, place.line, place.column, message, None, code))
 
 
-def _take(cluster: DataCluster, step: PlannedStatement, checked: _Check) -> Change:
+def _apply_step(cluster: DataCluster, step: PlannedStatement, checked: _Check) -> AppliedChange:
     action, changes = step.action, step.action is not Action.UNCHANGED
     match step.statement:
         case CreateDataset(dataset) as statement:
             if not changes:
-                return Change("dataset", dataset.name, action, _stale_warning(cluster, dataset, checked))
+                return AppliedChange("dataset", dataset.name, action, _stale_warning(cluster, dataset, checked))
             if dataset.kind is not DatasetKind.STATIC:
-                cluster.create_dataset(dataset)
+                cluster.datasets.create(dataset)
             else:
-                resolved, path = checked.found.static[statement.position]
-                load = cluster.create_dataset if action is Action.CREATED else cluster.load_static
+                resolved, path = checked.prepared.static[statement.position]
+                load = cluster.datasets.create if action is Action.CREATED else cluster.datasets.load_static
                 load(resolved, path, statement.format or "csv")
-            return Change("dataset", dataset.name, action)
+            return AppliedChange("dataset", dataset.name, action)
         case CreateChannel(channel, position):
             if not changes:
-                return Change("channel", channel.name, action, cluster.channel(channel.name).prepared.warnings)
-            prepared = checked.found.channels[position]
+                return AppliedChange("channel", channel.name, action, cluster.channel(channel.name).prepared.warnings)
+            prepared = checked.prepared.channels[position]
             if action is Action.REPLACED:
                 _replace_channel(cluster, channel, prepared)
             else:
-                cluster.create_channel(channel, prepared)
-            return Change("channel", channel.name, action, prepared.warnings)
+                cluster.channels.create(channel, prepared)
+            return AppliedChange("channel", channel.name, action, prepared.warnings)
         case CreateFeed(feed):
             if action is Action.REPLACED:
-                cluster.drop_feed(feed.name)
+                cluster.datasets.drop_feed(feed.name)
             if changes:
-                cluster.create_feed(feed)
-            return Change("feed", feed.name, action)
+                cluster.datasets.create_feed(feed)
+            return AppliedChange("feed", feed.name, action)
         case DropDataset(name):
             if changes:
-                cluster.drop_dataset(name)
-            return Change("dataset", name, action)
+                cluster.datasets.drop(name)
+            return AppliedChange("dataset", name, action)
         case DropChannel(name):
             if changes:
-                cluster.drop_channel(name)
-            return Change("channel", name, action)
+                cluster.channels.drop(name)
+            return AppliedChange("channel", name, action)
         case DropFeed(name):
             if changes:
-                cluster.drop_feed(name)
-            return Change("feed", name, action)
+                cluster.datasets.drop_feed(name)
+            return AppliedChange("feed", name, action)
 
 
 def _replace_channel(cluster: DataCluster, channel: Channel, prepared: PreparedChannel) -> None:
-    """Subscriptions stay when they still fit; other parameters make it another channel that nobody is subscribed to."""
+    """Replace a channel and keep its subscriptions. With other parameters, drop it and create another."""
     existing = cluster.channel(channel.name).prepared.channel
     if existing.parameters == channel.parameters and existing.name == channel.name:
-        cluster.replace_channel(channel, prepared)
+        cluster.channels.replace(channel, prepared)
     else:
-        cluster.drop_channel(channel.name)
-        cluster.create_channel(channel, prepared)
+        cluster.channels.drop(channel.name)
+        cluster.channels.create(channel, prepared)
 
 
 def _world(cluster: DataCluster) -> Definitions:
-    channels = cluster.channels()
+    channels = cluster.channels.all()
     return Definitions(
-        {live.dataset.name.lower(): live.dataset for live in cluster.datasets()},
-        {live.prepared.channel.name.lower(): live.prepared.channel for live in channels},
-        {
-            live.prepared.channel.name.lower(): frozenset(
-                name.lower() for name in live.prepared.query.datasets | live.prepared.query.new_datasets
-            )
-            for live in channels
-        },
-        {live.feed.name.lower(): live.feed for live in cluster.feeds()},
+        {live.name.lower(): live.dataset for live in cluster.datasets.all()},
+        {live.name.lower(): live.prepared.channel for live in channels},
+        {live.name.lower(): live.datasets for live in channels},
+        {live.name.lower(): live.feed for live in cluster.datasets.feeds()},
     )
 
 
@@ -214,22 +211,22 @@ def _path(source: str, folder: str | None) -> str | None:
 
 
 def _stale_warning(cluster: DataCluster, dataset: Dataset, checked: _Check) -> tuple[str, ...]:
-    """A STATIC dataset is loaded once; somebody who changed its file and applies again should know."""
-    path = _path(dataset.source or "", checked._folder) if dataset.kind is DatasetKind.STATIC else None
+    """A warning if the file of a STATIC dataset has changed since it was loaded: applying again does not reload it."""
+    path = _path(dataset.source or "", checked.folder) if dataset.kind is DatasetKind.STATIC else None
     if path is None or not Path(path).exists():
         return ()
-    loaded_s = max((file.at_s for file in cluster.catalog.files(dataset_owner(dataset.name))), default=0.0)
+    loaded_s = max((file.at_s for file in cluster.catalog.files.of(dataset_owner(dataset.name))), default=0.0)
     if Path(path).stat().st_mtime <= loaded_s:
         return ()
     return (f"{path} has changed since it was loaded: CREATE OR REPLACE STATIC DATASET loads it again",)
 
 
 def _place_in(channel: Channel, query: Position, message: str) -> Position:
-    """Where Spark's complaint points to: the name it could not resolve if the query has it, else the query."""
+    """The position of the name that Spark could not resolve, if the query has that name; else the query's."""
     unresolved = _UNRESOLVED.search(message)
     if unresolved is not None:
         name = unresolved[1].replace("`", "")
-        found = re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", channel.query, re.IGNORECASE)
-        if found is not None:
-            return Position.of(channel.query, found.start()).inside(query)
+        place = re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", channel.query, re.IGNORECASE)
+        if place is not None:
+            return Position.of(channel.query, place.start()).inside(query)
     return query

@@ -1,6 +1,6 @@
-"""Who holds which backend subscription, in memory: numbers, ids and brokers, for a million of them.
+"""Backend subscriptions in memory, for a million of them: numbers, ids, the brokers that hold them, data rates.
 
-Derived from the catalog at start and kept in step with it.
+Loaded from the catalog at start. `cluster.subscriptions` keeps the book in step with the catalog.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from tocsin.model.ids import BrokerId, SubscriptionId
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Amounts = npt.NDArray[np.float64]
 
 
 class NumberSet:
-    """A set of numbers as a sorted array; recent changes wait in small sets until somebody looks or there are many."""
+    """A set of numbers as a sorted array. Changes wait in small sets until the array is read or they are many."""
 
     _PENDING = 4096
 
@@ -43,7 +44,7 @@ class NumberSet:
         self._settle_if_many()
 
     def array(self) -> Numbers:
-        """Never changed once it was given out."""
+        """Sorted. A returned array never changes."""
         if self._added or self._removed:
             kept = np.setdiff1d(self._sorted, np.fromiter(self._removed, np.int64), assume_unique=True)
             self._sorted = np.union1d(kept, np.fromiter(self._added, np.int64))
@@ -60,8 +61,7 @@ class NumberSet:
 
 
 class SubscriptionBook:
-    """Thread-safe by itself: also those who only look settle what changed before. That it agrees with the catalog is
-    up to the engine, which changes both under its guard."""
+    """Thread-safe. Readers take the lock too, because reading applies pending changes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class SubscriptionBook:
                 self._brokers[broker].discard(numbers)
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """Nobody holds these any more."""
+        """Delete subscriptions, whichever brokers hold them."""
         numbers = list(numbers)
         with self._lock:
             for held in self._brokers.values():
@@ -107,30 +107,31 @@ class SubscriptionBook:
             return self._brokers[broker].array() if broker in self._brokers else np.empty(0, np.int64)
 
     def held(self, numbers: Numbers, by: Callable[[BrokerId], bool]) -> Flags:
-        """Which of `numbers` are held by at least one of these brokers."""
-        held = np.zeros(len(numbers), np.bool_)
+        """Which of `numbers` are held by at least one of the brokers for which `by` is true."""
+        flags = np.zeros(len(numbers), np.bool_)
         with self._lock:
-            for broker, mine in self._brokers.items():
+            for broker, own in self._brokers.items():
                 if by(broker):
-                    held |= mine.among(numbers)
-        return held
+                    flags |= own.among(numbers)
+        return flags
 
     def named(self, numbers: Numbers, broker: BrokerId) -> tuple[Flags, list[SubscriptionId]]:
         """Which of `numbers` this broker holds, and the ids of those."""
         with self._lock:
-            mine = self._brokers.get(broker)
-            held = np.zeros(len(numbers), np.bool_) if mine is None else mine.among(numbers)
+            own = self._brokers.get(broker)
+            held = np.zeros(len(numbers), np.bool_) if own is None else own.among(numbers)
             places = np.searchsorted(self._settled(), numbers[held])
             return held, [SubscriptionId(key.tobytes().hex()) for key in self._ids[places]]
 
     def fingerprint(self, broker: BrokerId) -> tuple[int, str]:
-        """How many this broker holds, and all their ids in one: the same for the same set, in any order."""
+        """How many subscriptions this broker holds, and the XOR of their ids: equal for equal sets."""
         with self._lock:
-            mine = self._brokers.get(broker)
-            places = np.searchsorted(self._settled(), [] if mine is None else mine.array())
+            own = self._brokers.get(broker)
+            places = np.searchsorted(self._settled(), [] if own is None else own.array())
             return len(places), np.bitwise_xor.reduce(self._ids[places], axis=0).tobytes().hex()
 
     def known(self, numbers: Numbers) -> Flags:
+        """Which of `numbers` are in the book."""
         with self._lock:
             return _among(self._settled(), numbers)
 
@@ -139,6 +140,7 @@ class SubscriptionBook:
             return len(self._settled())
 
     def _settled(self) -> Numbers:
+        """All numbers, sorted, with the new subscriptions merged in. The caller holds the lock."""
         if self._new:
             numbers = np.fromiter(self._new.keys(), np.int64)
             ids = np.frombuffer(b"".join(self._new.values()), np.uint8).reshape(-1, 16)
@@ -148,9 +150,58 @@ class SubscriptionBook:
         return self._numbers
 
 
-def _among(mine: Numbers, numbers: Numbers) -> Flags:
-    """Which of `numbers` are in `mine`, which is sorted."""
-    if not len(mine):
+class Rates:
+    """The data rate λ of every backend subscription: bytes of results per second, a moving average [BAD §4, §6.1.2].
+
+    An exponential average with time constant `window_s`: an execution adds its bytes spread over the window, and the
+    sum decays. Arrays by subscription number: a million subscriptions take 24 MB, an update a few vector steps.
+    Not thread-safe.
+    """
+
+    def __init__(self, window_s: float = 60.0) -> None:
+        self.window_s = window_s
+        self._numbers: Numbers = np.empty(0, np.int64)
+        self._rates: Amounts = np.empty(0)
+        self._at_s: Amounts = np.empty(0)
+
+    def add(self, numbers: Numbers, size_bytes: npt.NDArray[np.int64], now_s: float) -> None:
+        """Count the bytes that one execution gave these subscriptions. `numbers` are distinct."""
+        self._insert_new(numbers)
+        places = np.searchsorted(self._numbers, numbers)
+        self._rates[places] = self._decayed(places, now_s) + size_bytes / self.window_s
+        self._at_s[places] = now_s
+
+    def of(self, numbers: Numbers, now_s: float) -> Amounts:
+        """λ of each subscription in bytes per second; 0 for those that never had a result."""
+        rates = np.zeros(len(numbers))
+        if len(self._numbers):
+            places = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
+            known = self._numbers[places] == numbers
+            rates[known] = self._decayed(places[known], now_s)
+        return rates
+
+    def forget(self, numbers: Numbers) -> None:
+        keep = ~np.isin(self._numbers, numbers)
+        self._numbers, self._rates, self._at_s = self._numbers[keep], self._rates[keep], self._at_s[keep]
+
+    def _decayed(self, places: npt.NDArray[np.intp], now_s: float) -> Amounts:
+        # A clock that steps back must not make rates grow.
+        age_s = np.maximum(0.0, now_s - self._at_s[places])
+        decayed: Amounts = self._rates[places] * np.exp(-age_s / self.window_s)
+        return decayed
+
+    def _insert_new(self, numbers: Numbers) -> None:
+        new = np.setdiff1d(numbers, self._numbers, assume_unique=True)
+        if len(new):
+            order = np.argsort(merged := np.concatenate([self._numbers, new]), kind="stable")
+            self._numbers = merged[order]
+            self._rates = np.concatenate([self._rates, np.zeros(len(new))])[order]
+            self._at_s = np.concatenate([self._at_s, np.zeros(len(new))])[order]
+
+
+def _among(members: Numbers, numbers: Numbers) -> Flags:
+    """Which of `numbers` are in `members`, which is sorted."""
+    if not len(members):
         return np.zeros(len(numbers), np.bool_)
-    inside: Flags = mine[np.minimum(np.searchsorted(mine, numbers), len(mine) - 1)] == numbers
+    inside: Flags = members[np.minimum(np.searchsorted(members, numbers), len(members) - 1)] == numbers
     return inside

@@ -1,16 +1,41 @@
-"""What the engine holds of each dataset and channel while it runs. Rebuilt from the catalog at every start."""
+"""What the data cluster keeps in memory of each dataset, feed and channel. Rebuilt from the catalog at every start."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.feed.gateway import FeedGateway
+from tocsin.cluster.settings import ClusterSettings
+from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.execution import PreparedChannel
-from tocsin.cluster.spark.ingestion import DatasetWriter, Ingestion
+from tocsin.cluster.spark.ingestion import Ingestion
+from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, Feed
-from tocsin.model.ids import DatasetName, SubscriptionId
+from tocsin.model.ids import ChannelName, DatasetName, FeedName, SubscriptionId
+
+MATCHING_S = 0.25
+"""The longest time that Spark delays the next micro-batch while continuous channels match the one before.
+
+An earlier micro-batch would find those channels busy, and reading small batches back to back takes the processor away
+from their executions. A channel that is slower than this does not delay the others.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContext:
+    """What all parts of a data cluster use."""
+
+    spark: Session
+    settings: ClusterSettings
+    catalog: Catalog
+    storage: Storage
+    now_s: Callable[[], float]
 
 
 @dataclass(slots=True)
@@ -21,10 +46,32 @@ class LiveDataset:
     gateway: FeedGateway | None
     """None for STATIC datasets."""
     query: Ingestion | None = None
-    """Moves what the gateway accepted into the dataset; started with the first record."""
-    starting: threading.Lock = field(default_factory=threading.Lock)
-    dropping: bool = False
-    """No query may begin any more."""
+    """Moves accepted records from the gateway into the dataset; None until the first record."""
+    _starting: threading.Lock = field(default_factory=threading.Lock)
+    _closing: bool = False
+    """No query may start any more."""
+
+    @property
+    def name(self) -> DatasetName:
+        return self.dataset.name
+
+    def start_query(self, start: Callable[[FeedGateway], Ingestion]) -> None:
+        """Start the ingestion query, unless it runs, the dataset is STATIC or the dataset is closing."""
+        with self._starting:
+            if self.gateway is not None and self.query is None and not self._closing:
+                self.query = start(self.gateway)
+
+    def stop_query(self, *, closing: bool = False) -> None:
+        """Stop the ingestion query, also one that another thread is starting. With `closing`, none starts again."""
+        with self._starting:
+            self._closing = self._closing or closing
+            if self.query is not None:
+                self.query.stop()
+                self.query = None
+
+    def allow_query(self) -> None:
+        """Undo `closing`: the dataset stays."""
+        self._closing = False
 
 
 @dataclass(slots=True)
@@ -33,24 +80,30 @@ class LiveFeed:
     generation: int
     query: Ingestion
 
+    @property
+    def name(self) -> FeedName:
+        return self.feed.name
+
 
 @dataclass(slots=True)
 class LiveChannel:
     prepared: PreparedChannel
     epoch: int
     execution: int
-    """The last execution number given out."""
+    """The last execution number used."""
     positions: dict[DatasetName, int]
-    """NEW covers what is above; ahead of the catalog only while nobody is subscribed."""
+    """NEW covers the versions above these. Ahead of the catalog only while the channel has no subscription."""
     subscribers: SubscriptionFrames
-    running: threading.Lock = field(default_factory=threading.Lock)
-    """Executions of one channel follow each other."""
+    _running: threading.Lock = field(default_factory=threading.Lock)
     uncertain: bool = False
-    """Whether its last execution was committed is not known: the catalog is to be asked."""
+    """Whether the last execution was committed is unknown: the next one reads the catalog first."""
     tried: int = 0
-    """Subscriptions up to this number have been through an execution, or were there when this process started."""
+    """Subscriptions up to this number have taken part in an execution, or existed when this process started."""
     refused: dict[SubscriptionId, str] = field(default_factory=dict)
-    """Whose values made the query fail, and how: they were ended, and are not taken again in this life."""
+    """Subscriptions that were ended because their values made the query fail, with the reason.
+
+    The channel refuses them until this process ends.
+    """
     executions: int = 0
     empty: int = 0
     failures: int = 0
@@ -59,15 +112,70 @@ class LiveChannel:
     last_duration_s: float | None = None
     last_results: int = 0
 
-    def reads(self, dataset: str) -> bool:
+    @property
+    def name(self) -> ChannelName:
+        return self.prepared.channel.name
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """A block in which no execution of this channel runs but the caller's own."""
+        return self._running
+
+    @property
+    def results_folder(self) -> str:
+        """Under the data root."""
+        return f"results/{self.name}-{self.epoch}"
+
+    @property
+    def datasets(self) -> frozenset[str]:
+        """The datasets that the query reads, by lower-case name."""
         query = self.prepared.query
-        return dataset.lower() in {name.lower() for name in query.datasets | query.new_datasets}
+        return frozenset(name.lower() for name in query.datasets | query.new_datasets)
 
     @property
     def matches_ahead(self) -> bool:
-        """Whether it may match records while they are being stored. Its execution is committed after them all the same.
-        Not if it also reads the same dataset as a whole: that has only what is stored."""
+        """Whether the channel may match records before they are stored; its execution is committed after them anyway.
+
+        False if it also reads the same dataset as a whole: that has only stored records.
+        """
         query = self.prepared.query
         whole = {name.lower() for name in query.datasets}
         is_continuous = self.prepared.channel.period_s is None
         return is_continuous and not any(name.lower() in whole for name in query.new_datasets)
+
+
+class ArrivalNotifier:
+    """Reports to `arrived` which channels have NEW records, and lets Spark wait until those are matched.
+
+    Called from any thread. Without `arrived` it neither reports nor waits.
+    """
+
+    def __init__(
+        self, channels: Callable[[], Iterable[LiveChannel]], arrived: Callable[[ChannelName], None] | None
+    ) -> None:
+        self._channels = channels
+        self._arrived = arrived
+        self._executed = threading.Condition()
+
+    def notify(self, dataset: DatasetName, *, ahead: bool) -> None:
+        """Report new records of a dataset; `ahead` of their commit, only to channels that may match them then."""
+        if self._arrived is not None:
+            for live in self._channels():
+                if dataset in live.positions and (live.matches_ahead or not ahead):
+                    self._arrived(live.name)
+
+    def wait_matched(self, dataset: DatasetName, version: int) -> None:
+        """Return when the channels that match ahead have matched `version`, or after `MATCHING_S`."""
+        if self._arrived is not None:
+            with self._executed:
+                self._executed.wait_for(lambda: not self._is_behind(dataset, version), MATCHING_S)
+
+    def executed(self) -> None:
+        """Wake the threads in `wait_matched`: an execution has ended."""
+        with self._executed:
+            self._executed.notify_all()
+
+    def _is_behind(self, dataset: DatasetName, version: int) -> bool:
+        return any(
+            live.positions.get(dataset, version) < version and live.matches_ahead and live.subscribers.count
+            for live in self._channels()
+        )

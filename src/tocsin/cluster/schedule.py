@@ -1,8 +1,8 @@
-"""When channels run. Pure: time is an argument, counted by a clock that never steps back.
+"""The schedule of channels. Pure: time is an argument, from a clock that never steps back.
 
-A repetitive channel keeps its period: ticks lie at whole periods from its start. An execution that overruns is
-finished; the ticks it covered are counted as missed and not made up for, since the next execution covers their records
-anyway. A continuous channel runs when records have arrived, and again if more arrived while it ran.
+A repetitive channel keeps its period: its ticks are whole periods from its start. An execution that overruns ends
+normally. The ticks it covered count as missed and are not repeated, because the next execution covers their records. A
+continuous channel runs when records have arrived, and again if more arrived while it ran.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tocsin.model.ids import ChannelName
 class _Entry:
     period_s: float | None
     due_s: float
-    """Repetitive: the next tick. Continuous: when records were first waiting, infinity while none do."""
+    """Repetitive: the next tick. Continuous: when the first unmatched records arrived, infinity if there are none."""
     running: bool = False
     missed: int = 0
 
@@ -35,13 +35,13 @@ class Schedule:
         self._entries.pop(channel, None)
 
     def arrived(self, channel: ChannelName, now_s: float) -> None:
-        """Records wait for a continuous channel."""
+        """Note that a continuous channel has NEW records."""
         entry = self._entries.get(channel)
         if entry is not None and entry.period_s is None:
             entry.due_s = min(entry.due_s, now_s)
 
     def take_due(self, now_s: float) -> list[ChannelName]:
-        """The channels to run now, longest waiting first; each counts as running until `finished`."""
+        """The channels to run now, the longest waiting first. Each counts as running until `finished`."""
         due = sorted(
             (name for name, entry in self._entries.items() if not entry.running and entry.due_s <= now_s),
             key=lambda name: (self._entries[name].due_s, name),
@@ -53,14 +53,14 @@ class Schedule:
         return due
 
     def finished(self, channel: ChannelName, now_s: float) -> int:
-        """An execution ended; returns how many ticks it ran over."""
+        """Note that an execution ended; return how many ticks it missed."""
         entry = self._entries.get(channel)
         if entry is None:
             return 0
         entry.running = False
         if entry.period_s is None or entry.due_s > now_s:
             return 0
-        # A tick that falls due this very moment is not missed: it is next.
+        # A tick that is due at this very moment is not missed: it runs next.
         missed = int((now_s - entry.due_s) // entry.period_s)
         if entry.due_s + missed * entry.period_s < now_s:
             missed += 1
@@ -73,7 +73,7 @@ class Schedule:
         return 0 if entry is None else entry.missed
 
     def wait_s(self, now_s: float) -> float | None:
-        """Until the next channel is due; None if nothing is scheduled but arrivals."""
+        """Seconds until the next channel is due; None if only arrivals can make one due."""
         waiting = [entry.due_s for entry in self._entries.values() if not entry.running]
         soonest = min(waiting, default=float("inf"))
         return None if soonest == float("inf") else max(0.0, soonest - now_s)

@@ -1,4 +1,4 @@
-"""What can be set about a data cluster. Each has a unit, a default and a reason."""
+"""The settings of a data cluster, with units, defaults and reasons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ClusterSettings:
     rate_window_s: float = 60.0
     """Time constant of the data rates λ."""
     garbage_after_s: float = 600.0
-    """How long dropped files stay for those who are still reading them."""
+    """How long dropped files stay, because readers may still have them open."""
     orphans_after_s: float = 3_600.0
     """How old a file that no catalog row names must be before it counts as a leftover of a crash."""
 

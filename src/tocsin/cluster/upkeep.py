@@ -1,6 +1,6 @@
-"""What keeps a data cluster quick and small while it runs: merging files, forgetting what is too old, sweeping.
+"""Upkeep of a running data cluster: merge files, expire old records and results, delete leftover files.
 
-Every step stands alone and may be repeated; a crash between any two of them loses nothing. Called every few seconds.
+Every step is independent and may be repeated; a crash between any two of them loses nothing. Called every few seconds.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from tocsin.cluster.catalog import dataset_owner, results_owner
+from tocsin.cluster.catalog import NewFile, StoredFile, dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
-from tocsin.cluster.spark.compaction import merge_records, merge_results
-from tocsin.cluster.store.compaction import FAN_IN, files_to_merge
-from tocsin.cluster.store.mergehere import is_small, merge_records_here, merge_results_here
+from tocsin.cluster.spark.writing import merge_records, merge_results
+from tocsin.cluster.store.merging import FAN_IN, files_to_merge, is_small, merge_records_here, merge_results_here
 from tocsin.model.entities import DatasetKind
 
 SPAN_SHARE = 1 / 16
 """Files are merged only within this share of the retention, so that dropping whole files comes close to it."""
 KEYED_FAN_IN = 12
-"""KEYED datasets are merged eagerly: reading one goes through every record not yet merged away."""
+"""KEYED datasets are merged early: reading one scans every superseded record that is not merged away."""
 
 
 def maintain(cluster: DataCluster) -> None:
-    """All of it; what fails does not keep the rest from being done, and is raised at the end."""
+    """Do all steps. A step that fails does not stop the others; the first error is raised at the end."""
     failed: list[Exception] = []
     for step in _steps(cluster):
         try:
@@ -37,81 +36,87 @@ def maintain(cluster: DataCluster) -> None:
 
 
 def _steps(cluster: DataCluster) -> Iterator[Callable[[], object]]:
-    for dataset in cluster.datasets():
+    for dataset in cluster.datasets.all():
         if dataset.gateway is not None:
             yield dataset.gateway.maintain
         yield partial(merge_dataset, cluster, dataset)
         yield partial(expire_records, cluster, dataset)
-    for channel in cluster.channels():
+    for channel in cluster.channels.all():
         yield partial(merge_channel, cluster, channel)
         yield partial(expire_results, cluster, channel)
     before_s = cluster.now_s() - cluster.settings.garbage_after_s
-    yield partial(cluster.catalog.collect_garbage, before_s, cluster.storage.delete)
+    yield partial(cluster.catalog.files.collect_garbage, before_s, cluster.storage.delete)
 
 
 def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = None) -> int:
-    """Merge until nothing more is worth merging; returns how many files were merged away."""
+    """Merge a dataset's files until no run is long enough; return how many files fewer there are."""
     dataset = live.dataset
     keyed = dataset.kind is DatasetKind.KEYED
     span_s = math.inf if dataset.retain_s is None else dataset.retain_s * SPAN_SHARE
-    owner = dataset_owner(dataset.name)
-    merged = 0
-    enough = fan_in or (KEYED_FAN_IN if keyed else FAN_IN)
-    while old := files_to_merge(cluster.catalog.files(owner), keyed=keyed, span_s=span_s, fan_in=enough):
-        if is_small(old):
-            new = merge_records_here(cluster.storage, dataset, old)
-        else:
-            new = merge_records(cluster.spark, cluster.storage, dataset, old)
-        if not cluster.catalog.replace_files(owner, old, new, cluster.now_s()):
-            break
-        merged += len(old) - len(new)
-    return merged
+    return _merge(
+        cluster,
+        dataset_owner(dataset.name),
+        partial(files_to_merge, keyed=keyed, span_s=span_s, fan_in=fan_in or (KEYED_FAN_IN if keyed else FAN_IN)),
+        partial(merge_records_here, cluster.storage, dataset),
+        partial(merge_records, cluster.spark, cluster.storage, dataset),
+    )
 
 
 def merge_channel(cluster: DataCluster, live: LiveChannel, fan_in: int = FAN_IN) -> int:
-    channel = live.prepared.channel
-    owner = results_owner(channel.name, live.epoch)
+    """Merge the files of a channel's results until no run is long enough; return how many files fewer there are."""
+    return _merge(
+        cluster,
+        results_owner(live.name, live.epoch),
+        partial(files_to_merge, span_s=live.prepared.channel.retain_s * SPAN_SHARE, fan_in=fan_in),
+        partial(merge_results_here, cluster.storage, live.results_folder),
+        partial(merge_results, cluster.spark, cluster.storage, live.results_folder, live.prepared.columns),
+    )
+
+
+def _merge(
+    cluster: DataCluster,
+    owner: str,
+    choose: Callable[[list[StoredFile]], list[StoredFile]],
+    merge_here: Callable[[list[StoredFile]], list[NewFile]],
+    merge_with_spark: Callable[[list[StoredFile]], list[NewFile]],
+) -> int:
     merged = 0
-    while old := files_to_merge(cluster.catalog.files(owner), span_s=channel.retain_s * SPAN_SHARE, fan_in=fan_in):
-        folder = f"results/{channel.name}-{live.epoch}"
-        if is_small(old):
-            new = merge_results_here(cluster.storage, folder, old)
-        else:
-            new = merge_results(cluster.spark, cluster.storage, folder, live.prepared.columns, old)
-        if not cluster.catalog.replace_files(owner, old, new, cluster.now_s()):
+    while old := choose(cluster.catalog.files.of(owner)):
+        new = merge_here(old) if is_small(old) else merge_with_spark(old)
+        if not cluster.catalog.files.replace(owner, old, new, cluster.now_s()):
             break
         merged += len(old) - len(new)
     return merged
 
 
 def expire_records(cluster: DataCluster, live: LiveDataset) -> int:
-    """Drop what has passed its retention, but nothing that a channel has not matched yet."""
+    """Drop records past their retention, except those that a channel has not matched yet."""
     dataset = live.dataset
     if dataset.kind is not DatasetKind.STREAM or dataset.retain_s is None:
         return 0
     matched = [
         channel.positions[dataset.name]
-        for channel in cluster.channels()
+        for channel in cluster.channels.all()
         if dataset.name in channel.positions and channel.subscribers.count
     ]
     upto = min(matched, default=live.writer.version)
     now_s = cluster.now_s()
-    return cluster.catalog.expire_files(dataset_owner(dataset.name), now_s - dataset.retain_s, upto, now_s)
+    return cluster.catalog.files.expire(dataset_owner(dataset.name), now_s - dataset.retain_s, upto, now_s)
 
 
 def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
     channel = live.prepared.channel
     now_s = cluster.now_s()
     before_s = now_s - channel.retain_s
-    cluster.catalog.expire_executions(channel.name, before_s)
-    return cluster.catalog.expire_files(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
+    cluster.catalog.executions.expire(channel.name, before_s)
+    return cluster.catalog.files.expire(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
 
 
 class OrphanSweep:
     """Deletes files that no catalog row names: leftovers of tasks and processes that died before their commit.
 
-    One that is about to be committed looks the same. It is told apart by time, and not by the clock on the wall, which
-    may be put forward at any moment: what has been nobody's for `orphans_after_s` of this process's life is.
+    A file that waits for its commit looks the same. So a file is deleted only after this process has seen it without a
+    row for `orphans_after_s`, by a monotonic clock: the wall clock may jump forward at any moment.
     """
 
     def __init__(self, cluster: DataCluster, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -120,12 +125,10 @@ class OrphanSweep:
         self._since_s: dict[str, float] = {}
 
     def sweep(self) -> int:
-        """To be called now and then; returns how many were deleted."""
+        """Delete the files that are orphans by now; return how many."""
         cluster, now_s = self._cluster, self._clock_s()
-        listed = [
-            path for folder in ("datasets", "results", "subscriptions") for path, _ in cluster.storage.list(folder)
-        ]
-        known = cluster.catalog.known_paths() | {live.subscribers.base_path for live in cluster.channels()}
+        listed = [path for folder in ("datasets", "results", "subscriptions") for path in cluster.storage.list(folder)]
+        known = cluster.catalog.files.known_paths() | {live.subscribers.base_path for live in cluster.channels.all()}
         self._since_s = {path: self._since_s.get(path, now_s) for path in listed if path not in known}
         orphans = [
             path for path, since_s in self._since_s.items() if now_s - since_s >= cluster.settings.orphans_after_s

@@ -18,7 +18,7 @@ class Database:
     """Thread-safe. `write` is one transaction; `read` sees one consistent state and never waits for a writer."""
 
     def __init__(self, url: str, tables: sa.MetaData) -> None:
-        # A server that was restarted meanwhile costs a new connection, not the next transaction.
+        # After a restart of the server, a new connection is opened before the next transaction, which then succeeds.
         self._engine = sa.create_engine(url, pool_pre_ping=True)
         self._writing = threading.RLock()
         if self._engine.dialect.name == "sqlite":
@@ -32,7 +32,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        # SQLite has one writer: waiting here is cheaper than its busy loop, and other databases do not mind.
+        # SQLite has one writer: waiting here is cheaper than in its busy loop. It does no harm to other databases.
         with self._writing, self._writer.begin() as connection:
             yield connection
 
@@ -40,6 +40,15 @@ class Database:
     def read(self) -> Iterator[Connection]:
         with self._engine.connect() as connection:
             yield connection
+
+    def execute(self, statement: sa.Executable) -> None:
+        """Run one statement in a transaction of its own."""
+        with self.write() as connection:
+            connection.execute(statement)
+
+    def rows(self, query: sa.Executable) -> Sequence[sa.Row[Any]]:
+        with self.read() as connection:
+            return connection.execute(query).all()
 
 
 def insert_many(
@@ -57,13 +66,13 @@ def insert_many(
 
 
 def chunks(items: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
-    """Databases bound the number of values in one statement."""
+    """Slices of at most `size` items: databases limit the number of values in one statement."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # BEGIN is said by _begin, not by Python's driver
+    connection.isolation_level = None  # _begin sends BEGIN, not Python's driver
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "cache_size=-65536"):
         cursor.execute(f"PRAGMA {pragma}")
@@ -71,6 +80,6 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A transaction that starts as a reader and then writes can fail with "database is locked" in spite of the timeout.
+    # A transaction that first reads and then writes can fail with "database is locked" in spite of the timeout.
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

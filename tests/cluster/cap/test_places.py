@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.cluster.cap.alert import Area, Circle, Point, Ring
+from tocsin.cluster.cap.geojson import Gap, collection, feature, geometry_of
 from tocsin.cluster.cap.places import bounding_circle, counter_clockwise, rings_of, well_known_text
 from tocsin.cluster.sql.geo import distance_m
-from tocsin.cluster.store.geojson import Gap, collection, feature, geometry_of
 
 
 def box(south: float, west: float, north: float, east: float) -> Ring:

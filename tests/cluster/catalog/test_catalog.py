@@ -1,4 +1,4 @@
-"""The catalog on each database it may live in: what commits, what does not, and what is known afterwards."""
+"""The catalog on SQLite and on PostgreSQL: which commits succeed, and what is stored afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from tests import postgresql
-from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner, results_owner
+from tocsin.cluster.catalog import Catalog, NewFile, StoredExecution, dataset_owner, results_owner
 from tocsin.cluster.sql.declarations import CreateChannel, CreateDataset, parse_application
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName
 from tocsin.model.subscription import subscription_id
@@ -39,9 +39,9 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]
     opened = Catalog(url)
     for statement in parse_application(APPLICATION).statements:
         if isinstance(statement, CreateDataset):
-            opened.create_dataset(statement.dataset, 1)
+            opened.datasets.create(statement.dataset, 1)
         elif isinstance(statement, CreateChannel):
-            opened.create_channel(statement.channel, 2, {REPORTS: 0})
+            opened.channels.create(statement.channel, 2, {REPORTS: 0})
     yield opened
     opened.close()
 
@@ -51,93 +51,99 @@ def file(number: int, path: str | None = None) -> NewFile:
 
 
 def add(catalog: Catalog, version: int) -> None:
-    catalog.commit_records(REPORTS, version, [file(version)], 100.0 + version, position=1000 * version)
+    catalog.datasets.commit_records(REPORTS, version, [file(version)], 100.0 + version, position=1000 * version)
 
 
 def execute(
     catalog: Catalog, execution: int, upto: int, results: int = 5, finished_s: float = 200.0, last: int | None = None
 ) -> int | None:
     files = [file(execution, f"results/OfKind-2/{execution}.parquet")] if results else []
-    return catalog.commit_execution(
-        OF_KIND, 2, execution, last or execution, {REPORTS: (upto - 1, upto)}, files, results=results, size_bytes=50,
-        started_s=190.0, finished_s=finished_s,
-    )  # fmt: skip
+    interval = (upto - 1, upto)
+    stored = catalog.executions.commit(
+        StoredExecution(0, OF_KIND, 2, execution, {REPORTS: interval}, results, 50, 190.0, finished_s),
+        last or execution,
+        files,
+    )
+    return None if stored is None else stored.sequence
 
 
-def test_records_and_executions_follow_each_other(catalog: Catalog) -> None:
+def test_version_or_interval_that_was_committed_is_refused(catalog: Catalog) -> None:
     for version in (1, 2, 3):
         add(catalog, version)
-    assert catalog.stands(REPORTS) == (3, 3000)
+    assert catalog.datasets.progress(REPORTS) == (3, 3000)
     with pytest.raises(TocsinError, match="two writers"):
         add(catalog, 3)
     assert execute(catalog, 1, 1) == 1
     with pytest.raises(TocsinError, match="ran twice"):
         execute(catalog, 2, 1)
     assert execute(catalog, 2, 2, results=0) is None
-    assert execute(catalog, 2, 3) == 2, "what was refused left nothing, not even a number"
-    [channel] = catalog.channels()
+    assert execute(catalog, 2, 3) == 2, "the refused commit stored nothing and used no number"
+    [channel] = catalog.channels.all()
     assert (channel.execution, channel.positions) == (2, {REPORTS: 3})
-    assert [one.execution for one in catalog.executions(1)] == [2]
-    assert [one.path for one in catalog.files(results_owner("OfKind", 2))] == [
-        "results/OfKind-2/1.parquet", "results/OfKind-2/2.parquet",
-    ]  # fmt: skip
+    assert [stored.execution for stored in catalog.executions.page(1)] == [2]
+    assert [stored.path for stored in catalog.files.of(results_owner("OfKind", 2))] == [
+        "results/OfKind-2/1.parquet",
+        "results/OfKind-2/2.parquet",
+    ]
 
 
-def test_an_execution_that_takes_several_numbers_goes_by_the_first_and_the_next_follows_the_last(
+def test_execution_with_several_numbers_is_named_by_the_first(
     catalog: Catalog,
 ) -> None:
     add(catalog, 1)
     add(catalog, 2)
     execute(catalog, 1, 1, last=3)
-    assert catalog.channels()[0].execution == 3
+    assert catalog.channels.all()[0].execution == 3
     execute(catalog, 4, 2)
-    assert [one.execution for one in catalog.executions()] == [1, 4]
+    assert [stored.execution for stored in catalog.executions.page()] == [1, 4]
 
 
-def test_subscriptions_are_one_row_and_go_with_their_last_holder(catalog: Catalog) -> None:
+def test_subscription_is_one_row_until_its_last_holder_unsubscribes(catalog: Catalog) -> None:
     kinds = ["fire", 'it\'s \\ 100 % "flood" 🔥', "fire"]
-    wanted = [(subscription_id(OF_KIND, (kind,)), f'["{number}"]') for number, kind in enumerate(kinds[:2])]
-    first = catalog.subscriptions.subscribe(OF_KIND, wanted, NORTH)
-    again = catalog.subscriptions.subscribe(OF_KIND, wanted[:1], BrokerId("south"))
-    assert [one.created for one in first] == [True, True] and not again[0].created
+    requested = [(subscription_id(OF_KIND, (kind,)), f'["{number}"]') for number, kind in enumerate(kinds[:2])]
+    first = catalog.subscriptions.subscribe(OF_KIND, requested, NORTH)
+    again = catalog.subscriptions.subscribe(OF_KIND, requested[:1], BrokerId("south"))
+    assert [row.created for row in first] == [True, True] and not again[0].created
     assert again[0].number == first[0].number
-    ids = [identity for identity, _ in wanted]
+    ids = [identity for identity, _ in requested]
     assert catalog.subscriptions.unsubscribe(OF_KIND, ids, NORTH) == (
-        [one.number for one in first], [first[1].number],
-    )  # fmt: skip
+        [row.number for row in first],
+        [first[1].number],
+    )
     assert [row[0] for row in catalog.subscriptions.of_channel(OF_KIND)] == [first[0].number]
     assert list(catalog.subscriptions.holders()) == [(first[0].number, BrokerId("south"))]
 
 
-def test_what_was_merged_or_is_too_old_becomes_garbage_and_forgetting_is_remembered(catalog: Catalog) -> None:
+def test_merged_files_become_garbage_and_expired_sequences_are_recorded(catalog: Catalog) -> None:
     for version in (1, 2, 3):
         add(catalog, version)
     owner = dataset_owner(REPORTS)
-    old = catalog.files(owner)[:2]
-    assert catalog.replace_files(owner, old, [NewFile("merged.parquet", 20, 2000, 1, 2)], 300.0)
-    assert not catalog.replace_files(owner, old, [], 300.0), "they are gone"
-    assert [(one.path, one.generation) for one in catalog.files(owner)] == [
-        ("merged.parquet", 1), ("datasets/Reports/3.parquet", 0),
-    ]  # fmt: skip
+    old = catalog.files.of(owner)[:2]
+    assert catalog.files.replace(owner, old, [NewFile("merged.parquet", 20, 2000, 1, 2)], 300.0)
+    assert not catalog.files.replace(owner, old, [], 300.0), "the old files are dropped already"
+    assert [(stored.path, stored.generation) for stored in catalog.files.of(owner)] == [
+        ("merged.parquet", 1),
+        ("datasets/Reports/3.parquet", 0),
+    ]
     execute(catalog, 1, 1, finished_s=10.0)
     execute(catalog, 2, 2, finished_s=500.0)
-    assert catalog.forgotten_sequence() == 0
-    catalog.expire_executions(OF_KIND, 100.0)
-    catalog.expire_executions(OF_KIND, 100.0)
-    assert catalog.forgotten_sequence() == 1 and catalog.last_sequence() == 2
+    assert catalog.executions.forgotten_sequence() == 0
+    catalog.executions.expire(OF_KIND, 100.0)
+    catalog.executions.expire(OF_KIND, 100.0)
+    assert catalog.executions.forgotten_sequence() == 1 and catalog.executions.last_sequence() == 2
     deleted: list[str] = []
-    assert catalog.collect_garbage(400.0, deleted.append) == 2
+    assert catalog.files.collect_garbage(400.0, deleted.append) == 2
     assert sorted(deleted) == ["datasets/Reports/1.parquet", "datasets/Reports/2.parquet"]
 
 
-def test_a_commit_whose_answer_was_lost_is_recognised(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_whose_answer_was_lost_is_recognised(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     write = catalog._database.write
 
     @contextmanager
     def answer_lost() -> Iterator[Connection]:
         with write() as connection:
             yield connection
-        raise OperationalError("COMMIT", {}, OSError("the connection is gone"))
+        raise OperationalError("COMMIT", {}, OSError("the connection is lost"))
 
     monkeypatch.setattr(catalog._database, "write", answer_lost)
     add(catalog, 1)
@@ -149,7 +155,7 @@ def test_a_commit_whose_answer_was_lost_is_recognised(catalog: Catalog, monkeypa
     def never_committed() -> Iterator[Connection]:
         with write() as connection:
             yield connection
-            raise OperationalError("COMMIT", {}, OSError("the connection is gone"))
+            raise OperationalError("COMMIT", {}, OSError("the connection is lost"))
 
     monkeypatch.setattr(catalog._database, "write", never_committed)
     with pytest.raises(OperationalError):
@@ -159,4 +165,4 @@ def test_a_commit_whose_answer_was_lost_is_recognised(catalog: Catalog, monkeypa
     monkeypatch.undo()
     add(catalog, 3)
     sequence = execute(catalog, 2, 3)
-    assert sequence is not None and [one.sequence for one in catalog.executions()] == [1, sequence]
+    assert sequence is not None and [stored.sequence for stored in catalog.executions.page()] == [1, sequence]

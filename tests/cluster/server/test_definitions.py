@@ -163,7 +163,7 @@ def test_feed_fills_its_dataset_and_blocks_dropping_it(server: RunningServer, tm
     assert actions(server, text) == {"Files": "unchanged", "FromFiles": "unchanged"}
     [feed] = server.admin.get("/v1/feeds").json()["feeds"]
     assert feed["options"] == ["path"] and feed["failure"] is None
-    server.server.process.cluster.feeds()[0].query.catch_up()
+    server.server.process.cluster.datasets.feeds()[0].query.catch_up()
     assert server.admin.get("/v1/datasets/Files").json()["rows"] == 2
     assert server.admin.delete("/v1/datasets/Files").status_code == 409
     assert actions(server, "DROP FEED FromFiles; DROP DATASET Files;") == {"FromFiles": "dropped", "Files": "dropped"}

@@ -22,7 +22,11 @@ class Engine:
         query = SimpleNamespace(failure=lambda: self.failure)
         self._live: Any = SimpleNamespace(dataset=SimpleNamespace(name="D"), query=query)
 
-    def datasets(self) -> list[Any]:
+    @property
+    def datasets(self) -> Engine:
+        return self
+
+    def all(self) -> list[Any]:
         return [self._live]
 
     def feeds(self) -> list[Any]:

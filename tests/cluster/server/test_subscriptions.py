@@ -211,7 +211,7 @@ def test_cursor_before_the_retained_results_is_reported_as_a_gap(server: Running
     cluster = server.server.process.cluster
     epoch = cluster.channel("ReportsOfKind").epoch
     assert pull(server.admin, held)[0].get("gap") is None
-    cluster.catalog.expire_executions(cluster.channel("ReportsOfKind").prepared.channel.name, cluster.now_s())
+    cluster.catalog.executions.expire(cluster.channel("ReportsOfKind").prepared.channel.name, cluster.now_s())
     [gap, *_] = pull(server.admin, held)
     assert gap["gap"] is True and gap["cursor"].startswith(f"{epoch}-")
     with server.admin.stream("GET", "/v1/brokers/late/announcements?after=0") as stream:

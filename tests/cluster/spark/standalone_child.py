@@ -1,4 +1,4 @@
-"""An application on a Spark cluster of its own processes; run by test_standalone.py.  python … ROOT MASTER"""
+"""Runs an application on a Spark standalone cluster, for test_standalone.py.  python … ROOT MASTER"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from tests.cluster.test_engine import APPLICATION, declare, report
+from tests.cluster.emergency import APPLICATION, declare, report
 from tests.conftest import publish, results_of
 from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
@@ -17,7 +17,7 @@ from tocsin.cluster.upkeep import maintain
 from tocsin.model.ids import BrokerId
 
 LARGE = 12_000
-"""Records that do not take the short way into their dataset: executors read, parse and write them."""
+"""Records in a large batch: executors read, parse and write them, not the driver."""
 
 
 def main(root: str, master: str) -> None:
@@ -36,16 +36,16 @@ def main(root: str, master: str) -> None:
         cluster.execute("NearMe")
     maintain(cluster)
     executors = [str(worker.host()) for worker in spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()]
-    found = {name: results_of(cluster, name) for name in ("OfKind", "NearMe")}
-    files = cluster.catalog.files(dataset_owner("Reports"))
+    results = {name: results_of(cluster, name) for name in ("OfKind", "NearMe")}
+    files = cluster.catalog.files.of(dataset_owner("Reports"))
     answer = {
         name: {str(key): sorted(row["id"] for row in rows) for key, rows in by_subscription.items()}
-        for name, by_subscription in found.items()
+        for name, by_subscription in results.items()
     }
     cluster.close()
     spark.stop()
-    said = {"executors": len(executors), "rows": sum(file.rows for file in files), "results": answer}
-    sys.stdout.write(json.dumps(said) + "\n")
+    report_row = {"executors": len(executors), "rows": sum(file.rows for file in files), "results": answer}
+    sys.stdout.write(json.dumps(report_row) + "\n")
 
 
 if __name__ == "__main__":

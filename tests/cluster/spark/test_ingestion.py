@@ -1,4 +1,4 @@
-"""What Spark reads for a dataset: the files of STATIC ones and the sources of feeds."""
+"""Reading the files of STATIC datasets and the sources of feeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
         (Schema.of(LON="STRING"), [("2.5",), ("far",)]),
     ],
 )
-def test_declared_columns_of_a_csv_file_are_those_its_header_names(
+def test_declared_columns_of_a_csv_file_are_found_by_its_header(
     spark: Session, tmp_path: Path, columns: Schema, rows: list[tuple[object, ...]]
 ) -> None:
     file = tmp_path / "shelters.csv"
@@ -38,9 +38,7 @@ def test_declared_columns_of_a_csv_file_are_those_its_header_names(
     assert [tuple(row) for row in frame.collect()] == rows
 
 
-def test_a_declared_column_that_a_csv_file_does_not_have_is_refused_with_those_it_has(
-    spark: Session, tmp_path: Path
-) -> None:
+def test_declared_column_missing_in_a_csv_file_is_refused(spark: Session, tmp_path: Path) -> None:
     file = tmp_path / "shelters.csv"
     file.write_text("name,lat\nA,1.5\n")
     with pytest.raises(TocsinError, match=r"no column lon, beds \(it has: name, lat\)") as refused:
@@ -54,22 +52,22 @@ DATASET, FEED = DatasetName("Fed"), FeedName("Drop")
 def open_with_feed(cluster_at: ClusterAt, columns: Schema, format_: str, folder: Path) -> DataCluster:
     """A data cluster with a dataset without a key, and a feed of the files in `folder` into it."""
     cluster = cluster_at()
-    cluster.create_dataset(Dataset(DATASET, DatasetKind.STREAM, columns))
-    cluster.create_feed(Feed(FEED, DATASET, format_, {"path": str(folder)}))
+    cluster.datasets.create(Dataset(DATASET, DatasetKind.STREAM, columns))
+    cluster.datasets.create_feed(Feed(FEED, DATASET, format_, {"path": str(folder)}))
     return cluster
 
 
 def records_of(cluster: DataCluster) -> list[tuple[object, ...]]:
     dataset = cluster.dataset(DATASET).dataset
-    frame = stored_frame(cluster.spark, cluster.storage, dataset, cluster.catalog.files(dataset_owner(DATASET)))
+    frame = stored_frame(cluster.spark, cluster.storage, dataset, cluster.catalog.files.of(dataset_owner(DATASET)))
     return sorted((tuple(row) for row in frame.select(*dataset.schema.names).collect()), key=str)
 
 
 @pytest.mark.parametrize(
     ("format_", "of_the_list"),
-    [("json", [("c", None)]), ("text", [])],  # Spark takes a list in a file for its elements
+    [("json", [("c", None)]), ("text", [])],  # Spark reads a list in a file as its elements
 )
-def test_a_feed_leaves_out_what_is_no_json_object_and_keeps_objects_without_our_columns(
+def test_feed_skips_text_that_is_no_json_object(
     cluster_at: ClusterAt, tmp_path: Path, format_: str, of_the_list: list[tuple[object, ...]]
 ) -> None:
     folder = tmp_path / "drop"
@@ -78,11 +76,11 @@ def test_a_feed_leaves_out_what_is_no_json_object_and_keeps_objects_without_our_
     good = ['{"id": "a", "n": 1}', '{"id": "b", "n": "many"}', '{"n": "many"}', "{}", '{"other": 1}']
     (folder / "1").write_text("\n".join([*bad, *good, '[{"id": "c", "n": "many"}]']))
     cluster = open_with_feed(cluster_at, Schema.of(id="STRING", n="INT"), format_, folder)
-    cluster.feeds()[0].query.catch_up()
+    cluster.datasets.feeds()[0].query.catch_up()
     assert records_of(cluster) == [("a", 1), ("b", None), *of_the_list, (None, None), (None, None), (None, None)]
 
 
-def test_a_number_that_a_column_cannot_hold_is_null_and_no_other_number(cluster_at: ClusterAt, tmp_path: Path) -> None:
+def test_number_too_large_for_a_column_becomes_null(cluster_at: ClusterAt, tmp_path: Path) -> None:
     columns = Schema.of(i="INT", t="TINYINT", many="ARRAY<SMALLINT>", text="INT", missing="INT")
     (tmp_path / "drop").mkdir()
     cluster = open_with_feed(cluster_at, columns, "json", tmp_path / "drop")

@@ -1,4 +1,4 @@
-"""The generated SQL on a real Spark: the same pairs as the exact condition, and no nested loop to find them."""
+"""The generated SQL on real Spark: it finds the same pairs as the exact condition, without a nested loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Place = tuple[float | None, float | None]
 
 @pytest.fixture(scope="module")
 def places(spark: Session) -> list[Place]:
-    """Views of places all over and in Helsinki, with those that are hard and those that are none."""
+    """Views of places in the world and in Helsinki, with edge cases and invalid places."""
     rng = random.Random(7)
     world = [(rng.uniform(-90, 90), rng.uniform(-180, 180)) for _ in range(60)]
     city = [(rng.uniform(60.15, 60.20), rng.uniform(24.88, 25.0)) for _ in range(120)]
@@ -52,7 +52,7 @@ ARROW = {"STRING": pa.string(), "INT": pa.int32(), "DOUBLE": pa.float64()}
 
 
 def _frame(spark: Session, rows: list[tuple[Any, ...]], schema: str) -> DataFrame:
-    """By way of Arrow: Spark then knows how little it is, as it does of files, and plans for that."""
+    """A frame made from Arrow: Spark then knows its size, as it does for files, and plans for it."""
     columns = [column.replace("`", "").split() for column in schema.split(", ")]
     fields = pa.schema([(column, ARROW[kind]) for column, kind in columns])
     table = pa.Table.from_pylist([dict(zip(fields.names, row, strict=True)) for row in rows], fields)
@@ -102,7 +102,7 @@ def test_sql_and_python_compute_the_same_distances_cells_and_covers(spark: Sessi
             assert row.cell == row.chosen == cell_of(row.lat, row.lon, level)
             assert len(set(row.cover)) == len(row.cover)
             assert set(row.cover) == cover_of(row.lat, row.lon, level, share)
-            assert sorted(row.covers) == sorted(cell for each in levels for cell in cover_of(row.lat, row.lon, each))
+            assert sorted(row.covers) == sorted(cell for other in levels for cell in cover_of(row.lat, row.lon, other))
 
 
 NEVER_NEAR = ["0", "-5", "CAST(NULL AS DOUBLE)"]
@@ -122,7 +122,7 @@ STAR = """SELECT * FROM NEW Reports JOIN Users u
         (STAR, "1000"),
     ],
 )
-def test_the_grid_finds_the_pairs_of_the_exact_condition_each_once(
+def test_grid_finds_each_pair_of_the_exact_condition_once(
     spark: Session, places: list[Place], text: str, radius: str
 ) -> None:
     query = parsed(text.format(radius))
@@ -130,7 +130,7 @@ def test_the_grid_finds_the_pairs_of_the_exact_condition_each_once(
     assert rows_of(grid) == rows_of(exact)
     assert grid.columns == exact.columns
     assert not has_nested_loop(grid)
-    if radius not in NEVER_NEAR:  # which Spark knows to be false before there is a plan
+    if radius not in NEVER_NEAR:  # Spark knows those to be false before it plans
         assert has_nested_loop(exact)
 
 
@@ -156,15 +156,13 @@ def test_the_grid_finds_the_pairs_of_the_exact_condition_each_once(
         "SELECT count(*) AS n FROM NEW Reports r JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, 700)"
         " JOIN Users v ON near(r.lat, r.lon, v.lat, v.lon, 300)",
     ],
-)  # fmt: skip
-def test_the_grid_serves_every_kind_of_join_that_keeps_its_left_rows(
-    spark: Session, places: list[Place], text: str
-) -> None:
+)
+def test_grid_serves_every_join_that_keeps_its_left_rows(spark: Session, places: list[Place], text: str) -> None:
     query = parsed(text)
     exact, grid = (spark.sql(to_single_sql(query, view_of, grid=grid)) for grid in (False, True))
-    assert (found := rows_of(grid)) == rows_of(exact)
+    assert (rows := rows_of(grid)) == rows_of(exact)
     assert grid.columns == exact.columns
-    assert len(found) > 0
+    assert len(rows) > 0
     assert not has_nested_loop(grid)
 
 
@@ -178,8 +176,8 @@ def test_the_grid_serves_every_kind_of_join_that_keeps_its_left_rows(
         "SELECT r.report_id FROM NEW Reports r WHERE near(r.lat, r.lon, 60.17, 24.94, 500)",
         "SELECT r.report_id FROM NEW Reports r JOIN Users u ON NOT near(r.lat, r.lon, u.lat, u.lon, 5000)",
     ],
-)  # fmt: skip
-def test_elsewhere_near_stays_the_exact_expression(spark: Session, places: list[Place], text: str) -> None:
+)
+def test_near_outside_a_join_stays_the_exact_expression(spark: Session, places: list[Place], text: str) -> None:
     query = parsed(text)
     assert query.grids == ()
     sql = to_single_sql(query, view_of, grid=True)
@@ -197,22 +195,39 @@ SUBSCRIPTIONS: list[tuple[str, str, float | None]] = [
 @pytest.mark.parametrize(
     ("text", "is_flat"),
     [
-        ("SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m FROM NEW Reports r"
-         " JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, :radius_m) WHERE u.user_id = :user AND r.severity >= 4",
-         True),
-        ("SELECT * FROM Users u CROSS JOIN NEW Reports r"
-         " WHERE near(r.lat, r.lon, u.lat, u.lon, :RADIUS_M) AND user_id = :user", True),
-        ("SELECT /*+ BROADCAST(r) */ * EXCEPT (reach_m) FROM Users u LEFT JOIN NEW Reports r"
-         " ON near(r.lat, r.lon, u.lat, u.lon, :radius_m) WHERE u.user_id = :user", True),
-        ("SELECT count(*) AS n, max(r.severity) AS worst FROM NEW Reports r JOIN Users u"
-         " ON near(r.lat, r.lon, u.lat, u.lon, :radius_m) WHERE u.user_id = :user", False),
-        ("SELECT r.kind, count(*) AS n FROM NEW Reports r JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, :radius_m)"
-         " WHERE u.user_id = :user GROUP BY r.kind", False),
-        ("SELECT * FROM (SELECT r.report_id FROM NEW Reports r, Users u WHERE u.user_id = :user"
-         " AND near(r.lat, r.lon, u.lat, u.lon, :radius_m)) q", False),
+        (
+            "SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m FROM NEW Reports r"
+            " JOIN Users u ON near(r.lat, r.lon, u.lat, u.lon, :radius_m) WHERE u.user_id = :user AND r.severity >= 4",
+            True,
+        ),
+        (
+            "SELECT * FROM Users u CROSS JOIN NEW Reports r"
+            " WHERE near(r.lat, r.lon, u.lat, u.lon, :RADIUS_M) AND user_id = :user",
+            True,
+        ),
+        (
+            "SELECT /*+ BROADCAST(r) */ * EXCEPT (reach_m) FROM Users u LEFT JOIN NEW Reports r"
+            " ON near(r.lat, r.lon, u.lat, u.lon, :radius_m) WHERE u.user_id = :user",
+            True,
+        ),
+        (
+            "SELECT count(*) AS n, max(r.severity) AS worst FROM NEW Reports r JOIN Users u"
+            " ON near(r.lat, r.lon, u.lat, u.lon, :radius_m) WHERE u.user_id = :user",
+            False,
+        ),
+        (
+            "SELECT r.kind, count(*) AS n FROM NEW Reports r JOIN Users u"
+            " ON near(r.lat, r.lon, u.lat, u.lon, :radius_m) WHERE u.user_id = :user GROUP BY r.kind",
+            False,
+        ),
+        (
+            "SELECT * FROM (SELECT r.report_id FROM NEW Reports r, Users u WHERE u.user_id = :user"
+            " AND near(r.lat, r.lon, u.lat, u.lon, :radius_m)) q",
+            False,
+        ),
     ],
-)  # fmt: skip
-def test_all_subscriptions_at_once_get_what_each_would_get_alone(
+)
+def test_all_subscriptions_at_once_get_the_results_of_single_queries(
     spark: Session, places: list[Place], text: str, is_flat: bool
 ) -> None:
     query = parsed(text, PARAMETERS)
@@ -272,17 +287,25 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [
-    "EmergenciesOfType", "EmergenciesAtLocation", "EmergenciesNearMe", "EmergenciesOfTypeNearMe",
-    "EmergenciesOfTypeAtLocation", "EmergenciesOfTypeWithShelterNearMe", "EmergenciesOfTypeAtLocationWithShelter",
-    "SevereNearMe",
-])  # fmt: skip
-def test_the_emergency_city_s_channels_run_for_all_subscriptions_without_nested_loops(
+@pytest.mark.parametrize(
+    "name",
+    [
+        "EmergenciesOfType",
+        "EmergenciesAtLocation",
+        "EmergenciesNearMe",
+        "EmergenciesOfTypeNearMe",
+        "EmergenciesOfTypeAtLocation",
+        "EmergenciesOfTypeWithShelterNearMe",
+        "EmergenciesOfTypeAtLocationWithShelter",
+        "SevereNearMe",
+    ],
+)
+def test_channels_of_the_example_run_without_nested_loops(
     spark: Session, city: list[tuple[Any, ...]], channels: dict[str, ChannelQuery], name: str
 ) -> None:
     query = channels[name]
     names = query.parameters.names
-    # The second is the hermit's world of one fire: kind fire, so that every channel has something to tell him.
+    # The hermit has one fire nearby: kind fire, so that every channel has a result for the second subscription.
     subscriptions = [
         {parameter: VALUES[parameter][0] for parameter in names},
         {parameter: "fire" if parameter == "kind" else VALUES[parameter][1] for parameter in names},
@@ -300,7 +323,7 @@ def test_the_emergency_city_s_channels_run_for_all_subscriptions_without_nested_
     assert not has_nested_loop(together)
 
 
-def test_a_report_comes_with_its_three_nearest_shelters_and_an_empty_list_when_none_is_near(
+def test_report_has_its_three_nearest_shelters_or_an_empty_list(
     spark: Session, city: list[tuple[Any, ...]], channels: dict[str, ChannelQuery]
 ) -> None:
     query = channels["EmergenciesOfTypeAtLocationWithShelter"]

@@ -1,4 +1,4 @@
-"""What makes Spark start quickly: classes from an archive, and Python processes that compile nothing."""
+"""A quick start of Spark: classes from an archive, and Python processes that compile nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _where_pyspark_is(_: int) -> tuple[str, list[str]]:
 
 
 @pytest.mark.spark
-def test_workers_import_the_pyspark_that_is_compiled_already(spark: Session) -> None:
+def test_workers_import_the_installed_pyspark(spark: Session) -> None:
     [(file, path)] = spark.sparkContext.parallelize([0], 1).map(_where_pyspark_is).collect()
     assert Path(file).samefile(pyspark.__file__)
     assert not [entry for entry in path if entry.endswith(("pyspark.zip", ".jar"))]
 
 
-def test_a_spark_of_the_users_own_starts_python_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_spark_of_the_user_starts_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
     assert Path(interpreter()).name == "tocsin-spark-python"
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
@@ -32,7 +32,7 @@ def test_a_spark_of_the_users_own_starts_python_itself(monkeypatch: pytest.Monke
 
 
 @pytest.mark.spark
-def test_the_jvm_maps_the_archive(spark: Session) -> None:
+def test_jvm_maps_the_archive(spark: Session) -> None:
     file = archive.archive_file()
     if not file.exists():
         pytest.skip("no archive of Spark's classes; `make prepare` makes one")
@@ -42,7 +42,7 @@ def test_the_jvm_maps_the_archive(spark: Session) -> None:
     assert str(file) in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
 
 
-def test_without_an_archive_or_with_other_jars_java_is_told_nothing(
+def test_java_gets_no_options_without_an_archive_or_with_other_jars(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "with blank.jsa"
@@ -55,9 +55,7 @@ def test_without_an_archive_or_with_other_jars_java_is_told_nothing(
     assert archive.java_options() == {}
 
 
-def test_an_archive_that_could_not_be_finished_is_not_left_for_others(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unfinished_archive_is_deleted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(archive, "archive_file", lambda: tmp_path / "share" / "spark.jsa")
 
     def half_written(settings: dict[str, str]) -> Session:

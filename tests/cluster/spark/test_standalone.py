@@ -35,21 +35,21 @@ def free_port() -> int:
 def start(
     command: list[str], environment: dict[str, str], ready: str
 ) -> tuple[subprocess.Popen[str], threading.Thread]:
-    """A process that has said it is `ready`, and the thread that reads on so that a full pipe does not stop it."""
+    """Start a process and wait for the text `ready`; a thread reads on, so that a full pipe does not block it."""
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    said, heard = threading.Event(), []
+    is_ready, lines_read = threading.Event(), []
 
     def read() -> None:
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
-                heard.append(line)
+                lines_read.append(line)
                 if ready in line:
-                    said.set()
+                    is_ready.set()
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert said.wait(60), "".join(heard[-20:])
+    assert is_ready.wait(60), "".join(lines_read[-20:])
     return process, reader
 
 
@@ -72,19 +72,17 @@ def master(tmp_path: Path) -> Iterator[str]:
     url = f"spark://127.0.0.1:{port}"
     daemon = [str(home / "bin" / "spark-class")]
     roles = [
-        ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port",
-         str(page)],
+        f"master.Master --host 127.0.0.1 --port {port} --webui-port {page}".split(),
         *(
-            ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "700m",
-             "--work-dir", str(tmp_path / f"worker-{number}"), "--webui-port", "0", url]
-            for number in (1, 2)
+            f"worker.Worker --host 127.0.0.1 --cores 1 --memory 700m --webui-port 0 --work-dir {folder} {url}".split()
+            for folder in (tmp_path / "worker-1", tmp_path / "worker-2")
         ),
-    ]  # fmt: skip
+    ]
     started = []
     try:
-        for role in roles:
-            ready = "elected leader" if "Master" in role[0] else "Successfully registered"
-            started.append(start([*daemon, *role], environment, ready))
+        for name, *options in roles:
+            ready = "elected leader" if name == "master.Master" else "Successfully registered"
+            started.append(start([*daemon, f"org.apache.spark.deploy.{name}", *options], environment, ready))
         with urlopen(f"http://127.0.0.1:{page}/json/") as answer:
             assert len(json.load(answer)["workers"]) == 2
         yield url
@@ -96,7 +94,7 @@ def master(tmp_path: Path) -> Iterator[str]:
             reader.join(timeout=30)
 
 
-def test_an_application_runs_on_a_standalone_cluster(master: str, tmp_path: Path) -> None:
+def test_application_runs_on_a_standalone_cluster(master: str, tmp_path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-m", "tests.cluster.spark.standalone_child", str(tmp_path / "data"), master],
         cwd=PROJECT,
@@ -106,11 +104,11 @@ def test_an_application_runs_on_a_standalone_cluster(master: str, tmp_path: Path
         check=False,
     )
     assert child.returncode == 0, child.stderr[-3000:]
-    said = json.loads(child.stdout.splitlines()[-1])
-    assert said["executors"] == 3, "two executors and the driver"
-    assert said["rows"] == 2 * 3 + LARGE
+    report = json.loads(child.stdout.splitlines()[-1])
+    assert report["executors"] == 3, "two executors and the driver"
+    assert report["rows"] == 2 * 3 + LARGE
     near, far = [f"r{number}" for number in range(3)], [f"far{number}" for number in range(3)]
-    assert said["results"] == {
+    assert report["results"] == {
         "OfKind": {"('fire',)": near, "('flood',)": far},
         "NearMe": {"('ann', 500.0)": near},
     }

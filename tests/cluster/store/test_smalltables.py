@@ -1,4 +1,4 @@
-"""Tables held in memory say what the files say, whatever was held before, merged away or came since."""
+"""Cached tables equal the files, whatever was cached before, merged or added since."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.cluster.catalog import StoredFile
+from tocsin.cluster.sql.result_columns import SEQUENCE, VERSION
 from tocsin.cluster.store import smalltables
-from tocsin.cluster.store.columns import SEQUENCE, VERSION
 from tocsin.cluster.store.smalltables import SmallTables
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
@@ -20,15 +20,15 @@ from tocsin.model.ids import DatasetName
 from tocsin.model.schema import Schema
 
 Row = tuple[str, int | None]
-"""Key and event order."""
+"""Key and event time."""
 
 SCHEMA = Schema.of(name="STRING", at="BIGINT")
 KEYED = Dataset(DatasetName("Places"), DatasetKind.KEYED, SCHEMA, ("name",), order_by="at")
 STATIC = Dataset(DatasetName("Teams"), DatasetKind.STATIC, SCHEMA)
 
 
-class World:
-    """Files as commits leave them, and the rows that are in them."""
+class DatasetFiles:
+    """The files of a dataset, as commits write them."""
 
     def __init__(self, root: str) -> None:
         self.storage = Storage(root)
@@ -58,13 +58,13 @@ class World:
 
 
 def latest(batches: list[list[Row]], after: int = 0) -> set[Row]:
-    found: dict[str, tuple[tuple[bool, int], int, Row]] = {}
+    newest: dict[str, tuple[tuple[bool, int], int, Row]] = {}
     for version, batch in enumerate(batches, 1):
         for name, at in batch:
             order = (at is not None, at or 0)
-            if name not in found or order >= found[name][0]:
-                found[name] = (order, version, (name, at))
-    return {row for _, version, row in found.values() if version > after}
+            if name not in newest or order >= newest[name][0]:
+                newest[name] = (order, version, (name, at))
+    return {row for _, version, row in newest.values() if version > after}
 
 
 def rows_of(table: pa.Table | None) -> set[Row]:
@@ -82,44 +82,40 @@ batches_of_rows = st.lists(
 
 
 @given(batches_of_rows, st.data())
-def test_a_keyed_table_is_the_latest_of_each_key_whenever_it_is_asked_for(
-    batches: list[list[Row]], data: st.DataObject
-) -> None:
+def test_keyed_table_has_the_latest_record_of_each_key(batches: list[list[Row]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as root:
-        world, tables = World(root), SmallTables(Storage(root))
+        dataset, tables = DatasetFiles(root), SmallTables(Storage(root))
         for number, batch in enumerate(batches, 1):
-            world.add(batch)
-            if data.draw(st.booleans(), label="asked"):
-                assert rows_of(tables.table(KEYED, world.files)) == latest(batches[:number])
-            if data.draw(st.booleans(), label="merged") and len(world.files) > 1:
+            dataset.add(batch)
+            if data.draw(st.booleans(), label="read"):
+                assert rows_of(tables.table(KEYED, dataset.files)) == latest(batches[:number])
+            if data.draw(st.booleans(), label="merged") and len(dataset.files) > 1:
                 kept = [
                     (row, version, place)
                     for version, old in enumerate(batches[:number], 1)
                     for place, row in enumerate(old)
                 ]
-                world.files = [world.write(kept)]
-        after = data.draw(st.integers(0, world.version), label="after")
-        assert rows_of(tables.table(KEYED, world.files, after, world.version)) == latest(batches, after)
+                dataset.files = [dataset.write(kept)]
+        after = data.draw(st.integers(0, dataset.version), label="after")
+        assert rows_of(tables.table(KEYED, dataset.files, after, dataset.version)) == latest(batches, after)
 
 
-def test_what_is_not_small_is_left_to_spark_and_taken_up_again_when_it_is(
-    tmp_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, tables = World(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
+def test_only_small_datasets_are_cached(tmp_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, tables = DatasetFiles(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
     assert tables.table(STATIC, []) is None
-    world.add([("a", 1), ("b", 2)])
-    first = tables.table(STATIC, world.files)
-    assert first is tables.table(STATIC, world.files), "one object while the files stay the same"
-    world.add([("a", 3)])
+    dataset.add([("a", 1), ("b", 2)])
+    first = tables.table(STATIC, dataset.files)
+    assert first is tables.table(STATIC, dataset.files), "the same object while the files stay the same"
+    dataset.add([("a", 3)])
     monkeypatch.setattr(smalltables, "SMALL_TABLE_ROWS", 2)
-    assert tables.table(STATIC, world.files) is None
+    assert tables.table(STATIC, dataset.files) is None
     monkeypatch.setattr(smalltables, "SMALL_TABLE_ROWS", 3)
-    assert rows_of(tables.table(STATIC, world.files)) == {("a", 1), ("b", 2), ("a", 3)}
+    assert rows_of(tables.table(STATIC, dataset.files)) == {("a", 1), ("b", 2), ("a", 3)}
 
 
-def test_an_interval_that_ends_before_the_newest_file_is_left_to_spark(tmp_path: str) -> None:
-    world, tables = World(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
-    world.add([("a", 1)])
-    world.add([("a", 2)])
-    assert tables.table(KEYED, world.files, 0, 1) is None, "the newer record would hide the one that belongs there"
-    assert rows_of(tables.table(KEYED, world.files, 0, 2)) == {("a", 2)}
+def test_interval_that_ends_before_the_newest_file_is_not_cached(tmp_path: str) -> None:
+    dataset, tables = DatasetFiles(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
+    dataset.add([("a", 1)])
+    dataset.add([("a", 2)])
+    assert tables.table(KEYED, dataset.files, 0, 1) is None, "the newer record would hide the one that belongs there"
+    assert rows_of(tables.table(KEYED, dataset.files, 0, 2)) == {("a", 2)}

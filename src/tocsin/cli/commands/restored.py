@@ -28,13 +28,13 @@ def restored(
     import os
     import time
 
-    from tocsin.cluster.restored import begin_new_lives
+    from tocsin.cluster.restored import start_new_epochs
     from tocsin.cluster.server.settings import ClusterProcessSettings
     from tocsin.runtime.http.settings import load_settings
 
     flags = {"root": root, "state": state, "catalog": catalog}
     with failing_on_errors(as_json):
         loaded = load_settings(ClusterProcessSettings, flags, os.environ, settings)
-        channels = begin_new_lives(loaded.cluster, time.time())
+        channels = start_new_epochs(loaded.cluster, time.time())
     text = f"{len(channels)} channels start a new epoch: {', '.join(channels) or 'there are none'}"
     show(as_json, {"channels": channels}, lambda: print(text))

@@ -1,6 +1,7 @@
-"""What the data cluster must not forget: see `catalog.catalog`."""
+"""The data cluster's stored state: see `catalog.catalog`."""
 
-from tocsin.cluster.catalog.catalog import GENERATION, Catalog, dataset_owner, results_owner
+from tocsin.cluster.catalog.catalog import Catalog
+from tocsin.cluster.catalog.files import dataset_owner, results_owner
 from tocsin.cluster.catalog.tables import (
     NewFile,
     StoredChannel,
@@ -12,7 +13,6 @@ from tocsin.cluster.catalog.tables import (
 )
 
 __all__ = [
-    "GENERATION",
     "Catalog",
     "NewFile",
     "StoredChannel",

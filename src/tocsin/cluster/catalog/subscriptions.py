@@ -1,7 +1,7 @@
 """The catalog's backend subscriptions: one row each, however many brokers hold it [BAD §3.1].
 
-Inside the data cluster a subscription goes by its number, which is short, ordered and never given twice; outside by its
-id, the digest that everybody can compute.
+Inside the data cluster a subscription is named by its number, which is short, ordered and never given twice. Outside it
+is named by its id, a digest that every process can compute.
 """
 
 from __future__ import annotations
@@ -21,71 +21,74 @@ class SubscriptionTable:
         self._database = database
 
     def subscribe(
-        self, channel: ChannelName, wanted: Sequence[tuple[SubscriptionId, str]], broker: BrokerId
+        self, channel: ChannelName, requested: Sequence[tuple[SubscriptionId, str]], broker: BrokerId
     ) -> list[StoredSubscription]:
-        """One row per distinct subscription, one holder row per broker that wants it; repeating it changes nothing."""
-        if not wanted:
+        """Make `broker` a holder of each (id, parameters as JSON). Repeating the call changes nothing."""
+        if not requested:
             return []
         with self._database.write() as connection:
             before = connection.scalar(sa.select(sa.func.max(subscriptions.c.number))) or 0
-            keys = [bytes.fromhex(subscription) for subscription, _ in wanted]
+            keys = [bytes.fromhex(subscription) for subscription, _ in requested]
             rows = [
                 {"channel": channel, "id": key, "parameters": parameters}
-                for key, (_, parameters) in zip(keys, wanted, strict=True)
+                for key, (_, parameters) in zip(keys, requested, strict=True)
             ]
             insert_many(connection, subscriptions, rows, ignore_existing=True)
-            found = _numbers(connection, channel, keys)
+            numbers = _numbers(connection, channel, keys)
             insert_many(
                 connection,
                 holders,
-                [{"number": number, "broker": broker} for number in found.values()],
+                [{"number": number, "broker": broker} for number in numbers.values()],
                 ignore_existing=True,
             )
         return [
-            StoredSubscription(found[key], subscription, parameters, created=found[key] > before)
-            for (subscription, parameters), key in zip(wanted, keys, strict=True)
+            StoredSubscription(numbers[key], subscription, parameters, created=numbers[key] > before)
+            for (subscription, parameters), key in zip(requested, keys, strict=True)
         ]
 
     def unsubscribe(
-        self, channel: ChannelName, unwanted: Sequence[SubscriptionId], broker: BrokerId
+        self, channel: ChannelName, ids: Sequence[SubscriptionId], broker: BrokerId
     ) -> tuple[list[int], list[int]]:
-        """The numbers `broker` let go of, and those of them that nobody holds any more and that are gone now."""
+        """Release `broker`'s hold on these subscriptions and delete those without a holder.
+
+        Returns the numbers that the broker held, and those of them that were deleted.
+        """
         with self._database.write() as connection:
-            found = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in unwanted])
+            known = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in ids])
             released: list[int] = []
-            gone: list[int] = []
-            for numbers in chunks(sorted(found.values())):
-                mine = list(
+            deleted: list[int] = []
+            for numbers in chunks(sorted(known.values())):
+                own = list(
                     connection.scalars(
                         sa.select(holders.c.number).where(holders.c.broker == broker, holders.c.number.in_(numbers))
                     )
                 )
-                connection.execute(sa.delete(holders).where(holders.c.broker == broker, holders.c.number.in_(mine)))
-                still = set(connection.scalars(sa.select(holders.c.number).where(holders.c.number.in_(mine))))
-                orphaned = [number for number in mine if number not in still]
-                connection.execute(sa.delete(subscriptions).where(subscriptions.c.number.in_(orphaned)))
-                released += mine
-                gone += orphaned
-            return released, gone
+                connection.execute(sa.delete(holders).where(holders.c.broker == broker, holders.c.number.in_(own)))
+                shared = set(connection.scalars(sa.select(holders.c.number).where(holders.c.number.in_(own))))
+                unheld = [number for number in own if number not in shared]
+                connection.execute(sa.delete(subscriptions).where(subscriptions.c.number.in_(unheld)))
+                released += own
+                deleted += unheld
+            return released, deleted
 
     def remove(self, numbers: Sequence[int]) -> list[SubscriptionId]:
-        """Whoever holds them; returns their ids."""
+        """Delete subscriptions, whichever brokers hold them, and return their ids."""
         with self._database.write() as connection:
             keys: list[bytes] = []
-            for some in chunks(numbers):
-                keys += connection.scalars(sa.select(subscriptions.c.id).where(subscriptions.c.number.in_(some)))
-                connection.execute(sa.delete(holders).where(holders.c.number.in_(some)))
-                connection.execute(sa.delete(subscriptions).where(subscriptions.c.number.in_(some)))
+            for chunk in chunks(numbers):
+                keys += connection.scalars(sa.select(subscriptions.c.id).where(subscriptions.c.number.in_(chunk)))
+                connection.execute(sa.delete(holders).where(holders.c.number.in_(chunk)))
+                connection.execute(sa.delete(subscriptions).where(subscriptions.c.number.in_(chunk)))
             return [SubscriptionId(key.hex()) for key in keys]
 
-    def numbers(self, channel: ChannelName, wanted: Sequence[SubscriptionId]) -> dict[SubscriptionId, int]:
-        """The numbers of those that exist."""
+    def numbers(self, channel: ChannelName, ids: Sequence[SubscriptionId]) -> dict[SubscriptionId, int]:
+        """The numbers of those subscriptions that exist."""
         with self._database.read() as connection:
-            found = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in wanted])
-        return {SubscriptionId(key.hex()): number for key, number in found.items()}
+            numbers = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in ids])
+        return {SubscriptionId(key.hex()): number for key, number in numbers.items()}
 
     def of_channel(self, channel: ChannelName) -> Iterator[tuple[int, bytes, str]]:
-        """(number, id, parameters) of all, by number. Streams: there may be a million."""
+        """(number, id, parameters as JSON) of all, by number. Streams the rows: there may be a million."""
         query = (
             sa.select(subscriptions.c.number, subscriptions.c.id, subscriptions.c.parameters)
             .where(subscriptions.c.channel == channel)
@@ -96,6 +99,7 @@ class SubscriptionTable:
                 yield row.number, row.id, row.parameters
 
     def holders(self) -> Iterator[tuple[int, BrokerId]]:
+        """(subscription number, a broker that holds it), by number."""
         with self._database.read() as connection:
             rows = connection.execution_options(yield_per=20_000).execute(
                 sa.select(holders.c.number, holders.c.broker).order_by(holders.c.number)
@@ -104,28 +108,18 @@ class SubscriptionTable:
                 yield number, BrokerId(broker)
 
     def find(self, subscription: SubscriptionId) -> list[tuple[ChannelName, int, str, list[BrokerId]]]:
+        """(channel, number, parameters as JSON, holders) of the subscriptions with this id."""
         with self._database.read() as connection:
             rows = connection.execute(
                 sa.select(subscriptions).where(subscriptions.c.id == bytes.fromhex(subscription))
             ).all()
-            return [
-                (
-                    ChannelName(row.channel),
-                    row.number,
-                    row.parameters,
-                    [
-                        BrokerId(name)
-                        for name in connection.scalars(
-                            sa.select(holders.c.broker).where(holders.c.number == row.number).order_by(holders.c.broker)
-                        )
-                    ],
-                )
-                for row in rows
-            ]
+            brokers = _holders(connection, [row.number for row in rows])
+        return [(ChannelName(row.channel), row.number, row.parameters, sorted(brokers[row.number])) for row in rows]
 
     def page(
         self, channel: ChannelName | None, broker: BrokerId | None, after: int, limit: int
     ) -> list[tuple[int, ChannelName, SubscriptionId, str, list[BrokerId]]]:
+        """(number, channel, id, parameters as JSON, holders) of at most `limit` subscriptions above `after`."""
         query = (
             sa.select(subscriptions).where(subscriptions.c.number > after).order_by(subscriptions.c.number).limit(limit)
         )
@@ -137,25 +131,31 @@ class SubscriptionTable:
             )
         with self._database.read() as connection:
             rows = connection.execute(query).all()
-            held: dict[int, list[BrokerId]] = {row.number: [] for row in rows}
-            for numbers in chunks(list(held)):
-                for number, name in connection.execute(
-                    sa.select(holders.c.number, holders.c.broker).where(holders.c.number.in_(numbers))
-                ):
-                    held[number].append(BrokerId(name))
+            brokers = _holders(connection, [row.number for row in rows])
         return [
-            (row.number, ChannelName(row.channel), SubscriptionId(row.id.hex()), row.parameters, held[row.number])
+            (row.number, ChannelName(row.channel), SubscriptionId(row.id.hex()), row.parameters, brokers[row.number])
             for row in rows
         ]
 
 
 def _numbers(connection: Connection, channel: ChannelName, keys: Sequence[bytes]) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
+    """The numbers of those ids that exist."""
+    numbers: dict[bytes, int] = {}
     for chunk in chunks(keys):
         rows = connection.execute(
             sa.select(subscriptions.c.id, subscriptions.c.number).where(
                 subscriptions.c.channel == channel, subscriptions.c.id.in_(chunk)
             )
         )
-        found.update((key, number) for key, number in rows)
-    return found
+        numbers.update((key, number) for key, number in rows)
+    return numbers
+
+
+def _holders(connection: Connection, numbers: Sequence[int]) -> dict[int, list[BrokerId]]:
+    """The brokers that hold each of these subscriptions."""
+    brokers: dict[int, list[BrokerId]] = {number: [] for number in numbers}
+    for chunk in chunks(numbers):
+        rows = connection.execute(sa.select(holders.c.number, holders.c.broker).where(holders.c.number.in_(chunk)))
+        for number, broker in rows:
+            brokers[number].append(BrokerId(broker))
+    return brokers

@@ -1,11 +1,13 @@
-"""The catalog's tables and the values read from them. What they mean is said in `cluster.catalog`."""
+"""The catalog's SQL tables and the values read from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from tocsin.model.entities import Channel, Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, SubscriptionId
@@ -18,9 +20,11 @@ datasets = sa.Table(
     schema,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("definition", sa.Text, nullable=False),
-    sa.Column("generation", sa.BigInteger, nullable=False),  # names its feed log: one created again starts anew
+    sa.Column(
+        "generation", sa.BigInteger, nullable=False
+    ),  # names its feed log: a dataset created again gets a new one
     sa.Column("version", sa.BigInteger, nullable=False),  # the last committed batch
-    sa.Column("position", sa.BigInteger, nullable=False),  # the feed log is in the dataset up to here
+    sa.Column("position", sa.BigInteger, nullable=False),  # the dataset holds the feed log up to here
 )
 channels = sa.Table(
     "channels",
@@ -28,21 +32,21 @@ channels = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("definition", sa.Text, nullable=False),
-    sa.Column("execution", sa.BigInteger, nullable=False),  # the last execution number given out
+    sa.Column("execution", sa.BigInteger, nullable=False),  # the last execution number used
 )
 positions = sa.Table(
     "positions",
     schema,
     sa.Column("channel", sa.Text, primary_key=True),
     sa.Column("dataset", sa.Text, primary_key=True),
-    sa.Column("version", sa.BigInteger, nullable=False),  # NEW covers what is above it
+    sa.Column("version", sa.BigInteger, nullable=False),  # NEW covers the versions above it
 )
 feeds = sa.Table(
     "feeds",
     schema,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("definition", sa.Text, nullable=False),
-    sa.Column("generation", sa.BigInteger, nullable=False),  # names the checkpoint: a feed created again starts anew
+    sa.Column("generation", sa.BigInteger, nullable=False),  # names the checkpoint: a feed created again gets a new one
     sa.Column("batch", sa.BigInteger, nullable=False),  # the last micro-batch committed
 )
 files = sa.Table(
@@ -56,7 +60,7 @@ files = sa.Table(
     sa.Column("first", sa.BigInteger, nullable=False),  # lowest and highest version (or execution) inside
     sa.Column("last", sa.BigInteger, nullable=False),
     sa.Column("at_s", sa.Float, nullable=False),  # when its newest row was committed
-    sa.Column("generation", sa.Integer, nullable=False),  # how often it was rewritten by compaction
+    sa.Column("generation", sa.Integer, nullable=False),  # how many merges its rows have been through
 )
 garbage = sa.Table(
     "garbage",
@@ -72,7 +76,7 @@ subscriptions = sa.Table(
     sa.Column("id", sa.LargeBinary(16), nullable=False),
     sa.Column("parameters", sa.Text, nullable=False),  # canonical values, a JSON array
     sa.UniqueConstraint("channel", "id"),
-    sqlite_autoincrement=True,  # a number is never given twice: results name subscriptions by it
+    sqlite_autoincrement=True,  # never gives a number twice: results name subscriptions by it
 )
 holders = sa.Table(
     "holders",
@@ -112,7 +116,7 @@ facts = sa.Table(
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that was written and waits to be committed."""
+    """A file that is written and not committed yet."""
 
     path: str
     """Relative to the data root."""
@@ -162,9 +166,10 @@ class StoredSubscription:
 
 @dataclass(frozen=True, slots=True)
 class StoredExecution:
-    """One execution that had results. `sequence` orders them over all channels: brokers resume by it."""
+    """An execution that had results. `sequence` orders the executions of all channels; brokers resume by it."""
 
     sequence: int
+    """0 before the execution is committed."""
     channel: ChannelName
     epoch: int
     execution: int
@@ -173,3 +178,17 @@ class StoredExecution:
     bytes: int
     started_s: float
     finished_s: float
+
+
+def to_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def read_fact(connection: Connection, name: str) -> str | None:
+    value: str | None = connection.scalar(sa.select(facts.c.value).where(facts.c.name == name))
+    return value
+
+
+def write_fact(connection: Connection, name: str, value: str) -> None:
+    connection.execute(sa.delete(facts).where(facts.c.name == name))
+    connection.execute(sa.insert(facts).values(name=name, value=value))

@@ -108,7 +108,7 @@ class TapReader:
 def static_records(dataset: Dataset, catalog: Catalog, storage: Storage, most: int = MOST_KEYS) -> list[dict[str, Any]]:
     """The first `most` rows of a STATIC dataset. Blocks: reads files."""
     rows: list[dict[str, Any]] = []
-    for file in catalog.files(dataset_owner(dataset.name)):
+    for file in catalog.files.of(dataset_owner(dataset.name)):
         with storage.open(file.path) as stream:
             for batch in pq.ParquetFile(stream).iter_batches(columns=list(dataset.schema.names)):
                 rows += batch.to_pylist()

@@ -42,7 +42,7 @@ class IngestionWatch:
     def start(self, dataset: str) -> None:
         """Start the ingestion of a dataset that has accepted records; cheap if it runs already."""
         try:
-            self._cluster.start_ingestion(dataset)
+            self._cluster.datasets.start_ingestion(dataset)
         except Exception as error:
             self._record_failure(_ingestion_of(dataset), _first_line(error), self._clock_s())
 
@@ -58,15 +58,19 @@ class IngestionWatch:
 
     def _queries(self) -> Iterator[tuple[str, Callable[[], str | None], Callable[[], None]]]:
         """(name, how to read its failure, how to restart it)."""
-        for live in self._cluster.datasets():
+        for live in self._cluster.datasets.all():
             dataset, query = live.dataset.name, live.query
             name = _ingestion_of(dataset)
             if query is not None:
-                yield name, query.failure, partial(self._cluster.restart_ingestion, dataset)
+                yield name, query.failure, partial(self._cluster.datasets.restart_ingestion, dataset)
             elif name in self._failed:
-                yield name, lambda: "not started", partial(self._cluster.restart_ingestion, dataset)
-        for feed in self._cluster.feeds():
-            yield f"feed {feed.feed.name}", feed.query.failure, partial(self._cluster.restart_feed, feed.feed.name)
+                yield name, lambda: "not started", partial(self._cluster.datasets.restart_ingestion, dataset)
+        for feed in self._cluster.datasets.feeds():
+            yield (
+                f"feed {feed.feed.name}",
+                feed.query.failure,
+                partial(self._cluster.datasets.restart_feed, feed.feed.name),
+            )
 
     def _check_query(self, name: str, failure: str | None, restart: Callable[[], None]) -> None:
         now_s = self._clock_s()

@@ -74,7 +74,7 @@ class _ClusterCollector(Collector):
     def _datasets(self) -> Iterable[Metric]:
         backlog = GaugeMetricFamily("tocsin_backlog_bytes", "Accepted and not yet in the dataset", labels=["dataset"])
         version = GaugeMetricFamily("tocsin_dataset_version", "The last batch in the dataset", labels=["dataset"])
-        for live in self._cluster.datasets():
+        for live in self._cluster.datasets.all():
             version.add_metric([live.dataset.name], live.writer.version)
             if live.gateway is not None:
                 backlog.add_metric([live.dataset.name], live.gateway.backlog_bytes)
@@ -88,7 +88,7 @@ class _ClusterCollector(Collector):
         missed = CounterMetricFamily("tocsin_executions_missed", "Ticks an overrun covered", labels=label)
         failed = CounterMetricFamily("tocsin_executions_failed", "Executions that failed", labels=label)
         subscriptions = GaugeMetricFamily("tocsin_subscriptions", "Backend subscriptions", labels=label)
-        for live in self._cluster.channels():
+        for live in self._cluster.channels.all():
             name = [live.prepared.channel.name]
             executions.add_metric(name, live.executions)
             empty.add_metric(name, live.empty)

@@ -100,15 +100,15 @@ class ClusterProcess:
         ]
         self._log.info(
             "data cluster ready",
-            datasets=len(cluster.datasets()),
+            datasets=len(cluster.datasets.all()),
             channels=len(self._scheduled),
-            subscriptions=len(cluster.book),
+            subscriptions=len(cluster.subscriptions.book),
         )
         return cluster
 
     async def refresh(self) -> None:
         """Schedule the channels that exist now, after some were created, replaced or dropped."""
-        live_channels = await asyncio.to_thread(self.cluster.channels)
+        live_channels = await asyncio.to_thread(self.cluster.channels.all)
         present: set[ChannelName] = set()
         for live in live_channels:
             channel = live.prepared.channel

@@ -1,1 +1,1 @@
-"""The only place that imports pyspark: session, ingestion, channel execution, compaction."""
+"""The only folder that imports pyspark: session, ingestion, channel execution, writing and merging of files."""

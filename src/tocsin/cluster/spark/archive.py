@@ -1,8 +1,8 @@
-"""An archive of the classes that Spark loads: with it a data cluster answers in half the time after a start.
+"""An archive of the classes that Spark loads. With it a data cluster is ready in half the time after a start.
 
-A JVM reads and verifies some twenty thousand classes before the first execution is done, on every start, also after a
-crash. Java maps them from a file instead if an earlier JVM with the same jars has left one (class data sharing). The
-file is made once, by `tocsin prepare`; a JVM that it does not fit, after an update of Java or Spark, does without.
+On every start a JVM reads and verifies some twenty thousand classes before the first execution is done. Java maps them
+from a file instead, if an earlier JVM with the same jars wrote one (class data sharing). `tocsin prepare` makes the
+file once. After an update of Java or Spark the file does not fit, and the JVM starts without it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 from tocsin.wire.errors import Code, TocsinError
 
 OPTIONS = "spark.driver.defaultJavaOptions"
-"""Go before the ones a user may have set for the driver."""
+"""Default options: those that a user sets for the driver come after them."""
 _QUIET = "-Xlog:disable -Xlog:all={level}:stderr"
-"""Java would tell of archives on the standard output, which is not its own here."""
+"""Keeps Java's messages about archives from the standard output, which belongs to Tocsin."""
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that ends before better code and another collector would have paid off."""
+"""For a JVM with a short run: the optimising compiler and the parallel collector would not pay off."""
 _EXIT_S = 300.0
 
 
@@ -32,7 +32,7 @@ def archive_file() -> Path:
 
 
 def java_options() -> dict[str, str]:
-    """What a session's JVM is told. A Spark of the user's own has other jars."""
+    """The options that make a session's JVM use the archive. None for the user's own Spark, which has other jars."""
     file = archive_file()
     if "SPARK_HOME" in os.environ or not file.exists():
         return {}
@@ -40,10 +40,10 @@ def java_options() -> dict[str, str]:
 
 
 def make_archive(session: Callable[[dict[str, str]], SparkSession], use: Callable[[SparkSession], None]) -> Path:
-    """Start a `session` with the settings given to it, `use` it, and keep the classes that took. Ends its JVM."""
+    """Make the archive from the classes that `use` loads in a new `session`. Ends the session's JVM."""
     file = archive_file()
     file.parent.mkdir(parents=True, exist_ok=True)
-    # A file half written would crash the JVMs that map it.
+    # A half-written file would crash the JVMs that map it.
     part = file.with_suffix(f".{os.getpid()}")
     try:
         started = session({OPTIONS: f'"-XX:ArchiveClassesAtExit={part}" {_SHORT} {_QUIET.format(level="error")}'})
@@ -60,7 +60,7 @@ def make_archive(session: Callable[[dict[str, str]], SparkSession], use: Callabl
 
 
 def _end(session: SparkSession) -> None:
-    """Java writes the archive while it exits, and it exits when nobody speaks to it any more."""
+    """End the JVM and wait: Java writes the archive when it exits, and exits when its input is closed."""
     gateway = SparkContext._gateway
     session.stop()
     assert gateway is not None

@@ -1,4 +1,4 @@
-"""What Spark raises when it refuses something, and the line of it that a person needs."""
+"""The errors that Spark raises, and their first line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
-"""Most refusals are translated for Python; a few come as Java's own."""
+"""Py4J translates most errors to Python's; a few arrive as Java errors."""
 
 
 def first_line(error: Exception) -> str:
     if isinstance(error, Py4JJavaError):
-        told = str(error.java_exception.getMessage() or error.java_exception.toString())
+        message = str(error.java_exception.getMessage() or error.java_exception.toString())
     elif isinstance(error, PySparkException) and error.getCondition():
-        told = error.getMessage() or str(error)
+        message = error.getMessage() or str(error)
     else:
-        told = str(error)
-    return told.partition("\n")[0]
+        message = str(error)
+    return message.partition("\n")[0]

@@ -1,27 +1,25 @@
 """Running a channel: one Spark job for all its backend subscriptions [BAD §3.1, channel execution].
 
-`prepare` compiles a channel and refuses what Spark cannot run for all subscriptions at once; `execute` runs it over one
-interval of records and leaves the results in files that the caller commits.
+`prepare` compiles a channel and refuses a query that Spark cannot run for all subscriptions at once. `execute` runs it
+over one interval of records and writes the results to files, which the caller commits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tocsin.cluster.culprits import culprits
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_few_results, write_results
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
-from tocsin.cluster.store.columns import SUBSCRIPTION
+from tocsin.cluster.sql.result_columns import SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Channel, Dataset
 from tocsin.model.schema import Column, Schema
@@ -33,19 +31,19 @@ DatasetContents = Callable[[SparkSession, str, bool], DataFrame | pa.Table]
 LARGE_ROWS = 5_000_000
 SMALL_PAIRS = 1_000_000
 SMALL_RESULTS = 10_000
-"""What is below both takes the short way: its results pass through the driver's memory."""
+"""An execution below both bounds takes the short way: its results pass through the driver's memory."""
 ROWS_PER_RESULT_TASK = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionSize:
-    """What is known of an execution before it runs."""
+    """The size of an execution, as far as it is known before it runs."""
 
     subscriptions: int
     records: int
-    """Rows of all datasets it reads, NEW ones by their interval."""
+    """Rows of all datasets it reads; of NEW datasets, those of the interval."""
     results: int
-    """Of the last execution: the best guess for this one."""
+    """Results of the last execution: the best estimate for this one."""
 
     @property
     def is_large(self) -> bool:
@@ -57,12 +55,12 @@ class ExecutionSize:
         return self.subscriptions * self.records < SMALL_PAIRS and self.results < SMALL_RESULTS
 
     def result_tasks(self, cores: int) -> int:
-        """How many tasks write results."""
+        """The number of tasks that write results."""
         return max(1, min(4 * cores, self.results // ROWS_PER_RESULT_TASK + 1))
 
 
 class Views:
-    """What the names in a channel's SQL stand for in its session. What has not changed is not given to Spark again."""
+    """The views behind the names in a channel's SQL. A view whose content has not changed is not registered again."""
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
@@ -77,26 +75,26 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChannel:
-    """A channel that Spark has agreed to run, with a session of its own for its views."""
+    """A channel that Spark can run, with a session of its own for its views."""
 
     channel: Channel
     query: ChannelQuery
     session: SparkSession
     columns: StructType
-    """What a result looks like. To read results by: a name may be any text, in a STRUCT too."""
+    """The columns of a result, to read stored results with: a name may be any text, also inside a STRUCT."""
     arrow: pa.Schema
-    """The same as Arrow types: an answer has its columns even when it has no rows."""
+    """The same columns as Arrow types: an answer without rows has its columns too."""
     warnings: tuple[str, ...]
     views: Views
 
     @property
     def described(self) -> Schema:
-        """The columns for people, with types as SQL writes them."""
+        """The columns for display, with types as SQL writes them."""
         return Schema(tuple(Column(field.name, _spelled(field.dataType)) for field in self.columns.fields))
 
     @property
     def radius_parameters(self) -> set[str]:
-        """Those that say how far `near` reaches, as the channel spells them."""
+        """The parameters that a `near` of the query takes as its radius, in the channel's spelling."""
         spelling = {name.upper(): name for name in self.channel.parameters.names}
         markers = (grid.radius_marker for grid in self.query.grids)
         return {spelling[marker.upper()] for marker in markers if marker is not None}
@@ -109,15 +107,16 @@ def prepare(
     datasets: Mapping[str, Dataset],
     contents: DatasetContents,
 ) -> PreparedChannel:
-    """Compile a channel, or raise with the reason. `datasets` by lower-case name; `contents` may be empty."""
+    """Compile a channel, or raise with the reason. `datasets` are by lower-case name; `contents` may be empty."""
     _check_datasets(query, datasets)
     session = spark.newSession()
     views = Views(session)
     empty = session.createDataFrame([], f"{SUBSCRIPTION} BIGINT, {channel.parameters.ddl()}".rstrip(", "))
     try:
-        # Read through a file scan, an empty table does not let the optimiser skip what it could not do otherwise.
+        # Datasets are read through a file scan even when empty: else the optimiser would skip parts of the query, and
+        # would not report what it cannot do.
         views.show(SUBSCRIPTIONS_VIEW, empty)
-        frame = _frame(views, query, contents, {})
+        frame = results_frame(views, query, contents, {})
         plan = frame._jdf.queryExecution()
         deterministic = plan.analyzed().deterministic()
         physical = plan.executedPlan().toString()
@@ -127,9 +126,10 @@ def prepare(
         raise TocsinError(
             Code.BAD_SQL,
             f"channel {channel.name}: its query is not deterministic, so an execution that is repeated after a crash "
-            "would tell subscribers something else",
+            "would give subscribers other results",
         )
-    columns = StructType(frame.schema.fields[1:]).toNullable()  # what a file holds may be NULL, as Spark reads it
+    # Nullable, because Spark reads every column of a file as one that may be NULL.
+    columns = StructType(frame.schema.fields[1:]).toNullable()
     _check_columns(channel, columns)
     return PreparedChannel(channel, query, session, columns, _arrow(channel, columns), _warnings(physical), views)
 
@@ -143,51 +143,29 @@ def execute(
     execution: int,
     size: ExecutionSize,
 ) -> WrittenResults:
-    """Run the channel once and leave its results in files that nobody reads before the caller commits them."""
+    """Run the channel once and write its results to files. They are invisible until the caller commits them."""
     cores = prepared.session.sparkContext.defaultParallelism
     _plan_for(prepared.session, size, cores)
     prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
-    results = _frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
+    results = results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
     if size.is_small:
         return write_few_results(results, storage, folder, execution)
     return write_results(results, storage, folder, execution, size.result_tasks(cores))
 
 
-def failing(
-    prepared: PreparedChannel,
-    subscribers: SubscriptionFrames,
-    contents: DatasetContents,
-    tried: Sequence[int],
-    untried: Sequence[int],
-) -> dict[int, str]:
-    """The subscriptions whose values make the query fail, with Spark's reason; see `culprits`."""
-    frame = subscribers.frame(prepared.session)
-
-    def fails(first: int, last: int) -> str | None:
-        prepared.views.show(SUBSCRIPTIONS_VIEW, frame.where(F.col(SUBSCRIPTION).between(first, last)))
-        try:
-            results = _frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
-            results.write.format("noop").mode("overwrite").save()
-        except SPARK_ERRORS as error:
-            return first_line(error)
-        return None
-
-    return culprits(tried, untried, fails)
-
-
 def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:
-    """A small execution is planned once; re-planning a large one at each stage costs little and saves much."""
-    wanted = {
+    """Set the session: plan a small execution once, and plan a large one again at each stage, which costs it little."""
+    options = {
         "spark.sql.adaptive.enabled": "true" if size.is_large else "false",
         "spark.sql.shuffle.partitions": str(4 * cores if size.is_large else cores),
     }
-    for name, value in wanted.items():
+    for name, value in options.items():
         if session.conf.get(name) != value:
             session.conf.set(name, value)
 
 
-def _frame(views: Views, query: ChannelQuery, contents: DatasetContents, levels: RadiusLevels) -> DataFrame:
-    """The results of all subscriptions in the view of that name."""
+def results_frame(views: Views, query: ChannelQuery, contents: DatasetContents, levels: RadiusLevels) -> DataFrame:
+    """The results of all subscriptions in SUBSCRIPTIONS_VIEW: the subscription's number, then the channel's columns."""
     for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
         for name in names:
             views.show(_view(name, is_new), contents(views.session, name, is_new))
@@ -195,7 +173,7 @@ def _frame(views: Views, query: ChannelQuery, contents: DatasetContents, levels:
 
 
 def _view(dataset: str, is_new: bool) -> str:
-    """Names come from the declaration's grammar: letters, digits and underscores."""
+    """The view's name. A dataset's name has only letters, digits and underscores, by the grammar."""
     return f"_tocsin_{'new' if is_new else 'all'}_{dataset.lower()}"
 
 
@@ -209,16 +187,15 @@ def _check_datasets(query: ChannelQuery, datasets: Mapping[str, Dataset]) -> Non
 def _check_columns(channel: Channel, columns: StructType) -> None:
     seen: set[str] = set()
     for column in columns.fields:
+        problem = None
         if column.name.lower() in seen:
-            raise TocsinError(
-                Code.BAD_SQL, f"channel {channel.name}: two result columns are named {column.name}; give one an alias"
-            )
-        if column.name.lower().startswith("_tocsin"):
-            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {column.name} is a name Tocsin keeps for itself")
-        if column.dataType.typeName() == "void":
-            raise TocsinError(
-                Code.BAD_SQL, f"channel {channel.name}: result column {column.name} is always NULL; CAST it to a type"
-            )
+            problem = f"two result columns are named {column.name}; give one an alias"
+        elif column.name.lower().startswith("_tocsin"):
+            problem = f"{column.name} is a name that Tocsin reserves for itself"
+        elif column.dataType.typeName() == "void":
+            problem = f"result column {column.name} is always NULL; CAST it to a type"
+        if problem is not None:
+            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {problem}")
         seen.add(column.name.lower())
 
 
@@ -235,7 +212,7 @@ def _arrow(channel: Channel, columns: StructType) -> pa.Schema:
 
 
 def _spelled(kind: DataType) -> str:
-    """Types in capitals, as everywhere; the names inside a STRUCT as the author wrote them."""
+    """A type in capitals; the names inside a STRUCT as the author wrote them."""
     match kind:
         case ArrayType():
             return f"ARRAY<{_spelled(kind.elementType)}>"
@@ -257,6 +234,6 @@ def _warnings(physical: str) -> tuple[str, ...]:
 
 
 def _reason(error: Exception) -> str:
-    """The sentence a person needs from Spark's message, without its plan and positions in generated SQL."""
+    """The first sentence of Spark's message, without its plan and its positions in generated SQL."""
     first = first_line(error).partition("; line ")[0].partition(" SQLSTATE")[0]
     return f"Spark cannot run this query for all subscriptions at once: {first.strip()}"

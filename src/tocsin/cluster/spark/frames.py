@@ -1,4 +1,4 @@
-"""Datasets and subscriptions as Spark DataFrames: which files, which interval of versions, which record per key."""
+"""Datasets as Spark DataFrames: chosen files, an interval of versions, the latest record of each key."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tocsin.cluster.catalog import StoredFile
-from tocsin.cluster.store.columns import SEQUENCE, VERSION
+from tocsin.cluster.sql.result_columns import SEQUENCE, VERSION
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
 Frame = DataFrame
-"""For those who pass frames on and must not import pyspark."""
+"""The type of a DataFrame, for modules that must not import pyspark."""
 
 EMPTY_FOLDER = "empty"
-"""A folder without files under the root: what an empty dataset reads, so that its plan looks like any other's."""
+"""A folder without files under the root. An empty dataset reads it, so that its plan is like any other."""
 
 
 def stored_frame(session: SparkSession, storage: Storage, dataset: Dataset, files: Sequence[StoredFile]) -> DataFrame:
@@ -27,7 +27,7 @@ def stored_frame(session: SparkSession, storage: Storage, dataset: Dataset, file
 
 
 def read_parquet(session: SparkSession, storage: Storage, schema: str | StructType, paths: Sequence[str]) -> DataFrame:
-    """Reading with a given schema starts no job; without paths it is an empty scan."""
+    """Read files with a given schema, which starts no job. Without paths it is an empty scan."""
     return session.read.schema(schema).parquet(*(storage.uri(path) for path in paths or (EMPTY_FOLDER,)))
 
 
@@ -40,7 +40,7 @@ def dataset_frame(
     after: int | None = None,
     upto: int | None = None,
 ) -> DataFrame:
-    """The dataset as a channel sees it: all of `files`, or what is NEW in the half-open interval (after, upto]."""
+    """The dataset as a channel sees it: all of `files`, or the NEW records of the half-open interval (after, upto]."""
     rows = stored_frame(session, storage, dataset, files)
     if upto is not None:
         rows = rows.where(F.col(VERSION) <= upto)
@@ -52,7 +52,7 @@ def dataset_frame(
 
 
 def latest_per_key(rows: DataFrame, dataset: Dataset) -> DataFrame:
-    """The record of each key that is last by the dataset's event order; arrival decides between equals."""
+    """The last record of each key by the dataset's event order, then by arrival; NULL is earliest."""
     newest_first: list[Column] = [F.col(VERSION).desc(), F.col(SEQUENCE).desc()]
     if dataset.order_by is not None:
         newest_first.insert(0, F.col(dataset.order_by).desc_nulls_last())

@@ -1,8 +1,9 @@
-"""`tocsin-spark-python`: what Spark starts on this machine where it would start `python`.
+"""`tocsin-spark-python`: the program that Spark starts on this machine instead of `python`.
 
-Spark begins a Python process's path with its own pyspark.zip. That holds sources only, so each process compiles pyspark
-anew: 0.7 s of a core, for four processes before the first record and one for every dataset that is fed. The installed
-pyspark is the same and compiled already. This takes Spark's archives from the path and goes on as `python` would.
+Spark puts its own pyspark.zip first on a Python process's path. The zip holds only sources, so each process compiles
+pyspark again: 0.7 s of a core, for four processes before the first record and one for every dataset that is fed. The
+installed pyspark is the same and already compiled. This program removes Spark's archives from the path and then runs
+like `python`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 
 
 def interpreter() -> str:
-    """What to start on this machine. A Spark of the user's own brings a pyspark of its own."""
+    """The program to start on this machine: plain Python with the user's own Spark, which has its own pyspark."""
     quick = Path(sysconfig.get_path("scripts"), "tocsin-spark-python")
     return str(quick) if "SPARK_HOME" not in os.environ and quick.exists() else sys.executable
 
 
 def main() -> None:
-    """`-m MODULE …` and `-c CODE …` are all that Spark uses."""
+    """Run `-m MODULE …` or `-c CODE …`: Spark uses no other options."""
     option, what, *rest = sys.argv[1:]
     archives = f"{os.environ['SPARK_HOME']}/"
     sys.path[:] = [str(Path.cwd()), *(entry for entry in sys.path[1:] if not entry.startswith(archives))]

@@ -1,4 +1,4 @@
-"""The Spark session: where it runs and how it is set for many small, regular jobs."""
+"""The Spark session and its settings for many small, regular jobs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tocsin.cluster.spark.python import interpreter
 from tocsin.wire.errors import Code, TocsinError
 
 Session = SparkSession
-"""For those who hold a session and must not import pyspark."""
+"""The type of a session, for modules that must not import pyspark."""
 
 SETTINGS: Mapping[str, str] = {
     "spark.app.name": "tocsin",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # A bad value is refused at the door; inside, casting must not stop a channel that serves thousands.
+    # Bad values are refused on entry. In a query, a cast that fails must not stop a channel with thousands of users.
     "spark.sql.ansi.enabled": "false",
     # Executions are small and many: few partitions, and adaptive execution merges those that stay empty.
     "spark.sql.shuffle.partitions": "8",
@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.buffer.pageSize": "256k",
     # Channels take turns instead of queueing behind the longest.
     "spark.scheduler.mode": "FAIR",
-    # The manifest names every file: no listing job is worth starting.
+    # The catalog names every file, so a listing job is never worth its start.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.parquet.mergeSchema": "false",
     "spark.sql.streaming.pollingDelay": "20ms",
@@ -54,9 +54,9 @@ SETTINGS: Mapping[str, str] = {
 
 
 def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session on `master`; `settings` win over ours."""
+    """A session on `master`. `settings` override Tocsin's own."""
     require_java()
-    # What Spark refuses is raised and told to whoever asked; a log line with its whole stack would only repeat it.
+    # Spark raises its errors as well; the caller reports them, and a log line with the stack would repeat them.
     for repeats in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(repeats).setLevel(logging.CRITICAL)
     # Workers must be this interpreter: they import pyarrow and this package.
@@ -72,24 +72,24 @@ def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = 
 
 
 def described(session: SparkSession) -> dict[str, Any]:
-    """What a person wants to know of it, as far as it is known here: little of a remote one."""
-    said: dict[str, Any] = {"version": session.version}
+    """Facts about the session for an administrator. Few are known of a remote one."""
+    facts: dict[str, Any] = {"version": session.version}
     try:
         context = session.sparkContext
-        said |= {
+        facts |= {
             "master": context.master,
             "application": context.applicationId,
             "parallelism": context.defaultParallelism,
             "ui": context.uiWebUrl,
             "jobs": len(context.statusTracker().getActiveJobsIds()),
         }
-    except Exception:  # Spark Connect has no context, and one that is going down has none any more
-        said["master"] = "remote"
-    return said
+    except Exception:  # Spark Connect has no context, nor has a session that is stopping
+        facts["master"] = "remote"
+    return facts
 
 
 def require_java() -> None:
-    """Spark's own message for a missing Java is a stack trace; ours says what to install."""
+    """Raise with advice if Java is missing or too old: Spark's own message is a stack trace."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home and Path(home, "bin", "java").exists() else shutil.which("java")
     advice = "install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
@@ -108,7 +108,7 @@ def _driver_memory() -> str:
 
 
 def _package_archive() -> Path:
-    """This package as a zip, for executors on other machines."""
+    """A zip of this package, for executors on other machines."""
     source = Path(tocsin.__file__).parent
     archive = Path(tempfile.mkdtemp(prefix="tocsin-")) / "tocsin.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:

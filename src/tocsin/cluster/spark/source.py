@@ -1,7 +1,7 @@
 """The feed log as a Spark streaming source.
 
-A row is one frame of the log, not one record: few rows cross from Python to the JVM, which splits and parses them.
-Offsets are positions of the log, so reading between two of them always gives the same rows.
+A row is one frame of the log, not one record: few rows pass from Python to the JVM, which splits and parses them.
+Offsets are positions in the log, so reading between two of them always gives the same rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from tocsin.cluster.feed.feedlog_reader import FeedLogReader
 
 BATCH_BYTES = 16 << 20
-"""At most this much of the log enters one micro-batch, so that a backlog is worked off in bounded pieces."""
+"""The most bytes of the log in one micro-batch: a backlog is read in bounded pieces."""
 
 Row = tuple[int, int, str]
 
@@ -35,7 +35,7 @@ class FeedLogSource(DataSource):
 
 
 class FeedLogStream(SimpleDataSourceStreamReader):
-    """Runs beside the driver, in a Python process that Spark keeps for the life of the query."""
+    """Runs in a Python process that Spark keeps as long as the query runs."""
 
     def __init__(self, directory: Path, start: int = 0) -> None:
         self._directory = directory
@@ -63,9 +63,9 @@ class FeedLogStream(SimpleDataSourceStreamReader):
     def _rows(self, start: int, end: int | None) -> tuple[list[Row], int]:
         if self._reader is None:
             self._reader = FeedLogReader(self._directory)
-        # Only what is already in the dataset, or has no records, is ever trimmed: what is missing needs no second look.
+        # The log drops only frames that are already in the dataset or have no records: missing frames are not needed.
         start = max(start, self._reader.start)
         frames, position = self._reader.read(start, BATCH_BYTES, end)
-        # A frame without records only carries the answer to a request.
+        # A frame without records holds only the answer to a request.
         rows = [(frame.position, frame.next_position, frame.payload.decode()) for frame in frames if frame.count]
         return rows, position

@@ -1,7 +1,7 @@
-"""The table of a channel's backend subscriptions, as the one DataFrame its executions join with.
+"""A channel's backend subscriptions as the one DataFrame that its executions join with.
 
-A large base lies in Parquet under the root and is cached by Spark; what was added or removed since is a small table
-beside it. When that grows past a tenth of the base, a new base is made. The catalog is the truth, all this is derived.
+Most subscriptions are in a Parquet file under the root, the base, which Spark caches. Later changes are in a small
+table beside it. When they exceed a tenth of the base, a new base is written. All this is derived from the catalog.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tocsin.cluster.spark.frames import read_parquet
 from tocsin.cluster.sql.geo import ALL_LEVELS, level_of
-from tocsin.cluster.store.columns import SUBSCRIPTION
+from tocsin.cluster.sql.result_columns import SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Channel
 
 REBASE_SHARE = 0.1
 REBASE_LEAST = 5_000
-"""Below this many changes a rebase is not worth a file."""
+"""Fewer changes than this are not worth a new base."""
 
 
 class SubscriptionFrames:
-    """One per channel. Subscribing never waits for a running execution: changes are taken up by the next `frame`."""
+    """One for each channel. Subscribing never waits for a running execution: the next `frame` applies the changes."""
 
     def __init__(self, channel: Channel, storage: Storage, radius_parameters: Iterable[str] = ()) -> None:
-        """`radius_parameters` are those that some `near` of the query takes as its radius."""
+        """`radius_parameters` are the parameters that a `near` of the query takes as its radius."""
         self._schema = channel.parameters
         self._radius_places = {name: channel.parameters.names.index(name) for name in radius_parameters}
         self.radius_levels: dict[str, set[int]] = {name: set() for name in self._radius_places}
-        """The grid levels that subscriptions need, or have needed since this started: a superset does no harm."""
+        """The grid levels that the subscriptions need. Levels of ended ones stay: a superset does no harm."""
         self._folder = f"subscriptions/{channel.name}"
         self._storage = storage
         self._base: DataFrame | None = None
         self.base_path: str | None = None
-        """The file that is in use now; no catalog row names it."""
+        """The path of the current base; no catalog row names it."""
         self._base_rows = 0
         self._added: dict[int, str] = {}
         self._removed: set[int] = set()
@@ -48,10 +48,10 @@ class SubscriptionFrames:
         self._changes: list[tuple[int, str | None]] = []
         self.count = 0
         self.dropped_paths: list[str] = []
-        """Former bases, for the owner to discard."""
+        """Paths of former bases; the owner deletes them."""
 
     def add(self, subscriptions: Iterable[tuple[int, str]]) -> None:
-        """(number, canonical parameters as a JSON array), each number once."""
+        """Add (number, canonical parameters as a JSON array), each number once."""
         with self._lock:
             before = len(self._changes)
             self._changes.extend(subscriptions)
@@ -64,8 +64,8 @@ class SubscriptionFrames:
             self.count -= len(self._changes) - before
 
     def frame(self, session: SparkSession) -> DataFrame:
-        """The table as of now; called by one execution at a time."""
-        self._take_changes()
+        """All current subscriptions. Called by one execution at a time."""
+        self._apply_changes()
         if self._frame is None:
             changes = len(self._added) + len(self._removed)
             if changes > max(REBASE_LEAST, REBASE_SHARE * self._base_rows):
@@ -73,7 +73,7 @@ class SubscriptionFrames:
             self._frame = self._combined(session)
         return self._frame
 
-    def _take_changes(self) -> None:
+    def _apply_changes(self) -> None:
         with self._lock:
             changes, self._changes = self._changes, []
         for number, parameters in changes:
@@ -87,6 +87,7 @@ class SubscriptionFrames:
             self._frame = None
 
     def release(self) -> None:
+        """Free the base in Spark's cache and list its path in `dropped_paths`."""
         if self._base is not None:
             self._base.unpersist()
         if self.base_path is not None:
@@ -97,12 +98,12 @@ class SubscriptionFrames:
         if self._base is not None:
             base = self._base
             if self._removed:
-                gone = session.createDataFrame([(number,) for number in self._removed], f"{SUBSCRIPTION} BIGINT")
-                base = base.join(gone.hint("broadcast"), SUBSCRIPTION, "left_anti")
+                removed = session.createDataFrame([(number,) for number in self._removed], f"{SUBSCRIPTION} BIGINT")
+                base = base.join(removed.hint("broadcast"), SUBSCRIPTION, "left_anti")
             parts.append(base)
         if self._added or self._base is None:
             # The Arrow table becomes a relation inside the plan: no job, no file.
-            added = session.createDataFrame(self._typed_in_spark(self._added))
+            added = session.createDataFrame(self._text_columns(self._added))
             parts.append(added.selectExpr(SUBSCRIPTION, *self._casts()))
         frame = parts[0]
         for part in parts[1:]:
@@ -110,8 +111,8 @@ class SubscriptionFrames:
         return frame
 
     def _rebase(self, session: SparkSession) -> None:
-        """Write all current subscriptions as a new base and have Spark keep it in memory."""
-        tables = [self._typed_in_spark(self._added)]
+        """Write all current subscriptions as a new base and let Spark cache it."""
+        tables = [self._text_columns(self._added)]
         if self.base_path is not None:
             with self._storage.open(self.base_path) as file:
                 old = pq.read_table(file)
@@ -124,13 +125,13 @@ class SubscriptionFrames:
         schema = ", ".join([f"{SUBSCRIPTION} BIGINT", *(f"`{name}` STRING" for name in self._schema.names)])
         raw = read_parquet(session, self._storage, schema, [path])
         base = raw.selectExpr(SUBSCRIPTION, *self._casts()).cache()
-        self.release()  # not before there is another one to use
+        self.release()  # only now that the new base can be used
         self._base = base
         self.base_path, self._base_rows = path, table.num_rows
         self._added, self._removed = {}, set()
 
-    def _typed_in_spark(self, subscriptions: dict[int, str]) -> pa.Table:
-        """Values as text, in columns: Spark casts them to the parameters' types in one place, `_casts`."""
+    def _text_columns(self, subscriptions: dict[int, str]) -> pa.Table:
+        """A table of numbers and values as text. Spark casts them to the parameters' types in `_casts`."""
         rows = [msgspec.json.decode(parameters) for parameters in subscriptions.values()]
         columns = [pa.array(subscriptions.keys(), pa.int64())]
         columns += [
@@ -148,7 +149,7 @@ class SubscriptionFrames:
 
 
 def _levels(radius: object) -> Iterable[int]:
-    """Of one value of a radius: a number, or what Spark takes for one."""
+    """The grid levels for one radius: one for a number, all for other values, which Spark may read as a number."""
     try:
         return (level_of(float(radius)),)  # type: ignore[arg-type]
     except (TypeError, ValueError):

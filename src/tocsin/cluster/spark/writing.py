@@ -1,20 +1,22 @@
-"""Executors write files, and report what they wrote in one row each: nothing else returns to the driver.
+"""Writing and merging files with Spark. Each executor task reports its file in one row; only that reaches the driver.
 
-A task writes under a name of its own and its file counts only if the driver commits the row it returned, so retried and
-speculative tasks, and processes that died, leave files nobody reads. `write` is one Spark job however much it writes.
+A task writes under a unique name, and its file counts only if the driver commits the row it returned. So the files of
+retried and speculative tasks, and of processes that died, are never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
-from tocsin.cluster.catalog import NewFile
-from tocsin.cluster.store.columns import SUBSCRIPTION
+from tocsin.cluster.catalog import NewFile, StoredFile
+from tocsin.cluster.spark.frames import latest_per_key, read_parquet, stored_frame
+from tocsin.cluster.sql.result_columns import BYTES, OFFSET, SEQUENCE, SUBSCRIPTION, VERSION
 from tocsin.cluster.store.filewriting import (
     SUMMARY,
     BatchWriter,
@@ -24,7 +26,9 @@ from tocsin.cluster.store.filewriting import (
     results_writer,
     with_names,
 )
+from tocsin.cluster.store.merging import TARGET_BYTES
 from tocsin.cluster.store.storage import Storage
+from tocsin.model.entities import Dataset, DatasetKind
 
 _REPORT = (
     "path STRING, rows BIGINT, bytes BIGINT, first BIGINT, last BIGINT, position BIGINT, summary BINARY, body BINARY"
@@ -32,51 +36,51 @@ _REPORT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRecords:
     files: list[NewFile]
     position: int | None
-    """Records from the gateway: the feed log is covered up to here."""
+    """The position in the feed log after these records; None for records of a feed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenResults:
     files: list[NewFile]
     summary: pa.Table
-    """subscription, results, bytes: one row per subscription that has any."""
+    """subscription, results, bytes: one row for each subscription with results."""
     short_cuts: Mapping[str, pa.Table]
-    """The rows of small files by path, as they were stored; the files are the truth."""
+    """The rows of small files by path, equal to those in the files."""
 
 
-def write_records(frame: DataFrame, storage: Storage, folder: str) -> Written:
-    """Store a dataset's records; `frame` has the dataset's columns, VERSION, SEQUENCE and perhaps NEXT."""
+def write_records(frame: DataFrame, storage: Storage, folder: str) -> WrittenRecords:
+    """Write a dataset's records; `frame` has the dataset's columns, VERSION, SEQUENCE and perhaps NEXT."""
     reports = frame.mapInArrow(records_writer(storage, folder), _REPORT).collect()
     known = [row.position for row in reports if row.position is not None]
-    return Written([_new_file(row.asDict()) for row in reports], max(known, default=None))
+    return WrittenRecords([_new_file(row.asDict()) for row in reports], max(known, default=None))
 
 
 def write_records_here(records: pa.Table, storage: Storage, folder: str) -> list[NewFile]:
-    """The same for a few records that are in memory: the driver writes the file itself."""
+    """Write a few records that are in memory: the driver writes the file itself."""
     reports = [row for batch in records_writer(storage, folder)(records.to_batches()) for row in batch.to_pylist()]
     return [_new_file(report) for report in reports]
 
 
 def write_results(frame: DataFrame, storage: Storage, folder: str, execution: int, tasks: int) -> WrittenResults:
-    """Store an execution's results; `frame` has SUBSCRIPTION first and then the channel's own columns.
+    """Write an execution's results; `frame` has SUBSCRIPTION first and then the channel's own columns.
 
-    All results of a subscription go to one task, sorted: its rows are numbered there, and a reader finds them together.
+    All results of a subscription go to one task, which numbers and sorts them.
     """
     together = frame.repartition(tasks, SUBSCRIPTION).sortWithinPartitions(SUBSCRIPTION)
     return _written_results(_map(together, results_writer(storage, folder, execution)))
 
 
 def write_few_results(frame: DataFrame, storage: Storage, folder: str, execution: int) -> WrittenResults:
-    """The same for an execution that is known to be small: its results come here and are written here.
+    """Write the results of a small execution in the driver.
 
     Without a shuffle and a Python worker it takes about half as long, which is most of a continuous channel's delay.
     """
-    found = frame.toArrow().sort_by(SUBSCRIPTION)
+    results = frame.toArrow().sort_by(SUBSCRIPTION)
     write = results_writer(storage, folder, execution)
-    return _written_results([row for batch in write(found.to_batches()) for row in batch.to_pylist()])
+    return _written_results([row for batch in write(results.to_batches()) for row in batch.to_pylist()])
 
 
 def _written_results(reports: list[dict[str, Any]]) -> WrittenResults:
@@ -88,14 +92,43 @@ def _written_results(reports: list[dict[str, Any]]) -> WrittenResults:
     )
 
 
-def rewrite(frame: DataFrame, storage: Storage, folder: str, ordered_by: str) -> list[NewFile]:
-    """Store rows again as they are, for compaction; `ordered_by` is VERSION or OFFSET."""
+def merge_records(
+    session: SparkSession, storage: Storage, dataset: Dataset, files: Sequence[StoredFile]
+) -> list[NewFile]:
+    """Merge files of a dataset; of a KEYED one, only the latest record of each key is kept."""
+    rows = stored_frame(session, storage, dataset, files)
+    if dataset.kind is DatasetKind.KEYED:
+        rows = latest_per_key(rows, dataset)
+    merged = rows.coalesce(_parts(files)).sortWithinPartitions(VERSION, SEQUENCE)
+    return _rewrite(merged, storage, f"datasets/{dataset.name}", VERSION)
+
+
+def merge_results(
+    session: SparkSession, storage: Storage, folder: str, columns: StructType, files: Sequence[StoredFile]
+) -> list[NewFile]:
+    """Merge files of results; `columns` are the channel's own."""
+    own = [StructField(name, LongType()) for name in (SUBSCRIPTION, OFFSET, BYTES)]
+    schema = StructType([*own, *columns.fields])
+    rows = read_parquet(session, storage, schema, [file.path for file in files])
+    parts = _parts(files)
+    together = rows.coalesce(1) if parts == 1 else rows.repartition(parts, SUBSCRIPTION)
+    return _rewrite(together.sortWithinPartitions(SUBSCRIPTION, OFFSET), storage, folder, OFFSET)
+
+
+def _parts(files: Sequence[StoredFile]) -> int:
+    return max(1, round(sum(file.bytes for file in files) / TARGET_BYTES))
+
+
+def _rewrite(frame: DataFrame, storage: Storage, folder: str, ordered_by: str) -> list[NewFile]:
+    """Write stored rows again, unchanged; `ordered_by` is VERSION or OFFSET."""
     return [_new_file(report) for report in _map(frame, copy_writer(storage, folder, ordered_by))]
 
 
 def _map(frame: DataFrame, writer: BatchWriter) -> list[dict[str, Any]]:
-    """The reports of `writer` on executors. `mapInArrow` looks columns up by name and takes `a.b` for a part of `a`:
-    on the way there they are numbered."""
+    """Run `writer` on executors and return its reports.
+
+    `mapInArrow` finds columns by name and takes `a.b` for a part of `a`, so columns travel under numbered names.
+    """
     numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
     return [row.asDict() for row in numbered.mapInArrow(with_names(writer, frame.columns), _REPORT).collect()]
 

@@ -17,8 +17,8 @@ from sqlglot import exp
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.sql.geo import ALL_LEVELS, cell_sql, cover_sql, distance_sql, level_of, near_sql
 from tocsin.cluster.sql.near_join import GeoCall, GridJoin
+from tocsin.cluster.sql.result_columns import SUBSCRIPTION
 from tocsin.cluster.sql.tokens import Span
-from tocsin.cluster.store.columns import SUBSCRIPTION
 
 SUBSCRIPTIONS_VIEW = "_tocsin_subscriptions"
 """The relation `to_lateral_sql` reads: SUBSCRIPTION and one column per parameter, named as the parameter."""

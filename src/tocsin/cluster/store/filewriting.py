@@ -1,7 +1,7 @@
-"""What an executor does with its share of a result: write it as one Parquet file and report that in one row.
+"""Writing one Parquet file from Arrow batches, and reporting it in one row.
 
 Runs inside Spark's Python workers, so it imports nothing heavy: no Spark, no database. `cluster.spark.writing` sends it
-there. Batches come in as Arrow, and nothing is held in memory but the short cut, which is bounded.
+there. It keeps only the short cut in memory, which is bounded.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tocsin.cluster.store.columns import BYTES, NEXT, OFFSET, SUBSCRIPTION, VERSION
+from tocsin.cluster.sql.result_columns import BYTES, NEXT, OFFSET, SUBSCRIPTION, VERSION
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import execution_of, offset_of
 
 ROW_GROUP_ROWS = 16_384
-"""Small enough that a pull of a few subscriptions skips most of a large file."""
+"""Rows in a row group: few enough that a pull of a few subscriptions skips most of a large file."""
 SHORT_CUT_BYTES = 1 << 20
-"""Results of one task that are no larger than this also travel with its report."""
+"""The report of a task carries its results as well if they are at most this large."""
 
 SUMMARY = pa.schema([("subscription", pa.int64()), ("results", pa.int64()), ("bytes", pa.int64())])
 BatchWriter = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def records_writer(storage: Storage, folder: str) -> BatchWriter:
+    """Write a dataset's records; the report has the feed log position after the last one."""
+
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         position: int | None = None
-        with _OneFile(storage, folder) as file:
+        with _ParquetFile(storage, folder) as file:
             for batch in batches:
                 if not batch.num_rows:
                     continue
@@ -47,10 +49,10 @@ def records_writer(storage: Storage, folder: str) -> BatchWriter:
 
 
 def copy_writer(storage: Storage, folder: str, ordered_by: str) -> BatchWriter:
-    """Rows that were stored before, as they are. `ordered_by` tells which versions or executions the file covers."""
+    """Write stored rows again, unchanged. The column `ordered_by` gives the versions or executions of the file."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _OneFile(storage, folder) as file:
+        with _ParquetFile(storage, folder) as file:
             for batch in batches:
                 if batch.num_rows:
                     file.cover(batch[ordered_by])
@@ -63,10 +65,12 @@ def copy_writer(storage: Storage, folder: str, ordered_by: str) -> BatchWriter:
 
 
 def results_writer(storage: Storage, folder: str, execution: int) -> BatchWriter:
+    """Write an execution's results, sorted by subscription; the report has a summary and perhaps the rows."""
+
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted = _Counter()
         kept: list[pa.RecordBatch] | None = []
-        with _OneFile(storage, folder) as file:
+        with _ParquetFile(storage, folder) as file:
             for batch in batches:
                 if not batch.num_rows:
                     continue
@@ -92,7 +96,7 @@ def results_writer(storage: Storage, folder: str, execution: int) -> BatchWriter
 
 
 def with_names(writer: BatchWriter, names: list[str]) -> BatchWriter:
-    """A writer of batches that come with other names than they are to be stored with."""
+    """Give the columns of each batch these names before `writer` gets it."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from writer(batch.rename_columns(names) for batch in batches)
@@ -100,8 +104,8 @@ def with_names(writer: BatchWriter, names: list[str]) -> BatchWriter:
     return write
 
 
-class _OneFile:
-    """A Parquet file that comes into being with its first batch."""
+class _ParquetFile:
+    """A Parquet file that is created with its first batch."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage
@@ -114,7 +118,7 @@ class _OneFile:
         self.first = 0
         self.last = 0
 
-    def __enter__(self) -> _OneFile:
+    def __enter__(self) -> _ParquetFile:
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -131,6 +135,7 @@ class _OneFile:
         self.rows += batch.num_rows
 
     def cover(self, versions: pa.Array) -> None:
+        """Extend the range of versions in the file; called before the batch is added."""
         ends = pc.min_max(versions).as_py()
         self.first = min(self.first, ends["min"]) if self.rows else ends["min"]
         self.last = max(self.last, ends["max"])
@@ -139,39 +144,18 @@ class _OneFile:
         self, position: int | None = None, summary: bytes | None = None, body: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
         if self._writer is not None:
-            yield pa.RecordBatch.from_pylist(
-                [
-                    {
-                        "path": self._path,
-                        "rows": self.rows,
-                        "bytes": self.bytes,
-                        "first": self.first,
-                        "last": self.last,
-                        "position": position,
-                        "summary": summary,
-                        "body": body,
-                    }
-                ],
-                schema=REPORT,
-            )
+            row = (self._path, self.rows, self.bytes, self.first, self.last, position, summary, body)
+            yield pa.record_batch([[value] for value in row], schema=_REPORT)
 
 
-REPORT = pa.schema(
-    [
-        ("path", pa.string()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("position", pa.int64()),
-        ("summary", pa.binary()),
-        ("body", pa.binary()),
-    ]
+_COUNTS = ("rows", "bytes", "first", "last", "position")
+_REPORT = pa.schema(
+    [("path", pa.string()), *((name, pa.int64()) for name in _COUNTS), ("summary", pa.binary()), ("body", pa.binary())]
 )
 
 
 class _Counter:
-    """Numbers the rows of each subscription and adds up their sizes, over batches sorted by subscription."""
+    """Numbers the rows of each subscription and sums up their sizes, over batches sorted by subscription."""
 
     def __init__(self) -> None:
         self._numbers: list[np.ndarray] = []
@@ -206,11 +190,11 @@ class _Counter:
 
 
 def json_sizes(batch: pa.RecordBatch) -> np.ndarray:
-    """How many bytes each row takes as a JSON object, counted by columns.
+    """The length in bytes of each row as a JSON object, counted column by column.
 
-    Escapes inside strings are not counted, and bytes as they are, though JSON spells them longer.
+    Escapes inside strings are not counted. Binary values count with their own length, though JSON needs more.
     """
-    sizes = np.full(batch.num_rows, 1, dtype=np.int64)  # braces, less the comma that the first field does not have
+    sizes = np.full(batch.num_rows, 1, dtype=np.int64)  # two braces, minus the comma that the first field lacks
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         quotes = 0 if _is_bare(column.type) else 2
         text = column if _has_length(column.type) else _as_text(column)
@@ -220,18 +204,19 @@ def json_sizes(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _has_length(kind: pa.DataType) -> bool:
-    """Bytes need not be text, and cannot all be made text of."""
+    """Whether Arrow gives the length without a cast to text, which fails for some binary values."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _is_bare(kind: pa.DataType) -> bool:
+    """Whether JSON writes the value without quotes."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
     )
 
 
 def _as_text(column: pa.Array) -> pa.Array:
-    if pa.types.is_nested(column.type):  # rare in results: measured one by one
+    if pa.types.is_nested(column.type):  # rare in results: converted value by value
         return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
     return column.cast(pa.string())
 

@@ -1,7 +1,7 @@
-"""Reading stored results: those of some backend subscriptions from their cursors on, and nothing else.
+"""Reading stored results of some backend subscriptions, each from its cursor on.
 
-Files are sorted by subscription inside, so row groups that hold none of the wanted ones are skipped by statistics.
-The most recent executions are also in memory, up to a bound; the files are the truth and give the same rows.
+Each file is sorted by subscription, so the reader skips row groups by their statistics. The latest executions are also
+in memory, up to a bound; the files have the same rows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tocsin.cluster.catalog import Catalog, StoredFile, results_owner
-from tocsin.cluster.store.columns import BYTES, OFFSET, SUBSCRIPTION
+from tocsin.cluster.sql.result_columns import BYTES, OFFSET, SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import ROW_BITS, execution_of
 from tocsin.model.ids import ChannelName
 from tocsin.wire.errors import Code, TocsinError
 
 RECENT_BYTES = 64 << 20
-"""How much of the latest results stays in memory over all channels."""
+"""Bytes of the latest results kept in memory, over all channels."""
 
 
 class ResultStore:
@@ -38,15 +38,15 @@ class ResultStore:
         self._lock = threading.Lock()
 
     def remember(self, path: str, rows: pa.Table) -> None:
-        """Keep the rows of a file just written, so that the pull that follows at once does not go to disk."""
+        """Keep the rows of a new file in memory: brokers pull them at once."""
         with self._lock:
             self._recent[path] = rows
             while sum(table.nbytes for table in self._recent.values()) > self._recent_bytes:
                 self._recent.popitem(last=False)
 
     def kept_from(self, channel: ChannelName) -> int | None:
-        """The first execution whose results are still there, if there is one."""
-        earliest = self._catalog.executions(channel=channel, limit=1)
+        """The first execution whose results are still stored; None if there is none."""
+        earliest = self._catalog.executions.page(channel=channel, limit=1)
         return earliest[0].execution if earliest else None
 
     def read(
@@ -57,10 +57,10 @@ class ResultStore:
         upto: int | None = None,
         kept_from: int | None = None,
     ) -> Iterator[pa.Table]:
-        """Results of subscription `number` with an offset of at least `after[number]`, below `upto`, in order.
+        """Results of each subscription `number` from offset `after[number]` on, below `upto`.
 
         Yields tables of at most a row group; rows of one subscription come in the order of their offsets. Raises if
-        some passed their retention since `kept_from` was looked up: gaps were judged by it.
+        the first stored execution is no longer `kept_from`: the caller found its gaps by that.
         """
         if not after:
             return
@@ -69,23 +69,25 @@ class ResultStore:
         numbers, cursors = numbers[order], np.fromiter(after.values(), np.int64)[order]
         first = execution_of(int(cursors.min())) - 1
         last = None if upto is None else execution_of(upto - 1)
-        files = self._catalog.files(results_owner(channel, epoch), first, last)
+        files = self._catalog.files.of(results_owner(channel, epoch), first, last)
         if kept_from is not None and self.kept_from(channel) != kept_from:
-            raise TocsinError(Code.NOT_READY, f"results of {channel} passed their retention just now; ask again")
+            raise TocsinError(
+                Code.NOT_READY, f"results of {channel} passed their retention just now; request them again"
+            )
         for file in files:
             for rows in self._rows(file, numbers):
-                wanted = _wanted(rows, numbers, cursors, upto)
-                if wanted.num_rows:
-                    yield wanted
+                selected = _select(rows, numbers, cursors, upto)
+                if selected.num_rows:
+                    yield selected
 
     def summaries(self, channel: ChannelName, epoch: int, executions: Sequence[int]) -> dict[int, pa.Table]:
-        """subscription, results, bytes of each of these executions, counted from the stored results."""
+        """By execution, a table of (subscription, results, bytes) counted from the stored results."""
         low, high = min(executions), max(executions)
         parts = []
-        for file in self._catalog.files(results_owner(channel, epoch), low - 1, None):
+        for file in self._catalog.files.of(results_owner(channel, epoch), low - 1, None):
             if file.first <= high:
                 rows = self._table(file, [SUBSCRIPTION, OFFSET, BYTES])
-                # Results beyond 2**20 for one subscription run into the next number; they belong to this execution.
+                # More than 2**20 results for one subscription also use the next number; they belong to this execution.
                 begun = np.searchsorted(executions, rows[OFFSET].to_numpy() >> ROW_BITS, side="right") - 1
                 parts.append(rows.append_column("begun", pa.array(begun)))
         if not parts:
@@ -111,7 +113,7 @@ class ResultStore:
             parquet = pq.ParquetFile(stream)
             for index in range(parquet.num_row_groups):
                 statistics = parquet.metadata.row_group(index).column(0).statistics
-                if statistics is None or _touches(numbers, statistics.min, statistics.max):
+                if statistics is None or _overlaps(numbers, statistics.min, statistics.max):
                     yield parquet.read_row_group(index)
 
     def _table(self, file: StoredFile, columns: list[str]) -> pa.Table:
@@ -123,17 +125,17 @@ class ResultStore:
             return pq.read_table(stream, columns=columns)
 
 
-def _touches(numbers: npt.NDArray[np.int64], low: int, high: int) -> bool:
+def _overlaps(numbers: npt.NDArray[np.int64], low: int, high: int) -> bool:
     return bool(np.searchsorted(numbers, low) < np.searchsorted(numbers, high, side="right"))
 
 
-def _wanted(
+def _select(
     rows: pa.Table, numbers: npt.NDArray[np.int64], cursors: npt.NDArray[np.int64], upto: int | None
 ) -> pa.Table:
-    held = rows[SUBSCRIPTION].to_numpy()
+    owners = rows[SUBSCRIPTION].to_numpy()
     offsets = rows[OFFSET].to_numpy()
-    places = np.minimum(np.searchsorted(numbers, held), len(numbers) - 1)
-    mask = (numbers[places] == held) & (offsets >= cursors[places])
+    places = np.minimum(np.searchsorted(numbers, owners), len(numbers) - 1)
+    mask = (numbers[places] == owners) & (offsets >= cursors[places])
     if upto is not None:
         mask &= offsets < upto
     return rows.filter(pa.array(mask))

@@ -1,11 +1,12 @@
 """The data root: a URI under which files are written once, read and deleted. A folder by default.
 
 Any file system that Arrow opens (file, hdfs, s3, gs). Used by the driver and, pickled, by executors. Paths are relative
-to the root. Nothing is ever changed in place, and a file counts only once the catalog names it.
+to the root. No file is ever changed in place, and a file counts only when the catalog names it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
+
+from tocsin.wire.errors import Code, TocsinError
 
 
 class Storage:
@@ -32,16 +35,16 @@ class Storage:
 
     @property
     def local(self) -> Path | None:
-        """The folder, when the root is one on this machine."""
+        """The root's folder on this machine; None if the root is elsewhere."""
         return Path(self._opened[1]) if isinstance(self._opened[0], fs.LocalFileSystem) else None
 
     def uri(self, path: str) -> str:
-        """As Spark reads it."""
+        """The URI under which Spark reads a path."""
         return f"{self.root.rstrip('/')}/{path}"
 
     @contextmanager
     def create(self, path: str) -> Iterator[pa.NativeFile]:
-        """A new file; when the block ends it is on disk, not just in the page cache."""
+        """Create a file. When the block ends, the file is on disk, not just in the page cache."""
         filesystem, base = self._opened
         full = f"{base}/{path}"
         filesystem.create_dir(full.rpartition("/")[0], recursive=True)
@@ -56,26 +59,39 @@ class Storage:
         return filesystem.open_input_file(f"{base}/{path}")
 
     def delete(self, path: str) -> None:
-        """Deleting what is already gone is no error: a crash may repeat it."""
+        """Delete a file. A missing file is no error: after a crash, a deletion is repeated."""
         filesystem, base = self._opened
         try:
             filesystem.delete_file(f"{base}/{path}")
         except FileNotFoundError:
             return
 
-    def list(self, folder: str) -> list[tuple[str, float]]:
-        """Every file below `folder` with its modification time in seconds."""
+    def list(self, folder: str) -> list[str]:
+        """The paths of all files below `folder`."""
         filesystem, base = self._opened
-        found = filesystem.get_file_info(fs.FileSelector(f"{base}/{folder}", recursive=True, allow_not_found=True))
-        return [
-            (info.path.removeprefix(base).lstrip("/"), info.mtime.timestamp() if info.mtime else 0.0)
-            for info in found
-            if info.type == fs.FileType.File
-        ]
+        entries = filesystem.get_file_info(fs.FileSelector(f"{base}/{folder}", recursive=True, allow_not_found=True))
+        return [info.path.removeprefix(base).lstrip("/") for info in entries if info.type == fs.FileType.File]
 
     def make_folder(self, folder: str) -> None:
         filesystem, base = self._opened
         filesystem.create_dir(f"{base}/{folder}", recursive=True)
+
+
+def lock_root(state_folder: Path) -> int:
+    """Lock a data root for this process. Return a descriptor that holds the lock until it is closed.
+
+    Two processes on one root would both count versions and executions on their own.
+    """
+    path = state_folder / "lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise TocsinError(
+            Code.NOT_READY, f"another process has this data root open ({path}); stop it first or choose another root"
+        ) from None
+    return descriptor
 
 
 def _fsync(path: str) -> None:

@@ -146,7 +146,7 @@ def _moved(cluster: DataCluster, at: int, known: dict[ChannelName, Cursor]) -> d
 
     Empty if an execution after `at` was committed meanwhile: that execution is announced first.
     """
-    sequence, heads = cluster.heads()
+    sequence, heads = cluster.channels.heads()
     if sequence != at:
         return {}
     moved = {channel: str(head) for channel, head in heads.items() if known.get(channel) != head}

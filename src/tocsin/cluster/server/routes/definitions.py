@@ -56,7 +56,7 @@ async def apply_application(request: Request, dry_run: bool = False) -> Response
 @router.get("/v1/datasets", response_class=Response)
 def list_datasets(request: Request) -> Response:
     cluster = require_read(request).cluster
-    return answer({"datasets": [_dataset(cluster, live) for live in cluster.datasets()]})
+    return answer({"datasets": [_dataset(cluster, live) for live in cluster.datasets.all()]})
 
 
 @router.get("/v1/datasets/{name}", response_class=Response)
@@ -69,13 +69,13 @@ def get_dataset(request: Request, name: str) -> Response:
 async def drop_dataset(request: Request, name: str) -> Response:
     """Refused while a channel or feed uses it."""
     context = require_admin(request)
-    return await _drop(context, lambda: context.cluster.drop_dataset(name))
+    return await _drop(context, lambda: context.cluster.datasets.drop(name))
 
 
 @router.get("/v1/channels", response_class=Response)
 def list_channels(request: Request) -> Response:
     context = require_read(request)
-    return answer({"channels": [_channel(context.process, live) for live in context.cluster.channels()]})
+    return answer({"channels": [_channel(context.process, live) for live in context.cluster.channels.all()]})
 
 
 @router.get("/v1/channels/{name}", response_class=Response)
@@ -88,7 +88,7 @@ def get_channel(request: Request, name: str) -> Response:
 async def drop_channel(request: Request, name: str) -> Response:
     """Also deletes its subscriptions and results."""
     context = require_admin(request)
-    return await _drop(context, lambda: context.cluster.drop_channel(name))
+    return await _drop(context, lambda: context.cluster.channels.drop(name))
 
 
 @router.post("/v1/channels/{name}/execute", response_class=Response)
@@ -102,13 +102,13 @@ async def execute_channel(request: Request, name: str) -> Response:
 @router.get("/v1/feeds", response_class=Response)
 def list_feeds(request: Request) -> Response:
     cluster = require_read(request).cluster
-    return answer({"feeds": [_feed(live) for live in cluster.feeds()]})
+    return answer({"feeds": [_feed(live) for live in cluster.datasets.feeds()]})
 
 
 @router.delete("/v1/feeds/{name}", response_class=Response)
 async def drop_feed(request: Request, name: str) -> Response:
     context = require_admin(request)
-    return await _drop(context, lambda: context.cluster.drop_feed(name))
+    return await _drop(context, lambda: context.cluster.datasets.drop_feed(name))
 
 
 async def _drop(context: ClusterContext, drop: Callable[[], None]) -> Response:
@@ -124,7 +124,7 @@ def _columns(schema: Schema) -> list[dict[str, str]]:
 
 def _dataset(cluster: DataCluster, live: LiveDataset) -> dict[str, Any]:
     dataset = live.dataset
-    files = cluster.catalog.files(dataset_owner(dataset.name))
+    files = cluster.catalog.files.of(dataset_owner(dataset.name))
     return {
         "name": dataset.name,
         "kind": dataset.kind,

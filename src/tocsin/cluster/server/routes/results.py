@@ -16,13 +16,10 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from tocsin.cluster.cap.alert import Alert
+from tocsin.cluster.cap.geojson import Gap, collection, feature
 from tocsin.cluster.cap.results import Origin, alert_of
 from tocsin.cluster.cap.writing import AtomFeed, alert_document, atom_feed
-from tocsin.cluster.server.routes.authentication import caller_of, require_broker_or_read
-from tocsin.cluster.server.routes.context import ClusterContext
-from tocsin.cluster.server.routes.subscriptions import check_number, subscription_id_of, unknown_subscription
-from tocsin.cluster.store.geojson import Gap, collection, feature
-from tocsin.cluster.store.pulling import (
+from tocsin.cluster.pulling import (
     Pull,
     Pulled,
     arrow_stream,
@@ -32,6 +29,9 @@ from tocsin.cluster.store.pulling import (
     parsed_cursor,
     pulled,
 )
+from tocsin.cluster.server.routes.authentication import caller_of, require_broker_or_read
+from tocsin.cluster.server.routes.context import ClusterContext
+from tocsin.cluster.server.routes.subscriptions import check_number, subscription_id_of, unknown_subscription
 from tocsin.model.cursor import Cursor, execution_of
 from tocsin.runtime.http.answers import ARROW, ATOM, CAP, GEOJSON, JSON, NDJSON, encode, read_json, request_body
 from tocsin.wire import cluster as wire
@@ -171,7 +171,7 @@ class _Issuer:
         self._channel = pull.channel
         self.sender = context.settings.cap_sender
         first = execution_of(min(pull.after.values(), default=0))
-        times = context.cluster.catalog.execution_times(pull.channel, pull.upto.epoch, first)
+        times = context.cluster.catalog.executions.times(pull.channel, pull.upto.epoch, first)
         self._executions = [execution for execution, _ in times]
         self._finished_s = [finished_s for _, finished_s in times]
 

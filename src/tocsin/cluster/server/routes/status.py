@@ -51,9 +51,9 @@ def status(request: Request) -> Response:
             "ready": not reasons,
             "reasons": reasons,
             "spark": described(cluster.spark),
-            "datasets": len(cluster.datasets()),
-            "channels": len(cluster.channels()),
-            "subscriptions": len(cluster.book),
+            "datasets": len(cluster.datasets.all()),
+            "channels": len(cluster.channels.all()),
+            "subscriptions": len(cluster.subscriptions.book),
             # Since this process started.
             "records": context.metrics.records(),
         }
@@ -89,8 +89,7 @@ def _rates(cluster: DataCluster, channel: ChannelName, after: int, limit: int) -
     """(a page of rates, the number of its last subscription)."""
     page = cluster.catalog.subscriptions.page(channel, None, after, limit)
     numbers = np.array([row[0] for row in page], np.int64)
-    with cluster.guard:
-        bytes_per_s = cluster.rates.of(numbers, cluster.now_s()).tolist()
+    bytes_per_s = cluster.subscriptions.rates_of(numbers, cluster.now_s()).tolist()
     rates = [
         {"subscription": row[2], "bytes_per_s": round(rate, 3)} for row, rate in zip(page, bytes_per_s, strict=True)
     ]
@@ -102,4 +101,4 @@ def executions(request: Request, channel: str | None = None, limit: int = Query(
     """The latest executions that had results, newest first."""
     cluster = require_read(request).cluster
     name = None if channel is None else cluster.channel(channel).prepared.channel.name
-    return answer({"executions": cluster.catalog.executions(channel=name, limit=limit, newest=True)})
+    return answer({"executions": cluster.catalog.executions.page(channel=name, limit=limit, newest=True)})

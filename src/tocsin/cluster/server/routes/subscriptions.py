@@ -99,7 +99,7 @@ async def unsubscribe_many(request: Request) -> Response:
 def holds(request: Request, broker: str) -> Response:
     """How many subscriptions a broker holds, and a fingerprint of their ids: the broker compares it with its own."""
     context, holder = require_broker(request, broker)
-    count, fingerprint = context.cluster.book.fingerprint(holder)
+    count, fingerprint = context.cluster.subscriptions.book.fingerprint(holder)
     return answer(wire.Holds(count, fingerprint))
 
 

@@ -1,12 +1,13 @@
-"""A broker's pull: some backend subscriptions of one channel, each from its cursor on, as Arrow, JSON lines or values.
+"""A broker's pull: results of some backend subscriptions of one channel, each from its cursor on.
 
-`open_pull` decides what to read and what is a gap; the generators read it, a row group at a time, in whatever
-thread iterates over them. A gap is never hidden: a cursor of another life of the channel, or one that points at results
-that have passed their retention, is named before the first result.
+`open_pull` decides what to read and where a gap is. The generators then read a row group at a time and give Arrow, JSON
+lines or values. A cursor of another epoch, or one that points at results past their retention, is a gap. Gaps are
+reported before the first result.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.store.columns import BYTES, OFFSET, SUBSCRIPTION
+from tocsin.cluster.sql.result_columns import BYTES, OFFSET, SUBSCRIPTION
 from tocsin.cluster.store.results import ResultStore
 from tocsin.model.cursor import Cursor, execution_of, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
@@ -43,36 +44,38 @@ class Pull:
     ids: pa.Array
     """In the order of `numbers`."""
     gaps: Mapping[SubscriptionId, Cursor]
-    """Subscriptions whose cursor points at what is gone, and where reading starts instead."""
+    """Subscriptions whose cursor points at deleted results, and the position where reading starts instead."""
     upto: Cursor
-    """Everything before it that is still there is in this pull; continue here."""
+    """The pull holds all stored results before this position; the next pull starts here."""
     kept_from: int | None
-    """The first execution there was when gaps were judged."""
+    """The first stored execution when the gaps were found; None if there was none."""
 
     def not_held_by(self, cluster: DataCluster, brokers: Callable[[BrokerId], bool]) -> SubscriptionId | None:
-        """A subscription that none of these brokers holds, if there is one."""
-        missing = np.flatnonzero(~cluster.book.held(self.numbers, brokers))
+        """A subscription that none of the brokers for which `brokers` is true holds; None if all are held."""
+        missing = np.flatnonzero(~cluster.subscriptions.book.held(self.numbers, brokers))
         return SubscriptionId(self.ids[int(missing[0])].as_py()) if len(missing) else None
 
 
 class Pulled(NamedTuple):
-    """One result and where it stands."""
+    """One result and its position."""
 
     subscription: SubscriptionId
     cursor: str
-    """The position after it."""
+    """The position after this result."""
     bytes: int
     result: dict[str, Any]
 
 
-def open_pull(cluster: DataCluster, channel: str, wanted: Mapping[SubscriptionId, str | None]) -> Pull:
-    """Raises on unknown channels and subscriptions and on what is no cursor."""
-    cursors = {one: None if text is None else parsed_cursor(text) for one, text in wanted.items()}
+def open_pull(cluster: DataCluster, channel: str, requested: Mapping[SubscriptionId, str | None]) -> Pull:
+    """Plan a pull from a cursor per subscription, or from the first stored result if the cursor is None.
+
+    Raises if the channel or a subscription is unknown, or if a text is no cursor.
+    """
+    cursors = {subscription: None if text is None else parsed_cursor(text) for subscription, text in requested.items()}
     live = cluster.channel(channel)
-    name = live.prepared.channel.name
-    with cluster.guard:
-        # First, so that nothing is committed in between that the answer would claim to hold.
-        upto = Cursor(live.epoch, offset_of(live.execution + 1))
+    name = live.name
+    # Before anything is read: an execution that is committed later is not part of this pull.
+    upto = cluster.channels.head(live)
     numbers = cluster.catalog.subscriptions.numbers(name, list(cursors))
     for subscription in cursors:
         if subscription not in numbers:
@@ -101,7 +104,7 @@ def open_pull(cluster: DataCluster, channel: str, wanted: Mapping[SubscriptionId
 
 
 def _is_gap(cursor: Cursor, upto: Cursor, kept_from: int) -> bool:
-    """Executions are numbered without holes, so a cursor before the first that is kept points at one that is gone."""
+    """Execution numbers have no holes, so a cursor before the first stored execution points at a deleted one."""
     return cursor.epoch != upto.epoch or execution_of(cursor.offset) < kept_from or cursor.offset > upto.offset
 
 
@@ -113,46 +116,46 @@ def parsed_cursor(text: str) -> Cursor:
 
 
 def arrow_stream(store: ResultStore, pull: Pull) -> Iterator[bytes]:
-    """Arrow IPC. Our columns come first; the channel's own keep their names, ours give way if they clash."""
+    """The results as an Arrow IPC stream: Tocsin's columns first, then the channel's own.
+
+    A column of Tocsin gets another name if the channel has one of that name.
+    """
     schema = _stream_schema(pull)
-    sink = _Sink()
+    sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as writer:
-        yield sink.taken()
+        yield _take(sink)
         for rows in _rows(store, pull):
             columns = [*_own(pull, rows), *(rows[field.name].cast(field.type) for field in pull.columns)]
             writer.write_table(pa.table(columns, schema=schema))
-            yield sink.taken()
-    yield sink.taken()
+            yield _take(sink)
+    yield _take(sink)
 
 
 def json_lines(store: ResultStore, pull: Pull) -> Iterator[bytes]:
-    """`{"subscription", "cursor", "bytes", "result"}` a line; gaps first: `{"subscription", "cursor", "gap": true}`."""
+    """One `{"subscription", "cursor", "bytes", "result"}` a line, after the gaps:
+    `{"subscription", "cursor", "gap": true}`."""
     if pull.gaps:
         yield b"".join(
             _encode({"subscription": subscription, "cursor": str(cursor), "gap": True}) + b"\n"
             for subscription, cursor in pull.gaps.items()
         )
-    for some in pulled(store, pull):
-        yield b"".join(
-            _encode({"subscription": one.subscription, "cursor": one.cursor, "bytes": one.bytes, "result": one.result})
-            + b"\n"
-            for one in some
-        )
+    for page in pulled(store, pull):
+        yield b"".join(_encode(row._asdict()) + b"\n" for row in page)
 
 
 def pulled(store: ResultStore, pull: Pull) -> Iterator[list[Pulled]]:
-    """The results as values, some at a time."""
+    """The results as values, a page at a time."""
     names = pull.columns.names
     for table in _rows(store, pull):
         for start in range(0, table.num_rows, _LINES_AT_ONCE):
             rows = table.slice(start, _LINES_AT_ONCE)
             own = [column.to_pylist() for column in _own(pull, rows)]
             results = rows.select(names).to_pylist()
-            yield [Pulled(*each) for each in zip(*own, results, strict=True)]
+            yield [Pulled(*row) for row in zip(*own, results, strict=True)]
 
 
 def only(pull: Pull, cursor: Cursor) -> Pull:
-    """The part of a pull that ends where the result with this cursor does."""
+    """The part of a pull up to the result with this cursor, that result included."""
     return replace(pull, upto=cursor)
 
 
@@ -178,33 +181,9 @@ def _stream_schema(pull: Pull) -> pa.Schema:
     return pa.schema(fields, metadata)
 
 
-class _Sink:
-    """A file that gives away what was written to it."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        self._pieces.append(bytes(data))
-        return len(data)
-
-    def flush(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def taken(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+def _take(sink: io.BytesIO) -> bytes:
+    """Return the bytes written so far, and empty the sink."""
+    written = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return written

@@ -1,8 +1,8 @@
 """A channel's results as GeoJSON (RFC 7946): a FeatureCollection, or one Feature.
 
 A result's geometry is its `polygon` column if that holds Well-Known Text, else the point of its columns `lat` and
-`lon`, else null: no result is left out because it has no place. Coordinates are longitude first, whatever order the
-columns have. Polygons across the 180th meridian are not cut. Pure; the data cluster's results route drives it.
+`lon`, else null: a result without a place is not left out. Coordinates are longitude first, whatever order the columns
+have. Polygons across the 180th meridian are not cut. Pure; the data cluster's results route drives it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A subscription whose cursor pointed at what is gone, and where reading starts instead."""
+    """A subscription whose cursor pointed at deleted results, and the position where reading starts instead."""
 
     subscription: str
     cursor: str
 
 
 def feature(subscription: str, cursor: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    """`properties` are the result's columns; where it stands is told beside them, as §6.1 allows."""
+    """`properties` are the result's columns; its subscription and cursor are foreign members, as §6.1 allows."""
     return {
         "type": "Feature",
         "id": f"{subscription}/{cursor}",
@@ -63,11 +63,13 @@ def _first(values: Mapping[str, Any], *names: str) -> float | None:
 
 
 def collection(gaps: Iterable[Gap], features: Iterable[list[dict[str, Any]]]) -> Iterator[bytes]:
-    """A FeatureCollection, a piece at a time; `gaps` stands before the features, as in every other form of results."""
-    told = [{"subscription": gap.subscription, "cursor": gap.cursor} for gap in gaps]
-    yield b'{"type":"FeatureCollection",' + (b'"gaps":' + _encode(told) + b"," if told else b"") + b'"features":['
+    """A FeatureCollection, a piece at a time. The gaps come before the features, as in every form of results."""
+    gap_rows = [{"subscription": gap.subscription, "cursor": gap.cursor} for gap in gaps]
+    yield (
+        b'{"type":"FeatureCollection",' + (b'"gaps":' + _encode(gap_rows) + b"," if gap_rows else b"") + b'"features":['
+    )
     separator = b"\n"
-    for some in features:
-        yield separator + b",\n".join(map(_encode, some))
+    for page in features:
+        yield separator + b",\n".join(map(_encode, page))
         separator = b",\n"
     yield b"\n]}\n"

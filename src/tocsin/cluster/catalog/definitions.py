@@ -1,0 +1,190 @@
+"""The catalog's datasets, feeds and channels: their definitions, and how far each has got.
+
+A dataset has a version and a position in the feed log. A channel has a position in each dataset that it reads as NEW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tocsin.cluster.catalog.executions import forget_executions, move_positions
+from tocsin.cluster.catalog.files import dataset_owner, discard_files, insert_files, results_owner
+from tocsin.cluster.catalog.tables import (
+    NewFile,
+    StoredChannel,
+    StoredDataset,
+    StoredFeed,
+    channels,
+    datasets,
+    executions,
+    feeds,
+    files,
+    holders,
+    positions,
+    subscriptions,
+    to_json,
+)
+from tocsin.database.database import Database, insert_many
+from tocsin.model.entities import Channel, Dataset, Feed
+from tocsin.model.ids import ChannelName, DatasetName, FeedName
+from tocsin.wire.errors import Code, TocsinError
+
+
+class DatasetTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> list[StoredDataset]:
+        return [
+            StoredDataset(msgspec.json.decode(row.definition, type=Dataset), row.generation, row.version, row.position)
+            for row in self._database.rows(sa.select(datasets).order_by(datasets.c.name))
+        ]
+
+    def create(self, dataset: Dataset, generation: int) -> None:
+        row = {"name": dataset.name, "definition": to_json(dataset), "generation": generation}
+        self._database.execute(sa.insert(datasets).values(**row, version=0, position=0))
+
+    def drop(self, name: DatasetName, at_s: float) -> None:
+        with self._database.write() as connection:
+            connection.execute(sa.delete(datasets).where(datasets.c.name == name))
+            discard_files(connection, files.c.owner == dataset_owner(name), at_s)
+
+    def replace_static(self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float) -> None:
+        """Replace the whole content of a STATIC dataset."""
+        with self._database.write() as connection:
+            connection.execute(
+                sa.update(datasets)
+                .where(datasets.c.name == dataset.name)
+                .values(definition=to_json(dataset), version=version)
+            )
+            owner = dataset_owner(dataset.name)
+            discard_files(connection, files.c.owner == owner, at_s)
+            insert_files(connection, owner, new_files, at_s)
+
+    def progress(self, dataset: DatasetName) -> tuple[int, int]:
+        """(last committed version, committed position in the feed log) of a dataset."""
+        [row] = self._database.rows(sa.select(datasets).where(datasets.c.name == dataset))
+        return row.version, row.position
+
+    def commit_records(
+        self,
+        dataset: DatasetName,
+        version: int,
+        new_files: Sequence[NewFile],
+        at_s: float,
+        *,
+        position: int | None = None,
+        feed: FeedName | None = None,
+        batch: int | None = None,
+    ) -> None:
+        """Add one micro-batch to its dataset, together with the position or the batch number it was read from."""
+        changed: dict[str, int] = {} if position is None else {"position": position}
+        try:
+            with self._database.write() as connection:
+                updated = connection.execute(
+                    sa.update(datasets)
+                    .where(datasets.c.name == dataset, datasets.c.version == version - 1)
+                    .values(version=version, **changed)
+                )
+                if updated.rowcount != 1:
+                    raise TocsinError(
+                        Code.INTERNAL, f"dataset {dataset} is not at version {version - 1}: it has two writers"
+                    )
+                if feed is not None:
+                    connection.execute(sa.update(feeds).where(feeds.c.name == feed).values(batch=batch))
+                insert_files(connection, dataset_owner(dataset), new_files, at_s)
+        except DBAPIError:
+            # The connection may have broken after the commit. A dataset has one writer, so its version tells.
+            if self.progress(dataset)[0] != version:
+                raise
+
+
+class FeedTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> list[StoredFeed]:
+        return [
+            StoredFeed(msgspec.json.decode(row.definition, type=Feed), row.generation, row.batch)
+            for row in self._database.rows(sa.select(feeds).order_by(feeds.c.name))
+        ]
+
+    def create(self, feed: Feed, generation: int) -> None:
+        row = {"name": feed.name, "definition": to_json(feed), "generation": generation, "batch": -1}
+        self._database.execute(sa.insert(feeds).values(**row))
+
+    def drop(self, name: FeedName) -> None:
+        self._database.execute(sa.delete(feeds).where(feeds.c.name == name))
+
+
+class ChannelTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> list[StoredChannel]:
+        with self._database.read() as connection:
+            matched: dict[str, dict[DatasetName, int]] = {}
+            for row in connection.execute(sa.select(positions)):
+                matched.setdefault(row.channel, {})[DatasetName(row.dataset)] = row.version
+            return [
+                StoredChannel(
+                    msgspec.json.decode(row.definition, type=Channel),
+                    row.epoch,
+                    row.execution,
+                    matched.get(row.name, {}),
+                )
+                for row in connection.execute(sa.select(channels).order_by(channels.c.name))
+            ]
+
+    def get(self, name: ChannelName) -> StoredChannel:
+        return next(stored for stored in self.all() if stored.channel.name == name)
+
+    def create(self, channel: Channel, epoch: int, at: Mapping[DatasetName, int]) -> None:
+        """`at` is the channel's first position in each dataset: NEW covers the versions above it."""
+        with self._database.write() as connection:
+            connection.execute(
+                sa.insert(channels).values(name=channel.name, epoch=epoch, definition=to_json(channel), execution=0)
+            )
+            _insert_positions(connection, channel.name, at)
+
+    def replace(self, channel: Channel, old_epoch: int, epoch: int, at: Mapping[DatasetName, int], at_s: float) -> None:
+        """Put another definition in the place of a channel. Its subscriptions stay; its old results are discarded."""
+        with self._database.write() as connection:
+            name = channel.name
+            connection.execute(
+                sa.update(channels)
+                .where(channels.c.name == name)
+                .values(epoch=epoch, definition=to_json(channel), execution=0)
+            )
+            connection.execute(sa.delete(positions).where(positions.c.channel == name))
+            _insert_positions(connection, name, at)
+            forget_executions(connection, executions.c.channel == name)
+            discard_files(connection, files.c.owner == results_owner(name, old_epoch), at_s)
+
+    def drop(self, name: ChannelName, epoch: int, at_s: float) -> None:
+        with self._database.write() as connection:
+            own = sa.select(subscriptions.c.number).where(subscriptions.c.channel == name)
+            connection.execute(sa.delete(holders).where(holders.c.number.in_(own)))
+            connection.execute(sa.delete(subscriptions).where(subscriptions.c.channel == name))
+            connection.execute(sa.delete(positions).where(positions.c.channel == name))
+            connection.execute(sa.delete(executions).where(executions.c.channel == name))
+            connection.execute(sa.delete(channels).where(channels.c.name == name))
+            discard_files(connection, files.c.owner == results_owner(name, epoch), at_s)
+
+    def advance(self, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]) -> None:
+        """Move a channel past records that arrived while it had no subscription."""
+        with self._database.write() as connection:
+            move_positions(connection, channel, intervals)
+
+
+def _insert_positions(connection: Connection, channel: ChannelName, at: Mapping[DatasetName, int]) -> None:
+    insert_many(
+        connection,
+        positions,
+        [{"channel": channel, "dataset": dataset, "version": version} for dataset, version in at.items()],
+    )

@@ -1,0 +1,138 @@
+"""The catalog's executions: those that had results, in the order in which brokers hear of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tocsin.cluster.catalog.files import insert_files, results_owner
+from tocsin.cluster.catalog.tables import (
+    NewFile,
+    StoredExecution,
+    channels,
+    executions,
+    positions,
+    read_fact,
+    to_json,
+    write_fact,
+)
+from tocsin.database.database import Database
+from tocsin.model.ids import ChannelName, DatasetName
+from tocsin.wire.errors import Code, TocsinError
+
+_FORGOTTEN = "expired_sequence"
+"""The fact that holds the highest sequence of an execution that was deleted."""
+
+
+class ExecutionTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def page(
+        self, after_sequence: int = 0, *, channel: ChannelName | None = None, limit: int = 1000, newest: bool = False
+    ) -> list[StoredExecution]:
+        """At most `limit` executions by sequence, oldest first or, with `newest`, newest first."""
+        query = sa.select(executions).where(executions.c.sequence > after_sequence).limit(limit)
+        query = query.order_by(executions.c.sequence.desc() if newest else executions.c.sequence)
+        if channel is not None:
+            query = query.where(executions.c.channel == channel)
+        return [_stored_execution(row) for row in self._database.rows(query)]
+
+    def times(self, channel: ChannelName, epoch: int, first: int = 0) -> Sequence[tuple[int, float]]:
+        """(execution, time it finished in seconds), in order, from the last execution not after `first` on."""
+        own = (executions.c.channel == channel) & (executions.c.epoch == epoch)
+        before = sa.select(sa.func.max(executions.c.execution)).where(own & (executions.c.execution <= first))
+        query = sa.select(executions.c.execution, executions.c.finished_s).order_by(executions.c.execution)
+        query = query.where(own & (executions.c.execution >= sa.func.coalesce(before.scalar_subquery(), 0)))
+        return [(row.execution, row.finished_s) for row in self._database.rows(query)]
+
+    def last_sequence(self) -> int:
+        with self._database.read() as connection:
+            kept: int = connection.scalar(sa.select(sa.func.max(executions.c.sequence))) or 0
+        return max(kept, self.forgotten_sequence())
+
+    def forgotten_sequence(self) -> int:
+        """Executions up to this sequence may be deleted: a broker that has not read them yet has a gap."""
+        with self._database.read() as connection:
+            return int(read_fact(connection, _FORGOTTEN) or 0)
+
+    def expire(self, channel: ChannelName, before_s: float) -> None:
+        """Delete a channel's executions that finished before `before_s`."""
+        with self._database.write() as connection:
+            old = (executions.c.channel == channel) & (executions.c.finished_s < before_s)
+            forget_executions(connection, old)
+
+    def commit(self, execution: StoredExecution, last: int, new_files: Sequence[NewFile]) -> StoredExecution | None:
+        """Move the channel past its intervals and make the results visible. Return None if there are none.
+
+        The sequence of the returned execution is set. An execution with more results for one subscription than one
+        number has room for uses the numbers from its own to `last`.
+        """
+        channel, owner = execution.channel, results_owner(execution.channel, execution.epoch)
+        row = asdict(execution) | {"intervals": to_json(execution.intervals)}
+        del row["sequence"]
+        try:
+            with self._database.write() as connection:
+                move_positions(connection, channel, execution.intervals)
+                if not execution.results:
+                    return None
+                connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=last))
+                insert_files(connection, owner, new_files, execution.finished_s)
+                primary_key = connection.execute(sa.insert(executions).values(**row)).inserted_primary_key
+                assert primary_key is not None
+                return replace(execution, sequence=int(primary_key[0]))
+        except DBAPIError:
+            # The connection may have broken after the commit. Executions of a channel follow each other, so the stored
+            # sequence or the positions tell.
+            if not execution.results and self._has_moved_past(channel, execution.intervals):
+                return None
+            sequence = self._sequence_of(execution) if execution.results else None
+            if sequence is None:
+                raise
+            return replace(execution, sequence=sequence)
+
+    def _sequence_of(self, execution: StoredExecution) -> int | None:
+        query = sa.select(executions.c.sequence).where(executions.c.channel == execution.channel)
+        query = query.where(executions.c.epoch == execution.epoch, executions.c.execution == execution.execution)
+        return next((row.sequence for row in self._database.rows(query)), None)
+
+    def _has_moved_past(self, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]) -> bool:
+        """Whether the channel has moved past these intervals. False if all of them are empty."""
+        rows = self._database.rows(sa.select(positions).where(positions.c.channel == channel))
+        stored = {row.dataset: row.version for row in rows}
+        moved = [(dataset, upto) for dataset, (after, upto) in intervals.items() if upto > after]
+        return bool(moved) and all(stored.get(dataset) == upto for dataset, upto in moved)
+
+
+def move_positions(
+    connection: Connection, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]
+) -> None:
+    """Move a channel from the start to the end of each interval; raise if it is not at the start."""
+    for dataset, (after, upto) in intervals.items():
+        moved = connection.execute(
+            sa.update(positions)
+            .where(positions.c.channel == channel, positions.c.dataset == dataset, positions.c.version == after)
+            .values(version=upto)
+        )
+        if moved.rowcount != 1:
+            raise TocsinError(Code.INTERNAL, f"channel {channel} is not at version {after} of {dataset}: it ran twice")
+
+
+def forget_executions(connection: Connection, condition: sa.ColumnElement[bool]) -> None:
+    """Delete executions and record the highest sequence among them in the same transaction."""
+    highest: int = connection.scalar(sa.select(sa.func.max(executions.c.sequence)).where(condition)) or 0
+    if highest:
+        connection.execute(sa.delete(executions).where(condition))
+        if highest > int(read_fact(connection, _FORGOTTEN) or 0):
+            write_fact(connection, _FORGOTTEN, str(highest))
+
+
+def _stored_execution(row: Any) -> StoredExecution:
+    intervals = msgspec.json.decode(row.intervals, type=dict[str, tuple[int, int]])
+    return StoredExecution(**{**row._mapping, "intervals": intervals})

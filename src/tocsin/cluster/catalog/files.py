@@ -1,0 +1,98 @@
+"""The catalog's files: which Parquet files belong to which owner, and which are garbage.
+
+An owner is a dataset, or the results of a channel in one epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tocsin.cluster.catalog.tables import NewFile, StoredFile, files, garbage
+from tocsin.database.database import Database, chunks, insert_many
+
+_FILE_COLUMNS = [column for column in files.c if column is not files.c.owner]
+
+
+def dataset_owner(name: str) -> str:
+    return f"dataset:{name}"
+
+
+def results_owner(name: str, epoch: int) -> str:
+    return f"results:{name}:{epoch}"
+
+
+class FileTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, owner: str, after: int | None = None, upto: int | None = None) -> list[StoredFile]:
+        """The owner's files that may hold rows of the half-open interval (after, upto]."""
+        query = sa.select(*_FILE_COLUMNS).where(files.c.owner == owner).order_by(files.c.first, files.c.id)
+        if after is not None:
+            query = query.where(files.c.last > after)
+        if upto is not None:
+            query = query.where(files.c.first <= upto)
+        return [StoredFile(**row._mapping) for row in self._database.rows(query)]
+
+    def replace(self, owner: str, old: Sequence[StoredFile], new: Sequence[NewFile], at_s: float) -> bool:
+        """Swap files for their merged form. Return False and change nothing if one of them was dropped meanwhile."""
+        with self._database.write() as connection:
+            # By owner and path: the database gives an id again once the highest id is free, even to another owner.
+            same = (files.c.owner == owner) & files.c.path.in_([file.path for file in old])
+            present = connection.scalar(sa.select(sa.func.count()).select_from(files).where(same))
+            if present != len(old):
+                return False
+            discard_files(connection, same, at_s)
+            newest_s = max(file.at_s for file in old)
+            generation = max(file.generation for file in old) + 1
+            insert_files(connection, owner, new, newest_s, generation)
+            return True
+
+    def expire(self, owner: str, before_s: float, upto: int, at_s: float) -> int:
+        """Drop the files whose newest row is older than `before_s`, and that hold nothing above `upto`."""
+        with self._database.write() as connection:
+            old = (files.c.owner == owner) & (files.c.at_s < before_s) & (files.c.last <= upto)
+            return discard_files(connection, old, at_s)
+
+    def discard_paths(self, paths: Iterable[str], at_s: float) -> None:
+        """Mark files as garbage that no row of `files` names."""
+        with self._database.write() as connection:
+            _insert_garbage(connection, paths, at_s)
+
+    def collect_garbage(self, before_s: float, delete: Callable[[str], None]) -> int:
+        """Delete the files dropped before `before_s`; return how many. A crash in between only repeats a deletion."""
+        paths = [row.path for row in self._database.rows(sa.select(garbage).where(garbage.c.since_s < before_s))]
+        for path in paths:
+            delete(path)
+        with self._database.write() as connection:
+            for chunk in chunks(paths, 500):
+                connection.execute(sa.delete(garbage).where(garbage.c.path.in_(chunk)))
+        return len(paths)
+
+    def known_paths(self) -> set[str]:
+        """Every path that the catalog names, garbage included."""
+        query = sa.select(files.c.path).union(sa.select(garbage.c.path))
+        return {row.path for row in self._database.rows(query)}
+
+
+def insert_files(
+    connection: Connection, owner: str, new_files: Sequence[NewFile], at_s: float, generation: int = 0
+) -> None:
+    common = {"owner": owner, "at_s": at_s, "generation": generation}
+    insert_many(connection, files, [asdict(file) | common for file in new_files])
+
+
+def discard_files(connection: Connection, condition: sa.ColumnElement[bool], at_s: float) -> int:
+    """Make files garbage and return how many. They are deleted later, because readers may still have them open."""
+    paths = list(connection.scalars(sa.select(files.c.path).where(condition)))
+    connection.execute(sa.delete(files).where(condition))
+    _insert_garbage(connection, paths, at_s)
+    return len(paths)
+
+
+def _insert_garbage(connection: Connection, paths: Iterable[str], at_s: float) -> None:
+    insert_many(connection, garbage, [{"path": path, "since_s": at_s} for path in paths], ignore_existing=True)

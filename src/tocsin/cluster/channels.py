@@ -1,0 +1,272 @@
+"""The channels of a data cluster: definitions, progress, and the changes that must agree with the catalog [BAD §3.1].
+
+`cluster.executions` runs a channel; `cluster.server` decides when.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tocsin.cluster.announcements import AnnouncementLog
+from tocsin.cluster.catalog import StoredExecution
+from tocsin.cluster.datasets import Datasets
+from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
+from tocsin.cluster.spark.dataset_writer import Mark
+from tocsin.cluster.spark.execution import PreparedChannel, prepare
+from tocsin.cluster.spark.frames import Frame, dataset_frame
+from tocsin.cluster.spark.session import Session
+from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.cluster.spark.writing import WrittenResults
+from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
+from tocsin.cluster.store.results import ResultStore
+from tocsin.cluster.subscriptions import Subscriptions
+from tocsin.model.cursor import Cursor, offset_of
+from tocsin.model.entities import Channel, Dataset, DatasetKind
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
+from tocsin.wire.errors import Code, TocsinError
+
+Intervals = Mapping[DatasetName, tuple[int, int]]
+"""Versions (after, upto] of each dataset that a channel reads as NEW."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedSubscription:
+    id: SubscriptionId
+    cursor: Cursor
+    """Results from this position on belong to the broker that subscribed now."""
+    created: bool
+    """False if a broker held the subscription already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionStart:
+    """What an execution covers, fixed before it reads anything."""
+
+    intervals: Intervals
+    marks: Mapping[DatasetName, Mark]
+    newest_subscription: int
+
+
+class Channels:
+    """Thread-safe. Locks are taken in this order: the channel's executions, this class's lock, `Subscriptions`'."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        datasets: Datasets,
+        subscriptions: Subscriptions,
+        results: ResultStore,
+        announcements: AnnouncementLog,
+    ) -> None:
+        self._context = context
+        self._catalog = context.catalog
+        self._datasets = datasets
+        self._subscriptions = subscriptions
+        self._results = results
+        self._announcements = announcements
+        self._lock = threading.RLock()
+        """Around the map, the progress of channels, the order of commits, and changes of their subscriptions."""
+        self._channels: dict[str, LiveChannel] = {}
+
+    def load(self) -> None:
+        """Rebuild channels and subscriptions from the catalog."""
+        for stored in self._catalog.channels.all():
+            live = self._add(self.prepare(stored.channel), stored.epoch, stored.execution, dict(stored.positions))
+            self._subscriptions.load(live)
+            if not live.subscribers.count:  # records that came without a subscription are not NEW to the first one
+                live.positions = {name: self._datasets.get(name).writer.version for name in live.positions}
+        self._subscriptions.load_holders()
+
+    def all(self) -> list[LiveChannel]:
+        """By name."""
+        with self._lock:
+            return [live for _, live in sorted(self._channels.items())]
+
+    def get(self, name: str) -> LiveChannel:
+        live = self._channels.get(name.lower())
+        if live is None:
+            known = ", ".join(live.name for live in self.all()) or "none yet"
+            raise TocsinError(Code.UNKNOWN_CHANNEL, f"there is no channel {name} (there are: {known})")
+        return live
+
+    def head(self, live: LiveChannel) -> Cursor:
+        """The position after the last committed result of a channel."""
+        with self._lock:
+            return Cursor(live.epoch, offset_of(live.execution + 1))
+
+    def heads(self) -> tuple[int, dict[ChannelName, Cursor]]:
+        """The last sequence, and the head of every channel with all executions up to that sequence."""
+        with self._lock:
+            heads = {live.name: self.head(live) for live in self._channels.values()}
+            return self._announcements.sequence, heads
+
+    # -- definitions -----------------------------------------------------------------------------------------------
+
+    def prepare(self, channel: Channel, planned: Mapping[str, Dataset] | None = None) -> PreparedChannel:
+        """Compile a channel, or raise with the reason. `planned` are datasets that do not exist yet, by name."""
+        query = parse_channel_query(channel.query, channel.parameters)
+        if not isinstance(query, ChannelQuery):
+            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {query[0]}")
+        known = {live.name.lower(): live.dataset for live in self._datasets.all()} | dict(planned or {})
+
+        def empty(session: Session, name: str, _is_new: bool) -> Frame:
+            return dataset_frame(session, self._context.storage, known[name.lower()], [])
+
+        return prepare(self._context.spark, channel, query, known, empty)
+
+    def create(self, channel: Channel, prepared: PreparedChannel | None = None) -> PreparedChannel:
+        prepared = prepared or self.prepare(channel)
+        with self._lock:
+            at = {live.name: live.writer.version for live in self._read_as_new(prepared)}
+            epoch = self._catalog.next_generation()
+            self._catalog.channels.create(channel, epoch, at)
+            self._add(prepared, epoch, 0, at)
+        return prepared
+
+    def replace(self, channel: Channel, prepared: PreparedChannel) -> None:
+        """Give a channel another query, period or retention. Its parameters and its subscriptions stay.
+
+        The channel gets a new epoch, so a cursor into results of the old definition is reported as a gap. Records that
+        came since the last execution are NEW to the new definition too.
+        """
+        live = self.get(channel.name)
+        if channel.parameters != live.prepared.channel.parameters:
+            raise ValueError(f"channel {channel.name}: subscriptions to other parameters cannot be kept")
+        with live.exclusive(), self._lock:
+            at = {
+                dataset.name: live.positions.get(dataset.name, dataset.writer.version)
+                for dataset in self._read_as_new(prepared)
+            }
+            epoch = self._catalog.next_generation()
+            subscriptions = [
+                (number, parameters) for number, _, parameters in self._catalog.subscriptions.of_channel(channel.name)
+            ]
+            self._catalog.channels.replace(channel, live.epoch, epoch, at, self._context.now_s())
+            self._add(prepared, epoch, 0, at).subscribers.add(subscriptions)
+            self._discard_base(live)
+
+    def drop(self, name: str) -> None:
+        live = self.get(name)
+        with live.exclusive(), self._lock:
+            numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
+            self._catalog.channels.drop(live.name, live.epoch, self._context.now_s())
+            del self._channels[name.lower()]
+            self._subscriptions.forget(numbers)
+            self._discard_base(live)
+
+    def _read_as_new(self, prepared: PreparedChannel) -> list[LiveDataset]:
+        return [self._datasets.get(name) for name in prepared.query.new_datasets]
+
+    def _discard_base(self, live: LiveChannel) -> None:
+        live.subscribers.release()
+        self._catalog.files.discard_paths(live.subscribers.dropped_paths, self._context.now_s())
+
+    def _add(
+        self, prepared: PreparedChannel, epoch: int, execution: int, positions: dict[DatasetName, int]
+    ) -> LiveChannel:
+        subscribers = SubscriptionFrames(prepared.channel, self._context.storage, prepared.radius_parameters)
+        live = LiveChannel(prepared, epoch, execution, positions, subscribers)
+        self._channels[prepared.channel.name.lower()] = live
+        return live
+
+    # -- subscriptions ---------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self, name: str, values: Sequence[Mapping[str, object]], broker: BrokerId
+    ) -> list[GrantedSubscription]:
+        """Grant backend subscriptions for sets of parameter values. They take part from the next execution on."""
+        live = self.get(name)
+        rows = self._subscriptions.check(live, values)
+        with self._lock:
+            if self._channels.get(name.lower()) is live:
+                if live.subscribers.count == 0:
+                    self._store_positions(live)
+                granted = self._subscriptions.grant(live, rows, broker)
+                cursor = self.head(live)
+                return [GrantedSubscription(row.id, cursor, row.created) for row in granted]
+        return self.subscribe(name, values, broker)  # replaced or dropped meanwhile: its parameters may be others now
+
+    def _store_positions(self, live: LiveChannel) -> None:
+        """Store how far the channel went without a subscription: older records are not NEW to the first one."""
+        stored = self._catalog.channels.get(live.name).positions
+        passed = {dataset: (stored[dataset], upto) for dataset, upto in live.positions.items()}
+        self._catalog.channels.advance(live.name, passed)
+
+    def unsubscribe(self, name: str, ids: Sequence[SubscriptionId], broker: BrokerId) -> int:
+        """End `broker`'s hold on these subscriptions and return how many it held."""
+        with self._lock:
+            return self._subscriptions.release(self.get(name), ids, broker)
+
+    def refuse(self, live: LiveChannel, reasons: Mapping[int, str]) -> None:
+        """End subscriptions by number, each with the reason why the channel's query fails for it."""
+        with self._lock:
+            self._subscriptions.refuse(live, reasons)
+
+    # -- executions ------------------------------------------------------------------------------------------------
+
+    def begin_execution(self, live: LiveChannel) -> ExecutionStart | None:
+        """Fix what an execution that starts now covers, or return None if it has nothing to do.
+
+        The caller is inside `live.exclusive()`.
+        """
+        with self._lock:
+            if self._channels.get(live.name.lower()) is not live:
+                return None  # dropped or replaced while this execution waited
+            if live.uncertain:
+                self._read_progress(live)
+            # A mark is taken before the interval: see `DatasetWriter.wait_stored`.
+            marks = {name: self._datasets.get(name).writer.mark() for name in live.positions}
+            intervals = {
+                name: (after, _newest_version(live, self._datasets.get(name), after))
+                for name, after in live.positions.items()
+            }
+            if live.subscribers.count == 0:
+                live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
+                return None
+            if intervals and all(after == upto for after, upto in intervals.values()):
+                return None
+            return ExecutionStart(intervals, marks, self._subscriptions.newest)
+
+    def commit_execution(
+        self, live: LiveChannel, intervals: Intervals, written: WrittenResults, started_s: float, finished_s: float
+    ) -> StoredExecution | None:
+        """Commit an execution and announce it. Returns None if it had no results."""
+        results = sum(file.rows for file in written.files)
+        size_bytes = int(written.summary["bytes"].to_numpy().sum())
+        with self._lock:
+            number = live.execution + 1
+            last = max((file.last for file in written.files), default=live.execution)
+            execution = StoredExecution(
+                0, live.name, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
+            )
+            live.uncertain = True
+            committed = self._catalog.executions.commit(execution, last, written.files)
+            live.uncertain = False
+            live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
+            if committed is None:
+                live.empty += 1
+                return None
+            live.execution = last
+            for path, rows in written.short_cuts.items():
+                self._results.remember(path, rows)
+            self._subscriptions.count_results(written.summary, finished_s)
+            self._announcements.publish(committed, written.summary)
+            return committed
+
+    def _read_progress(self, live: LiveChannel) -> None:
+        """Read from the catalog whether the last execution was committed."""
+        stored = self._catalog.channels.get(live.name)
+        if stored.execution > live.execution:
+            self._announcements.read_catalog_again()
+        live.positions, live.execution = dict(stored.positions), stored.execution
+        live.uncertain = False
+
+
+def _newest_version(live: LiveChannel, dataset: LiveDataset, after: int) -> int:
+    """The version up to which an execution reads: the last committed one, or a later one that it may match ahead."""
+    writer = dataset.writer
+    ahead = writer.visible
+    may_match = live.matches_ahead and live.subscribers.count > 0 and dataset.dataset.kind is DatasetKind.STREAM
+    return ahead if may_match and writer.recent(after, ahead) is not None else writer.version

@@ -1,0 +1,242 @@
+"""The datasets of a data cluster, the feeds that fill them, and the queries that move records in [BAD §3.1].
+
+This module has no thread of its own: Structured Streaming has its threads and calls back when a batch is stored.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from tocsin.cluster.feed.gateway import FeedGateway
+from tocsin.cluster.live import ArrivalNotifier, EngineContext, LiveChannel, LiveDataset, LiveFeed
+from tocsin.cluster.spark.dataset_writer import DatasetWriter
+from tocsin.cluster.spark.ingestion import columns_of, open_feed, read_static, start_feed, start_gateway
+from tocsin.model.entities import Dataset, DatasetKind, Feed
+from tocsin.model.ids import ChannelName
+from tocsin.model.schema import Schema
+from tocsin.wire.errors import Code, TocsinError
+
+
+class Datasets:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        channels: Callable[[], Iterable[LiveChannel]],
+        arrived: Callable[[ChannelName], None] | None,
+    ) -> None:
+        """`channels` lists the channels that may read these datasets. For `arrived` see `DataCluster`."""
+        self._context = context
+        self._catalog = context.catalog
+        self._state = context.settings.state_folder()
+        self._channels = channels
+        self.arrivals = ArrivalNotifier(channels, arrived)
+        self._lock = threading.RLock()
+        """Around changes of the two maps and the catalog. Not held while a query stops: that waits for its batch."""
+        self._datasets: dict[str, LiveDataset] = {}
+        self._feeds: dict[str, LiveFeed] = {}
+
+    def load(self) -> None:
+        """Rebuild datasets and feeds from the catalog."""
+        for stored in self._catalog.datasets.all():
+            self._add(stored.dataset, stored.generation, stored.version, stored.position)
+        for feed in self._catalog.feeds.all():
+            self._start_feed(feed.feed, feed.generation)
+
+    def start_backlogs(self) -> None:
+        """Start ingestion of every dataset whose gateway holds accepted records."""
+        for live in self._datasets.values():
+            if live.gateway is not None and live.gateway.backlog_bytes:
+                self.start_ingestion(live.name)
+
+    def close(self) -> None:
+        """Stop all queries. Acknowledged records stay in the feed logs for the next start."""
+        for feed in self._feeds.values():
+            feed.query.stop()
+        for live in self._datasets.values():
+            live.stop_query(closing=True)
+            live.writer.close()
+            if live.gateway is not None:
+                live.gateway.close()
+
+    def all(self) -> list[LiveDataset]:
+        """By name."""
+        return [live for _, live in sorted(self._datasets.items())]
+
+    def get(self, name: str) -> LiveDataset:
+        live = self._datasets.get(name.lower())
+        if live is None:
+            known = ", ".join(live.name for live in self.all()) or "none yet"
+            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {known})")
+        return live
+
+    def gateway(self, name: str) -> FeedGateway:
+        """The gateway that accepts records for a dataset. The caller then calls `start_ingestion`."""
+        live = self.get(name)
+        if live.gateway is None:
+            raise TocsinError(
+                Code.NOT_A_FEED_TARGET, f"{live.name} is STATIC: it is loaded from a file and takes no records"
+            )
+        return live.gateway
+
+    def start_ingestion(self, name: str) -> None:
+        """Start moving accepted records from the gateway into the dataset. An idle dataset runs no query."""
+        live = self.get(name)
+        scratch = self._state / "scratch" / f"gateway-{live.name}-{live.generation}"
+        live.start_query(
+            lambda gateway: start_gateway(self._context.spark, live.writer, gateway.log_directory, scratch)
+        )
+
+    def restart_ingestion(self, name: str) -> None:
+        """Restart a query that stopped by itself, from the position that the catalog has."""
+        self.get(name).stop_query()
+        self.start_ingestion(name)
+
+    def catch_up(self, name: str) -> None:
+        """Return when every record acknowledged before the call is in the dataset."""
+        self.start_ingestion(name)
+        query = self.get(name).query
+        if query is not None:
+            query.catch_up()
+
+    def static_columns(self, dataset: Dataset, path: str, format: str) -> Schema:
+        """The columns of a STATIC dataset: those declared, or those of its file."""
+        return columns_of(read_static(self._context.spark, path, format, dataset.schema))
+
+    def create(self, dataset: Dataset, path: str | None = None, format: str = "csv") -> None:
+        """Create a dataset. `path` is the file of a STATIC dataset."""
+        if path is not None:
+            dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
+        with self._lock:
+            generation = self._catalog.next_generation()
+            self._catalog.datasets.create(dataset, generation)
+            self._add(dataset, generation, 0, 0)
+        if path is not None:
+            try:
+                self.load_static(dataset, path, format)
+            except BaseException:
+                self.drop(dataset.name)  # applying the file again would take an empty dataset for a created one
+                raise
+
+    def load_static(self, dataset: Dataset, path: str, format: str) -> None:
+        """Replace the content of a STATIC dataset by that of its file."""
+        dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
+        live = self.get(dataset.name)
+        content = read_static(self._context.spark, path, format, dataset.schema)
+        files = live.writer.replace_all(content, dataset.schema)
+        # In this order: a reader that sees the new columns and the new version finds their files.
+        self._catalog.datasets.replace_static(dataset, live.writer.version + 1, files, self._context.now_s())
+        live.dataset = live.writer.dataset = dataset
+        live.writer.version += 1
+
+    def drop(self, name: str) -> None:
+        live = self.get(name)
+        users: list[str] = [channel.name for channel in self._channels() if name.lower() in channel.datasets]
+        users += [feed.name for feed in self._feeds.values() if feed.feed.dataset.lower() == name.lower()]
+        if users:
+            raise TocsinError(Code.IN_USE, f"{live.name} is used by {', '.join(users)}; drop those first")
+        live.stop_query(closing=True)
+        try:
+            live.writer.begin()  # waits until the last batch is stored or has failed
+            # Before anything is deleted: a data cluster that dies in between must be able to start.
+            self._catalog.datasets.drop(live.name, self._context.now_s())
+        except BaseException:
+            live.allow_query()
+            raise
+        with self._lock:
+            del self._datasets[name.lower()]
+        live.writer.close()
+        if live.gateway is not None:
+            live.gateway.close()
+            shutil.rmtree(self._feed_folder(live.dataset, live.generation), ignore_errors=True)
+
+    def _add(self, dataset: Dataset, generation: int, version: int, position: int) -> None:
+        def committed(_version: int, upto: int | None) -> None:
+            if upto is not None and gateway is not None:
+                gateway.ingested(upto)
+            self.arrivals.notify(dataset.name, ahead=False)
+
+        gateway = None
+        if dataset.kind is not DatasetKind.STATIC:
+            gateway = FeedGateway(
+                dataset, self._feed_folder(dataset, generation), self._context.settings.limits, self._context.now_s
+            )
+            gateway.ingested(position)
+        writer = DatasetWriter(
+            dataset,
+            self._catalog,
+            self._context.storage,
+            version,
+            position,
+            now_s=self._context.now_s,
+            backlog_bytes=lambda: gateway.backlog_bytes if gateway is not None else 0,
+            committed=committed,
+            arriving=lambda: self.arrivals.notify(dataset.name, ahead=True),
+            wait_matched=lambda version: self.arrivals.wait_matched(dataset.name, version),
+        )
+        writer.has_feeds = self._catalog.has_fact(_fed_fact(dataset.name, generation))
+        self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)
+
+    def _feed_folder(self, dataset: Dataset, generation: int) -> Path:
+        return self._state / "feeds" / f"{dataset.name}-{generation}"
+
+    # -- feeds -----------------------------------------------------------------------------------------------------
+
+    def feeds(self) -> list[LiveFeed]:
+        """By name."""
+        return [live for _, live in sorted(self._feeds.items())]
+
+    def create_feed(self, feed: Feed) -> None:
+        live = self.get(feed.dataset)
+        if live.gateway is None:
+            raise TocsinError(Code.NOT_A_FEED_TARGET, f"{feed.dataset} is STATIC: no feed can fill it")
+        with self._lock:
+            generation = self._catalog.next_generation()
+            # Stays after the feed is dropped: the gateway does not know the keys that came by the feed.
+            self._catalog.set_fact(_fed_fact(live.name, live.generation), "yes")
+            self._catalog.feeds.create(feed, generation)
+            try:
+                self._start_feed(feed, generation)
+            except BaseException:
+                self._catalog.feeds.drop(feed.name)
+                raise
+
+    def check_feed(self, feed: Feed, dataset: Dataset) -> None:
+        """Raise if Spark cannot start this feed. Reads nothing."""
+        open_feed(self._context.spark, dataset, feed)
+
+    def restart_feed(self, name: str) -> None:
+        """Restart a feed whose query stopped by itself, from its checkpoint."""
+        live = self._feeds.get(name.lower())
+        if live is None or live.query.failure() is None:
+            return
+        live.query.stop()
+        with self._lock:
+            if self._feeds.get(name.lower()) is live:
+                self._start_feed(live.feed, live.generation)
+
+    def drop_feed(self, name: str) -> None:
+        with self._lock:
+            live = self._feeds.pop(name.lower(), None)
+        if live is None:
+            raise TocsinError(Code.UNKNOWN_FEED, f"there is no feed {name}")
+        live.query.stop()
+        self._catalog.feeds.drop(live.name)
+
+    def _start_feed(self, feed: Feed, generation: int) -> None:
+        writer = self.get(feed.dataset).writer
+        writer.has_feeds = True
+        checkpoint = self._context.storage.uri(f"checkpoints/feed-{feed.name}-{generation}")
+        self._feeds[feed.name.lower()] = LiveFeed(
+            feed, generation, start_feed(self._context.spark, writer, feed, checkpoint)
+        )
+
+
+def _fed_fact(dataset: str, generation: int) -> str:
+    """The name of the fact that a feed has filled this dataset besides its gateway."""
+    return f"fed {dataset} {generation}"

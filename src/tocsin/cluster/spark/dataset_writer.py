@@ -1,0 +1,304 @@
+"""The one writer of a dataset: it stores micro-batches and commits them to the catalog.
+
+A micro-batch is written by executors and then committed together with the position it was read from. Spark may run a
+micro-batch again after a crash; the writer leaves out records that the catalog has already, so no record enters twice.
+
+A small batch of the gateway's log is stored in another thread: while its file is written and committed, Spark reads the
+next batch, and continuous channels already match the records (`visible`). So Spark's checkpoint may be a batch ahead of
+the catalog. It is scratch: a query always starts at the catalog's position.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, NumericType
+
+from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
+from tocsin.cluster.feed.columntypes import LineReader
+from tocsin.cluster.spark.frames import latest_per_key, stored_frame
+from tocsin.cluster.spark.writing import WrittenRecords, write_records, write_records_here
+from tocsin.cluster.sql.result_columns import NEXT, SEQUENCE, VERSION
+from tocsin.cluster.store.storage import Storage
+from tocsin.model.entities import Dataset, DatasetKind
+from tocsin.model.ids import FeedName
+from tocsin.model.schema import Schema
+
+SMALL_BATCH_BYTES = 1 << 20
+"""A batch with at most this much of the feed log takes the short way: the driver writes its file."""
+RECENT_BYTES = 16 << 20
+"""Bytes of small batches that each dataset keeps in memory for executions."""
+UNREAD = "_tocsin_unread"
+"""A column of a JSON source. It has the record's text if Spark could not read it; of a `value` column, always."""
+
+
+class Mark(NamedTuple):
+    """The state of a writer at one moment."""
+
+    version: int
+    """The last committed version."""
+    failed: int
+    """How many visible versions could not be stored."""
+
+
+class DatasetWriter:
+    """Adds records to one dataset, from the gateway and from feeds. Its versions follow each other without a gap."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        catalog: Catalog,
+        storage: Storage,
+        version: int,
+        position: int,
+        *,
+        now_s: Callable[[], float],
+        backlog_bytes: Callable[[], int],
+        committed: Callable[[int, int | None], None],
+        arriving: Callable[[], None],
+        wait_matched: Callable[[int], None],
+    ) -> None:
+        """The writer calls `committed` with each new version and its position in the feed log (None for feeds), and
+        `arriving` when a version is visible but not committed yet. `wait_matched` returns when Spark may start the
+        next micro-batch after that version."""
+        self.dataset = dataset
+        self._catalog = catalog
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._now_s = now_s
+        self._backlog_bytes = backlog_bytes
+        self._committed = committed
+        self._arriving = arriving
+        self._wait_matched = wait_matched
+        self._storer = ThreadPoolExecutor(1, f"store-{dataset.name}")
+        self._storing: Future[None] | None = None
+        """The last small batch. If it failed, no batch may follow it: the query ends and must be restarted."""
+        self._folder = f"datasets/{dataset.name}"
+        self._lines = LineReader(dataset.schema)
+        self._recent: OrderedDict[int, pa.Table] = OrderedDict()
+        self._visibility = threading.Condition()  # not `_lock`: an execution must not wait for a micro-batch
+        self._visible = version
+        self._failed = 0
+        self.version = version
+        self.position = position
+        self.has_feeds = False
+        """Whether a feed fills the dataset too. Then Spark compares keys: the gateway knows only its own."""
+
+    def add_frames(self, batch: DataFrame) -> None:
+        """Add a micro-batch of the feed log: rows of position, next position and JSON lines."""
+        if not self.has_feeds and self._backlog_bytes() <= SMALL_BATCH_BYTES:
+            frames = batch.collect()
+            self.settle()
+            # Repeats are removed here, not in the plan: planning a filter takes longer than collecting the rows.
+            new_frames = [frame for frame in frames if frame.position >= self.position]
+            if new_frames:
+                version = self.version + 1
+                self._storing = self._storer.submit(self._add_small, new_frames)
+                self._wait_matched(version)
+            return
+        self.settle()
+        with self._lock:
+            fresh = batch.where(F.col("position") >= self.position)
+            if self.has_feeds:
+                # Duplicates are dropped here, so the written records do not tell how far the batch goes.
+                position = batch.agg(F.max("next")).collect()[0][0]
+                if position is not None and position > self.position:  # a batch may hold only answers to requests
+                    written = self._write(self._unseen(self._parsed(fresh)))
+                    self._commit(written.files, position=position)
+                return
+            written = self._write(self._parsed(fresh))
+            if written.files:
+                self._commit(written.files, position=written.position)
+
+    def begin(self) -> None:
+        """Prepare for a new query from `position` on: wait until the last batch is stored or has failed."""
+        storing, self._storing = self._storing, None
+        if storing is not None:
+            storing.exception()
+        with self._lock:
+            # The last commit may have succeeded although its answer was lost.
+            version, position = self._catalog.datasets.progress(self.dataset.name)
+            if version > self.version:
+                self._advance(version, position)
+
+    def settle(self) -> None:
+        """Return when the last small batch is in the dataset; raise the error that kept it out."""
+        storing = self._storing
+        if storing is not None:
+            storing.result()
+
+    def storing_error(self) -> Exception | None:
+        """The error that kept the last small batch out of the dataset. No batch follows it before `begin`."""
+        storing = self._storing
+        error = storing.exception() if storing is not None and storing.done() else None
+        return error if isinstance(error, Exception) else None
+
+    def close(self) -> None:
+        self._storer.shutdown()
+
+    def _add_small(self, frames: list[Row]) -> None:
+        """Write a small batch in the driver and keep its rows for executions: a Spark job would cost more."""
+        with self._lock:
+            records = self._lines.read("\n".join(frame.lines for frame in frames).encode())
+            version = self.version + 1
+            self._remember(version, records)
+            try:
+                sequences = [frame.position + line for frame in frames for line in range(frame.lines.count("\n") + 1)]
+                versions = pa.repeat(pa.scalar(version, pa.int64()), len(sequences))
+                stored = records.append_column(VERSION, versions)
+                stored = stored.append_column(SEQUENCE, pa.array(sequences, pa.int64()))
+                files = write_records_here(stored, self._storage, self._folder)
+                self._commit(files, position=max(frame.next for frame in frames))
+            except BaseException:
+                self._forget(version)
+                raise
+
+    def _remember(self, version: int, records: pa.Table) -> None:
+        with self._visibility:
+            self._recent[version] = records
+            self._visible = version
+            while sum(table.nbytes for table in self._recent.values()) > RECENT_BYTES:
+                self._recent.popitem(last=False)
+        self._arriving()
+
+    def _forget(self, version: int) -> None:
+        """Withdraw a version that could not be stored: an execution that has matched it discards its results."""
+        with self._visibility:
+            self._recent.pop(version, None)
+            self._visible = self.version
+            self._failed += 1
+            self._visibility.notify_all()
+
+    @property
+    def visible(self) -> int:
+        """The last version whose records can be read, committed or not."""
+        return max(self.version, self._visible)
+
+    def mark(self) -> Mark:
+        """The state now. Taken before `visible` is read, for `wait_stored`."""
+        with self._visibility:
+            return Mark(self.version, self._failed)
+
+    def wait_stored(self, version: int, mark: Mark, timeout_s: float = 120.0) -> bool:
+        """Wait until a version that was visible after `mark` is stored; return False if it failed or on timeout.
+
+        A failed version's number is used again: the count of failures tells the two versions apart.
+        """
+        if version <= mark.version:
+            return True
+        with self._visibility:
+            self._visibility.wait_for(lambda: self.version >= version or self._failed != mark.failed, timeout_s)
+            return self.version >= version and self._failed == mark.failed
+
+    def recent(self, after: int, upto: int) -> pa.Table | None:
+        """The records of versions (after, upto] if all of them are in memory, else None. Only small batches are."""
+        with self._visibility:
+            tables = [self._recent.get(version) for version in range(after + 1, upto + 1)]
+        known = [table for table in tables if table is not None]
+        return pa.concat_tables(known) if known and len(known) == len(tables) else None
+
+    def _parsed(self, frames: DataFrame) -> DataFrame:
+        lines = frames.select(
+            "position", F.col("next").alias(NEXT), F.posexplode(F.split("lines", "\n")).alias("line_number", "line")
+        )
+        return lines.select(
+            F.from_json("line", self.dataset.schema.ddl()).alias("record"),
+            # A line has at least one byte, so position plus line number stays below the next frame's position.
+            (F.col("position") + F.col("line_number")).alias(SEQUENCE),
+            NEXT,
+        ).select("record.*", self._version_column(), SEQUENCE, NEXT)
+
+    def add_feed_batch(self, feed: FeedName, batch_number: int, batch: DataFrame) -> None:
+        """Add a micro-batch of a feed. Spark numbers them and repeats a number only for the same records."""
+        with self._lock:
+            if batch_number <= next(stored.batch for stored in self._catalog.feeds.all() if stored.feed.name == feed):
+                return
+            records = _fitted(batch, self.dataset.schema).select(
+                *self.dataset.schema.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE)
+            )
+            for name in self.dataset.key:
+                records = records.where(F.col(name).isNotNull())
+            written = self._write(self._unseen(records))
+            self._commit(written.files, feed=feed, batch=batch_number)
+
+    def replace_all(self, frame: DataFrame, columns: Schema) -> list[NewFile]:
+        """Write the new content of a STATIC dataset. The caller commits the files."""
+        records = frame.select(*columns.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE))
+        return self._write(records).files
+
+    def _version_column(self) -> SparkColumn:
+        return F.lit(self.version + 1).cast("bigint").alias(VERSION)
+
+    def _write(self, records: DataFrame) -> WrittenRecords:
+        return write_records(records, self._storage, self._folder)
+
+    def _commit(
+        self,
+        files: list[NewFile],
+        *,
+        position: int | None = None,
+        feed: FeedName | None = None,
+        batch: int | None = None,
+    ) -> None:
+        version = self.version + 1
+        self._catalog.datasets.commit_records(
+            self.dataset.name, version, files, self._now_s(), position=position, feed=feed, batch=batch
+        )
+        self._advance(version, position)
+
+    def _advance(self, version: int, position: int | None) -> None:
+        with self._visibility:
+            self.version = version
+            self.position = self.position if position is None else position
+            self._visibility.notify_all()
+        self._committed(version, position)
+
+    def _unseen(self, records: DataFrame) -> DataFrame:
+        """The first record of each key that the dataset does not have yet. Only for a STREAM dataset with a key."""
+        if self.dataset.kind is not DatasetKind.STREAM or not self.dataset.key:
+            return records
+        files = self._catalog.files.of(dataset_owner(self.dataset.name))
+        stored = stored_frame(records.sparkSession, self._storage, self.dataset, files).select(*self.dataset.key)
+        same = [records[name].eqNullSafe(stored[name]) for name in self.dataset.key]
+        first = latest_per_key(records.withColumn(SEQUENCE, -F.col(SEQUENCE)), self.dataset)
+        return first.withColumn(SEQUENCE, -F.col(SEQUENCE)).join(stored, same, "left_anti")
+
+
+def _fitted(batch: DataFrame, schema: Schema) -> DataFrame:
+    """A source's columns as the dataset's: by name, or parsed from JSON if the source has only a `value`."""
+    present = {name.lower(): name for name in batch.columns}
+    if "value" in present and schema.type_of("value") is None:
+        text = F.col(present["value"]).cast("string")
+        record = F.from_json(text, schema.ddl()).alias("record")
+        batch = batch.select(record, F.coalesce(text, F.lit("")).alias(UNREAD)).select("record.*", UNREAD)
+        present = {name.lower(): name for name in batch.columns}
+    if UNREAD in present:
+        # Spark makes a record of NULLs from text that is no JSON, and also from an object without our columns.
+        is_record = F.col(UNREAD).isNull() | F.json_object_keys(UNREAD).isNotNull()
+        batch = batch.where(reduce(or_, (F.col(name).isNotNull() for name in schema.names), is_record))
+    return batch.select(
+        *(_cast(batch, present.get(column.name.lower()), column.type).alias(column.name) for column in schema.columns)
+    )
+
+
+def _cast(batch: DataFrame, name: str | None, kind: str) -> SparkColumn:
+    """A source's column as a dataset's type; NULL without such a column, and for values that do not fit.
+
+    A number needs `try_cast` for that: outside ANSI, a plain cast makes a negative INT of 3000000000.
+    """
+    if name is None:
+        return F.lit(None).cast(kind)
+    given = batch.schema[name].dataType
+    while isinstance(given, ArrayType):
+        given = given.elementType
+    return F.col(name).try_cast(kind) if isinstance(given, NumericType) else F.col(name).cast(kind)

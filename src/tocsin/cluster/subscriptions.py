@@ -1,0 +1,110 @@
+"""The backend subscriptions of all channels: their rows in the catalog, and in memory their holders and data rates."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tocsin.cluster.book import Amounts, Numbers, Rates, SubscriptionBook
+from tocsin.cluster.catalog import Catalog, StoredSubscription
+from tocsin.cluster.live import LiveChannel
+from tocsin.model.ids import BrokerId, SubscriptionId
+from tocsin.model.subscription import BadParameter, canonical_values, subscription_id
+from tocsin.wire.errors import Code, TocsinError
+
+
+class Subscriptions:
+    """Thread-safe: changes of the catalog, the book and the rates happen together.
+
+    `Channels` makes every change of a channel's subscriptions under its own lock, and passes the channel that is
+    current then. This class never calls `Channels`.
+    """
+
+    def __init__(self, catalog: Catalog, rate_window_s: float) -> None:
+        self._catalog = catalog
+        self._lock = threading.RLock()
+        self._rates = Rates(rate_window_s)
+        self.book = SubscriptionBook()
+        self.newest = 0
+        """The highest number granted since this process started."""
+
+    def load(self, live: LiveChannel) -> None:
+        """Add the stored subscriptions of a channel to memory; all of them count as tried."""
+        stored = list(self._catalog.subscriptions.of_channel(live.name))
+        live.subscribers.add((number, parameters) for number, _, parameters in stored)
+        live.tried = stored[-1][0] if stored else 0
+        self.book.load(((number, key) for number, key, _ in stored), ())
+
+    def load_holders(self) -> None:
+        self.book.load((), self._catalog.subscriptions.holders())
+
+    def check(self, live: LiveChannel, values: Sequence[Mapping[str, object]]) -> list[tuple[SubscriptionId, str]]:
+        """(id, canonical parameters as JSON) of each set of values; raise if the channel cannot take one of them."""
+        channel = live.prepared.channel
+        rows: list[tuple[SubscriptionId, str]] = []
+        for given in values:
+            canonical = canonical_values(channel.parameters, given)
+            if isinstance(canonical, BadParameter):
+                raise TocsinError(Code.BAD_PARAMETER, f"channel {channel.name}: {canonical}")
+            subscription = subscription_id(channel.name, canonical)
+            if (reason := live.refused.get(subscription)) is not None:
+                raise TocsinError(Code.BAD_PARAMETER, f"channel {channel.name} fails with these values: {reason}")
+            rows.append((subscription, msgspec.json.encode(canonical).decode()))
+        return rows
+
+    def grant(
+        self, live: LiveChannel, rows: Sequence[tuple[SubscriptionId, str]], broker: BrokerId
+    ) -> list[StoredSubscription]:
+        """Make `broker` a holder of the subscriptions that `check` returned."""
+        with self._lock:
+            stored = self._catalog.subscriptions.subscribe(live.name, rows, broker)
+            self.newest = max([self.newest, *(row.number for row in stored)])
+            created = {row.number: row for row in stored if row.created}
+            for row in created.values():
+                self.book.add(row.number, row.id)
+            live.subscribers.add((row.number, row.parameters) for row in created.values())
+            self.book.hold(broker, (row.number for row in stored))
+            return stored
+
+    def release(self, live: LiveChannel, ids: Sequence[SubscriptionId], broker: BrokerId) -> int:
+        """End `broker`'s hold on these subscriptions, remove those without a holder, and return how many it held."""
+        with self._lock:
+            released, removed = self._catalog.subscriptions.unsubscribe(live.name, ids, broker)
+            self.book.release(broker, released)
+            if removed:
+                self.forget(removed)
+                live.subscribers.remove(removed)
+            return len(released)
+
+    def refuse(self, live: LiveChannel, reasons: Mapping[int, str]) -> None:
+        """End the subscriptions whose values make the channel's query fail, so that it runs for the others.
+
+        A broker that subscribes to one of them again gets the reason.
+        """
+        with self._lock:
+            for number, reason in reasons.items():
+                live.refused |= dict.fromkeys(self._catalog.subscriptions.remove([number]), reason)
+            self.forget(list(reasons))
+            live.subscribers.remove(list(reasons))
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Remove subscriptions from memory that the catalog no longer has."""
+        with self._lock:
+            self.book.remove(numbers)
+            self._rates.forget(np.array(numbers, np.int64))
+
+    def count_results(self, summary: pa.Table, now_s: float) -> None:
+        """Add an execution's bytes to the data rates. A subscription that ended while it ran gets no rate."""
+        with self._lock:
+            numbers = summary["subscription"].to_numpy()
+            known = self.book.known(numbers)
+            self._rates.add(numbers[known], summary["bytes"].to_numpy()[known], now_s)
+
+    def rates_of(self, numbers: Numbers, now_s: float) -> Amounts:
+        """The data rate λ of each subscription in bytes per second; 0 for those that never had a result."""
+        with self._lock:
+            return self._rates.of(numbers, now_s)

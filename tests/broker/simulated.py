@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from tocsin.broker import effects as wanted
-from tocsin.broker import events as seen
+from tocsin.broker import effects
+from tocsin.broker import events
 from tocsin.broker.core import Broker
-from tocsin.broker.entities import Asker, CallId, SessionId
-from tocsin.broker.world import Limits
+from tocsin.broker.hosted import Requester, CallId, SessionId
+from tocsin.broker.state import Limits
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import link
@@ -40,7 +40,7 @@ class SimulatedCluster:
         self.kept_from = 1
         self.results: dict[SubscriptionId, list[tuple[Cursor, bytes]]] = {}
         self.held: dict[BrokerId, set[SubscriptionId]] = {}
-        self.streams: dict[BrokerId, deque[seen.Event]] = {}
+        self.streams: dict[BrokerId, deque[events.Event]] = {}
         self.refuses: set[str] = set()
         """Kinds that the channel in its present life does not take."""
 
@@ -58,8 +58,8 @@ class SimulatedCluster:
         for broker, stream in self.streams.items():
             mine = [subscription(kind) for kind in kinds if subscription(kind) in self.held.get(broker, ())]
             if mine:
-                stream.append(seen.ExecutionAnnounced(CHANNEL, self.epoch, self.execution, mine))
-            stream.append(seen.ProgressAnnounced({CHANNEL: self.head}))
+                stream.append(events.ExecutionAnnounced(CHANNEL, self.epoch, self.execution, mine))
+            stream.append(events.ProgressAnnounced({CHANNEL: self.head}))
 
     def expire(self) -> None:
         self.kept_from = self.execution + 1
@@ -68,30 +68,30 @@ class SimulatedCluster:
         """Another life of the channel. Its subscriptions stay, unless somebody takes them away."""
         self.epoch, self.execution, self.kept_from = self.epoch + 1, 0, 1
         for stream in self.streams.values():
-            stream.append(seen.ProgressAnnounced({CHANNEL: self.head}))
+            stream.append(events.ProgressAnnounced({CHANNEL: self.head}))
 
     def kept(self, identity: SubscriptionId, after: Cursor) -> list[tuple[Cursor, bytes]]:
         start = Cursor(self.epoch, offset_of(self.kept_from))
         return [one for one in self.results.get(identity, []) if one[0] > max(after, start)]
 
-    def answer(self, effect: wanted.Fetch, chunk: int) -> deque[seen.Event]:
+    def answer(self, effect: effects.Fetch, chunk: int) -> deque[events.Event]:
         """All events of one fetch, as of now."""
-        events: deque[seen.Event] = deque()
+        pieces: deque[events.Event] = deque()
         start = Cursor(self.epoch, offset_of(self.kept_from))
         for identity, cursor in effect.positions.items():
             if cursor.epoch != self.epoch or cursor < start or cursor > self.head:
-                events.append(seen.GapFound(effect.fetch, identity, start))
+                pieces.append(events.GapFound(effect.fetch, identity, start))
                 cursor = Cursor(0, 0)
             rows = self.kept(identity, cursor)
             for place in range(0, len(rows), chunk):
                 part = rows[place : place + chunk]
-                events.append(
-                    seen.ResultsFetched(
+                pieces.append(
+                    events.ResultsFetched(
                         effect.fetch, identity, self.epoch, [one.offset for one, _ in part], [row for _, row in part]
                     )
                 )
-        events.append(seen.FetchEnded(effect.fetch, self.head))
-        return events
+        pieces.append(events.FetchEnded(effect.fetch, self.head))
+        return pieces
 
 
 @dataclass
@@ -117,8 +117,8 @@ class SimulatedNetwork:
         self.cluster = SimulatedCluster()
         self.brokers: dict[BrokerId, Broker] = {}
         self.orders: dict[BrokerId, deque[Any]] = {}
-        self.granted: dict[BrokerId, seen.BackendGranted | seen.BackendRefused | None] = {}
-        self.fetches: dict[tuple[BrokerId, int], wanted.Fetch | deque[seen.Event]] = {}
+        self.granted: dict[BrokerId, events.BackendGranted | events.BackendRefused | None] = {}
+        self.fetches: dict[tuple[BrokerId, int], effects.Fetch | deque[events.Event]] = {}
         self.asked_drained: set[tuple[BrokerId, SessionId]] = set()
         self.clients: dict[SubscriberId, Client] = {}
         self.owner: dict[tuple[BrokerId, SessionId], SubscriberId] = {}
@@ -134,39 +134,39 @@ class SimulatedNetwork:
             self.brokers[name] = Broker(name, f"run-{name}", limits, lambda: 0.5, register)
             self.orders[name] = deque()
             self.granted[name] = None
-            self.cluster.streams[name] = deque([seen.AnnouncementsMissed()])
+            self.cluster.streams[name] = deque([events.AnnouncementsMissed()])
 
     # -- brokers ---------------------------------------------------------------------------------------------------
 
-    def handle(self, broker: BrokerId, event: seen.Event) -> None:
+    def handle(self, broker: BrokerId, event: events.Event) -> None:
         for effect in self.brokers[broker].handle(event, self.now_s):
             self._do(broker, effect)
         while self._next:  # what clients do when they hear something
             self._next.popleft()()
 
-    def _do(self, broker: BrokerId, effect: wanted.Effect) -> None:
+    def _do(self, broker: BrokerId, effect: effects.Effect) -> None:
         match effect:
-            case wanted.Deliver(sessions, batch, _):
+            case effects.SendResults(sessions, batch, _):
                 for session in sessions:
                     self._delivered(broker, session, batch)
-            case wanted.SendMessage(sessions, message, _):
+            case effects.SendToSessions(sessions, message, _):
                 for session in sessions:
                     self._said(broker, session, message)
-            case wanted.AnswerCall(_, message):
+            case effects.AnswerCall(_, message):
                 self.answers.append(message)
-            case wanted.AskDrained(session):
+            case effects.AwaitDrain(session):
                 self.asked_drained.add((broker, session))
-            case wanted.CloseSession(session, _):
+            case effects.CloseSession(session, _):
                 self._closed(broker, session)
-            case wanted.AskBackend() | wanted.ReleaseBackend():
+            case effects.RequestBackend() | effects.ReleaseBackend():
                 self.orders[broker].append(effect)
-            case wanted.Fetch(number):
+            case effects.Fetch(number):
                 self.fetches[broker, number] = effect
-            case wanted.CancelFetch(number):
+            case effects.CancelFetch(number):
                 self.fetches.pop((broker, number), None)
-            case wanted.TellCoordinator(message):
+            case effects.SendToCoordinator(message):
                 self.told.append((broker, message))
-            case wanted.CallWebhook():
+            case effects.CallWebhook():
                 pass
 
     # -- what clients see ------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class SimulatedNetwork:
         self.owner[target, session] = client.name
         client.coming = (target, session)
         resume = {identity: str(cursor) for identity, cursor in client.seen.items()}
-        event = seen.LoginRequested(Asker(session=session), client.name, 1, resume, migration=migration)
+        event = events.LoginRequested(Requester(session=session), client.name, 1, resume, migration=migration)
         self.handle(target, event)
 
     def _bring(self, client: Client, identity: SubscriptionId) -> None:
@@ -259,12 +259,12 @@ class SimulatedNetwork:
             broker, session = place
             if broker is not None and session is not None:
                 self._closed(broker, session)
-                self.handle(broker, seen.SessionLost(session, "gone"))
+                self.handle(broker, events.SessionLost(session, "gone"))
 
     def request(self, name: str, request: wire.FromSubscriber) -> None:
         client = self.clients[SubscriberId(name)]
         if client.broker is not None and client.session is not None:
-            event = seen.RequestReceived(Asker(session=client.session), client.name, request)
+            event = events.RequestReceived(Requester(session=client.session), client.name, request)
             self.handle(client.broker, event)
 
     def subscribe(self, name: str, kind: str) -> None:
@@ -278,12 +278,12 @@ class SimulatedNetwork:
     def block(self, name: str) -> None:
         client = self.clients[SubscriberId(name)]
         if client.broker is not None and client.session is not None:
-            self.handle(client.broker, seen.SessionBlocked(client.session))
+            self.handle(client.broker, events.SessionBlocked(client.session))
             self.asked_drained.add((client.broker, client.session))
 
     def drain(self, place: tuple[BrokerId, SessionId]) -> None:
         self.asked_drained.discard(place)
-        self.handle(place[0], seen.SessionDrained(place[1]))
+        self.handle(place[0], events.SessionDrained(place[1]))
 
     # -- what waits to be delivered --------------------------------------------------------------------------------
 
@@ -302,20 +302,20 @@ class SimulatedNetwork:
             return
         order = self.orders[broker].popleft()
         held = self.cluster.held.setdefault(broker, set())
-        if isinstance(order, wanted.AskBackend):
+        if isinstance(order, effects.RequestBackend):
             identity = subscription(order.parameters["kind"])
             if order.parameters["kind"] in self.cluster.refuses:
-                self.granted[broker] = seen.BackendRefused(order.key, Code.BAD_PARAMETER, "not in this life")
+                self.granted[broker] = events.BackendRefused(order.key, Code.BAD_PARAMETER, "not in this life")
                 return
             held.add(identity)
-            self.granted[broker] = seen.BackendGranted(order.key, order.channel, identity, self.cluster.head)
-        elif order.subscription not in self.brokers[broker].world.backends:
+            self.granted[broker] = events.BackendGranted(order.key, order.channel, identity, self.cluster.head)
+        elif order.subscription not in self.brokers[broker].state.backends:
             held.discard(order.subscription)
 
     def answer_fetch(self, place: tuple[BrokerId, int]) -> None:
         """The next piece of a fetch; what it brings was decided when its first piece came."""
         found = self.fetches[place]
-        if isinstance(found, wanted.Fetch):
+        if isinstance(found, effects.Fetch):
             if not found.positions.keys() <= self.cluster.held.get(place[0], set()):
                 self.fail_fetch(place, Code.UNKNOWN_SUBSCRIPTION)
                 return
@@ -327,22 +327,22 @@ class SimulatedNetwork:
 
     def fail_fetch(self, place: tuple[BrokerId, int], code: str = "not_ready") -> None:
         del self.fetches[place]
-        self.handle(place[0], seen.FetchFailed(place[1], code))
+        self.handle(place[0], events.FetchFailed(place[1], code))
 
     def tick(self, passed_s: float = 1.0) -> None:
         self.now_s += passed_s
         for broker in self.brokers:
-            self.handle(broker, seen.Ticked())
+            self.handle(broker, events.Ticked())
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
     def link_up(self) -> None:
         for broker in self.brokers:
-            self.handle(broker, seen.LinkOpened())
+            self.handle(broker, events.LinkOpened())
             self.say(broker, link.Registered(5.0, 5.0, True))
 
     def say(self, broker: BrokerId, message: link.FromCoordinator) -> None:
-        self.handle(broker, seen.CoordinatorSaid(message))
+        self.handle(broker, events.CoordinatorMessageReceived(message))
 
     def migrate(self, name: str) -> None:
         """What the coordinator knows of a subscriber is what its broker does: this one is told nothing wrong."""
@@ -358,7 +358,7 @@ class SimulatedNetwork:
     def _state(
         self, name: SubscriberId, source: BrokerId, but: Collection[SubscriptionId] = ()
     ) -> link.SubscriberState:
-        held = self.brokers[source].world.subscribers.get(name)
+        held = self.brokers[source].state.subscribers.get(name)
         states = [
             link.Frontend(identity, CHANNEL, frontend.parameters, str(frontend.acked))
             for identity, frontend in ({} if held is None else held.frontends).items()
@@ -419,5 +419,5 @@ class SimulatedNetwork:
     def call(self, broker: str, name: str, request: wire.FromSubscriber) -> wire.ToSubscriber:
         """A REST call."""
         self.answers.clear()
-        self.handle(BrokerId(broker), seen.RequestReceived(Asker(call=CallId(1)), SubscriberId(name), request))
+        self.handle(BrokerId(broker), events.RequestReceived(Requester(call=CallId(1)), SubscriberId(name), request))
         return self.answers[-1]

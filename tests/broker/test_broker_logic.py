@@ -7,12 +7,12 @@ import math
 import pytest
 
 from tests.broker.simulated import CHANNEL, SimulatedNetwork, subscription
-from tocsin.broker import effects as wanted
-from tocsin.broker import events as seen
-from tocsin.broker.batches import Batch
-from tocsin.broker.cache import ResultCache
-from tocsin.broker.encodings import Encoding, frame
-from tocsin.broker.entities import Asker, Backend
+from tocsin.broker import effects
+from tocsin.broker import events
+from tocsin.broker.result_batch import Batch
+from tocsin.broker.result_cache import ResultCache
+from tocsin.broker.message_encoding import Encoding, frame
+from tocsin.broker.hosted import Requester, BackendSubscription
 from tocsin.broker.load import WINDOW_S, Rate
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
@@ -69,7 +69,7 @@ def test_frames_say_their_length_as_the_rfc_wants(size: int) -> None:
 
 def test_the_cache_drops_the_oldest_first_and_stays_one_interval() -> None:
     cache = ResultCache(3_000)
-    old, new = (Backend(SubscriptionId(name), CHANNEL, Cursor(1, 0), Cursor(1, 0)) for name in ("old", "new"))
+    old, new = (BackendSubscription(SubscriptionId(name), CHANNEL, Cursor(1, 0), Cursor(1, 0)) for name in ("old", "new"))
     for number in range(10):
         cache.append(old if number < 4 else new, batch(number * 10 + 1, 5))
         assert cache.used_bytes <= 3_000
@@ -85,8 +85,8 @@ def test_a_rate_is_a_moving_average_of_bytes_per_second() -> None:
         rate.add(1_000.0, float(second))
     assert rate.now(600.0) == pytest.approx(1_000.0, rel=0.02)
     assert rate.now(599.0 + WINDOW_S) == pytest.approx(rate.value_per_s / math.e, rel=1e-6)
-    assert rate.to_tell(600.0) is not None and rate.to_tell(600.5) is None
-    assert rate.to_tell(10_000.0) == 0.0 and rate.to_tell(10_001.0) is None
+    assert rate.take_changed(600.0) is not None and rate.take_changed(600.5) is None
+    assert rate.take_changed(10_000.0) == 0.0 and rate.take_changed(10_001.0) is None
 
 
 def test_load_is_reported_as_the_paper_defines_it() -> None:
@@ -97,8 +97,8 @@ def test_load_is_reported_as_the_paper_defines_it() -> None:
     made.settle()
     report = core.load_report()
     assert report.rates[FIRE] == pytest.approx(report.in_bytes_per_s)
-    assert core.world.load.notifications == 8
-    assert core.world.load.out_bytes == 2 * len(core.world.backends[FIRE].batches[0].encoded(Encoding.JSON))
+    assert core.state.load.notifications == 8
+    assert core.state.load.out_bytes == 2 * len(core.state.backends[FIRE].batches[0].encoded(Encoding.JSON))
 
 
 def test_a_backend_subscription_stays_until_the_last_frontend_leaves() -> None:
@@ -127,7 +127,7 @@ def test_a_quiet_subscription_moves_on_with_its_channel() -> None:
     made = subscribed("ann")
     made.cluster.execute({"flood": 1})
     made.settle()
-    assert made.brokers[A].world.backends[FIRE].position == made.cluster.head
+    assert made.brokers[A].state.backends[FIRE].position == made.cluster.head
 
 
 def test_a_burst_of_executions_costs_one_more_fetch() -> None:
@@ -160,7 +160,7 @@ def test_a_fetch_refused_for_what_was_given_back_meanwhile_is_made_again_without
         made.place_order(A)
     made.fail_fetch(running, Code.UNKNOWN_SUBSCRIPTION)
     [(_, again)] = made.fetches.items()
-    assert isinstance(again, wanted.Fetch) and set(again.positions) == {FIRE}, "at once, and only for what is held"
+    assert isinstance(again, effects.Fetch) and set(again.positions) == {FIRE}, "at once, and only for what is held"
     assert not made.orders[A], "what the data cluster still knows is not asked for anew"
     made.settle()
     assert made.clients[SubscriberId("ann")].numbers[FIRE] == [0]
@@ -238,7 +238,7 @@ def test_a_hold_that_the_data_cluster_lost_is_asked_for_anew_and_told_as_a_gap()
     made.settle()
     ann = made.clients[SubscriberId("ann")]
     assert FIRE not in ann.numbers
-    made.handle(A, seen.HoldsMissing([FIRE, subscription("unheard of")]))
+    made.handle(A, events.HoldsMissing([FIRE, subscription("unheard of")]))
     made.settle()
     assert made.cluster.held[A] == {FIRE} and FIRE in ann.excused
     made.cluster.execute({"fire": 1})
@@ -375,7 +375,7 @@ def test_what_was_prepared_stays_once_its_subscriber_is_ours_to_serve() -> None:
 def test_who_came_while_the_coordinator_was_away_is_asked_about_when_it_is_back() -> None:
     made = network()
     made.login("ann", "a")
-    made.handle(A, seen.LinkOpened())
+    made.handle(A, events.LinkOpened())
     made.say(A, link.Registered(5.0, 5.0, True))
     assert (A, link.Wanted(SubscriberId("ann"))) in made.told
     made.told.clear()
@@ -424,7 +424,7 @@ def test_who_unsubscribes_while_its_adoption_waits_takes_nothing_from_the_others
     made.call("a", "ann", wire.Unsubscribe(7, FIRE))
     made.settle()
     assert made.cluster.held[A] == {FIRE}
-    assert [*made.brokers[A].world.subscribers] == ["bob"]
+    assert [*made.brokers[A].state.subscribers] == ["bob"]
     made.login("bob", "a")
     made.cluster.execute({"fire": 1})
     made.settle()
@@ -478,7 +478,7 @@ def test_who_goes_while_its_adoption_waits_for_the_data_cluster_is_still_said_to
     made.login("ann", "a")
     made.tick(6.0)
     made.lose("ann")
-    made.handle(A, seen.LinkLost())
+    made.handle(A, events.LinkLost())
     made.told.clear()
     made.link_up()
     assert [message.hosting for broker, message in made.told if isinstance(message, link.Register) and broker == A] == [
@@ -494,7 +494,7 @@ def test_a_preparation_of_which_nothing_is_held_yet_ends_with_the_link() -> None
     made = network()
     made.link_up()
     made.say(A, link.Prepare("m1", prepared_state("fire"), 30.0))
-    made.handle(A, seen.LinkLost())
+    made.handle(A, events.LinkLost())
     made.settle()
     assert made.brokers[A].idle and made.cluster.held[A] == set()
 
@@ -530,7 +530,7 @@ def test_a_preparation_that_cannot_be_is_reported() -> None:
     state = link.SubscriberState(SubscriberId("ann"), [link.Frontend(FIRE, CHANNEL, {"kind": "fire"}, "1-0")])
     made.say(A, link.Prepare("m1", state, 30.0))
     order = made.orders[A].popleft()
-    made.handle(A, seen.BackendRefused(order.key, "unknown_channel", "there is no channel Reports"))
+    made.handle(A, events.BackendRefused(order.key, "unknown_channel", "there is no channel Reports"))
     failed = [message for broker, message in made.told if isinstance(message, link.PrepareFailed)]
     assert failed == [link.PrepareFailed("m1", "unknown_channel", "there is no channel Reports")]
     assert made.brokers[A].idle
@@ -551,14 +551,14 @@ def test_what_was_not_confirmed_is_said_again_with_the_same_number() -> None:
     made.place_order(A)
     [first] = changes(made)
     made.told.clear()  # the coordinator died before it stored it
-    made.handle(A, seen.LinkLost())
-    made.handle(A, seen.LinkOpened())
+    made.handle(A, events.LinkLost())
+    made.handle(A, events.LinkOpened())
     made.say(A, link.Registered(5.0, 5.0, True))
     [again] = changes(made)
     assert again == first and again.added[0].subscription == FIRE
     made.say(A, link.Stored(again.number))
     made.told.clear()
-    made.handle(A, seen.LinkOpened())
+    made.handle(A, events.LinkOpened())
     made.say(A, link.Registered(5.0, 5.0, True))
     assert not changes(made)
 
@@ -583,14 +583,14 @@ def test_subscribers_do_not_wait_for_a_data_cluster_that_is_away() -> None:
     [(_, session)] = made.owner
     request = wire.Subscribe(9, CHANNEL, {"kind": "fire"})
     core = made.brokers[A]
-    [ask] = core.handle(seen.RequestReceived(Asker(session=session), SubscriberId("ann"), request), made.now_s)
-    assert isinstance(ask, wanted.AskBackend)
-    late = core.handle(seen.Ticked(), made.now_s + 11.0)
-    said = [one.message for one in late if isinstance(one, wanted.SendMessage)]
+    [ask] = core.handle(events.RequestReceived(Requester(session=session), SubscriberId("ann"), request), made.now_s)
+    assert isinstance(ask, effects.RequestBackend)
+    late = core.handle(events.Ticked(), made.now_s + 11.0)
+    said = [one.message for one in late if isinstance(one, effects.SendToSessions)]
     [refused] = [message for message in said if isinstance(message, wire.Refused)]
     assert (refused.id, refused.code) == (9, "not_ready")
-    released = core.handle(seen.BackendGranted(ask.key, CHANNEL, FIRE, Cursor(1, 0)), made.now_s + 12.0)
-    assert wanted.ReleaseBackend(CHANNEL, FIRE) in released  # it came, too late for anybody
+    released = core.handle(events.BackendGranted(ask.key, CHANNEL, FIRE, Cursor(1, 0)), made.now_s + 12.0)
+    assert effects.ReleaseBackend(CHANNEL, FIRE) in released  # it came, too late for anybody
 
 
 def test_results_announced_before_a_subscription_had_its_name_are_not_lost() -> None:

@@ -42,7 +42,7 @@ class Interleavings(RuleBasedStateMachine):
         client = self.network.clients.get(name)  # type: ignore[call-overload]
         if client is not None and (client.seen or client.coming or client.broker):
             # A subscriber goes where it is served; who serves whom is the coordinator's business.
-            hosts = [one for one, core in self.network.brokers.items() if client.name in core.world.subscribers]
+            hosts = [one for one, core in self.network.brokers.items() if client.name in core.state.subscribers]
             if client.coming or client.broker or len(hosts) != 1:
                 return
             broker = hosts[0]
@@ -119,7 +119,7 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def the_cache_is_bounded(self) -> None:
         for core in self.network.brokers.values() if hasattr(self, "network") else ():
-            assert 0 <= core.world.cache.used_bytes <= core.world.cache.limit_bytes
+            assert 0 <= core.state.cache.used_bytes <= core.state.cache.limit_bytes
 
     def teardown(self) -> None:
         if not hasattr(self, "network"):
@@ -151,7 +151,7 @@ class Interleavings(RuleBasedStateMachine):
         network.tick(120.0)
         network.settle()
         for broker, core in network.brokers.items():
-            assert core.idle, vars(core.world) if hasattr(core.world, "__dict__") else core.world
+            assert core.idle, vars(core.state) if hasattr(core.state, "__dict__") else core.state
             assert not network.cluster.held.get(broker)
 
 

@@ -19,8 +19,8 @@ from tests.broker.simulated import CHANNEL, SimulatedCluster, subscription
 from tocsin.broker import effects as wanted
 from tocsin.broker import events as seen
 from tocsin.broker.core import Broker
-from tocsin.broker.entities import Asker, SessionId
-from tocsin.broker.world import Limits
+from tocsin.broker.hosted import Requester, SessionId
+from tocsin.broker.state import Limits
 from tocsin.client import events as client
 from tocsin.client.session import SubscriberSession
 from tocsin.coordinator import effects as decided
@@ -43,7 +43,7 @@ class Node:
     """A broker's process, its way to the data cluster and its link."""
 
     core: Broker
-    orders: deque[wanted.AskBackend | wanted.ReleaseBackend] = field(default_factory=deque)
+    orders: deque[wanted.RequestBackend | wanted.ReleaseBackend] = field(default_factory=deque)
     granted: seen.BackendGranted | None = None
     fetches: dict[int, wanted.Fetch | deque[seen.Event]] = field(default_factory=dict)
     full: dict[SessionId, None] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class Network:
         """This broker hears the next thing the coordinator said."""
         node = self.nodes[broker]
         if node.into:
-            self.handle(node, seen.CoordinatorSaid(node.into.popleft()))
+            self.handle(node, seen.CoordinatorMessageReceived(node.into.popleft()))
 
     def handle(self, node: Node, event: seen.Event) -> None:
         for effect in node.core.handle(event, self.now_s):
@@ -202,24 +202,24 @@ class Network:
 
     def _do(self, node: Node, effect: wanted.Effect) -> None:
         match effect:
-            case wanted.Deliver(sessions, batch, _):
+            case wanted.SendResults(sessions, batch, _):
                 for cursor, row in zip(batch.cursors(), batch.rows, strict=True):
                     result = wire.Result(batch.subscription, batch.channel, str(cursor), msgspec.Raw(row))
                     self._send(node, sessions, result)
-            case wanted.SendMessage(sessions, message, _):
+            case wanted.SendToSessions(sessions, message, _):
                 self._send(node, sessions, message)
             case wanted.CloseSession(session, reason):
                 for one in self._of(node, (session,)):
                     one.closing = reason
-            case wanted.AskDrained(session):
+            case wanted.AwaitDrain(session):
                 node.full[session] = None
-            case wanted.AskBackend() | wanted.ReleaseBackend():
+            case wanted.RequestBackend() | wanted.ReleaseBackend():
                 node.orders.append(effect)
             case wanted.Fetch(number):
                 node.fetches[number] = effect
             case wanted.CancelFetch(number):
                 node.fetches.pop(number, None)
-            case wanted.TellCoordinator(said) if node.number is not None:
+            case wanted.SendToCoordinator(said) if node.number is not None:
                 node.out.append(said)
 
     def _of(self, node: Node, sessions: tuple[SessionId, ...]) -> list[Connection]:
@@ -243,11 +243,11 @@ class Network:
             self.handle(node, event)
         elif node.orders:
             order, held = node.orders.popleft(), self.cluster.held.setdefault(broker, set())
-            if isinstance(order, wanted.AskBackend):
+            if isinstance(order, wanted.RequestBackend):
                 identity = subscription(order.parameters["kind"])
                 held.add(identity)
                 node.granted = seen.BackendGranted(order.key, order.channel, identity, self.cluster.head)
-            elif order.subscription not in node.core.world.backends:
+            elif order.subscription not in node.core.state.backends:
                 held.discard(order.subscription)
 
     def answer_fetch(self, broker: BrokerId, fails: bool = False) -> None:
@@ -353,7 +353,7 @@ class Network:
             one.node, one.opened = self.nodes[one.place.broker], True
             self.tell(name, client.Opened(key[1]))
         elif one.up:
-            message, asker = one.up.popleft(), Asker(session=one.session)
+            message, asker = one.up.popleft(), Requester(session=one.session)
             if isinstance(message, wire.Login):
                 migration = one.place.token or None
                 self.handle(one.node, seen.LoginRequested(asker, name, message.id, message.resume, migration=migration))
@@ -448,10 +448,10 @@ class Network:
             known = self.coordinator.registry.subscribers[name]
             assert known.subscriptions.keys() == application.began.keys(), f"the coordinator of {name}"
             for broker, node in self.nodes.items():
-                held = node.core.world.subscribers.get(name)
+                held = node.core.state.subscribers.get(name)
                 mine = application.began.keys() if broker == known.home else set()
                 assert (set() if held is None else held.frontends.keys()) == mine, f"{broker} of {name}"
         for broker, node in self.nodes.items():
-            assert node.core.world.backends.keys() <= self.cluster.held.get(broker, set()), (
+            assert node.core.state.backends.keys() <= self.cluster.held.get(broker, set()), (
                 f"{broker} at the data cluster"
             )

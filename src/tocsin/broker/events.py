@@ -1,25 +1,30 @@
-"""What happened to a broker. The driver (asyncio or a simulator) makes these; nothing here looks at a clock."""
+"""The events of a broker, reported by its driver (asyncio or a simulator). The core has no clock of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.broker.encodings import Encoding
-from tocsin.broker.entities import Asker, Key, SessionId
+from tocsin.broker.hosted import BackendKey, Requester, SessionId
+from tocsin.broker.message_encoding import Encoding
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Webhook
 
+
+class Event:
+    __slots__ = ()
+
+
 # -- subscribers -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class LoginRequested:
-    """Somebody whose token is good wants a session, or (without `session` in the asker) only an answer."""
+class LoginRequested(Event):
+    """A subscriber with a valid token requests a session; a REST call (no session in `requester`) only an answer."""
 
-    asker: Asker
+    requester: Requester
     subscriber: SubscriberId
     request: int
     resume: dict[SubscriptionId, str] = field(default_factory=dict)
@@ -30,39 +35,39 @@ class LoginRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestReceived:
-    """Anything but a login."""
+class RequestReceived(Event):
+    """A subscriber sent any request except a login."""
 
-    asker: Asker
+    requester: Requester
     subscriber: SubscriberId
     request: wire.FromSubscriber
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookChosen:
-    asker: Asker
+class WebhookChangeRequested(Event):
+    requester: Requester
     subscriber: SubscriberId
     webhook: Webhook | None
-    """None to have it removed."""
+    """None removes the webhook."""
 
 
 @dataclass(frozen=True, slots=True)
-class SessionBlocked:
-    """Its connection has more to send than it is allowed to hold back."""
+class SessionBlocked(Event):
+    """The connection's queue holds more than its limit."""
 
     session: SessionId
 
 
 @dataclass(frozen=True, slots=True)
-class SessionDrained:
-    """Its connection takes more again; also the answer to `AskDrained`."""
+class SessionDrained(Event):
+    """The connection has room again; also the answer to `AwaitDrain`."""
 
     session: SessionId
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLost:
-    """The connection is gone, whoever ended it."""
+class SessionLost(Event):
+    """The connection has ended, whichever side closed it."""
 
     session: SessionId
     reason: str
@@ -72,24 +77,24 @@ class SessionLost:
 
 
 @dataclass(frozen=True, slots=True)
-class BackendGranted:
-    key: Key
+class BackendGranted(Event):
+    key: BackendKey
     channel: ChannelName
     subscription: SubscriptionId
     cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True)
-class BackendRefused:
-    """Not because the data cluster is away: that is waited for."""
+class BackendRefused(Event):
+    """The data cluster refused the request. The driver does not report an unreachable data cluster: it retries."""
 
-    key: Key
+    key: BackendKey
     code: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionAnnounced:
+class ExecutionAnnounced(Event):
     channel: ChannelName
     epoch: int
     execution: int
@@ -98,32 +103,32 @@ class ExecutionAnnounced:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressAnnounced:
+class ProgressAnnounced(Event):
     channels: dict[ChannelName, Cursor]
 
 
 @dataclass(frozen=True, slots=True)
-class AnnouncementsMissed:
-    """The stream began anew or had a gap: only the positions say what is missing."""
+class AnnouncementsMissed(Event):
+    """The announcement stream started anew or had a gap, so the broker must fetch from its positions."""
 
 
 @dataclass(frozen=True, slots=True)
-class HoldsMissing:
-    """The data cluster does not know that this broker holds these, though it said so once."""
+class HoldsMissing(Event):
+    """The data cluster granted these subscriptions earlier but no longer lists this broker as their holder."""
 
     subscriptions: list[SubscriptionId]
 
 
 @dataclass(frozen=True, slots=True)
-class GapFound:
+class GapFound(Event):
     fetch: int
     subscription: SubscriptionId
     cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True)
-class ResultsFetched:
-    """Some results of one subscription, in order; a fetch brings them in pieces that fit a session's queue."""
+class ResultsFetched(Event):
+    """Some results of one subscription, in order. A fetch returns them in pieces that fit a session's queue."""
 
     fetch: int
     subscription: SubscriptionId
@@ -133,19 +138,19 @@ class ResultsFetched:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchEnded:
+class FetchEnded(Event):
     fetch: int
     upto: Cursor
 
 
 @dataclass(frozen=True, slots=True)
-class FetchFailed:
+class FetchFailed(Event):
     fetch: int
     code: str
 
     @property
     def unknown(self) -> bool:
-        """The data cluster is there and does not know what was asked for."""
+        """The data cluster answered that it does not know the subscription or its channel."""
         return self.code in (Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_CHANNEL)
 
 
@@ -153,17 +158,17 @@ class FetchFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkOpened:
+class LinkOpened(Event):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class LinkLost:
+class LinkLost(Event):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorSaid:
+class CoordinatorMessageReceived(Event):
     message: FromCoordinator
 
 
@@ -171,18 +176,10 @@ class CoordinatorSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
-    """Time has passed; about twice a second."""
+class Ticked(Event):
+    """Time has passed; the driver reports it about twice a second."""
 
 
 @dataclass(frozen=True, slots=True)
-class StopRequested:
-    """The process ends: say goodbye to everybody."""
-
-
-Event = (
-    LoginRequested | RequestReceived | WebhookChosen | SessionBlocked | SessionDrained | SessionLost
-    | BackendGranted | BackendRefused | ExecutionAnnounced | ProgressAnnounced | AnnouncementsMissed
-    | HoldsMissing | GapFound | ResultsFetched | FetchEnded | FetchFailed
-    | LinkOpened | LinkLost | CoordinatorSaid | Ticked | StopRequested
-)  # fmt: skip
+class StopRequested(Event):
+    """The process is stopping: close every session."""

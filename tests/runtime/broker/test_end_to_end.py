@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.server.conftest import RunningServer
 from tests.cluster.server.test_end_to_end import publish
-from tests.runtime.broker.broker_world import Subscriber, running_broker
+from tests.runtime.broker.running_broker import Subscriber, running_broker
 
 pytestmark = pytest.mark.spark
 

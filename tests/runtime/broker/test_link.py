@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tests.runtime.broker.broker_world import SIGNER, row, running_broker, token, until
+from tests.runtime.broker.running_broker import SIGNER, row, running_broker, token, until
 from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
 from tocsin.runtime.broker import cluster as broker_cluster
 from tocsin.runtime.http.listening import Server
@@ -153,7 +153,7 @@ def test_a_move_is_prepared_handed_over_and_released(tmp_path: Path) -> None:
             state = link.SubscriberState("ann", [frontend])  # type: ignore[arg-type]
             await coordinator.say(link.Prepare("m1", state, 30.0))
             await until(lambda: coordinator.of(link.Prepared))
-            assert len(broker.core.world.backends[identity].batches) == 1
+            assert len(broker.core.state.backends[identity].batches) == 1
             await coordinator.say(link.Accepting(False))
             async with broker.connection() as ann:
                 hand_over = token("ann", audience="b1", migration="m1", lifetime_s=60)

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.runtime.broker.broker_world import RunningBroker, broker_before_emulation, row, token, until
+from tests.runtime.broker.running_broker import RunningBroker, broker_before_emulation, row, token, until
 from tocsin.runtime.broker import webhooks as broker_webhooks
 from tocsin.runtime.broker.routes.positions import event_id, positions_of
 from tocsin.runtime.http.listening import Server, listen
@@ -65,8 +65,8 @@ def test_rest_calls_say_the_same_as_a_connection(tmp_path: Path) -> None:
             assert (await ann.get("/v1/ping")).json()["type"] == "pong"
             assert (await ann.post("/v1/logout")).json()["type"] == "logged_out"
             cluster.execute("Reports", {held["subscription"]: [row(1), row(2)]})
-            await until(lambda: broker.core.world.backends[held["subscription"]].batches)
-            first = broker.core.world.backends[held["subscription"]].batches[0].cursors()[0]
+            await until(lambda: broker.core.state.backends[held["subscription"]].batches)
+            first = broker.core.state.backends[held["subscription"]].batches[0].cursors()[0]
             acked = await ann.post("/v1/ack", json={"cursors": {held["subscription"]: str(first)}})
             assert acked.json()["type"] == "acked"
             async with broker.session("ann") as session:  # brings no memory: begins where it acknowledged
@@ -95,7 +95,7 @@ def test_a_stream_of_events_resumes_anywhere_from_its_last_id(tmp_path: Path) ->
                 seen = [await next_result(stream) for _ in range(3)]
                 assert sorted(number for _, number in seen) == [1, 11, 12]
             last = seen[1][0]  # as if the third had been lost on the way
-            await until(lambda: not broker.core.world.sessions)
+            await until(lambda: not broker.core.state.sessions)
             cluster.execute("Reports", {fire: [row(2)]})
             async with ann.stream("GET", "/v1/stream", headers={"Last-Event-ID": last}) as response:
                 stream = events(response)
@@ -175,7 +175,7 @@ def test_a_webhook_is_called_with_each_result_in_order_until_it_is_taken(
             ids = [headers["webhook-id"] for headers, _ in receiver.calls]
             assert len(set(ids)) == 3 and ids[1] == ids[4]
             assert all(verified(made["secret"], *call) for call in receiver.calls)
-            frontend = broker.core.world.subscribers["ann"].frontends[held["subscription"]]
+            frontend = broker.core.state.subscribers["ann"].frontends[held["subscription"]]
             await until(lambda: frontend.acked == frontend.backend.batches[-1].end)
 
             rotated = (await ann.put("/v1/webhook", json={"url": url, "keep_secret": True})).json()
@@ -191,7 +191,7 @@ def test_a_webhook_is_called_with_each_result_in_order_until_it_is_taken(
 
             receiver.answers = [(410, {})]
             cluster.execute("Reports", {held["subscription"]: [row(6)]})
-            await until(lambda: broker.core.world.subscribers["ann"].webhook is None)
+            await until(lambda: broker.core.state.subscribers["ann"].webhook is None)
             assert (await ann.get("/v1/webhook")).status_code == 404
 
     asyncio.run(scenario())

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.runtime.broker.broker_world import RunningBroker, Subscriber, broker_before_emulation, row, token, until
-from tocsin.runtime.broker.frames import FrameReader, Violation
+from tests.runtime.broker.running_broker import RunningBroker, Subscriber, broker_before_emulation, row, token, until
+from tocsin.runtime.broker.websocket_protocol import FrameReader, Violation
 from tocsin.runtime.http.credentials import Signer
 
 
@@ -63,7 +63,7 @@ def test_strangers_get_no_session_and_no_answer(tmp_path: Path) -> None:
             async with broker.connection() as impatient:
                 answer = await impatient.ask("subscribe", channel="Reports")
                 assert answer["code"] == "unauthenticated"
-            assert not broker.core.world.subscribers
+            assert not broker.core.state.subscribers
 
     asyncio.run(scenario())
 
@@ -222,8 +222,8 @@ def test_a_slow_subscriber_delays_nobody_and_loses_nothing(tmp_path: Path) -> No
                 for number in range(100):
                     cluster.execute("Reports", {held: [row(number, 100_000)]})
                     assert await quick.results(1) == [number]
-                [session] = [one for one in broker.core.world.sessions.values() if one.subscriber.id == "slow"]
-                assert not session.flowing and session.behind
+                [session] = [one for one in broker.core.state.sessions.values() if one.subscriber.id == "slow"]
+                assert not session.writable and session.behind
                 slow.socket.transport.resume_reading()
                 assert await slow.results(100) == list(range(100))
             await connection.__aexit__(None, None, None)
@@ -237,7 +237,7 @@ def test_a_slow_subscriber_is_sent_away_if_so_set(tmp_path: Path) -> None:
             _, slow, held = await slow_reader(broker, "slow")
             for number in range(100):
                 cluster.execute("Reports", {held: [row(number, 100_000)]})
-            await until(lambda: not broker.core.world.sessions)
+            await until(lambda: not broker.core.state.sessions)
             slow.socket.transport.resume_reading()
             assert await close_code(slow) == 4002
 

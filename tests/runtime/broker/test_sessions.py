@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.runtime.broker.broker_world import broker_before_emulation, row, token, until
+from tests.runtime.broker.running_broker import broker_before_emulation, row, token, until
 
 
 def test_identical_subscriptions_are_asked_for_and_fetched_once(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_identical_subscriptions_are_asked_for_and_fetched_once(tmp_path: Path) 
                 held, other = await ann.subscribe(), await bob.subscribe()
                 assert held["subscription"] == other["subscription"]
                 assert cluster.requests == ["subscribe"]
-                await until(lambda: broker.core._fetching.idle)
+                await until(lambda: broker.core._fetches.idle)
                 before = cluster.fetches
                 cluster.execute("Reports", {held["subscription"]: [row(1), row(2)]})
                 assert await ann.results(2) == await bob.results(2) == [1, 2]
@@ -72,9 +72,9 @@ def test_results_past_their_retention_are_a_gap_and_never_a_whole_recovery(tmp_p
         async with broker_before_emulation(tmp_path, cache_bytes=1) as (broker, cluster):
             async with broker.session("ann") as ann:
                 held = await ann.subscribe()
-                await until(lambda: broker.core._fetching.idle)
+                await until(lambda: broker.core._fetches.idle)
             cluster.execute("Reports", {held["subscription"]: [row(1)]})
-            await until(lambda: not broker.core.world.cache.used_bytes and cluster.fetches >= 2)
+            await until(lambda: not broker.core.state.cache.used_bytes and cluster.fetches >= 2)
             cluster.expire("Reports")
             cluster.execute("Reports", {held["subscription"]: [row(2)]})
             async with broker.session("ann", resume={held["subscription"]: held["cursor"]}) as ann:

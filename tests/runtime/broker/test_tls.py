@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 
-from tests.runtime.broker.broker_world import Subscriber, row, running_broker, token
+from tests.runtime.broker.running_broker import Subscriber, row, running_broker, token
 from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.wire.errors import TocsinError

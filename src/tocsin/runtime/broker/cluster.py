@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from tocsin.broker import events as seen
-from tocsin.broker.effects import AskBackend, CancelFetch, Fetch, ReleaseBackend
+from tocsin.broker.effects import RequestBackend, CancelFetch, Fetch, ReleaseBackend
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import Announcements
@@ -69,7 +69,7 @@ class DataClusterLink:
         self._broker = settings.id
         self._tls = tls_context(settings.cluster, settings.ca)
         self._client: httpx.AsyncClient
-        self._orders: deque[AskBackend | ReleaseBackend] = deque()
+        self._orders: deque[RequestBackend | ReleaseBackend] = deque()
         self._ordered = asyncio.Event()
         self._compare_at_s = 0.0
         self._settled = 0
@@ -110,7 +110,7 @@ class DataClusterLink:
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
-    def ask(self, effect: AskBackend) -> None:
+    def ask(self, effect: RequestBackend) -> None:
         self._orders.append(effect)
         self._ordered.set()
 
@@ -148,7 +148,7 @@ class DataClusterLink:
                 async with asyncio.timeout_at(self._compare_at_s):
                     await self._ordered.wait()
 
-    def _next_batch(self) -> list[AskBackend | ReleaseBackend]:
+    def _next_batch(self) -> list[RequestBackend | ReleaseBackend]:
         """Orders of one kind for one channel that follow each other."""
         first = self._orders.popleft()
         batch = [first]
@@ -159,10 +159,10 @@ class DataClusterLink:
             batch.append(self._orders.popleft())
         return batch
 
-    async def _place(self, batch: list[AskBackend | ReleaseBackend]) -> None:
-        asks = [order for order in batch if isinstance(order, AskBackend)]
+    async def _place(self, batch: list[RequestBackend | ReleaseBackend]) -> None:
+        asks = [order for order in batch if isinstance(order, RequestBackend)]
         if not asks:
-            wanted = self._process.core.world.backends
+            wanted = self._process.core.state.backends
             released = [
                 order.subscription for order in batch
                 if isinstance(order, ReleaseBackend) and order.subscription not in wanted
@@ -191,7 +191,7 @@ class DataClusterLink:
     async def _compare(self) -> None:
         """What is missing there is asked for anew: somebody released it in our name, or restored an older state.
         What an earlier run of this broker held and nobody wants now is let go."""
-        backends = self._process.core.world.backends
+        backends = self._process.core.state.backends
         self._settled = self._settled + 1 if self.settled() else 0
         try:
             answer = await self._got(f"/v1/brokers/{self._broker}/holds")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from urllib.parse import parse_qs
 
-from tocsin.broker.encodings import SUBPROTOCOLS, Encoding
+from tocsin.broker.message_encoding import SUBPROTOCOLS, Encoding
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 

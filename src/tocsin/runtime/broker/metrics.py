@@ -39,7 +39,7 @@ class _BrokerCollector(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        core, world = self._process.core, self._process.core.world
+        core, world = self._process.core, self._process.core.state
         now_s = self._process.now_s()
         frontend = sum(len(subscriber.frontends) for subscriber in world.subscribers.values())
         gauges = {

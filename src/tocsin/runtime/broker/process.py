@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from tocsin.broker import effects as wanted
 from tocsin.broker import events as seen
-from tocsin.broker.batches import Batch
+from tocsin.broker.result_batch import Batch
 from tocsin.broker.core import Broker
-from tocsin.broker.entities import Asker, CallId, SessionId
+from tocsin.broker.hosted import Requester, CallId, SessionId
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.http.logs import logger
@@ -42,7 +42,7 @@ class Outlet(Protocol):
 
 
 class ClusterLink(Protocol):
-    def ask(self, effect: wanted.AskBackend) -> None: ...
+    def ask(self, effect: wanted.RequestBackend) -> None: ...
 
     def release(self, effect: wanted.ReleaseBackend) -> None: ...
 
@@ -88,17 +88,17 @@ class BrokerProcess:
         self._ticking: asyncio.Task[None] | None = None
         self._log = logger()
         self._effects: dict[type, Any] = {
-            wanted.Deliver: self._deliver,
-            wanted.SendMessage: self._send,
+            wanted.SendResults: self._deliver,
+            wanted.SendToSessions: self._send,
             wanted.AnswerCall: self._answer,
-            wanted.AskDrained: self._ask_drained,
+            wanted.AwaitDrain: self._ask_drained,
             wanted.CloseSession: self._close,
             wanted.CallWebhook: self._call_webhook,
-            wanted.AskBackend: lambda effect: self.cluster.ask(effect),
+            wanted.RequestBackend: lambda effect: self.cluster.ask(effect),
             wanted.ReleaseBackend: lambda effect: self.cluster.release(effect),
             wanted.Fetch: lambda effect: self.cluster.fetch(effect),
             wanted.CancelFetch: lambda effect: self.cluster.cancel_fetch(effect),
-            wanted.TellCoordinator: self._tell_coordinator,
+            wanted.SendToCoordinator: self._tell_coordinator,
         }
 
     def start(self, address: str) -> None:
@@ -154,20 +154,20 @@ class BrokerProcess:
             except Exception as error:
                 self._log.error("an effect failed", kind=type(effect).__name__, exc_info=error)
 
-    def _deliver(self, effect: wanted.Deliver) -> None:
+    def _deliver(self, effect: wanted.SendResults) -> None:
         outlets, batch, data = self.outlets, effect.batch, effect.data
         for session in effect.sessions:
             outlet = outlets.get(session)
             if outlet is not None:
                 outlet.deliver(batch, data)
 
-    def _send(self, effect: wanted.SendMessage) -> None:
+    def _send(self, effect: wanted.SendToSessions) -> None:
         for session in effect.sessions:
             outlet = self.outlets.get(session)
             if outlet is not None:
                 outlet.message(effect.message, effect.data)
 
-    def _ask_drained(self, effect: wanted.AskDrained) -> None:
+    def _ask_drained(self, effect: wanted.AwaitDrain) -> None:
         if (outlet := self.outlets.get(effect.session)) is not None:
             outlet.ask_drained()
 
@@ -179,7 +179,7 @@ class BrokerProcess:
         if self.webhooks is not None:
             self.webhooks.begin(effect.subscriber, effect.webhook)
 
-    def _tell_coordinator(self, effect: wanted.TellCoordinator) -> None:
+    def _tell_coordinator(self, effect: wanted.SendToCoordinator) -> None:
         if self.coordinator is not None:
             self.coordinator.tell(effect.message)
 
@@ -202,7 +202,7 @@ class BrokerProcess:
     async def call(self, subscriber: SubscriberId, request: wire.FromSubscriber) -> wire.ToSubscriber:
         """A REST call: the same request as over a connection, and its one answer."""
         identity, answer = self._new_call()
-        asker = Asker(call=identity)
+        asker = Requester(call=identity)
         if isinstance(request, wire.Login):
             self.happened(seen.LoginRequested(asker, subscriber, request.id, request.resume))
         else:
@@ -211,7 +211,7 @@ class BrokerProcess:
 
     async def choose_webhook(self, subscriber: SubscriberId, webhook: link.Webhook | None) -> None:
         identity, answer = self._new_call()
-        self.happened(seen.WebhookChosen(Asker(call=identity), subscriber, webhook))
+        self.happened(seen.WebhookChangeRequested(Requester(call=identity), subscriber, webhook))
         await self._answered(identity, answer)
 
     def _new_call(self) -> tuple[CallId, asyncio.Future[wire.ToSubscriber]]:

@@ -12,14 +12,14 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tocsin.runtime.broker.cluster import DataClusterLink
-from tocsin.runtime.broker.gate import Gate
-from tocsin.runtime.broker.link import CoordinatorSocket
+from tocsin.runtime.broker.connection_guard import ConnectionGuard
+from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
 from tocsin.runtime.broker.metrics import BrokerMetrics
 from tocsin.runtime.broker.process import BrokerProcess
-from tocsin.runtime.broker.routes import Api, make_app
+from tocsin.runtime.broker.routes import BrokerApi, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
-from tocsin.runtime.broker.socket import socket_class
-from tocsin.runtime.broker.webhooks import WebhookCalls
+from tocsin.runtime.broker.subscriber_socket import socket_class
+from tocsin.runtime.broker.webhooks import WebhookSessions
 from tocsin.runtime.http.listening import Server, listen, shown, stop_on_signals
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import TrustedKeys
@@ -38,12 +38,12 @@ class BrokerServer:
         self._stop = asyncio.Event()
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
-        self.gate = Gate(self.process, self.keys)
+        self.gate = ConnectionGuard(self.process, self.keys)
         self.metrics = BrokerMetrics()
-        self.webhooks = WebhookCalls(self.process, self.metrics)
-        self.api = Api(self.gate, self.metrics, self.webhooks)
+        self.webhooks = WebhookSessions(self.process, self.metrics)
+        self.api = BrokerApi(self.gate, self.metrics, self.webhooks)
         self.cluster = DataClusterLink(self.process)
-        self.coordinator = None if settings.coordinator is None else CoordinatorSocket(self.process)
+        self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process)
         self.address = ""
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ def _watch_for_dead_peers(listening: socket.socket) -> None:
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _http_class(gate: Gate) -> type[asyncio.Protocol]:
+def _http_class(gate: ConnectionGuard) -> type[asyncio.Protocol]:
     """uvicorn's own, but a request that does not come to its end counts as a connection that never says who it is."""
 
     class BoundedHttp(HttpToolsProtocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tocsin.broker.world import Limits
+from tocsin.broker.state import Limits
 from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.settings import ListenerSettings, check_listener, is_loopback, refused
 

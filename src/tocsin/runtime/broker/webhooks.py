@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from tocsin.broker.batches import Batch
-from tocsin.broker.encodings import Encoding, result_json
-from tocsin.broker.entities import Asker, SessionId
-from tocsin.broker.events import LoginRequested, RequestReceived, SessionBlocked, SessionDrained, WebhookChosen
+from tocsin.broker.result_batch import Batch
+from tocsin.broker.message_encoding import Encoding, result_json
+from tocsin.broker.hosted import Requester, SessionId
+from tocsin.broker.events import LoginRequested, RequestReceived, SessionBlocked, SessionDrained, WebhookChangeRequested
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.runtime.broker.metrics import BrokerMetrics
@@ -88,10 +88,10 @@ async def addresses_of(url: str, *, private: bool) -> list[str]:
     return addresses
 
 
-class WebhookCall:
+class WebhookSession:
     """One subscriber's webhook, as a session."""
 
-    def __init__(self, calls: WebhookCalls, subscriber: SubscriberId, webhook: Webhook) -> None:
+    def __init__(self, calls: WebhookSessions, subscriber: SubscriberId, webhook: Webhook) -> None:
         self._calls = calls
         self._process = calls.process
         self._subscriber = subscriber
@@ -142,7 +142,7 @@ class WebhookCall:
                         return
                     self._waiting.popleft()
                     ack = wire.Ack(0, {subscription: str(cursor)})
-                    self._process.happened(RequestReceived(Asker(session=self.session), self._subscriber, ack))
+                    self._process.happened(RequestReceived(Requester(session=self.session), self._subscriber, ack))
                 self._woken.clear()
                 self._process.happened(SessionDrained(self.session))
                 if not self._waiting:
@@ -169,7 +169,7 @@ class WebhookCall:
             self._calls.count("refused")
             self._log_failure(attempt, str(answer.status_code))
             if answer.status_code == 410:
-                self._process.happened(WebhookChosen(Asker(), self._subscriber, None))
+                self._process.happened(WebhookChangeRequested(Requester(), self._subscriber, None))
                 return False
             if answer.status_code == 429:
                 wait_s = retry_after_s(answer)
@@ -184,14 +184,14 @@ def retry_after_s(answer: httpx.Response) -> float | None:
     return min(LONGEST_WAIT_S, float(text)) if text.isascii() and text.isdigit() else None
 
 
-class WebhookCalls:
+class WebhookSessions:
     """All of them; `begin` is called whenever a subscriber with a webhook has no session."""
 
     def __init__(self, process: BrokerProcess, metrics: BrokerMetrics) -> None:
         self.process = process
         self._metrics = metrics
         self._private = process.settings.webhooks_private
-        self._calls: dict[SubscriberId, WebhookCall] = {}
+        self._calls: dict[SubscriberId, WebhookSession] = {}
         self._client = httpx.AsyncClient(
             timeout=TIMEOUT_S, follow_redirects=False, trust_env=False, headers={"User-Agent": "tocsin"}
         )
@@ -199,14 +199,14 @@ class WebhookCalls:
     def begin(self, subscriber: SubscriberId, webhook: Webhook) -> None:
         if not self.process.settings.webhooks or subscriber in self._calls:
             return
-        call = self._calls[subscriber] = WebhookCall(self, subscriber, webhook)
+        call = self._calls[subscriber] = WebhookSession(self, subscriber, webhook)
         self.process.happened(
             LoginRequested(
-                Asker(session=call.session), subscriber, 0, encoding=Encoding.PLAIN, is_webhook=True
+                Requester(session=call.session), subscriber, 0, encoding=Encoding.PLAIN, is_webhook=True
             )
         )  # fmt: skip
 
-    def ended(self, subscriber: SubscriberId, call: WebhookCall) -> None:
+    def ended(self, subscriber: SubscriberId, call: WebhookSession) -> None:
         if self._calls.get(subscriber) is call:
             del self._calls[subscriber]
 

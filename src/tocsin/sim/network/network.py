@@ -20,9 +20,9 @@ from typing import Any
 from tocsin.broker import effects as wanted
 from tocsin.broker import events as seen
 from tocsin.broker.core import Broker
-from tocsin.broker.encodings import Encoding
-from tocsin.broker.entities import Asker, SessionId
-from tocsin.broker.world import Limits
+from tocsin.broker.message_encoding import Encoding
+from tocsin.broker.hosted import Requester, SessionId
+from tocsin.broker.state import Limits
 from tocsin.coordinator import effects as decided
 from tocsin.coordinator import events
 from tocsin.coordinator.core import Coordinator
@@ -199,24 +199,24 @@ class LiveNetwork:
     def _do(self, broker: BrokerId, node: _Node, effect: wanted.Effect) -> None:
         number = node.incarnation
         match effect:
-            case wanted.Deliver(sessions=sessions) | wanted.SendMessage(sessions=sessions):
+            case wanted.SendResults(sessions=sessions) | wanted.SendToSessions(sessions=sessions):
                 for session in sessions:
                     if session in self._sessions:
                         self.kernel.call_after(ACCESS_S, self._sessions[session][0].told, session, effect)
-            case wanted.AskDrained(session):
+            case wanted.AwaitDrain(session):
                 self._later(0.0, broker, number, seen.SessionDrained(session))
             case wanted.CloseSession(session, reason):
                 known = self._sessions.pop(session, None)
                 if known is not None:
                     self.kernel.call_after(ACCESS_S, known[0].lost, session)
                     self._later(0.0, broker, number, seen.SessionLost(session, reason))
-            case wanted.AskBackend(key, channel, parameters):
+            case wanted.RequestBackend(key, channel, parameters):
                 self.kernel.call_after(LINK_S, self._grant, broker, number, key, channel, parameters)
             case wanted.ReleaseBackend(_, subscription):
                 self.kernel.call_after(LINK_S, self.cluster.release, broker, subscription)
             case wanted.Fetch():
                 self.kernel.call_after(LINK_S, self._pull, broker, number, effect)
-            case wanted.TellCoordinator(message):
+            case wanted.SendToCoordinator(message):
                 if node.link is not None:
                     self.kernel.call_after(LINK_S, self._heard, node.link, message)
 
@@ -272,7 +272,7 @@ class LiveNetwork:
     def _say(self, number: int, message: link.FromCoordinator) -> None:
         if number in self._links:
             broker, incarnation = self._links[number]
-            self._later(LINK_S, broker, incarnation, seen.CoordinatorSaid(message))
+            self._later(LINK_S, broker, incarnation, seen.CoordinatorMessageReceived(message))
 
     def ask(self, event: events.Event) -> object:
         """As an administrator would."""
@@ -303,7 +303,7 @@ class LiveNetwork:
         session = SessionId(next(self._session_numbers))
         self._sessions[session] = (person, broker, node.incarnation)
         login = seen.LoginRequested(
-            Asker(session=session), person.id, 0, dict(resume), Encoding.PLAIN, None, migration
+            Requester(session=session), person.id, 0, dict(resume), Encoding.PLAIN, None, migration
         )  # fmt: skip
         self._later(ACCESS_S, broker, node.incarnation, login)
         return session
@@ -311,7 +311,7 @@ class LiveNetwork:
     def send(self, session: SessionId, request: wire.FromSubscriber) -> None:
         if session in self._sessions:
             person, broker, incarnation = self._sessions[session]
-            received = seen.RequestReceived(Asker(session=session), person.id, request)
+            received = seen.RequestReceived(Requester(session=session), person.id, request)
             self._later(ACCESS_S, broker, incarnation, received)
 
     def hang_up(self, session: SessionId) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tocsin.broker.batches import Batch
-from tocsin.broker.effects import Deliver, SendMessage
-from tocsin.broker.entities import SessionId
+from tocsin.broker.result_batch import Batch
+from tocsin.broker.effects import SendResults, SendToSessions
+from tocsin.broker.hosted import SessionId
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import subscription_id
@@ -136,11 +136,11 @@ class Person:
 
     # -- what comes over a connection ----------------------------------------------------------------------------------
 
-    def told(self, session: SessionId, effect: Deliver | SendMessage) -> None:
+    def told(self, session: SessionId, effect: SendResults | SendToSessions) -> None:
         if session not in (self._session, self._arriving):
             return
         self._heard_s = self._kernel.now_s
-        if isinstance(effect, Deliver):
+        if isinstance(effect, SendResults):
             self._take(effect.batch)
         else:
             self._message(session, effect.message)

@@ -7,19 +7,19 @@ from starlette.types import ASGIApp
 
 import tocsin
 from tocsin.runtime.broker.routes import asyncapi, status, stream, subscriptions, webhook
-from tocsin.runtime.broker.routes.api import Api
-from tocsin.runtime.broker.routes.door import PART, make_door
+from tocsin.runtime.broker.routes.api import BrokerApi
+from tocsin.runtime.broker.routes.authentication import PART, make_door
 from tocsin.runtime.http.answers import answer_errors
 from tocsin.runtime.http.door import make_internal_handler
 
-__all__ = ["Api", "make_app", "make_routes"]
+__all__ = ["BrokerApi", "make_app", "make_routes"]
 
 
-def make_app(api: Api) -> ASGIApp:
+def make_app(api: BrokerApi) -> ASGIApp:
     return make_door(make_routes(api), api)
 
 
-def make_routes(api: Api) -> FastAPI:
+def make_routes(api: BrokerApi) -> FastAPI:
     """The routes without the door around them."""
     app = FastAPI(
         title="Tocsin broker",

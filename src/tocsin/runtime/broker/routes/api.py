@@ -7,16 +7,16 @@ from typing import Any, cast
 from starlette.requests import HTTPConnection
 
 from tocsin.model.ids import SubscriberId
-from tocsin.runtime.broker.gate import Gate
+from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.metrics import BrokerMetrics
-from tocsin.runtime.broker.webhooks import WebhookCalls
+from tocsin.runtime.broker.webhooks import WebhookSessions
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 
 
-class Api:
-    def __init__(self, gate: Gate, metrics: BrokerMetrics, webhooks: WebhookCalls) -> None:
+class BrokerApi:
+    def __init__(self, gate: ConnectionGuard, metrics: BrokerMetrics, webhooks: WebhookSessions) -> None:
         self.gate = gate
         self.process = gate.process
         self.settings = gate.process.settings
@@ -25,8 +25,8 @@ class Api:
         self.stopping = False
 
 
-def api_of(connection: HTTPConnection) -> Api:
-    return cast("Api", connection.app.state.api)
+def api_of(connection: HTTPConnection) -> BrokerApi:
+    return cast("BrokerApi", connection.app.state.api)
 
 
 def claims_of(connection: HTTPConnection) -> Claims:

@@ -10,13 +10,13 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tocsin.broker.batches import Batch
-from tocsin.broker.encodings import Encoding, result_json
-from tocsin.broker.entities import Asker, SessionId
+from tocsin.broker.result_batch import Batch
+from tocsin.broker.message_encoding import Encoding, result_json
+from tocsin.broker.hosted import Requester, SessionId
 from tocsin.broker.events import LoginRequested, SessionBlocked, SessionDrained
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
-from tocsin.runtime.broker.routes.api import Api, api_of, claims_of, subscriber_calling
+from tocsin.runtime.broker.routes.api import BrokerApi, api_of, claims_of, subscriber_calling
 from tocsin.runtime.broker.routes.positions import event_id, positions_of
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 class EventStream:
     """The session behind one stream. Events wait here until the connection takes them."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: BrokerApi) -> None:
         self._process = api.process
         self._limit_bytes = api.settings.queue_bytes
         self._waiting: deque[bytes] = deque()
@@ -134,7 +134,7 @@ async def stream(request: Request) -> StreamingResponse:
     expires_s = None if claims.migration is not None else claims.expires_s
     api.process.happened(
         LoginRequested(
-            Asker(session=session.session), subscriber_calling(request), 0, resume, Encoding.PLAIN, expires_s,
+            Requester(session=session.session), subscriber_calling(request), 0, resume, Encoding.PLAIN, expires_s,
             claims.migration,
         )
     )  # fmt: skip

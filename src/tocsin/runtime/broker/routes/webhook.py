@@ -8,7 +8,7 @@ import secrets
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from tocsin.runtime.broker.routes.api import Api, api_of, subscriber_calling
+from tocsin.runtime.broker.routes.api import BrokerApi, api_of, subscriber_calling
 from tocsin.runtime.broker.webhooks import SECRET_PREFIX, addresses_of, check_url, is_secret
 from tocsin.runtime.http.answers import answer, decode_json, described, read_body
 from tocsin.wire.errors import Code, TocsinError
@@ -25,8 +25,8 @@ class WantedWebhook(msgspec.Struct):
     """Sign with the former secret too, until the next change: for replacing it without a pause."""
 
 
-def _webhook_of(api: Api, request: Request) -> Webhook | None:
-    subscriber = api.process.core.world.subscribers.get(subscriber_calling(request))
+def _webhook_of(api: BrokerApi, request: Request) -> Webhook | None:
+    subscriber = api.process.core.state.subscribers.get(subscriber_calling(request))
     return None if subscriber is None else subscriber.webhook
 
 

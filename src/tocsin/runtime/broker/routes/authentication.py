@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Scope
 
-from tocsin.runtime.broker.routes.api import Api
+from tocsin.runtime.broker.routes.api import BrokerApi
 from tocsin.runtime.http.door import Door, token_of
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
@@ -13,7 +13,7 @@ PART = "broker"
 _OPEN = frozenset({"/healthz", "/readyz", "/v1/openapi.json", "/v1/asyncapi.json"})
 
 
-def make_door(app: ASGIApp, api: Api) -> Door:
+def make_door(app: ASGIApp, api: BrokerApi) -> Door:
     metrics_are_open = is_loopback(api.settings.host)
 
     async def admit(scope: Scope) -> None:
@@ -33,7 +33,7 @@ def make_door(app: ASGIApp, api: Api) -> Door:
     return Door(app, admit, answered, PART)
 
 
-async def _admit_reader(api: Api, scope: Scope) -> None:
+async def _admit_reader(api: BrokerApi, scope: Scope) -> None:
     token = token_of(scope)
     claims = None if token is None else await api.gate.keys.claims(token, api.process.now_s())
     if claims is None:

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tocsin.broker.batches import Batch
-from tocsin.broker.encodings import Encoding, MessageEncoder
-from tocsin.broker.entities import Asker, SessionId
+from tocsin.broker.result_batch import Batch
+from tocsin.broker.message_encoding import Encoding, MessageEncoder
+from tocsin.broker.hosted import Requester, SessionId
 from tocsin.broker.events import LoginRequested, RequestReceived, SessionBlocked, SessionDrained
 from tocsin.model.ids import SubscriberId
-from tocsin.runtime.broker.frames import CLOSE, PING, TEXT, FrameReader, Violation, close_frame, pong_frame
-from tocsin.runtime.broker.gate import Gate, subscriber_of
+from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, TEXT, FrameReader, Violation, close_frame, pong_frame
+from tocsin.runtime.broker.connection_guard import ConnectionGuard, subscriber_of
 from tocsin.runtime.broker.handshake import shake_hands
 from tocsin.runtime.http.answers import error_answer
 from tocsin.runtime.http.credentials import Claims
@@ -64,7 +64,7 @@ class SubscriberSocket(asyncio.Protocol):
         "_deaf", "_encoding", "_loop", "_paused", "_reader", "_session", "_state", "_subscriber", "_token",
         "_transport",
     )  # fmt: skip
-    gate: ClassVar[Gate]
+    gate: ClassVar[ConnectionGuard]
     encode: ClassVar[MessageEncoder]
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
@@ -172,7 +172,7 @@ class SubscriberSocket(asyncio.Protocol):
             if isinstance(request, wire.Login):
                 self._refuse(request.id, Code.BAD_REQUEST, "this session has begun already")
             else:
-                asker = Asker(session=self._session)
+                asker = Requester(session=self._session)
                 self.gate.process.happened(RequestReceived(asker, self._subscriber, request))
         elif self._state is State.LOGGING_IN:
             self._refuse(request.id, Code.NOT_READY, "wait for the answer to login", 1.0)
@@ -249,7 +249,7 @@ class SubscriberSocket(asyncio.Protocol):
         expires_s = None if claims.migration is not None else claims.expires_s
         self.gate.process.happened(
             LoginRequested(
-                Asker(session=self._session), self._subscriber, request.id, request.resume, self._encoding, expires_s,
+                Requester(session=self._session), self._subscriber, request.id, request.resume, self._encoding, expires_s,
                 claims.migration,
             )
         )  # fmt: skip
@@ -311,7 +311,7 @@ def _closing(reason: str) -> tuple[int, str]:
     return wire.CLOSE_CODES[reason][0], reason
 
 
-def socket_class(gate: Gate) -> type[SubscriberSocket]:
+def socket_class(gate: ConnectionGuard) -> type[SubscriberSocket]:
     """uvicorn wants a class; this one knows its gate."""
     process = gate.process
 

@@ -16,31 +16,31 @@ SUBSCRIBE = "subscribe"
 _SWEEP_S = 1.0
 
 
-class HalfOpen(Protocol):
+class HalfOpenConnection(Protocol):
     """A connection that has not said who it is."""
 
     def expire(self) -> None: ...
 
 
-class Waiting:
+class HalfOpenConnections:
     """Connections that have not logged in, oldest first: bounded in number and in time."""
 
     def __init__(self, limit: int, limit_s: float) -> None:
         self._limit = limit
         self._limit_s = limit_s
-        self._since_s: OrderedDict[HalfOpen, float] = OrderedDict()
+        self._since_s: OrderedDict[HalfOpenConnection, float] = OrderedDict()
         self.expired = 0
 
     def __len__(self) -> int:
         return len(self._since_s)
 
-    def add(self, connection: HalfOpen, now_s: float) -> None:
+    def add(self, connection: HalfOpenConnection, now_s: float) -> None:
         """When there are too many, the oldest goes: who means to log in does so at once."""
         self._since_s[connection] = now_s
         if len(self._since_s) > self._limit:
             self._expire_oldest()
 
-    def remove(self, connection: HalfOpen) -> None:
+    def remove(self, connection: HalfOpenConnection) -> None:
         self._since_s.pop(connection, None)
 
     def sweep(self, now_s: float) -> None:
@@ -53,11 +53,11 @@ class Waiting:
         connection.expire()
 
 
-class Gate:
+class ConnectionGuard:
     def __init__(self, process: BrokerProcess, keys: TrustedKeys) -> None:
         self.process = process
         self.keys = keys
-        self.waiting = Waiting(process.settings.half_open, process.settings.login_s)
+        self.waiting = HalfOpenConnections(process.settings.half_open, process.settings.login_s)
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def sweep(self) -> None:

@@ -26,7 +26,7 @@ _QUEUE = 100_000
 """Messages on their way; more means that the coordinator does not read, and the link is given up."""
 
 
-class CoordinatorSocket:
+class LinkToCoordinator:
     def __init__(self, process: BrokerProcess) -> None:
         self._process = process
         settings = process.settings
@@ -99,7 +99,7 @@ class CoordinatorSocket:
             if isinstance(message, link.Registered):
                 self._silence_s = max(1.0, _MISSED_BEATS * message.heartbeat_s)
                 self._log.info("registered with the coordinator", accepting=message.accepting)
-            self._process.happened(seen.CoordinatorSaid(message))
+            self._process.happened(seen.CoordinatorMessageReceived(message))
             if outgoing.qsize() > _QUEUE:
                 raise TimeoutError("the coordinator does not read")
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import msgspec
 
-from tocsin.broker import effects
-from tocsin.broker import events
+from tocsin.broker import effects, events
 from tocsin.broker.core import Broker
-from tocsin.broker.hosted import Requester, CallId, SessionId
+from tocsin.broker.hosted import CallId, Requester, SessionId
 from tocsin.broker.state import Limits
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId

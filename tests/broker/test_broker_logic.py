@@ -7,13 +7,12 @@ import math
 import pytest
 
 from tests.broker.simulated import CHANNEL, SimulatedNetwork, subscription
-from tocsin.broker import effects
-from tocsin.broker import events
+from tocsin.broker import effects, events
+from tocsin.broker.hosted import BackendSubscription, Requester
+from tocsin.broker.load import WINDOW_S, Rate
+from tocsin.broker.message_encoding import Encoding, frame
 from tocsin.broker.result_batch import Batch
 from tocsin.broker.result_cache import ResultCache
-from tocsin.broker.message_encoding import Encoding, frame
-from tocsin.broker.hosted import Requester, BackendSubscription
-from tocsin.broker.load import WINDOW_S, Rate
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.wire import link
@@ -69,7 +68,9 @@ def test_frames_say_their_length_as_the_rfc_wants(size: int) -> None:
 
 def test_the_cache_drops_the_oldest_first_and_stays_one_interval() -> None:
     cache = ResultCache(3_000)
-    old, new = (BackendSubscription(SubscriptionId(name), CHANNEL, Cursor(1, 0), Cursor(1, 0)) for name in ("old", "new"))
+    old, new = (
+        BackendSubscription(SubscriptionId(name), CHANNEL, Cursor(1, 0), Cursor(1, 0)) for name in ("old", "new")
+    )
     for number in range(10):
         cache.append(old if number < 4 else new, batch(number * 10 + 1, 5))
         assert cache.used_bytes <= 3_000

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from tests.runtime.broker.running_broker import RunningBroker, broker_before_emulation, row, token, until
 from tocsin.runtime.broker import webhooks as broker_webhooks
-from tocsin.runtime.broker.routes.positions import event_id, positions_of
+from tocsin.runtime.broker.routes.stream import event_id, positions_of
 from tocsin.runtime.http.listening import Server, listen
 
 

@@ -173,15 +173,15 @@ def test_thousands_of_half_open_connections_hurt_no_session(tmp_path: Path) -> N
             async with broker.session("ann") as ann:
                 held = (await ann.subscribe())["subscription"]
                 silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2_000)]
-                await until(lambda: broker.server.gate.waiting.expired >= 1_800)
-                assert len(broker.server.gate.waiting) <= 201
+                await until(lambda: broker.server.guard.half_open.expired >= 1_800)
+                assert len(broker.server.guard.half_open) <= 201
                 async with broker.connection() as mute:  # shakes hands and says nothing
                     cluster.execute("Reports", {held: [row(1)]})
                     assert await ann.results(1) == [1]
                     async with broker.session("bob") as bob:
                         assert (await bob.ask("ping"))["type"] == "pong"
                     assert await close_code(mute) == 4408
-                await until(lambda: len(broker.server.gate.waiting) == 0)
+                await until(lambda: len(broker.server.guard.half_open) == 0)
                 for _, writer in silent:
                     writer.close()
 

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from tocsin.broker import events as seen
-from tocsin.broker.effects import RequestBackend, CancelFetch, Fetch, ReleaseBackend
+from tocsin.broker.effects import CancelFetch, Fetch, ReleaseBackend, RequestBackend
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import Announcements

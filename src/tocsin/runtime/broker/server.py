@@ -1,4 +1,4 @@
-"""A broker as a process: settings in, a listening server around a `BrokerProcess`, a clean stop on a signal."""
+"""The server of a broker: it listens, connects a `BrokerProcess` to its links, and stops cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
 from tocsin.runtime.broker.metrics import BrokerMetrics
 from tocsin.runtime.broker.process import BrokerProcess
-from tocsin.runtime.broker.routes import BrokerApi, make_app
+from tocsin.runtime.broker.routes import BrokerContext, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.subscriber_socket import socket_class
 from tocsin.runtime.broker.webhooks import WebhookSessions
@@ -26,11 +26,11 @@ from tocsin.runtime.http.trusted_keys import TrustedKeys
 
 _BACKLOG = 4096
 _DEAD_MS = 60_000
-"""A peer that acknowledges nothing for this long is gone."""
+"""TCP drops a peer that acknowledges nothing for this long."""
 
 
 class BrokerServer:
-    """`run` it in an event loop. `ready` is told the address subscribers connect to."""
+    """`run` it in an event loop. It calls `ready` with the address that subscribers connect to."""
 
     def __init__(self, settings: BrokerSettings, ready: Callable[[str], None] = lambda address: None) -> None:
         self.settings = settings
@@ -38,29 +38,29 @@ class BrokerServer:
         self._stop = asyncio.Event()
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
-        self.gate = ConnectionGuard(self.process, self.keys)
+        self.guard = ConnectionGuard(self.process, self.keys)
         self.metrics = BrokerMetrics()
         self.webhooks = WebhookSessions(self.process, self.metrics)
-        self.api = BrokerApi(self.gate, self.metrics, self.webhooks)
+        self.context = BrokerContext(self.guard, self.metrics, self.webhooks)
         self.cluster = DataClusterLink(self.process)
         self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process)
         self.address = ""
 
     def stop(self) -> None:
-        """From the loop's own thread."""
+        """Call it from the loop's thread."""
         self._stop.set()
 
     async def run(self) -> None:
         settings = self.settings
         listening = listen(settings.host, settings.port)
-        _watch_for_dead_peers(listening)
+        _enable_keepalive(listening)
         scheme = "ws" if settings.tls_cert is None else "wss"
         self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
         server = Server(
             uvicorn.Config(
-                make_app(self.api),
-                http=_http_class(self.gate),
-                ws=socket_class(self.gate),
+                make_app(self.context),
+                http=_http_class(self.guard),
+                ws=socket_class(self.guard),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -76,7 +76,7 @@ class BrokerServer:
         with stop_on_signals(self._stop):
             await self._start()
             serving = asyncio.create_task(server.serve(sockets=[listening]))
-            sweeping = asyncio.create_task(self.gate.sweep())
+            sweeping = asyncio.create_task(self.guard.sweep())
             stopping = asyncio.create_task(self._stop.wait())
             try:
                 while not server.started and not serving.done():
@@ -94,7 +94,7 @@ class BrokerServer:
         self.process.coordinator = self.coordinator
         self.process.webhooks = self.webhooks
         self.process.start(self.address)
-        self.metrics.watch(self.process, lambda: len(self.gate.waiting), lambda: self.cluster.announcements.heard)
+        self.metrics.watch(self.process, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard)
         await self.keys.start()
         self.cluster.start()
         if self.coordinator is not None:
@@ -103,7 +103,7 @@ class BrokerServer:
 
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         logger().info("stopping")
-        self.api.stopping = True
+        self.context.stopping = True
         await self.process.stop()
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
@@ -115,7 +115,7 @@ class BrokerServer:
 
 
 def make_keys(settings: BrokerSettings) -> TrustedKeys:
-    """From a file or an address; what comes from an address is kept, so that the next start does not depend on it."""
+    """Keys from a file or an address. Keys from an address are also saved, so that the next start does not need it."""
     source = settings.keys
     if source is None:
         assert settings.coordinator is not None
@@ -124,8 +124,8 @@ def make_keys(settings: BrokerSettings) -> TrustedKeys:
     return TrustedKeys(source, insecure=settings.insecure, ca=settings.ca, kept=kept)
 
 
-def _watch_for_dead_peers(listening: socket.socket) -> None:
-    """Inherited by every connection: a peer that vanished without a word is noticed."""
+def _enable_keepalive(listening: socket.socket) -> None:
+    """Detect vanished peers. Every accepted connection inherits these options."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": _DEAD_MS}
     for name, value in options.items():
@@ -133,24 +133,24 @@ def _watch_for_dead_peers(listening: socket.socket) -> None:
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _http_class(gate: ConnectionGuard) -> type[asyncio.Protocol]:
-    """uvicorn's own, but a request that does not come to its end counts as a connection that never says who it is."""
+def _http_class(guard: ConnectionGuard) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, with every connection counted as half-open until its request is complete."""
 
     class BoundedHttp(HttpToolsProtocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            gate.waiting.add(self, self.loop.time())
+            guard.half_open.add(self, self.loop.time())
 
         def connection_lost(self, exc: Exception | None) -> None:
-            gate.waiting.remove(self)
+            guard.half_open.remove(self)
             super().connection_lost(exc)
 
         def on_message_complete(self) -> None:
-            gate.waiting.remove(self)
+            guard.half_open.remove(self)
             super().on_message_complete()
 
         def handle_websocket_upgrade(self) -> None:
-            gate.waiting.remove(self)
+            guard.half_open.remove(self)
             super().handle_websocket_upgrade()
 
         def expire(self) -> None:
@@ -160,7 +160,7 @@ def _http_class(gate: ConnectionGuard) -> type[asyncio.Protocol]:
 
 
 def run_broker(settings: BrokerSettings, ready: Callable[[str], None]) -> None:
-    """In the foreground, on uvloop where it exists."""
+    """Run a broker in the foreground, on uvloop where it is available."""
 
     async def run() -> None:
         await BrokerServer(settings, ready).run()
@@ -172,6 +172,6 @@ def run_broker(settings: BrokerSettings, ready: Callable[[str], None]) -> None:
 def _loop_factory() -> Any:
     try:
         import uvloop
-    except ImportError:  # not on Windows
+    except ImportError:  # uvloop does not exist for Windows
         return None
     return uvloop.new_event_loop

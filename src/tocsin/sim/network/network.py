@@ -20,8 +20,8 @@ from typing import Any
 from tocsin.broker import effects as wanted
 from tocsin.broker import events as seen
 from tocsin.broker.core import Broker
-from tocsin.broker.message_encoding import Encoding
 from tocsin.broker.hosted import Requester, SessionId
+from tocsin.broker.message_encoding import Encoding
 from tocsin.broker.state import Limits
 from tocsin.coordinator import effects as decided
 from tocsin.coordinator import events

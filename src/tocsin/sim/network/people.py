@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tocsin.broker.result_batch import Batch
 from tocsin.broker.effects import SendResults, SendToSessions
 from tocsin.broker.hosted import SessionId
+from tocsin.broker.result_batch import Batch
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import subscription_id

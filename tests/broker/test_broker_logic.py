@@ -96,7 +96,7 @@ def test_load_is_reported_as_the_paper_defines_it() -> None:
     core = made.brokers[A]
     made.cluster.execute({"fire": 4})
     made.settle()
-    report = core.load_report()
+    report = core._reports.load_report()
     assert report.rates[FIRE] == pytest.approx(report.in_bytes_per_s)
     assert core.state.load.notifications == 8
     assert core.state.load.out_bytes == 2 * len(core.state.backends[FIRE].batches[0].encoded(Encoding.JSON))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest
 from tocsin.broker.catch_up import CatchUp
-from tocsin.broker.effects import CallWebhook, SendToCoordinator
+from tocsin.broker.effects import CallWebhook
 from tocsin.broker.events import LoginRequested
 from tocsin.broker.hosted import FrontendSubscription, HostedSubscriber, SessionId
 from tocsin.broker.outbox import Outbox
@@ -64,9 +64,6 @@ class Adoption:
     def idle(self) -> bool:
         return not (self._waiting or self._state.adopting)
 
-    def _send(self, message: link.FromBroker) -> None:
-        self._state.effects.append(SendToCoordinator(message))
-
     # -- logins ----------------------------------------------------------------------------------------------------
 
     def login(self, event: LoginRequested) -> None:
@@ -77,7 +74,7 @@ class Adoption:
             if waiting is None:
                 waiting = self._waiting[name] = _WaitingLogin(self._state.now_s + ADOPTION_S, adopting)
                 if not adopting:
-                    self._send(link.Wanted(name))
+                    self._state.send_to_coordinator(link.Wanted(name))
             waiting.logins.append(event)
         else:
             if name not in self._state.subscribers:
@@ -92,7 +89,7 @@ class Adoption:
         """
         self._unconfirmed &= self._state.subscribers.keys()
         for name in sorted(self._unconfirmed):
-            self._send(link.Wanted(name))
+            self._state.send_to_coordinator(link.Wanted(name))
 
     def _log_in(self, event: LoginRequested) -> None:
         """Open the session and take over prepared subscriptions, including those not granted yet."""
@@ -168,12 +165,7 @@ class Adoption:
         The coordinator does not know them yet, or applied an older unsubscription from another broker. Without the
         report they would be lost together with this broker.
         """
-        listed = {frontend.subscription for frontend in state.subscriptions}
-        unlisted = [
-            frontend
-            for frontend in subscriber.frontends.values()
-            if frontend.requested_here and frontend.backend.id not in listed
-        ]
+        unlisted = [frontend for frontend in _unlisted(subscriber, state) if frontend.requested_here]
         for frontend in unlisted:
             self._outbox.added(subscriber.id, frontend)
         if unlisted:
@@ -181,9 +173,8 @@ class Adoption:
 
     def _release_unlisted(self, subscriber: HostedSubscriber, state: link.SubscriberState) -> None:
         """Release subscriptions that the coordinator sent earlier and no longer lists: they were removed elsewhere."""
-        listed = {frontend.subscription for frontend in state.subscriptions}
-        for frontend in list(subscriber.frontends.values()):
-            if not frontend.requested_here and frontend.backend.id not in listed:
+        for frontend in _unlisted(subscriber, state):
+            if not frontend.requested_here:
                 self._requests.release(subscriber, frontend)
 
     def on_granted(self, request: SubscriptionRequest, frontend: FrontendSubscription) -> None:
@@ -269,7 +260,7 @@ class Adoption:
         session = None if subscriber is None else subscriber.session
         if session is None or session.is_webhook:
             text = f"{message.subscriber} has no session here"
-            self._send(link.HandOverFailed(message.migration, "offline", text))
+            self._state.send_to_coordinator(link.HandOverFailed(message.migration, "offline", text))
             return
         move = wire.Move(message.migration, message.broker, message.address, message.token, message.deadline_s)
         self._state.send(session, move)
@@ -290,4 +281,10 @@ class Adoption:
         for frontend in list(subscriber.frontends.values()):
             self._requests.release(subscriber, frontend)
         self._state.forget_if_empty(subscriber)
-        self._send(link.Released(name, message.migration))
+        self._state.send_to_coordinator(link.Released(name, message.migration))
+
+
+def _unlisted(subscriber: HostedSubscriber, state: link.SubscriberState) -> list[FrontendSubscription]:
+    """The subscriptions held here that the coordinator does not list."""
+    listed = {frontend.subscription for frontend in state.subscriptions}
+    return [frontend for frontend in subscriber.frontends.values() if frontend.backend.id not in listed]

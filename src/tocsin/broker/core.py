@@ -128,9 +128,6 @@ class Broker:
         """Live fetches have positive numbers, backfills negative ones."""
         return self._fetches if fetch > 0 else self._backfills
 
-    def load_report(self) -> link.LoadReport:
-        return self._reports.load_report()
-
     # -- subscribers -----------------------------------------------------------------------------------------------
 
     def _login(self, event: events.LoginRequested) -> None:
@@ -181,7 +178,7 @@ class Broker:
         assert self._register is not None
         online = [session.subscriber.id for session in self.state.sessions.values() if not session.is_webhook]
         message = msgspec.structs.replace(self._register, online=online, hosting=list(self.state.subscribers))
-        self.state.effects.append(SendToCoordinator(message))
+        self.state.send_to_coordinator(message)
 
     def _on_link_lost(self, _event: events.LinkLost) -> None:
         self._outbox.connected = False

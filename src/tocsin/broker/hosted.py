@@ -85,7 +85,6 @@ class HostedSession:
     id: SessionId
     subscriber: HostedSubscriber
     encoding: Encoding
-    expires_s: float | None = None
     is_webhook: bool = False
     writable: bool = True
     """False while the connection's queue is full; the session then gets no live results and catches up later."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from tocsin.broker.effects import SendToCoordinator
 from tocsin.broker.hosted import FrontendSubscription
 from tocsin.broker.state import BrokerState
 from tocsin.model.cursor import Cursor
@@ -86,7 +85,7 @@ class Outbox:
                     webhook_removed=change.webhook_removed,
                 )
                 self._unconfirmed.append(message)
-                self._state.effects.append(SendToCoordinator(message))
+                self._state.send_to_coordinator(message)
             self._unsent.clear()
         return self._number
 
@@ -94,7 +93,7 @@ class Outbox:
         """The link is new: send every unconfirmed change again, then the unsent ones."""
         self.connected = True
         for message in self._unconfirmed:
-            self._state.effects.append(SendToCoordinator(message))
+            self._state.send_to_coordinator(message)
         self.flush()
 
     def on_stored(self, upto: int) -> None:

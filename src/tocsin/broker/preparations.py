@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest
 from tocsin.broker.backfills import Backfills
-from tocsin.broker.effects import SendToCoordinator
 from tocsin.broker.hosted import BackendSubscription, FrontendSubscription
 from tocsin.broker.live_fetches import LiveFetches
 from tocsin.broker.requests import SubscriberRequests
@@ -57,9 +56,6 @@ class Preparations:
     def idle(self) -> bool:
         return not self._preparations
 
-    def _send(self, message: link.FromBroker) -> None:
-        self._state.effects.append(SendToCoordinator(message))
-
     def begin(
         self, message: link.Prepare, missing: list[link.Frontend], created: Sequence[FrontendSubscription]
     ) -> None:
@@ -96,7 +92,7 @@ class Preparations:
         migration = request.migration or ""
         if migration in self._preparations:
             self.undo(migration)
-            self._send(link.PrepareFailed(migration, code, message))
+            self._state.send_to_coordinator(link.PrepareFailed(migration, code, message))
 
     def report_ready(self) -> None:
         """Report each preparation whose subscriptions are all granted and caught up."""
@@ -107,7 +103,7 @@ class Preparations:
                 and all(self._is_ready(frontend.backend) for frontend in preparation.created)
             ):
                 preparation.reported = True
-                self._send(link.Prepared(migration))
+                self._state.send_to_coordinator(link.Prepared(migration))
 
     def _is_ready(self, backend: BackendSubscription) -> bool:
         return self._fetches.is_current(backend) and self._backfills.prepared(backend)
@@ -152,4 +148,4 @@ class Preparations:
                 self.undo(migration)
                 if not preparation.reported:
                     message = "the subscriptions were not caught up before the deadline"
-                    self._send(link.PrepareFailed(migration, Code.NOT_READY, message))
+                    self._state.send_to_coordinator(link.PrepareFailed(migration, Code.NOT_READY, message))

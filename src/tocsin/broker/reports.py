@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tocsin.broker.effects import SendToCoordinator, SendToSessions
+from tocsin.broker.effects import SendToSessions
 from tocsin.broker.hosted import BackendSubscription, HostedSession, SessionId
 from tocsin.broker.live_fetches import LiveFetches
 from tocsin.broker.message_encoding import Encoding
@@ -52,10 +52,10 @@ class Reports:
         if now_s - self._heartbeat_at_s >= self.heartbeat_s:
             self._heartbeat_at_s = now_s
             frontends = sum(len(backend.frontends) for backend in state.backends.values())
-            self._send(link.Heartbeat(len(state.sessions), frontends, len(state.backends)))
+            self._state.send_to_coordinator(link.Heartbeat(len(state.sessions), frontends, len(state.backends)))
         if now_s - self._reported_at_s >= self.report_s:
             self._reported_at_s = now_s
-            self._send(self.load_report())
+            self._state.send_to_coordinator(self.load_report())
         self._outbox.flush()
 
     def on_registered(self, message: link.Registered) -> None:
@@ -63,9 +63,6 @@ class Reports:
         self._heartbeat_at_s = self._reported_at_s = 0.0
         for backend in self._state.backends.values():
             backend.rate.reported_per_s = 0.0  # the coordinator may be a new process that knows no rate
-
-    def _send(self, message: link.FromBroker) -> None:
-        self._state.effects.append(SendToCoordinator(message))
 
     def load_report(self) -> link.LoadReport:
         """[BAD §4, eq. 1–5]: incoming rate, outgoing rate, and λ of the subscriptions whose rate has changed."""

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Mapping
 
 from tocsin.broker.catch_up import CatchUp
-from tocsin.broker.effects import AnswerCall, CallWebhook, CloseSession, SendToCoordinator, SendToSessions
+from tocsin.broker.effects import AnswerCall, CallWebhook, CloseSession, SendToSessions
 from tocsin.broker.events import LoginRequested, SessionBlocked, SessionDrained, WebhookChangeRequested
 from tocsin.broker.hosted import FrontendSubscription, HostedSession, HostedSubscriber, SessionId
 from tocsin.broker.outbox import Outbox
@@ -107,7 +107,7 @@ class Sessions:
                 self._state.effects.append(CloseSession(identity, "replaced"))
                 return
             self.end(subscriber.session, "replaced", "another session of this subscriber has begun", replaced=True)
-        session = HostedSession(identity, subscriber, event.encoding, event.expires_s, event.is_webhook)
+        session = HostedSession(identity, subscriber, event.encoding, event.is_webhook)
         self._state.subscribers[subscriber.id] = subscriber
         self._state.sessions[identity] = session
         subscriber.session = session
@@ -119,7 +119,7 @@ class Sessions:
             frontend.reports_recovery = subscription in resume or start != frontend.backend.position
         self._answer_login(event, self._logged_in(event, subscriber))
         if not session.is_webhook:
-            self._state.effects.append(SendToCoordinator(SessionOpened(subscriber.id, event.migration)))
+            self._state.send_to_coordinator(SessionOpened(subscriber.id, event.migration))
         self._catch_up.step(session)
 
     def acknowledge(self, subscriber: HostedSubscriber, frontend: FrontendSubscription, cursor: Cursor) -> None:
@@ -164,7 +164,7 @@ class Sessions:
             self._catch_up.drop(session, frontend)
         subscriber.session = None
         if not session.is_webhook:
-            self._state.effects.append(SendToCoordinator(SessionClosed(subscriber.id, reason)))
+            self._state.send_to_coordinator(SessionClosed(subscriber.id, reason))
             if subscriber.webhook is not None and not replaced:
                 self._state.effects.append(CallWebhook(subscriber.id, subscriber.webhook))
         if not replaced:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tocsin.broker.effects import AnswerCall, CloseSession, Effect, SendResults, SendToSessions
+from tocsin.broker.effects import AnswerCall, CloseSession, Effect, SendResults, SendToCoordinator, SendToSessions
 from tocsin.broker.hosted import BackendSubscription, HostedSession, HostedSubscriber, Requester, SessionId
 from tocsin.broker.load import WINDOW_S, LoadMeter
 from tocsin.broker.message_encoding import MessageEncoder
 from tocsin.broker.result_batch import Batch
 from tocsin.broker.result_cache import ResultCache
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.wire import link
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 
@@ -83,6 +84,9 @@ class BrokerState:
         has_state = subscriber.frontends or subscriber.session is not None or subscriber.webhook is not None
         if not has_state and subscriber.id not in self.adopting:
             self.subscribers.pop(subscriber.id, None)
+
+    def send_to_coordinator(self, message: link.FromBroker) -> None:
+        self.effects.append(SendToCoordinator(message))
 
     # -- to subscribers --------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from tocsin.broker import events
+from tocsin.broker.effects import SendToCoordinator
 from tocsin.runtime.broker.patience import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.http.logs import logger
@@ -54,9 +55,9 @@ class LinkToCoordinator:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def send(self, message: link.FromBroker) -> None:
+    def send(self, effect: SendToCoordinator) -> None:
         if self._outgoing is not None:
-            self._outgoing.put_nowait(_encoder.encode(message))
+            self._outgoing.put_nowait(_encoder.encode(effect.message))
 
     async def _keep_open(self) -> None:
         failures = 0

@@ -12,6 +12,7 @@ import random
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tocsin.broker import effects, events
@@ -41,24 +42,6 @@ class SessionConnection(Protocol):
     def close(self, reason: str) -> None: ...
 
 
-class ClusterLink(Protocol):
-    def ask(self, effect: effects.RequestBackend) -> None: ...
-
-    def release(self, effect: effects.ReleaseBackend) -> None: ...
-
-    def fetch(self, effect: effects.Fetch) -> None: ...
-
-    def cancel_fetch(self, effect: effects.CancelFetch) -> None: ...
-
-
-class CoordinatorLink(Protocol):
-    def send(self, message: link.FromBroker) -> None: ...
-
-
-class WebhookCaller(Protocol):
-    def begin(self, subscriber: SubscriberId, webhook: link.Webhook) -> None: ...
-
-
 class SteadyClock:
     """Wall-clock time at the start, monotonic from then on: setting the system clock does not trigger time-outs."""
 
@@ -75,9 +58,6 @@ class BrokerProcess:
         self.id = BrokerId(settings.id)
         self.now_s = SteadyClock()
         self.connections: dict[SessionId, SessionConnection] = {}
-        self.cluster: ClusterLink
-        self.coordinator: CoordinatorLink | None = None
-        self.webhooks: WebhookCaller | None = None
         self.incarnation = secrets.token_hex(8)
         self.core: Broker
         self._events: deque[events.Event] = deque()
@@ -87,19 +67,14 @@ class BrokerProcess:
         self._answers: dict[CallId, asyncio.Future[wire.ToSubscriber]] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._log = logger()
-        self._effects: dict[type, Any] = {
+        self.handlers: dict[type[effects.Effect], Callable[[Any], None]] = {
             effects.SendResults: self._send_results,
             effects.SendToSessions: self._send_to_sessions,
             effects.AnswerCall: self._answer,
             effects.AwaitDrain: self._await_drain,
             effects.CloseSession: self._close,
-            effects.CallWebhook: self._call_webhook,
-            effects.RequestBackend: lambda effect: self.cluster.ask(effect),
-            effects.ReleaseBackend: lambda effect: self.cluster.release(effect),
-            effects.Fetch: lambda effect: self.cluster.fetch(effect),
-            effects.CancelFetch: lambda effect: self.cluster.cancel_fetch(effect),
-            effects.SendToCoordinator: self._send_to_coordinator,
         }
+        """By effect. The server adds those of the links and of the webhooks."""
 
     def start(self, address: str) -> None:
         """`address` is where subscribers connect."""
@@ -149,7 +124,7 @@ class BrokerProcess:
             return
         for effect in handled:
             try:
-                self._effects[type(effect)](effect)
+                self.handlers[type(effect)](effect)
             except Exception as error:
                 self._log.error("an effect failed", kind=type(effect).__name__, exc_info=error)
 
@@ -173,14 +148,6 @@ class BrokerProcess:
     def _close(self, effect: effects.CloseSession) -> None:
         if (connection := self.connections.get(effect.session)) is not None:
             connection.close(effect.reason)
-
-    def _call_webhook(self, effect: effects.CallWebhook) -> None:
-        if self.webhooks is not None:
-            self.webhooks.begin(effect.subscriber, effect.webhook)
-
-    def _send_to_coordinator(self, effect: effects.SendToCoordinator) -> None:
-        if self.coordinator is not None:
-            self.coordinator.send(effect.message)
 
     def _answer(self, effect: effects.AnswerCall) -> None:
         answer = self._answers.pop(effect.call, None)

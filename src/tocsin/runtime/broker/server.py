@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from tocsin.broker import effects
 from tocsin.runtime.broker.cluster import DataClusterLink
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
@@ -90,9 +91,15 @@ class BrokerServer:
                 await self._close(server, serving)
 
     async def _start(self) -> None:
-        self.process.cluster = self.cluster
-        self.process.coordinator = self.coordinator
-        self.process.webhooks = self.webhooks
+        self.process.handlers |= {
+            effects.CallWebhook: self.webhooks.begin,
+            effects.RequestBackend: self.cluster.ask,
+            effects.ReleaseBackend: self.cluster.release,
+            effects.Fetch: self.cluster.fetch,
+            effects.CancelFetch: self.cluster.cancel_fetch,
+        }
+        if self.coordinator is not None:
+            self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
         self.process.start(self.address)
         self.metrics.watch(self.process, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard)
         await self.keys.start()

@@ -151,18 +151,12 @@ class SubscriberSocket(asyncio.Protocol):
         try:
             handshake = shake_hands(data)
         except TocsinError as error:
-            self._deny(error)
+            self._transport.write(_refusal(error))
+            self._state = SocketState.CLOSING
+            self._transport.close()
             return
         self._state, self._encoding, self._token = SocketState.OPEN, handshake.encoding, handshake.token
         self._transport.write(handshake.reply)
-
-    def _deny(self, error: TocsinError) -> None:
-        answer = error_answer(error)
-        body = bytes(answer.body)
-        head = f"HTTP/1.1 {answer.status_code} Refused\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        self._transport.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        self._state = SocketState.CLOSING
-        self._transport.close()
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -181,7 +175,7 @@ class SubscriberSocket(asyncio.Protocol):
 
     def _on_request(self, payload: bytes) -> None:
         try:
-            request = self._decode(payload)
+            request = _decode(payload, self._encoding)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._refuse_malformed(payload, str(error))
             return
@@ -197,15 +191,6 @@ class SubscriberSocket(asyncio.Protocol):
             self._login(request)
         else:
             self._refuse(request.id, Code.UNAUTHENTICATED, "login comes first")
-
-    def _decode(self, payload: bytes) -> wire.FromSubscriber:
-        encoding = self._encoding
-        if encoding is Encoding.CLOUDEVENTS:
-            encoding = Encoding.JSON
-            if b'"specversion"' in payload:
-                payload = bytes(msgspec.json.decode(payload, type=_CloudEvent).data)
-        request: wire.FromSubscriber = _REQUESTS[encoding].decode(payload)
-        return request
 
     def _refuse_malformed(self, payload: bytes, reason: str) -> None:
         """Refuse the request if it has a readable id; otherwise close the connection."""
@@ -324,6 +309,23 @@ class SubscriberSocket(asyncio.Protocol):
         self._state = SocketState.CLOSING
         self._transport.write(close_frame(code, reason))
         self._loop.call_later(_CLOSE_S, self._transport.abort)
+
+
+def _decode(payload: bytes, encoding: Encoding) -> wire.FromSubscriber:
+    if encoding is Encoding.CLOUDEVENTS:
+        encoding = Encoding.JSON
+        if b'"specversion"' in payload:
+            payload = bytes(msgspec.json.decode(payload, type=_CloudEvent).data)
+    request: wire.FromSubscriber = _REQUESTS[encoding].decode(payload)
+    return request
+
+
+def _refusal(error: TocsinError) -> bytes:
+    """The HTTP response to a handshake that is not acceptable."""
+    answer = error_answer(error)
+    body = bytes(answer.body)
+    head = f"HTTP/1.1 {answer.status_code} Refused\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def socket_class(guard: ConnectionGuard) -> type[SubscriberSocket]:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from tocsin.broker.effects import CallWebhook
 from tocsin.broker.events import LoginRequested, RequestReceived, SessionBlocked, SessionDrained, WebhookChangeRequested
 from tocsin.broker.hosted import Requester, SessionId
 from tocsin.broker.message_encoding import Encoding, result_json
@@ -194,10 +195,11 @@ class WebhookSessions:
             timeout=TIMEOUT_S, follow_redirects=False, trust_env=False, headers={"User-Agent": "tocsin"}
         )
 
-    def begin(self, subscriber: SubscriberId, webhook: Webhook) -> None:
+    def begin(self, effect: CallWebhook) -> None:
+        subscriber = effect.subscriber
         if not self.process.settings.webhooks or subscriber in self._sessions:
             return
-        session = self._sessions[subscriber] = WebhookSession(self, subscriber, webhook)
+        session = self._sessions[subscriber] = WebhookSession(self, subscriber, effect.webhook)
         requester = Requester(session=session.session)
         self.process.happened(LoginRequested(requester, subscriber, 0, encoding=Encoding.PLAIN, is_webhook=True))
 

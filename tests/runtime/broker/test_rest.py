@@ -20,10 +20,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tests.runtime.broker.running_broker import RunningBroker, broker_before_emulation, row, token, until
+from tests.runtime.broker.running_broker import RunningBroker, broker_with_emulated_cluster, row, token, until
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import SubscriptionId
 from tocsin.runtime.broker import webhooks as broker_webhooks
 from tocsin.runtime.broker.routes.stream import event_id, positions_of
 from tocsin.runtime.http.listening import Server, listen
+
+FIRE = {"channel": "Reports", "parameters": {"kind": "fire"}}
 
 
 @asynccontextmanager
@@ -34,15 +38,15 @@ async def rest(broker: RunningBroker, name: str = "ann") -> AsyncIterator[httpx.
 
 
 async def events(response: httpx.Response) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
-    """(kind, id, content) of each server-sent event."""
-    found: dict[str, str] = {}
+    """(type, id, content) of each server-sent event."""
+    fields: dict[str, str] = {}
     async for line in response.aiter_lines():
         if line:
             name, _, value = line.partition(": ")
-            found[name] = value
-        elif "data" in found:
-            yield found["event"], found["id"], json.loads(found["data"])
-            found = {}
+            fields[name] = value
+        elif "data" in fields:
+            yield fields["event"], fields["id"], json.loads(fields["data"])
+            fields = {}
 
 
 async def next_result(stream: AsyncIterator[tuple[str, str, dict[str, Any]]]) -> tuple[str, int]:
@@ -53,13 +57,12 @@ async def next_result(stream: AsyncIterator[tuple[str, str, dict[str, Any]]]) ->
     raise AssertionError("the stream ended")
 
 
-def test_rest_calls_say_the_same_as_a_connection(tmp_path: Path) -> None:
+def test_rest_calls_return_the_same_answers_as_a_connection(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path) as (broker, cluster), rest(broker) as ann:
-            wanted = {"channel": "Reports", "parameters": {"kind": "fire"}}
-            made = await ann.post("/v1/subscriptions", json=wanted)
-            held = made.json()["held"]
-            assert made.status_code == 200 and made.json()["stored"] is False
+        async with broker_with_emulated_cluster(tmp_path) as (broker, cluster), rest(broker) as ann:
+            subscribed = await ann.post("/v1/subscriptions", json=FIRE)
+            held = subscribed.json()["held"]
+            assert subscribed.status_code == 200 and subscribed.json()["stored"] is False
             assert (await ann.get("/v1/subscriptions")).json()["subscriptions"] == [held]
             assert (await ann.post("/v1/login")).json()["subscriptions"] == [held]
             assert (await ann.get("/v1/ping")).json()["type"] == "pong"
@@ -69,24 +72,24 @@ def test_rest_calls_say_the_same_as_a_connection(tmp_path: Path) -> None:
             first = broker.core.state.backends[held["subscription"]].batches[0].cursors()[0]
             acked = await ann.post("/v1/ack", json={"cursors": {held["subscription"]: str(first)}})
             assert acked.json()["type"] == "acked"
-            async with broker.session("ann") as session:  # brings no memory: begins where it acknowledged
+            async with broker.session("ann") as session:  # without cursors it starts after the acknowledged result
                 assert await session.results(1) == [2]
-            gone = await ann.delete(f"/v1/subscriptions/{held['subscription']}")
-            assert gone.json()["type"] == "unsubscribed"
+            deleted = await ann.delete(f"/v1/subscriptions/{held['subscription']}")
+            assert deleted.json()["type"] == "unsubscribed"
             assert (await ann.delete(f"/v1/subscriptions/{held['subscription']}")).status_code == 404
-            bad = await ann.post("/v1/subscriptions", json={"channel": "Reports", "parameters": {"bad": 1}})
-            assert (bad.status_code, bad.json()["error"]["code"]) == (400, "bad_parameter")
+            refused = await ann.post("/v1/subscriptions", json={"channel": "Reports", "parameters": {"bad": 1}})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_parameter")
 
     asyncio.run(scenario())
 
 
-def test_a_stream_of_events_resumes_anywhere_from_its_last_id(tmp_path: Path) -> None:
+def test_event_stream_resumes_from_its_last_event_id(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path) as (broker, cluster), rest(broker) as ann:
+        async with broker_with_emulated_cluster(tmp_path) as (broker, cluster), rest(broker) as ann:
             ids = []
             for kind in ("fire", "flood"):
-                made = await ann.post("/v1/subscriptions", json={"channel": "Reports", "parameters": {"kind": kind}})
-                ids.append(made.json()["held"]["subscription"])
+                answer = await ann.post("/v1/subscriptions", json={"channel": "Reports", "parameters": {"kind": kind}})
+                ids.append(answer.json()["held"]["subscription"])
             fire, flood = ids
             async with ann.stream("GET", "/v1/stream") as response:
                 assert response.headers["content-type"].startswith("text/event-stream")
@@ -94,7 +97,7 @@ def test_a_stream_of_events_resumes_anywhere_from_its_last_id(tmp_path: Path) ->
                 cluster.execute("Reports", {fire: [row(1)], flood: [row(11), row(12)]})
                 seen = [await next_result(stream) for _ in range(3)]
                 assert sorted(number for _, number in seen) == [1, 11, 12]
-            last = seen[1][0]  # as if the third had been lost on the way
+            last = seen[1][0]  # as if the third event was lost
             await until(lambda: not broker.core.state.sessions)
             cluster.execute("Reports", {fire: [row(2)]})
             async with ann.stream("GET", "/v1/stream", headers={"Last-Event-ID": last}) as response:
@@ -107,10 +110,7 @@ def test_a_stream_of_events_resumes_anywhere_from_its_last_id(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_an_event_id_holds_every_position() -> None:
-    from tocsin.model.cursor import Cursor
-    from tocsin.model.ids import SubscriptionId
-
+def test_event_id_contains_every_position() -> None:
     positions = {SubscriptionId(f"{n:032x}"): Cursor(n, n << 30) for n in range(20)}
     assert positions_of(event_id(positions)) == {key: str(cursor) for key, cursor in positions.items()}
     for damaged in ("", "1.", "1.AAAA", "1.@@@@", "2.AAAA", event_id(positions)[:-3]):
@@ -118,7 +118,7 @@ def test_an_event_id_holds_every_position() -> None:
 
 
 class Receiver:
-    """Somebody's webhook."""
+    """The receiver of a webhook; it answers with `answers` in order, then with 200."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[dict[str, str], bytes]] = []
@@ -146,47 +146,44 @@ class Receiver:
 
 
 def verified(secret: str, headers: dict[str, str], body: bytes) -> bool:
-    """As a receiver checks it."""
+    """Check a signature as a receiver does."""
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     key = base64.b64decode(secret.removeprefix("whsec_"))
     expected = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     return expected in headers["webhook-signature"].split(" ")
 
 
-def test_a_webhook_is_called_with_each_result_in_order_until_it_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_webhook_gets_each_result_in_order_until_it_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_webhooks, "SCHEDULE_S", (0.0, 0.05, 0.05, 0.05))
 
     async def scenario() -> None:
         receiver = Receiver()
         async with (
-            broker_before_emulation(tmp_path, webhooks_private=True) as (broker, cluster),
+            broker_with_emulated_cluster(tmp_path, webhooks_private=True) as (broker, cluster),
             receiver.listening() as url,
             rest(broker) as ann,
         ):
-            wanted = {"channel": "Reports", "parameters": {"kind": "fire"}}
-            held = (await ann.post("/v1/subscriptions", json=wanted)).json()["held"]
-            made = (await ann.put("/v1/webhook", json={"url": url})).json()
+            held = (await ann.post("/v1/subscriptions", json=FIRE)).json()["held"]
+            created = (await ann.put("/v1/webhook", json={"url": url})).json()
             assert (await ann.get("/v1/webhook")).json() == {"url": url, "secrets": 1}
             receiver.answers = [(200, {}), (500, {}), (302, {"location": "/"}), (429, {"retry-after": "0"})]
             cluster.execute("Reports", {held["subscription"]: [row(1), row(2), row(3)]})
             await until(lambda: receiver.numbers == [1, 2, 2, 2, 2, 3])
             ids = [headers["webhook-id"] for headers, _ in receiver.calls]
             assert len(set(ids)) == 3 and ids[1] == ids[4]
-            assert all(verified(made["secret"], *call) for call in receiver.calls)
+            assert all(verified(created["secret"], *call) for call in receiver.calls)
             frontend = broker.core.state.subscribers["ann"].frontends[held["subscription"]]
             await until(lambda: frontend.acked == frontend.backend.batches[-1].end)
 
             rotated = (await ann.put("/v1/webhook", json={"url": url, "keep_secret": True})).json()
-            async with broker.session("ann") as session:  # a session takes over, and gives back
+            async with broker.session("ann") as session:  # results go to the session while it is open
                 cluster.execute("Reports", {held["subscription"]: [row(4)]})
                 cursor = (await session.push("result"))["cursor"]
                 await session.ask("ack", cursors={held["subscription"]: cursor})
                 assert len(receiver.calls) == 6
             cluster.execute("Reports", {held["subscription"]: [row(5)]})
             await until(lambda: receiver.numbers[-1] == 5)
-            for secret in (made["secret"], rotated["secret"]):
+            for secret in (created["secret"], rotated["secret"]):
                 assert verified(secret, *receiver.calls[-1])
 
             receiver.answers = [(410, {})]
@@ -197,7 +194,7 @@ def test_a_webhook_is_called_with_each_result_in_order_until_it_is_taken(
     asyncio.run(scenario())
 
 
-def test_a_webhook_cannot_lead_inside(tmp_path: Path) -> None:
+def test_webhook_with_a_private_or_invalid_url_is_refused(tmp_path: Path) -> None:
     tried = {
         "http://example.com/hook": 400,
         "https://127.0.0.1/hook": 403,
@@ -212,25 +209,28 @@ def test_a_webhook_cannot_lead_inside(tmp_path: Path) -> None:
     }
 
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path) as (broker, _), rest(broker) as ann:
+        async with broker_with_emulated_cluster(tmp_path) as (broker, _), rest(broker) as ann:
             for url, status in tried.items():
                 assert (await ann.put("/v1/webhook", json={"url": url})).status_code == status, url
 
     asyncio.run(scenario())
 
 
-def test_the_documents_describe_every_message_and_route(tmp_path: Path) -> None:
+def test_openapi_and_asyncapi_describe_every_route_and_message(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path) as (broker, _), httpx.AsyncClient(base_url=broker.url) as anyone:
-            described = (await anyone.get("/v1/asyncapi.json")).json()
+        async with (
+            broker_with_emulated_cluster(tmp_path) as (broker, _),
+            httpx.AsyncClient(base_url=broker.url) as client,
+        ):
+            described = (await client.get("/v1/asyncapi.json")).json()
             assert described["asyncapi"].startswith("3.")
             assert {"Login", "Result", "Move"} <= set(described["components"]["messages"])
-            routes = (await anyone.get("/v1/openapi.json")).json()["paths"]
+            routes = (await client.get("/v1/openapi.json")).json()["paths"]
             assert {"/v1/login", "/v1/subscriptions", "/v1/stream", "/v1/webhook", "/readyz"} <= set(routes)
-            assert (await anyone.get("/healthz")).status_code == 200
-            assert "tocsin_broker_sessions" in (await anyone.get("/metrics")).text
-            assert (await anyone.get("/readyz")).status_code == 200
+            assert (await client.get("/healthz")).status_code == 200
+            assert "tocsin_broker_sessions" in (await client.get("/metrics")).text
+            assert (await client.get("/readyz")).status_code == 200
             broker.core.accepting, broker.core.draining = False, True
-            assert (await anyone.get("/readyz")).status_code == 503
+            assert (await client.get("/readyz")).status_code == 503
 
     asyncio.run(scenario())

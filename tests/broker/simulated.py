@@ -114,9 +114,15 @@ class SimulatedClient:
     """The received results, by their number in the data cluster."""
     gaps: set[SubscriptionId] = field(default_factory=set)
     """The broker reported a gap: the next result may have a higher number than expected."""
+    ended: set[SubscriptionId] = field(default_factory=set)
+    """Unsubscribed by this client."""
+    ignored: set[SubscriptionId] = field(default_factory=set)
+    """Unsubscribed, but listed by the target of a migration that did not know it: results are ignored."""
 
     def receive(self, batch: Batch) -> None:
         identity = batch.subscription
+        if identity in self.ignored:
+            return
         assert identity in self.seen, f"{self.name} holds no {identity}"
         for cursor, row in zip(batch.cursors(), batch.rows, strict=True):
             assert cursor > self.seen[identity], "a result came again, or out of order"
@@ -129,7 +135,13 @@ class SimulatedClient:
             received.append(number)
             self.seen[identity] = cursor
 
-    def forget(self, identity: SubscriptionId) -> None:
+    def on_subscribed(self, held: wire.Held) -> None:
+        self.seen.setdefault(held.subscription, parsed(held.cursor))
+        self.ended.discard(held.subscription)
+        self.ignored.discard(held.subscription)
+
+    def on_unsubscribed(self, identity: SubscriptionId) -> None:
+        self.ended.add(identity)
         self.seen.pop(identity, None)
         self.numbers.pop(identity, None)
         self.gaps.discard(identity)
@@ -217,19 +229,25 @@ class SimulatedNetwork:
                 if client.opening == (broker, session):
                     client.broker, client.session, client.opening = broker, session, None
                 for held in message.subscriptions:
-                    client.seen.setdefault(held.subscription, parsed(held.cursor))
+                    if held.subscription in client.ended:
+                        client.ignored.add(held.subscription)
+                    else:
+                        client.seen.setdefault(held.subscription, parsed(held.cursor))
+                for identity in client.ignored:
+                    again = wire.Unsubscribe(self._number(), identity)
+                    self._reactions.append(lambda again=again: self.request(client.name, again))  # type: ignore[misc]
                 listed = {held.subscription for held in message.subscriptions}
                 for identity in client.seen.keys() - listed:
                     self._reactions.append(
                         lambda identity=identity: self._subscribe_again(client, identity)  # type: ignore[misc]
                     )
             case wire.Subscribed(_, held):
-                client.seen.setdefault(held.subscription, parsed(held.cursor))
+                client.on_subscribed(held)
             case wire.Gap(identity, text) if (broker, session) == (client.broker, client.session):
                 client.gaps.add(identity)
                 client.seen[identity] = parsed(text)
             case wire.Unsubscribed(_, identity):
-                client.forget(identity)
+                client.on_unsubscribed(identity)
             case wire.Move(migration, target):
                 self._reactions.append(lambda: self.login(client.name, target, migration=migration))
 

@@ -62,7 +62,7 @@ class Adoption:
 
     @property
     def idle(self) -> bool:
-        return not (self._waiting or self._state.adopting)
+        return self._preparations.idle and not (self._waiting or self._state.adopting)
 
     # -- logins ----------------------------------------------------------------------------------------------------
 
@@ -99,10 +99,8 @@ class Adoption:
         subscriber = self._state.subscriber(event.subscriber)
         for preparation in self._preparations.end_for(subscriber.id):
             subscriber.webhook = subscriber.webhook or preparation.webhook
-            self._request(
-                subscriber.id,
-                [state for state in preparation.requested if state.subscription not in subscriber.frontends],
-            )
+            held = subscriber.frontends
+            self._request(subscriber.id, [entry for entry in preparation.requested if entry.subscription not in held])
 
     def on_connection_lost(self, session: SessionId) -> None:
         for waiting in self._waiting.values():
@@ -132,32 +130,32 @@ class Adoption:
     def adopt(self, message: link.Adopt) -> None:
         for state in message.subscribers:
             name = state.subscriber
-            granted = [
-                frontend
-                for frontend in state.subscriptions
-                if not self._outbox.is_removing(name, frontend.subscription)
-            ]
             subscriber = self._state.subscriber(name)
             subscriber.webhook = subscriber.webhook or state.webhook
             self._unconfirmed.discard(name)
             self._preparations.end_for(name)
             self._report_unlisted(subscriber, state)
             self._release_unlisted(subscriber, state)
-            self._request(name, granted)
+            self._request(name, self._not_removed(state))
             if name in self._waiting:
                 self._waiting[name].answered = True
             self._finish(name)
 
-    def _request(self, name: SubscriberId, states: list[link.Frontend]) -> None:
+    def _not_removed(self, state: link.SubscriberState) -> list[link.Frontend]:
+        """The listed subscriptions, without those whose removal the coordinator has not confirmed."""
+        name = state.subscriber
+        return [listed for listed in state.subscriptions if not self._outbox.is_removing(name, listed.subscription)]
+
+    def _request(self, name: SubscriberId, listed: list[link.Frontend]) -> None:
         """Request subscriptions of a subscriber that this broker serves."""
-        if not states:
+        if not listed:
             return
-        self._state.early_unsubscribes.get(name, set()).difference_update(state.subscription for state in states)
-        self._state.adopting[name] = self._state.adopting.get(name, 0) + len(states)
-        for state in states:
-            cursor = parse_cursor(state.cursor)
-            request = SubscriptionRequest(name, state.parameters, cursor, self._state.now_s)
-            self._backends.request(state.channel, request)
+        self._state.early_unsubscribes.get(name, set()).difference_update(entry.subscription for entry in listed)
+        self._state.adopting[name] = self._state.adopting.get(name, 0) + len(listed)
+        for entry in listed:
+            cursor = parse_cursor(entry.cursor)
+            request = SubscriptionRequest(name, entry.parameters, cursor, self._state.now_s)
+            self._backends.request(entry.channel, request)
 
     def _report_unlisted(self, subscriber: HostedSubscriber, state: link.SubscriberState) -> None:
         """Report subscriptions requested here that the coordinator does not list.
@@ -243,12 +241,8 @@ class Adoption:
         subscriber = self._state.subscribers.get(name)
         if subscriber is not None:
             self._release_unlisted(subscriber, message.state)
-        frontends = {} if subscriber is None else subscriber.frontends
-        missing = [
-            state
-            for state in message.state.subscriptions
-            if state.subscription not in frontends and not self._outbox.is_removing(name, state.subscription)
-        ]
+        held = {} if subscriber is None else subscriber.frontends
+        missing = [entry for entry in self._not_removed(message.state) if entry.subscription not in held]
         if subscriber is not None and subscriber.session is not None and not subscriber.session.is_webhook:
             self._request(name, missing)  # it has a session here already; the coordinator will learn of it soon
         else:

@@ -98,15 +98,7 @@ class Broker:
     def idle(self) -> bool:
         """Whether the broker holds no state for any subscriber; must be true after the last one has left."""
         state = self.state
-        parts = (
-            self._backends,
-            self._backfills,
-            self._fetches,
-            self._sessions,
-            self._requests,
-            self._preparations,
-            self._adoption,
-        )
+        parts = (self._backends, self._backfills, self._fetches, self._sessions, self._requests, self._adoption)
         holds_state = state.subscribers or state.sessions or state.backends or state.cache.used_bytes or state.pulls
         return not holds_state and all(part.idle for part in parts)
 

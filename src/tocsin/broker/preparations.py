@@ -68,12 +68,10 @@ class Preparations:
         self._preparations[message.migration] = Preparation(
             name, until_s, message.state.webhook, missing, len(missing), kept
         )
-        for frontend in missing:
-            cursor = parse_cursor(frontend.cursor)
-            self._backends.request(
-                frontend.channel,
-                SubscriptionRequest(name, frontend.parameters, cursor, self._state.now_s, migration=message.migration),
-            )
+        for entry in missing:
+            cursor, now_s = parse_cursor(entry.cursor), self._state.now_s
+            request = SubscriptionRequest(name, entry.parameters, cursor, now_s, migration=message.migration)
+            self._backends.request(entry.channel, request)
 
     def cancel(self, migration: str, name: SubscriberId) -> list[FrontendSubscription]:
         """End a preparation without releasing its subscriptions, and return them."""
@@ -124,14 +122,10 @@ class Preparations:
 
     def end_for(self, name: SubscriberId) -> list[Preparation]:
         """End a subscriber's preparations without undoing them: this broker now serves it, or must not serve it."""
-        ended = {
-            migration: preparation
-            for migration, preparation in self._preparations.items()
-            if preparation.subscriber == name
-        }
-        for migration in ended:
+        ended = [item for item in self._preparations.items() if item[1].subscriber == name]
+        for migration, _ in ended:
             self.cancel(migration, name)
-        return list(ended.values())
+        return [preparation for _, preparation in ended]
 
     def on_link_lost(self) -> None:
         """Undo preparations for subscribers without a granted subscription.

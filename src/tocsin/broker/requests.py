@@ -108,10 +108,8 @@ class SubscriberRequests:
             message = f"a subscriber holds at most {limit:,} subscriptions; end one first"
             self._state.refuse(requester, request.id, Code.TOO_LARGE, message)
             return
-        self._backends.request(
-            request.channel,
-            SubscriptionRequest(name, request.parameters, after, self._state.now_s, requester, request.id),
-        )
+        pending = SubscriptionRequest(name, request.parameters, after, self._state.now_s, requester, request.id)
+        self._backends.request(request.channel, pending)
 
     def on_granted(self, request: SubscriptionRequest, frontend: FrontendSubscription) -> None:
         """The data cluster has granted it. The answer and the results wait until the coordinator has stored it too."""

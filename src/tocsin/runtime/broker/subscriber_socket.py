@@ -14,21 +14,11 @@ import msgspec
 
 from tocsin.broker.events import LoginRequested, RequestReceived, SessionBlocked, SessionDrained
 from tocsin.broker.hosted import Requester, SessionId
-from tocsin.broker.message_encoding import Encoding, MessageEncoder
+from tocsin.broker.message_encoding import BINARY, TEXT, Encoding, MessageEncoder, frame
 from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import SubscriberId
 from tocsin.runtime.broker.connection_guard import ConnectionGuard, session_expiry_s, subscriber_of
-from tocsin.runtime.broker.websocket_protocol import (
-    BINARY,
-    CLOSE,
-    PING,
-    TEXT,
-    FrameReader,
-    Violation,
-    close_frame,
-    pong_frame,
-    shake_hands,
-)
+from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, FrameReader, Violation, close_frame, shake_hands
 from tocsin.runtime.http.answers import error_answer
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import session as wire
@@ -169,7 +159,7 @@ class SubscriberSocket(asyncio.Protocol):
         elif self._state is SocketState.CLOSING:
             return
         elif opcode == PING:
-            self._transport.write(pong_frame(payload))
+            self._transport.write(frame(payload, PONG))
         elif opcode in (TEXT, BINARY):
             self._on_request(payload)
 

@@ -14,13 +14,13 @@ from urllib.parse import parse_qs
 
 from websockets.speedups import apply_mask
 
-from tocsin.broker.message_encoding import SUBPROTOCOLS, Encoding
+from tocsin.broker.message_encoding import BINARY, SUBPROTOCOLS, TEXT, Encoding, frame
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 
 PATHS = frozenset({"/v1/session", "/v1", "/v1/", "/"})
 """Subscribers connect at `/v1/session`; an address without a path is accepted too."""
-CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+CONTINUATION, CLOSE, PING, PONG = 0x0, 0x8, 0x9, 0xA
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _MOST_FRAGMENTS = 1024
 
@@ -115,13 +115,13 @@ class FrameReader:
         messages: list[Message | Violation] = []
         start = 0
         while True:
-            frame = self._frame(data, start)
-            if frame is None:
+            parsed = self._frame(data, start)
+            if parsed is None:
                 break
-            if isinstance(frame, Violation):
-                messages.append(frame)
+            if isinstance(parsed, Violation):
+                messages.append(parsed)
                 break
-            start, fin, opcode, payload = frame
+            start, fin, opcode, payload = parsed
             message = self._assemble(fin, opcode, payload)
             if message is not None:
                 messages.append(message)
@@ -187,8 +187,4 @@ class FrameReader:
 def close_frame(code: int, reason: str) -> bytes:
     """An unmasked close frame; the reason is cut to the size of a control frame."""
     payload = code.to_bytes(2, "big") + reason.encode()[:123].decode(errors="ignore").encode()
-    return bytes((0x80 | CLOSE, len(payload))) + payload
-
-
-def pong_frame(payload: bytes) -> bytes:
-    return bytes((0x80 | PONG, len(payload))) + payload
+    return frame(payload, CLOSE)

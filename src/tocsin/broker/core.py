@@ -24,7 +24,7 @@ from tocsin.broker.adoption import Adoption
 from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest
 from tocsin.broker.backfills import Backfills
 from tocsin.broker.catch_up import CatchUp
-from tocsin.broker.effects import CloseSession, Effect, SendToCoordinator
+from tocsin.broker.effects import CloseSession, Effect
 from tocsin.broker.hosted import BackendSubscription, FrontendSubscription
 from tocsin.broker.live_fetches import LiveFetches
 from tocsin.broker.outbox import Outbox
@@ -48,12 +48,12 @@ class Broker:
         register: link.Register | None = None,
     ) -> None:
         """`register` is this broker's registration message; None runs the broker without a coordinator."""
-        self.state = state = BrokerState(broker, incarnation, limits, jitter)
+        self.state = state = BrokerState(broker, incarnation, limits, jitter, register is not None)
         self._register = register
         self.accepting = True
         self.draining = False
         self._stopping = False
-        outbox = self._outbox = Outbox(state, enabled=register is not None)
+        outbox = self._outbox = Outbox(state)
         backends = self._backends = BackendSubscriptions(
             state, self._on_grant, self._on_refusal, self._on_backend_released
         )
@@ -112,8 +112,6 @@ class Broker:
         self._preparations.report_ready()
         state.cache.trim()
         effects, state.effects = state.effects, []
-        if self._register is None:
-            effects = [effect for effect in effects if not isinstance(effect, SendToCoordinator)]
         return effects
 
     def _fetcher(self, fetch: int) -> LiveFetches | Backfills:

@@ -26,17 +26,17 @@ class _Change:
 
 
 class Outbox:
-    def __init__(self, state: BrokerState, *, enabled: bool) -> None:
-        """Without a coordinator the outbox is disabled and drops every change."""
+    """Without a coordinator the outbox drops every change."""
+
+    def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._enabled = enabled
         self._unsent: dict[SubscriberId, _Change] = {}
         self._unconfirmed: deque[link.Changed] = deque()
         self._number = 0
         self.connected = False
 
     def _change(self, subscriber: SubscriberId) -> _Change:
-        if not self._enabled:
+        if not self._state.has_coordinator:
             return _Change()
         return self._unsent.setdefault(subscriber, _Change())
 

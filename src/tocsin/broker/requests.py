@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest
@@ -127,23 +128,20 @@ class SubscriberRequests:
             self._state.refuse(request.requester, request.request, code, message, retry_after_s)
 
     def on_stored(self, upto: int) -> None:
-        stored = [unstored for unstored in self._unstored if unstored.number <= upto]
-        self._unstored = [unstored for unstored in self._unstored if unstored.number > upto]
-        for subscription in stored:
-            self._confirm(subscription.request, subscription.frontend, stored=True)
+        self._confirm_if(lambda unstored: unstored.number <= upto, stored=True)
 
     def on_link_lost(self) -> None:
-        unstored, self._unstored = self._unstored, []
-        for subscription in unstored:
-            self._confirm(subscription.request, subscription.frontend, stored=False)
+        self._confirm_if(lambda unstored: True, stored=False)
 
     def confirm_late(self) -> None:
         """Answer `stored: false` for subscriptions that the coordinator did not store in time."""
-        now_s = self._state.now_s
-        late = [unstored for unstored in self._unstored if unstored.until_s <= now_s]
-        self._unstored = [unstored for unstored in self._unstored if unstored.until_s > now_s]
-        for subscription in late:
-            self._confirm(subscription.request, subscription.frontend, stored=False)
+        self._confirm_if(lambda unstored: unstored.until_s <= self._state.now_s, stored=False)
+
+    def _confirm_if(self, is_due: Callable[[_UnstoredSubscription], bool], *, stored: bool) -> None:
+        due = [unstored for unstored in self._unstored if is_due(unstored)]
+        self._unstored = [unstored for unstored in self._unstored if not is_due(unstored)]
+        for unstored in due:
+            self._confirm(unstored.request, unstored.frontend, stored=stored)
 
     def _confirm(self, request: SubscriptionRequest, frontend: FrontendSubscription, *, stored: bool) -> None:
         """Answer the subscriber and start sending results."""

@@ -46,6 +46,7 @@ class BrokerState:
     limits: Limits
     jitter: Callable[[], float]
     """Returns a number between 0 and 1. The driver passes it in because the core has no randomness of its own."""
+    has_coordinator: bool = True
     cache: ResultCache = field(init=False)
     encode: MessageEncoder = field(init=False)
     load: LoadMeter = field(init=False)
@@ -86,7 +87,8 @@ class BrokerState:
             self.subscribers.pop(subscriber.id, None)
 
     def send_to_coordinator(self, message: link.FromBroker) -> None:
-        self.effects.append(SendToCoordinator(message))
+        if self.has_coordinator:
+            self.effects.append(SendToCoordinator(message))
 
     # -- to subscribers --------------------------------------------------------------------------------------------
 

@@ -12,9 +12,14 @@ from prometheus_client.registry import Collector
 from tocsin.runtime.broker.process import BrokerProcess
 
 
-class BrokerMetrics:
-    def __init__(self) -> None:
+class BrokerMetrics(Collector):
+    def __init__(self, process: BrokerProcess, half_open: Callable[[], int], receiving: Callable[[], bool]) -> None:
+        """`half_open` counts connections that have not logged in; `receiving` is true while announcements arrive."""
+        self._process = process
+        self._half_open = half_open
+        self._receiving = receiving
         self._registry = CollectorRegistry()
+        self._registry.register(self)
         self.requests = Counter(
             "tocsin_http_requests", "HTTP requests answered", ["method", "status"], registry=self._registry
         )
@@ -22,18 +27,8 @@ class BrokerMetrics:
             "tocsin_broker_webhook_calls", "Webhooks called, by outcome", ["outcome"], registry=self._registry
         )
 
-    def watch(self, process: BrokerProcess, half_open: Callable[[], int], heard: Callable[[], bool]) -> None:
-        self._registry.register(_BrokerCollector(process, half_open, heard))
-
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
-
-
-class _BrokerCollector(Collector):
-    def __init__(self, process: BrokerProcess, half_open: Callable[[], int], heard: Callable[[], bool]) -> None:
-        self._process = process
-        self._half_open = half_open
-        self._heard = heard
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -54,7 +49,7 @@ class _BrokerCollector(Collector):
             "out_bytes_per_second": ("Moving average of what is delivered", state.load.out_rate.now(now_s)),
             "accepting": ("1 while new sessions are taken", int(core.accepting)),
             "coordinator_linked": ("1 while the coordinator has it registered", int(core.linked)),
-            "announcements_heard": ("1 while announcements are heard", int(self._heard())),
+            "announcements_heard": ("1 while announcements are heard", int(self._receiving())),
         }
         for name, (help_text, value) in gauges.items():
             yield GaugeMetricFamily(f"tocsin_broker_{name}", help_text, value=value)

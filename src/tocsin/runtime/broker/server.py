@@ -40,10 +40,12 @@ class BrokerServer:
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
         self.guard = ConnectionGuard(self.process, self.keys)
-        self.metrics = BrokerMetrics()
+        self.cluster = DataClusterLink(self.process)
+        self.metrics = BrokerMetrics(
+            self.process, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard
+        )
         self.webhooks = WebhookSessions(self.process, self.metrics)
         self.context = BrokerContext(self.guard, self.metrics, self.webhooks)
-        self.cluster = DataClusterLink(self.process)
         self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process)
         self.address = ""
 
@@ -98,13 +100,11 @@ class BrokerServer:
             effects.Fetch: self.cluster.fetch,
             effects.CancelFetch: self.cluster.cancel_fetch,
         }
-        if self.coordinator is not None:
-            self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
         self.process.start(self.address)
-        self.metrics.watch(self.process, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard)
         await self.keys.start()
         self.cluster.start()
         if self.coordinator is not None:
+            self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
             self.coordinator.start()
             self.cluster.settled = lambda: self.process.core.linked
 

@@ -95,8 +95,8 @@ class WebhookSession:
         self._process = sessions.process
         self._subscriber = subscriber
         self._webhook = webhook
-        self._waiting: deque[tuple[str, bytes, SubscriptionId, Cursor]] = deque()
-        self._woken = asyncio.Event()
+        self._queue: deque[tuple[str, bytes, SubscriptionId, Cursor]] = deque()
+        self._queued = asyncio.Event()
         self.session: SessionId = self._process.new_session(self)
         self.task = asyncio.create_task(self._run())
 
@@ -116,12 +116,12 @@ class WebhookSession:
 
     def _add(self, name: str, kind: str, content: bytes, subscription: SubscriptionId, cursor: Cursor) -> None:
         body = b'{"type":"%b","data":%b}' % (kind.encode(), content)
-        self._waiting.append((name, body, subscription, cursor))
-        self._woken.set()
+        self._queue.append((name, body, subscription, cursor))
+        self._queued.set()
         self._process.happened(SessionBlocked(self.session))
 
     def await_drain(self) -> None:
-        if not self._waiting:
+        if not self._queue:
             asyncio.get_running_loop().call_soon(self._process.happened, SessionDrained(self.session))
 
     def close(self, reason: str) -> None:
@@ -134,18 +134,18 @@ class WebhookSession:
         reason = "webhook ended"
         try:
             while True:
-                while self._waiting:
-                    name, body, subscription, cursor = self._waiting[0]
+                while self._queue:
+                    name, body, subscription, cursor = self._queue[0]
                     if not await self._deliver(name, body):
                         reason = "webhook failed"
                         return
-                    self._waiting.popleft()
+                    self._queue.popleft()
                     ack = wire.Ack(0, {subscription: str(cursor)})
                     self._process.happened(RequestReceived(Requester(session=self.session), self._subscriber, ack))
-                self._woken.clear()
+                self._queued.clear()
                 self._process.happened(SessionDrained(self.session))
-                if not self._waiting:
-                    await self._woken.wait()
+                if not self._queue:
+                    await self._queued.wait()
         finally:
             self._sessions.ended(self._subscriber, self)
             self._process.session_lost(self.session, reason)

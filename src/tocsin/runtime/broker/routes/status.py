@@ -26,9 +26,9 @@ async def readyz(request: Request) -> Response:
     if core.draining:
         reasons.append("draining")
     elif not core.accepting:
-        reasons.append("not trusted with new sessions yet")
+        reasons.append("the coordinator does not allow new sessions yet")
     if not context.guard.keys.ready:
-        reasons.append("no keys to check tokens with yet")
+        reasons.append("there are no keys to check tokens with yet")
     return answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
 

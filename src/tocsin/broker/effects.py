@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tocsin.broker.hosted import BackendKey, CallId, SessionId
 from tocsin.broker.result_batch import Batch
@@ -13,12 +14,11 @@ from tocsin.wire import session as wire
 from tocsin.wire.link import FromBroker, Webhook
 
 
-class Effect:
-    __slots__ = ()
+class Effect(msgspec.Struct, frozen=True):
+    pass
 
 
-@dataclass(frozen=True, slots=True)
-class SendResults(Effect):
+class SendResults(Effect, frozen=True):
     """Send the same bytes to each of these sessions. Sessions with `Encoding.PLAIN` encode the batch themselves."""
 
     sessions: tuple[SessionId, ...]
@@ -26,43 +26,37 @@ class SendResults(Effect):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SendToSessions(Effect):
+class SendToSessions(Effect, frozen=True):
     sessions: tuple[SessionId, ...]
     message: wire.ToSubscriber
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerCall(Effect):
+class AnswerCall(Effect, frozen=True):
     call: CallId
     message: wire.ToSubscriber
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitDrain(Effect):
+class AwaitDrain(Effect, frozen=True):
     """Report `SessionDrained` as soon as the connection has room; at once if it has room now."""
 
     session: SessionId
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession(Effect):
+class CloseSession(Effect, frozen=True):
     session: SessionId
     reason: str
     """A key of `wire.session.CLOSE_CODES`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallWebhook(Effect):
+class CallWebhook(Effect, frozen=True):
     """Log in for this subscriber with a session that calls its webhook."""
 
     subscriber: SubscriberId
     webhook: Webhook
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBackend(Effect):
+class RequestBackend(Effect, frozen=True):
     """Ask the data cluster to hold this subscription; retry until it answers."""
 
     key: BackendKey
@@ -70,16 +64,14 @@ class RequestBackend(Effect):
     parameters: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseBackend(Effect):
+class ReleaseBackend(Effect, frozen=True):
     """Release the subscription after every earlier `RequestBackend`. Skip it if the broker holds it again by then."""
 
     channel: ChannelName
     subscription: SubscriptionId
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch(Effect):
+class Fetch(Effect, frozen=True):
     """Fetch results from these positions on. Do not retry: report `FetchFailed`."""
 
     fetch: int
@@ -87,13 +79,11 @@ class Fetch(Effect):
     positions: dict[SubscriptionId, Cursor]
 
 
-@dataclass(frozen=True, slots=True)
-class CancelFetch(Effect):
+class CancelFetch(Effect, frozen=True):
     """Stop this fetch: no session needs the rest, and the broker expects no more events of it."""
 
     fetch: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendToCoordinator(Effect):
+class SendToCoordinator(Effect, frozen=True):
     message: FromBroker

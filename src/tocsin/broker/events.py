@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from tocsin.broker.hosted import BackendKey, Requester, SessionId
 from tocsin.broker.message_encoding import Encoding
@@ -13,29 +13,27 @@ from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Webhook
 
 
-class Event:
-    __slots__ = ()
+class Event(msgspec.Struct, frozen=True):
+    pass
 
 
 # -- subscribers -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LoginRequested(Event):
+class LoginRequested(Event, frozen=True):
     """A subscriber with a valid token requests a session; a REST call (no session in `requester`) only an answer."""
 
     requester: Requester
     subscriber: SubscriberId
     request: int
-    resume: dict[SubscriptionId, str] = field(default_factory=dict)
+    resume: dict[SubscriptionId, str] = {}
     encoding: Encoding = Encoding.JSON
     expires_s: float | None = None
     migration: str | None = None
     is_webhook: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReceived(Event):
+class RequestReceived(Event, frozen=True):
     """A subscriber sent any request except a login."""
 
     requester: Requester
@@ -43,30 +41,26 @@ class RequestReceived(Event):
     request: wire.FromSubscriber
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookChangeRequested(Event):
+class WebhookChangeRequested(Event, frozen=True):
     requester: Requester
     subscriber: SubscriberId
     webhook: Webhook | None
     """None removes the webhook."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionBlocked(Event):
+class SessionBlocked(Event, frozen=True):
     """The connection's queue holds more than its limit."""
 
     session: SessionId
 
 
-@dataclass(frozen=True, slots=True)
-class SessionDrained(Event):
+class SessionDrained(Event, frozen=True):
     """The connection has room again; also the answer to `AwaitDrain`."""
 
     session: SessionId
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLost(Event):
+class SessionLost(Event, frozen=True):
     """The connection has ended, whichever side closed it."""
 
     session: SessionId
@@ -76,16 +70,14 @@ class SessionLost(Event):
 # -- the data cluster --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BackendGranted(Event):
+class BackendGranted(Event, frozen=True):
     key: BackendKey
     channel: ChannelName
     subscription: SubscriptionId
     cursor: Cursor
 
 
-@dataclass(frozen=True, slots=True)
-class BackendRefused(Event):
+class BackendRefused(Event, frozen=True):
     """The data cluster refused the request. The driver does not report an unreachable data cluster: it retries."""
 
     key: BackendKey
@@ -93,8 +85,7 @@ class BackendRefused(Event):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionAnnounced(Event):
+class ExecutionAnnounced(Event, frozen=True):
     channel: ChannelName
     epoch: int
     execution: int
@@ -102,32 +93,27 @@ class ExecutionAnnounced(Event):
     finished_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressAnnounced(Event):
+class ProgressAnnounced(Event, frozen=True):
     channels: dict[ChannelName, Cursor]
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncementsMissed(Event):
+class AnnouncementsMissed(Event, frozen=True):
     """The announcement stream started anew or had a gap, so the broker must fetch from its positions."""
 
 
-@dataclass(frozen=True, slots=True)
-class HoldsMissing(Event):
+class HoldsMissing(Event, frozen=True):
     """The data cluster granted these subscriptions earlier but no longer lists this broker as their holder."""
 
     subscriptions: list[SubscriptionId]
 
 
-@dataclass(frozen=True, slots=True)
-class GapFound(Event):
+class GapFound(Event, frozen=True):
     fetch: int
     subscription: SubscriptionId
     cursor: Cursor
 
 
-@dataclass(frozen=True, slots=True)
-class ResultsFetched(Event):
+class ResultsFetched(Event, frozen=True):
     """Some results of one subscription, in order. A fetch returns them in pieces that fit a session's queue."""
 
     fetch: int
@@ -137,14 +123,12 @@ class ResultsFetched(Event):
     rows: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchEnded(Event):
+class FetchEnded(Event, frozen=True):
     fetch: int
     upto: Cursor
 
 
-@dataclass(frozen=True, slots=True)
-class FetchFailed(Event):
+class FetchFailed(Event, frozen=True):
     fetch: int
     code: str
 
@@ -157,29 +141,24 @@ class FetchFailed(Event):
 # -- the coordinator ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOpened(Event):
+class LinkOpened(Event, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLost(Event):
+class LinkLost(Event, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorMessageReceived(Event):
+class CoordinatorMessageReceived(Event, frozen=True):
     message: FromCoordinator
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked(Event):
+class Ticked(Event, frozen=True):
     """Time has passed; the driver reports it about twice a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested(Event):
+class StopRequested(Event, frozen=True):
     """The process is stopping: close every session."""

@@ -135,6 +135,12 @@ class SimulatedClient:
             received.append(number)
             self.seen[identity] = cursor
 
+    def on_closed(self, place: tuple[BrokerId, SessionId]) -> None:
+        if (self.broker, self.session) == place:
+            self.broker = self.session = None
+        if self.opening == place:
+            self.opening = None
+
     def on_subscribed(self, held: wire.Held) -> None:
         self.seen.setdefault(held.subscription, parsed(held.cursor))
         self.ended.discard(held.subscription)
@@ -255,11 +261,7 @@ class SimulatedNetwork:
         name = self.owners.pop((broker, session), None)
         self.full_queues.discard((broker, session))
         if name is not None:
-            client = self.clients[name]
-            if (client.broker, client.session) == (broker, session):
-                client.broker = client.session = None
-            if client.opening == (broker, session):
-                client.opening = None
+            self.clients[name].on_closed((broker, session))
 
     # -- clients act -----------------------------------------------------------------------------------------------
 
@@ -294,8 +296,8 @@ class SimulatedNetwork:
     def request(self, name: str, request: wire.FromSubscriber) -> None:
         client = self.client(name)
         if client.broker is not None and client.session is not None:
-            requester = Requester(session=client.session)
-            self.handle(client.broker, events.RequestReceived(requester, client.name, request))
+            event = events.RequestReceived(Requester(session=client.session), client.name, request)
+            self.handle(client.broker, event)
 
     def subscribe(self, name: str, kind: str) -> None:
         self.request(name, wire.Subscribe(self._number(), CHANNEL, {"kind": kind}))
@@ -306,8 +308,7 @@ class SimulatedNetwork:
     def call(self, broker: str, name: str, request: wire.FromSubscriber) -> wire.ToSubscriber:
         """Make a REST call and return its answer."""
         self.answers.clear()
-        requester = Requester(call=CallId(1))
-        self.handle(BrokerId(broker), events.RequestReceived(requester, SubscriberId(name), request))
+        self.handle(BrokerId(broker), events.RequestReceived(Requester(call=CallId(1)), SubscriberId(name), request))
         return self.answers[-1]
 
     def block(self, name: str) -> None:

@@ -249,7 +249,7 @@ class Adoption:
             self._preparations.begin(message, missing, created)
 
     def hand_over(self, message: link.HandOver) -> None:
-        """Send the subscriber to the target, as the source; serve it until `Release`."""
+        """As the source, ask the subscriber to move to the target; serve it until `Release`."""
         subscriber = self._state.subscribers.get(message.subscriber)
         session = None if subscriber is None else subscriber.session
         if session is None or session.is_webhook:

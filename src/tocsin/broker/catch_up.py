@@ -24,7 +24,7 @@ class CatchUp:
         self.backfills = Backfills(state, self.report_gap, self.step, lost)
 
     def begin(self, session: HostedSession, frontend: FrontendSubscription, start: Cursor) -> None:
-        """Put the session behind at `start`; the next `step` sends what follows."""
+        """Start to catch up from `start`; the next `step` sends the first results."""
         frontend.sent, frontend.live, frontend.has_gap = start, False, False
         session.behind[frontend.backend.id] = frontend
 
@@ -100,7 +100,7 @@ class CatchUp:
         frontend.reports_recovery = frontend.has_gap = False
 
     def report_gap(self, session: HostedSession, frontend: FrontendSubscription, cursor: Cursor) -> None:
-        """Tell the session that its missing results before `cursor` are lost, and continue at `cursor`."""
+        """Report to the session that its missing results before `cursor` are lost; continue at `cursor`."""
         self._leave(session, frontend)
         self.begin(session, frontend, cursor)
         frontend.has_gap = frontend.reports_recovery = True

@@ -126,7 +126,7 @@ class Broker:
         if accepted and not self._stopping:
             self._adoption.login(event)
             return
-        message = "this broker takes no new sessions at the moment; ask the coordinator for another one"
+        message = "this broker accepts no new sessions at the moment; ask the coordinator for another broker"
         self._sessions.refuse_login(event, Code.NOT_READY, message, 1.0)
         if session is not None:
             self.state.effects.append(CloseSession(session, "draining"))

@@ -136,7 +136,7 @@ class Sessions:
         if session is None:
             return
         if self._state.limits.slow == "disconnect" and not session.is_webhook:
-            self.end(session, "slow", "results come faster than you read them; come back and resume")
+            self.end(session, "slow", "results arrive faster than you read them; reconnect and resume")
             return
         self._catch_up.leave_live(session)
         session.writable = False
@@ -176,13 +176,13 @@ class Sessions:
             _, identity = heapq.heappop(self._expiries)
             session = self._state.sessions.get(identity)
             if session is not None:
-                self.end(session, "expired", "the token has expired; come back with a new one")
+                self.end(session, "expired", "the token has expired; reconnect with a new one")
         if not self._state.sessions:
             self._expiries.clear()
 
     def end_all(self) -> None:
         for session in list(self._state.sessions.values()):
-            self.end(session, "stopping", "this broker is stopping; come back, here or elsewhere")
+            self.end(session, "stopping", "this broker is stopping; reconnect to this or another broker")
 
     # -- webhooks --------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,10 @@ import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
-from tocsin.model.ids import SubscriberId
+from tocsin.broker.events import LoginRequested
+from tocsin.broker.hosted import Requester, SessionId
+from tocsin.broker.message_encoding import Encoding
+from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.http.credentials import Claims
 from tocsin.runtime.http.trusted_keys import TrustedKeys
@@ -92,6 +95,12 @@ def subscriber_of(claims: Claims) -> SubscriberId:
     return SubscriberId(claims.subject)
 
 
-def session_expiry_s(claims: Claims) -> float | None:
-    """A hand-over token is valid for a minute; the session it opens lasts until it is closed or moved."""
-    return None if claims.migration is not None else claims.expires_s
+def login_event(
+    session: SessionId, claims: Claims, request: int, resume: dict[SubscriptionId, str], encoding: Encoding
+) -> LoginRequested:
+    # A hand-over token is valid for a minute; the session that it opens lasts until it is closed or moved.
+    expires_s = None if claims.migration is not None else claims.expires_s
+    subscriber = subscriber_of(claims)
+    return LoginRequested(
+        Requester(session=session), subscriber, request, resume, encoding, expires_s, claims.migration
+    )

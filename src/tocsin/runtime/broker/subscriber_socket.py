@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tocsin.broker.events import LoginRequested, RequestReceived, SessionBlocked, SessionDrained
+from tocsin.broker.events import RequestReceived, SessionBlocked, SessionDrained
 from tocsin.broker.hosted import Requester, SessionId
 from tocsin.broker.message_encoding import BINARY, TEXT, Encoding, MessageEncoder, frame
 from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import SubscriberId
-from tocsin.runtime.broker.connection_guard import ConnectionGuard, session_expiry_s, subscriber_of
+from tocsin.runtime.broker.connection_guard import ConnectionGuard, login_event, subscriber_of
 from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, FrameReader, Violation, close_frame, shake_hands
 from tocsin.runtime.http.answers import error_answer
 from tocsin.runtime.http.credentials import Claims
@@ -237,17 +237,7 @@ class SubscriberSocket(asyncio.Protocol):
         self._state = SocketState.LOGGING_IN
         self._subscriber = subscriber_of(claims)
         self._session = self.guard.process.new_session(self)
-        self.guard.process.happened(
-            LoginRequested(
-                Requester(session=self._session),
-                self._subscriber,
-                request.id,
-                request.resume,
-                self._encoding,
-                session_expiry_s(claims),
-                claims.migration,
-            )
-        )
+        self.guard.process.happened(login_event(self._session, claims, request.id, request.resume, self._encoding))
 
     # -- called by the process -------------------------------------------------------------------------------------
 

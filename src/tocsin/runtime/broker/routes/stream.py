@@ -17,14 +17,14 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tocsin.broker.events import LoginRequested, SessionBlocked, SessionDrained
-from tocsin.broker.hosted import Requester, SessionId
+from tocsin.broker.events import SessionBlocked, SessionDrained
+from tocsin.broker.hosted import SessionId
 from tocsin.broker.message_encoding import Encoding, result_json
 from tocsin.broker.result_batch import Batch
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
-from tocsin.runtime.broker.connection_guard import session_expiry_s
-from tocsin.runtime.broker.routes.context import BrokerContext, caller_of, claims_of, context_of, raise_if_refused
+from tocsin.runtime.broker.connection_guard import login_event
+from tocsin.runtime.broker.routes.context import BrokerContext, claims_of, context_of, raise_if_refused
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 
@@ -134,23 +134,12 @@ class EventStream:
 async def stream(request: Request) -> StreamingResponse:
     """All results of the subscriber, as server-sent events; a session like any other. `Last-Event-ID` resumes."""
     context = context_of(request)
-    claims = claims_of(request)
     last = request.headers.get("last-event-id", "")
     resume = positions_of(last) if last else {}
     if resume is None:
         raise TocsinError(Code.BAD_CURSOR, "Last-Event-ID: expected the id of an event of such a stream")
     session = EventStream(context)
-    context.process.happened(
-        LoginRequested(
-            Requester(session=session.session),
-            caller_of(request),
-            0,
-            resume,
-            Encoding.PLAIN,
-            session_expiry_s(claims),
-            claims.migration,
-        )
-    )
+    context.process.happened(login_event(session.session, claims_of(request), 0, resume, Encoding.PLAIN))
     try:
         async with asyncio.timeout(_LOGIN_S):
             raise_if_refused(await session.login_answer)

@@ -1,6 +1,6 @@
 """Catch-up: bring each session that is behind to the position of its backend subscription, then make it live.
 
-Results come from the cache if it reaches back far enough, else from a backfill (`tocsin.broker.backfills`). One step
+Results come from the cache if it reaches back far enough, else from a backfill (`tocsin.broker.backfill`). One step
 sends at most one queue's worth of results. Then the session waits until its connection drains, so a slow session never
 delays another. A session that is catching up gets new results from the cache too, in order.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tocsin.broker.backfills import Backfills
+from tocsin.broker.backfill import Backfills
 from tocsin.broker.effects import AwaitDrain
 from tocsin.broker.hosted import BackendSubscription, FrontendSubscription, HostedSession
 from tocsin.broker.state import BrokerState
@@ -21,7 +21,7 @@ class CatchUp:
     def __init__(self, state: BrokerState, lost: Callable[[BackendSubscription], None]) -> None:
         """`lost` is called with a subscription that the data cluster no longer knows."""
         self._state = state
-        self.backfills = Backfills(state, self.report_gap, self.step, lost)
+        self.backfill = Backfills(state, self.report_gap, self.step, lost)
 
     def begin(self, session: HostedSession, frontend: FrontendSubscription, start: Cursor) -> None:
         """Start to catch up from `start`; the next `step` sends the first results."""
@@ -51,7 +51,7 @@ class CatchUp:
         frontend.reports_recovery = False
         session.behind.pop(backend.id, None)
         backend.ahead.pop(session.id, None)
-        self.backfills.withdraw(session, backend)
+        self.backfill.withdraw(session, backend)
 
     def step(self, session: HostedSession) -> None:
         """Advance a session until it is live, its queue is full, or it needs a backfill."""
@@ -80,7 +80,7 @@ class CatchUp:
             self._state.pulls[backend.id] = None
             return None
         if sent < backend.kept_from:
-            self.backfills.request(session, frontend)
+            self.backfill.request(session, frontend)
             return None
         batch = self._state.cache.after(backend, sent)
         if batch is None:

@@ -3,7 +3,7 @@
 This module connects the parts and passes each event to one of them:
 
     sessions        login and the end of sessions         requests        subscribe, unsubscribe, ack, list, ping
-    live_fetches    fetch new results                     backfills       fetch results older than the cache
+    live_fetches    fetch new results                     backfill        fetch results older than the cache
     catch_up        bring sessions to the live position   result_cache    recent results
     adoption        which subscribers to serve            preparations    the target's part in a migration
     outbox          changes the coordinator must store    reports         progress, heartbeats, load
@@ -22,7 +22,7 @@ import msgspec
 from tocsin.broker import events
 from tocsin.broker.adoption import Adoption
 from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest
-from tocsin.broker.backfills import Backfills
+from tocsin.broker.backfill import Backfills
 from tocsin.broker.catch_up import CatchUp
 from tocsin.broker.effects import CloseSession, Effect
 from tocsin.broker.hosted import BackendSubscription, FrontendSubscription
@@ -58,7 +58,7 @@ class Broker:
             state, self._on_grant, self._on_refusal, self._on_backend_released
         )
         catch_up = CatchUp(state, backends.request_again)
-        self._backfills = catch_up.backfills
+        self._backfills = catch_up.backfill
         self._fetches = LiveFetches(state, catch_up, backends.request_again)
         self._sessions = Sessions(state, catch_up, outbox)
         self._requests = SubscriberRequests(state, backends, catch_up, outbox, self._sessions)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest
-from tocsin.broker.backfills import Backfills
+from tocsin.broker.backfill import Backfills
 from tocsin.broker.hosted import BackendSubscription, FrontendSubscription
 from tocsin.broker.live_fetches import LiveFetches
 from tocsin.broker.requests import SubscriberRequests
@@ -43,13 +43,13 @@ class Preparations:
         backends: BackendSubscriptions,
         requests: SubscriberRequests,
         fetches: LiveFetches,
-        backfills: Backfills,
+        backfill: Backfills,
     ) -> None:
         self._state = state
         self._backends = backends
         self._requests = requests
         self._fetches = fetches
-        self._backfills = backfills
+        self._backfills = backfill
         self._preparations: dict[str, Preparation] = {}
 
     @property

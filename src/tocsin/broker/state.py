@@ -26,7 +26,7 @@ class Limits:
     """Bytes that one session may have queued in its connection. A catching-up session gets at most this per step."""
     slow: str = "drop"
     """`drop`: a slow session lags and catches up; `disconnect`: the broker closes it."""
-    backfills: int = 8
+    catch_ups: int = 8
     """Backfills from the data cluster that run at the same time."""
     progress_s: float = 15.0
     request_s: float = 10.0

@@ -72,7 +72,7 @@ class BrokerSettings(ListenerSettings):
 
     def limits(self) -> Limits:
         return Limits(
-            cache_bytes=self.cache_bytes, queue_bytes=self.queue_bytes, slow=self.slow, backfills=self.catch_ups,
+            cache_bytes=self.cache_bytes, queue_bytes=self.queue_bytes, slow=self.slow, catch_ups=self.catch_ups,
             progress_s=self.progress_s, subscriptions=self.subscriptions, rate_window_s=self.rate_window_s,
         )  # fmt: skip
 

@@ -93,7 +93,7 @@ class Backfills:
     def start(self) -> None:
         """Start as many queued backfills as the limit allows."""
         for identity in list(dict.fromkeys((*self._requested, *self._preparing))):
-            if len(self._running) >= self._state.limits.backfills:
+            if len(self._running) >= self._state.limits.catch_ups:
                 return
             backend = self._state.backends.get(identity)
             if backend is None:

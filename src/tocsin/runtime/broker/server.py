@@ -100,11 +100,12 @@ class BrokerServer:
             effects.Fetch: self.cluster.fetch,
             effects.CancelFetch: self.cluster.cancel_fetch,
         }
+        if self.coordinator is not None:
+            self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
         self.process.start(self.address)
         await self.keys.start()
         self.cluster.start()
         if self.coordinator is not None:
-            self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
             self.coordinator.start()
             self.cluster.settled = lambda: self.process.core.linked
 

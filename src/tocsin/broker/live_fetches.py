@@ -10,17 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tocsin.broker import events
 from tocsin.broker.catch_up import CatchUp
 from tocsin.broker.effects import Fetch
-from tocsin.broker.events import (
-    ExecutionAnnounced,
-    FetchEnded,
-    FetchFailed,
-    GapFound,
-    HoldsMissing,
-    ProgressAnnounced,
-    ResultsFetched,
-)
 from tocsin.broker.hosted import BackendSubscription
 from tocsin.broker.result_batch import Batch
 from tocsin.broker.state import BrokerState
@@ -81,7 +73,7 @@ class LiveFetches:
             else:
                 self._lost(backend)
 
-    def on_execution(self, event: ExecutionAnnounced) -> None:
+    def on_execution(self, event: events.ExecutionAnnounced) -> None:
         end = Cursor(event.epoch, offset_of(event.execution + 1))
         for identity in event.subscriptions:
             backend = self._state.backends.get(identity)
@@ -90,7 +82,7 @@ class LiveFetches:
                 channel.dirty[identity] = None
                 channel.finished_s = max(channel.finished_s, event.finished_s)
 
-    def on_progress(self, event: ProgressAnnounced) -> None:
+    def on_progress(self, event: events.ProgressAnnounced) -> None:
         """Advance subscriptions without new results: every result before the announced position has been announced."""
         self._state.spellings |= {name.lower(): name for name in event.channels}
         heads = {name.lower(): head for name, head in event.channels.items()}
@@ -153,7 +145,7 @@ class LiveFetches:
         backend = self._state.backends.get(identity)
         return backend if backend is not None and backend.fetch == fetch else None
 
-    def on_results(self, event: ResultsFetched) -> None:
+    def on_results(self, event: events.ResultsFetched) -> None:
         backend = self._backend(event.fetch, event.subscription)
         if backend is None or not event.offsets:
             return
@@ -171,7 +163,7 @@ class LiveFetches:
             self.delays_s.append(max(0.0, self._state.now_s - channel.finished_s))
         self._catch_up.on_position_moved(backend, complete=False)
 
-    def on_gap(self, event: GapFound) -> None:
+    def on_gap(self, event: events.GapFound) -> None:
         backend = self._backend(event.fetch, event.subscription)
         if backend is not None:
             self._restart_from(backend, event.cursor)
@@ -186,7 +178,7 @@ class LiveFetches:
             self._catch_up.report_gap(session, session.subscriber.frontends[backend.id], cursor)
             self._catch_up.step(session)
 
-    def on_holds_missing(self, event: HoldsMissing) -> None:
+    def on_holds_missing(self, event: events.HoldsMissing) -> None:
         """Request these subscriptions again and report a gap.
 
         The broker cannot know when the hold was lost. Executions since then were not announced to this broker, and if
@@ -199,7 +191,7 @@ class LiveFetches:
                 self._catch_up.mark_incomplete(backend)
                 self._restart_from(backend, backend.position)
 
-    def on_ended(self, event: FetchEnded) -> None:
+    def on_ended(self, event: events.FetchEnded) -> None:
         name = self._fetches.pop(event.fetch, None)
         if name is None:
             return
@@ -212,7 +204,7 @@ class LiveFetches:
                 self._catch_up.on_position_moved(backend, complete=self.is_current(backend))
         channel.fetch, channel.fetching, channel.failures, channel.retry_at_s = None, (), 0, 0.0
 
-    def on_failed(self, event: FetchFailed) -> None:
+    def on_failed(self, event: events.FetchFailed) -> None:
         name = self._fetches.pop(event.fetch, None)
         if name is None:
             return

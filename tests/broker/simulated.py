@@ -1,7 +1,7 @@
-"""Two brokers, a data cluster and a coordinator without I/O: every message waits until somebody delivers it.
+"""Two broker cores, a data cluster and a coordinator without I/O: every message waits until the test delivers it.
 
-Who delivers decides the interleaving; a test draws it. Streams keep their own order, as real ones do: announcements,
-orders for subscriptions, the pieces of one fetch. Everything else may overtake everything else.
+The test decides which message is delivered next, so it can produce any interleaving. Three streams keep their order, as
+real ones do: announcements, requests for backend subscriptions, and the pieces of one fetch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from tocsin.broker import effects as wanted
-from tocsin.broker import events as seen
+from tocsin.broker import effects, events
 from tocsin.broker.core import Broker
-from tocsin.broker.entities import Asker, CallId, SessionId
-from tocsin.broker.world import Limits
+from tocsin.broker.hosted import CallId, Requester, SessionId
+from tocsin.broker.result_batch import Batch
+from tocsin.broker.state import Limits
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import link
@@ -25,14 +25,21 @@ from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 
 CHANNEL = ChannelName("Reports")
+A, B = BrokerId("a"), BrokerId("b")
 
 
 def subscription(kind: str) -> SubscriptionId:
     return SubscriptionId(f"id-{kind}")
 
 
+def parsed(text: str) -> Cursor:
+    cursor = Cursor.parse(text)
+    assert cursor is not None
+    return cursor
+
+
 class SimulatedCluster:
-    """The truth: every result there ever was."""
+    """The data cluster: it keeps every result, so tests can compare what clients received."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -40,15 +47,16 @@ class SimulatedCluster:
         self.kept_from = 1
         self.results: dict[SubscriptionId, list[tuple[Cursor, bytes]]] = {}
         self.held: dict[BrokerId, set[SubscriptionId]] = {}
-        self.streams: dict[BrokerId, deque[seen.Event]] = {}
+        self.streams: dict[BrokerId, deque[events.Event]] = {}
         self.refuses: set[str] = set()
-        """Kinds that the channel in its present life does not take."""
+        """Kinds that the channel refuses in its present epoch."""
 
     @property
     def head(self) -> Cursor:
         return Cursor(self.epoch, offset_of(self.execution + 1))
 
     def execute(self, kinds: dict[str, int]) -> None:
+        """Execute the channel with this many results per kind, and announce it to the brokers that hold the kind."""
         self.execution += 1
         for kind, count in kinds.items():
             rows = self.results.setdefault(subscription(kind), [])
@@ -56,368 +64,443 @@ class SimulatedCluster:
                 cursor = Cursor(self.epoch, offset_of(self.execution, number) + 1)
                 rows.append((cursor, msgspec.json.encode({"n": len(rows), "of": kind})))
         for broker, stream in self.streams.items():
-            mine = [subscription(kind) for kind in kinds if subscription(kind) in self.held.get(broker, ())]
-            if mine:
-                stream.append(seen.ExecutionAnnounced(CHANNEL, self.epoch, self.execution, mine))
-            stream.append(seen.ProgressAnnounced({CHANNEL: self.head}))
+            held = [subscription(kind) for kind in kinds if subscription(kind) in self.held.get(broker, ())]
+            if held:
+                stream.append(events.ExecutionAnnounced(CHANNEL, self.epoch, self.execution, held))
+            stream.append(events.ProgressAnnounced({CHANNEL: self.head}))
 
     def expire(self) -> None:
+        """Delete all results so far."""
         self.kept_from = self.execution + 1
 
     def replace(self) -> None:
-        """Another life of the channel. Its subscriptions stay, unless somebody takes them away."""
+        """Give the channel a new epoch. Its subscriptions stay."""
         self.epoch, self.execution, self.kept_from = self.epoch + 1, 0, 1
         for stream in self.streams.values():
-            stream.append(seen.ProgressAnnounced({CHANNEL: self.head}))
+            stream.append(events.ProgressAnnounced({CHANNEL: self.head}))
 
     def kept(self, identity: SubscriptionId, after: Cursor) -> list[tuple[Cursor, bytes]]:
         start = Cursor(self.epoch, offset_of(self.kept_from))
-        return [one for one in self.results.get(identity, []) if one[0] > max(after, start)]
+        return [result for result in self.results.get(identity, []) if result[0] > max(after, start)]
 
-    def answer(self, effect: wanted.Fetch, chunk: int) -> deque[seen.Event]:
-        """All events of one fetch, as of now."""
-        events: deque[seen.Event] = deque()
+    def answer(self, effect: effects.Fetch, chunk: int) -> deque[events.Event]:
+        """All events of one fetch, with at most `chunk` results each, as of now."""
+        answer: deque[events.Event] = deque()
         start = Cursor(self.epoch, offset_of(self.kept_from))
         for identity, cursor in effect.positions.items():
             if cursor.epoch != self.epoch or cursor < start or cursor > self.head:
-                events.append(seen.GapFound(effect.fetch, identity, start))
+                answer.append(events.GapFound(effect.fetch, identity, start))
                 cursor = Cursor(0, 0)
-            rows = self.kept(identity, cursor)
-            for place in range(0, len(rows), chunk):
-                part = rows[place : place + chunk]
-                events.append(
-                    seen.ResultsFetched(
-                        effect.fetch, identity, self.epoch, [one.offset for one, _ in part], [row for _, row in part]
-                    )
-                )
-        events.append(seen.FetchEnded(effect.fetch, self.head))
-        return events
+            results = self.kept(identity, cursor)
+            for first in range(0, len(results), chunk):
+                part = results[first : first + chunk]
+                offsets, rows = [cursor.offset for cursor, _ in part], [row for _, row in part]
+                answer.append(events.ResultsFetched(effect.fetch, identity, self.epoch, offsets, rows))
+        answer.append(events.FetchEnded(effect.fetch, self.head))
+        return answer
 
 
 @dataclass
-class Client:
-    """A subscriber: remembers what it has seen, and complains."""
+class SimulatedClient:
+    """A subscriber: remembers its cursors and asserts that results are complete, in order and not repeated."""
 
     name: SubscriberId
     broker: BrokerId | None = None
     session: SessionId | None = None
-    coming: tuple[BrokerId, SessionId] | None = None
+    opening: tuple[BrokerId, SessionId] | None = None
+    """A login without an answer."""
     seen: dict[SubscriptionId, Cursor] = field(default_factory=dict)
-    """Its own memory of cursors."""
     numbers: dict[SubscriptionId, list[int]] = field(default_factory=dict)
-    excused: set[SubscriptionId] = field(default_factory=set)
-    """Told of a gap: results may be missing, never repeated or out of order."""
-    asked: dict[int, str] = field(default_factory=dict)
+    """The received results, by their number in the data cluster."""
+    gaps: set[SubscriptionId] = field(default_factory=set)
+    """The broker reported a gap: the next result may have a higher number than expected."""
+    ended: set[SubscriptionId] = field(default_factory=set)
+    """Unsubscribed by this client."""
+    ignored: set[SubscriptionId] = field(default_factory=set)
+    """Unsubscribed, but listed by the target of a migration that did not know it: results are ignored."""
+
+    def receive(self, batch: Batch) -> None:
+        identity = batch.subscription
+        if identity in self.ignored:
+            return
+        assert identity in self.seen, f"{self.name} holds no {identity}"
+        for cursor, row in zip(batch.cursors(), batch.rows, strict=True):
+            assert cursor > self.seen[identity], "a result came again, or out of order"
+            number = msgspec.json.decode(row)["n"]
+            received = self.numbers.setdefault(identity, [])
+            if identity in self.gaps:
+                self.gaps.discard(identity)
+            elif received:
+                assert number == received[-1] + 1, f"{self.name} missed {received[-1] + 1} of {identity}, got {number}"
+            received.append(number)
+            self.seen[identity] = cursor
+
+    def on_closed(self, place: tuple[BrokerId, SessionId]) -> None:
+        if (self.broker, self.session) == place:
+            self.broker = self.session = None
+        if self.opening == place:
+            self.opening = None
+
+    def on_subscribed(self, held: wire.Held) -> None:
+        self.seen.setdefault(held.subscription, parsed(held.cursor))
+        self.ended.discard(held.subscription)
+        self.ignored.discard(held.subscription)
+
+    def on_unsubscribed(self, identity: SubscriptionId) -> None:
+        self.ended.add(identity)
+        self.seen.pop(identity, None)
+        self.numbers.pop(identity, None)
+        self.gaps.discard(identity)
 
 
 class SimulatedNetwork:
-    def __init__(self, *, cache_bytes: int, queue_bytes: int, chunk: int, coordinated: bool = True) -> None:
+    def __init__(self, *, cache_bytes: int = 1_000_000, queue_bytes: int = 100_000, chunk: int = 100) -> None:
         self.now_s = 1_000.0
         self.chunk = chunk
         self.cluster = SimulatedCluster()
+        self.coordinator = SimulatedCoordinator(self)
         self.brokers: dict[BrokerId, Broker] = {}
         self.orders: dict[BrokerId, deque[Any]] = {}
-        self.granted: dict[BrokerId, seen.BackendGranted | seen.BackendRefused | None] = {}
-        self.fetches: dict[tuple[BrokerId, int], wanted.Fetch | deque[seen.Event]] = {}
-        self.asked_drained: set[tuple[BrokerId, SessionId]] = set()
-        self.clients: dict[SubscriberId, Client] = {}
-        self.owner: dict[tuple[BrokerId, SessionId], SubscriberId] = {}
-        self.told: deque[tuple[BrokerId, link.FromBroker]] = deque()
-        self.moves: dict[str, tuple[SubscriberId, BrokerId, BrokerId]] = {}
+        """Requests and releases of backend subscriptions that have not reached the data cluster."""
+        self.granted: dict[BrokerId, events.BackendGranted | events.BackendRefused | None] = {}
+        """The data cluster's answer that has not reached the broker."""
+        self.fetches: dict[tuple[BrokerId, int], effects.Fetch | deque[events.Event]] = {}
+        self.full_queues: set[tuple[BrokerId, SessionId]] = set()
+        self.clients: dict[SubscriberId, SimulatedClient] = {}
+        self.owners: dict[tuple[BrokerId, SessionId], SubscriberId] = {}
         self.answers: list[wire.ToSubscriber] = []
-        self._sessions = 0
-        self._requests = 0
-        self._next: deque[Callable[[], None]] = deque()
-        for name in (BrokerId("a"), BrokerId("b")):
-            register = link.Register(name, f"run-{name}", f"ws://{name}") if coordinated else None
+        self._session_count = 0
+        self._request_count = 0
+        self._reactions: deque[Callable[[], None]] = deque()
+        for name in (A, B):
+            register = link.Register(name, f"run-{name}", f"ws://{name}")
             limits = Limits(cache_bytes=cache_bytes, queue_bytes=queue_bytes)
             self.brokers[name] = Broker(name, f"run-{name}", limits, lambda: 0.5, register)
             self.orders[name] = deque()
             self.granted[name] = None
-            self.cluster.streams[name] = deque([seen.AnnouncementsMissed()])
+            self.cluster.streams[name] = deque([events.AnnouncementsMissed()])
+
+    def client(self, name: str) -> SimulatedClient:
+        return self.clients[SubscriberId(name)]
 
     # -- brokers ---------------------------------------------------------------------------------------------------
 
-    def handle(self, broker: BrokerId, event: seen.Event) -> None:
+    def handle(self, broker: BrokerId, event: events.Event) -> None:
         for effect in self.brokers[broker].handle(event, self.now_s):
-            self._do(broker, effect)
-        while self._next:  # what clients do when they hear something
-            self._next.popleft()()
+            self._carry_out(broker, effect)
+        while self._reactions:  # of clients to messages
+            self._reactions.popleft()()
 
-    def _do(self, broker: BrokerId, effect: wanted.Effect) -> None:
+    def _carry_out(self, broker: BrokerId, effect: effects.Effect) -> None:
         match effect:
-            case wanted.Deliver(sessions, batch, _):
+            case effects.SendResults(sessions, batch, _):
                 for session in sessions:
-                    self._delivered(broker, session, batch)
-            case wanted.SendMessage(sessions, message, _):
+                    self._on_results(broker, session, batch)
+            case effects.SendToSessions(sessions, message, _):
                 for session in sessions:
-                    self._said(broker, session, message)
-            case wanted.AnswerCall(_, message):
+                    self._on_message(broker, session, message)
+            case effects.AnswerCall(_, message):
                 self.answers.append(message)
-            case wanted.AskDrained(session):
-                self.asked_drained.add((broker, session))
-            case wanted.CloseSession(session, _):
-                self._closed(broker, session)
-            case wanted.AskBackend() | wanted.ReleaseBackend():
+            case effects.AwaitDrain(session):
+                self.full_queues.add((broker, session))
+            case effects.CloseSession(session, _):
+                self._on_closed(broker, session)
+            case effects.RequestBackend() | effects.ReleaseBackend():
                 self.orders[broker].append(effect)
-            case wanted.Fetch(number):
+            case effects.Fetch(number):
                 self.fetches[broker, number] = effect
-            case wanted.CancelFetch(number):
+            case effects.CancelFetch(number):
                 self.fetches.pop((broker, number), None)
-            case wanted.TellCoordinator(message):
-                self.told.append((broker, message))
-            case wanted.CallWebhook():
-                pass
+            case effects.SendToCoordinator(message):
+                self.coordinator.inbox.append((broker, message))
 
-    # -- what clients see ------------------------------------------------------------------------------------------
+    # -- clients receive -------------------------------------------------------------------------------------------
 
-    def _client(self, broker: BrokerId, session: SessionId) -> Client | None:
-        name = self.owner.get((broker, session))
+    def _owner(self, broker: BrokerId, session: SessionId) -> SimulatedClient | None:
+        name = self.owners.get((broker, session))
         return None if name is None else self.clients[name]
 
-    def _delivered(self, broker: BrokerId, session: SessionId, batch: Any) -> None:
-        client = self._client(broker, session)
+    def _on_results(self, broker: BrokerId, session: SessionId, batch: Batch) -> None:
+        client = self._owner(broker, session)
         assert client is not None, "results for a session that was closed"
-        if (broker, session) != (client.broker, client.session):
-            return  # the session it is leaving: it reads no more there
-        identity = batch.subscription
-        assert identity in client.seen, f"{client.name} holds no {identity}"
-        for cursor, row in zip(batch.cursors(), batch.rows, strict=True):
-            assert cursor > client.seen[identity], "a result came again, or out of order"
-            number = msgspec.json.decode(row)["n"]
-            known = client.numbers.setdefault(identity, [])
-            if identity in client.excused:
-                client.excused.discard(identity)
-            elif known:
-                assert number == known[-1] + 1, f"{client.name} missed {known[-1] + 1} of {identity}, got {number}"
-            known.append(number)
-            client.seen[identity] = cursor
+        if (broker, session) == (client.broker, client.session):
+            client.receive(batch)  # a client ignores the session that it leaves
 
-    def _said(self, broker: BrokerId, session: SessionId, message: wire.ToSubscriber) -> None:
-        client = self._client(broker, session)
+    def _on_message(self, broker: BrokerId, session: SessionId, message: wire.ToSubscriber) -> None:
+        client = self._owner(broker, session)
         if client is None:
             return
         match message:
             case wire.LoggedIn():
-                if client.coming == (broker, session):
-                    client.broker, client.session, client.coming = broker, session, None
+                if client.opening == (broker, session):
+                    client.broker, client.session, client.opening = broker, session, None
                 for held in message.subscriptions:
-                    cursor = Cursor.parse(held.cursor)
-                    assert cursor is not None
-                    client.seen.setdefault(held.subscription, cursor)
+                    if held.subscription in client.ended:
+                        client.ignored.add(held.subscription)
+                    else:
+                        client.seen.setdefault(held.subscription, parsed(held.cursor))
+                for identity in client.ignored:
+                    again = wire.Unsubscribe(self._number(), identity)
+                    self._reactions.append(lambda again=again: self.request(client.name, again))  # type: ignore[misc]
                 listed = {held.subscription for held in message.subscriptions}
                 for identity in client.seen.keys() - listed:
-                    self._next.append(lambda identity=identity: self._bring(client, identity))  # type: ignore[misc]
+                    self._reactions.append(
+                        lambda identity=identity: self._subscribe_again(client, identity)  # type: ignore[misc]
+                    )
             case wire.Subscribed(_, held):
-                cursor = Cursor.parse(held.cursor)
-                assert cursor is not None
-                if held.subscription not in client.seen:
-                    client.seen[held.subscription] = cursor
+                client.on_subscribed(held)
             case wire.Gap(identity, text) if (broker, session) == (client.broker, client.session):
-                cursor = Cursor.parse(text)
-                assert cursor is not None
-                client.excused.add(identity)
-                client.seen[identity] = cursor
+                client.gaps.add(identity)
+                client.seen[identity] = parsed(text)
             case wire.Unsubscribed(_, identity):
-                client.seen.pop(identity, None)
-                client.numbers.pop(identity, None)
-                client.excused.discard(identity)
+                client.on_unsubscribed(identity)
             case wire.Move(migration, target):
-                self._next.append(lambda: self.login(client.name, target, migration=migration))
+                self._reactions.append(lambda: self.login(client.name, target, migration=migration))
 
-    def _closed(self, broker: BrokerId, session: SessionId) -> None:
-        name = self.owner.pop((broker, session), None)
-        self.asked_drained.discard((broker, session))
+    def _on_closed(self, broker: BrokerId, session: SessionId) -> None:
+        name = self.owners.pop((broker, session), None)
+        self.full_queues.discard((broker, session))
         if name is not None:
-            client = self.clients[name]
-            if (client.broker, client.session) == (broker, session):
-                client.broker = client.session = None
-            if client.coming == (broker, session):
-                client.coming = None
+            self.clients[name].on_closed((broker, session))
 
-    # -- what clients do -------------------------------------------------------------------------------------------
+    # -- clients act -----------------------------------------------------------------------------------------------
 
     def login(self, name: str, broker: str, *, migration: str | None = None) -> None:
-        client = self.clients.setdefault(SubscriberId(name), Client(SubscriberId(name)))
-        self._sessions += 1
-        session, target = SessionId(self._sessions), BrokerId(broker)
-        self.owner[target, session] = client.name
-        client.coming = (target, session)
+        client = self.clients.setdefault(SubscriberId(name), SimulatedClient(SubscriberId(name)))
+        self._session_count += 1
+        session, target = SessionId(self._session_count), BrokerId(broker)
+        self.owners[target, session] = client.name
+        client.opening = (target, session)
         resume = {identity: str(cursor) for identity, cursor in client.seen.items()}
-        event = seen.LoginRequested(Asker(session=session), client.name, 1, resume, migration=migration)
-        self.handle(target, event)
+        self.handle(
+            target, events.LoginRequested(Requester(session=session), client.name, 1, resume, migration=migration)
+        )
 
-    def _bring(self, client: Client, identity: SubscriptionId) -> None:
-        """The new broker does not know of a subscription: it is subscribed again, from where it stood."""
-        self._requests += 1
-        kind = identity.removeprefix("id-")
-        self.request(client.name, wire.Subscribe(self._requests, CHANNEL, {"kind": kind}, str(client.seen[identity])))
+    def _subscribe_again(self, client: SimulatedClient, identity: SubscriptionId) -> None:
+        """The new broker does not list the subscription: subscribe again, after the last cursor."""
+        parameters = {"kind": identity.removeprefix("id-")}
+        self.request(client.name, wire.Subscribe(self._number(), CHANNEL, parameters, str(client.seen[identity])))
+
+    def _number(self) -> int:
+        self._request_count += 1
+        return self._request_count
 
     def lose(self, name: str) -> None:
-        client = self.clients[SubscriberId(name)]
-        for place in ((client.broker, client.session), client.coming or (None, None)):
-            broker, session = place
+        """Cut the client's connections."""
+        client = self.client(name)
+        for broker, session in ((client.broker, client.session), client.opening or (None, None)):
             if broker is not None and session is not None:
-                self._closed(broker, session)
-                self.handle(broker, seen.SessionLost(session, "gone"))
+                self._on_closed(broker, session)
+                self.handle(broker, events.SessionLost(session, "gone"))
 
     def request(self, name: str, request: wire.FromSubscriber) -> None:
-        client = self.clients[SubscriberId(name)]
+        client = self.client(name)
         if client.broker is not None and client.session is not None:
-            event = seen.RequestReceived(Asker(session=client.session), client.name, request)
+            event = events.RequestReceived(Requester(session=client.session), client.name, request)
             self.handle(client.broker, event)
 
     def subscribe(self, name: str, kind: str) -> None:
-        self._requests += 1
-        self.request(name, wire.Subscribe(self._requests, CHANNEL, {"kind": kind}))
+        self.request(name, wire.Subscribe(self._number(), CHANNEL, {"kind": kind}))
 
     def unsubscribe(self, name: str, kind: str) -> None:
-        self._requests += 1
-        self.request(name, wire.Unsubscribe(self._requests, subscription(kind)))
+        self.request(name, wire.Unsubscribe(self._number(), subscription(kind)))
+
+    def call(self, broker: str, name: str, request: wire.FromSubscriber) -> wire.ToSubscriber:
+        """Make a REST call and return its answer."""
+        self.answers.clear()
+        self.handle(BrokerId(broker), events.RequestReceived(Requester(call=CallId(1)), SubscriberId(name), request))
+        return self.answers[-1]
 
     def block(self, name: str) -> None:
-        client = self.clients[SubscriberId(name)]
+        """Fill the queue of the client's connection."""
+        client = self.client(name)
         if client.broker is not None and client.session is not None:
-            self.handle(client.broker, seen.SessionBlocked(client.session))
-            self.asked_drained.add((client.broker, client.session))
+            self.handle(client.broker, events.SessionBlocked(client.session))
+            self.full_queues.add((client.broker, client.session))
 
     def drain(self, place: tuple[BrokerId, SessionId]) -> None:
-        self.asked_drained.discard(place)
-        self.handle(place[0], seen.SessionDrained(place[1]))
+        self.full_queues.discard(place)
+        self.handle(place[0], events.SessionDrained(place[1]))
 
-    # -- what waits to be delivered --------------------------------------------------------------------------------
+    # -- messages of the data cluster ------------------------------------------------------------------------------
 
     def announce(self, broker: BrokerId) -> None:
+        """Deliver the next announcement."""
         if self.cluster.streams[broker]:
             self.handle(broker, self.cluster.streams[broker].popleft())
 
+    def announce_all(self, broker: BrokerId) -> None:
+        while self.cluster.streams[broker]:
+            self.announce(broker)
+
     def place_order(self, broker: BrokerId) -> None:
-        """One step of the link: the next order reaches the data cluster, or the answer to the last one comes back."""
-        if self.granted[broker] is not None:
-            event, self.granted[broker] = self.granted[broker], None
-            assert event is not None
-            self.handle(broker, event)
+        """Deliver the data cluster's answer to the broker, or else the broker's next order to the data cluster."""
+        answer = self.granted[broker]
+        if answer is not None:
+            self.granted[broker] = None
+            self.handle(broker, answer)
             return
         if not self.orders[broker]:
             return
         order = self.orders[broker].popleft()
         held = self.cluster.held.setdefault(broker, set())
-        if isinstance(order, wanted.AskBackend):
-            identity = subscription(order.parameters["kind"])
-            if order.parameters["kind"] in self.cluster.refuses:
-                self.granted[broker] = seen.BackendRefused(order.key, Code.BAD_PARAMETER, "not in this life")
+        if isinstance(order, effects.RequestBackend):
+            kind = order.parameters["kind"]
+            if kind in self.cluster.refuses:
+                self.granted[broker] = events.BackendRefused(order.key, Code.BAD_PARAMETER, "not in this epoch")
                 return
-            held.add(identity)
-            self.granted[broker] = seen.BackendGranted(order.key, order.channel, identity, self.cluster.head)
-        elif order.subscription not in self.brokers[broker].world.backends:
+            held.add(subscription(kind))
+            self.granted[broker] = events.BackendGranted(
+                order.key, order.channel, subscription(kind), self.cluster.head
+            )
+        elif order.subscription not in self.brokers[broker].state.backends:
             held.discard(order.subscription)
 
+    def place_orders(self, broker: BrokerId) -> None:
+        while self.orders[broker] or self.granted[broker] is not None:
+            self.place_order(broker)
+
     def answer_fetch(self, place: tuple[BrokerId, int]) -> None:
-        """The next piece of a fetch; what it brings was decided when its first piece came."""
-        found = self.fetches[place]
-        if isinstance(found, wanted.Fetch):
-            if not found.positions.keys() <= self.cluster.held.get(place[0], set()):
+        """Deliver the next piece of a fetch. The first piece fixes the content of all."""
+        fetch = self.fetches[place]
+        if isinstance(fetch, effects.Fetch):
+            if not fetch.positions.keys() <= self.cluster.held.get(place[0], set()):
                 self.fail_fetch(place, Code.UNKNOWN_SUBSCRIPTION)
                 return
-            found = self.fetches[place] = self.cluster.answer(found, self.chunk)
-        event = found.popleft()
-        if not found:
-            del self.fetches[place]  # before the broker hears of it: it may ask again at once
+            fetch = self.fetches[place] = self.cluster.answer(fetch, self.chunk)
+        event = fetch.popleft()
+        if not fetch:
+            del self.fetches[place]  # before the event, because the broker may fetch again at once
         self.handle(place[0], event)
+
+    def finish_fetch(self, place: tuple[BrokerId, int]) -> None:
+        while place in self.fetches:
+            self.answer_fetch(place)
 
     def fail_fetch(self, place: tuple[BrokerId, int], code: str = "not_ready") -> None:
         del self.fetches[place]
-        self.handle(place[0], seen.FetchFailed(place[1], code))
+        self.handle(place[0], events.FetchFailed(place[1], code))
+
+    # -- time ------------------------------------------------------------------------------------------------------
 
     def tick(self, passed_s: float = 1.0) -> None:
         self.now_s += passed_s
         for broker in self.brokers:
-            self.handle(broker, seen.Ticked())
+            self.handle(broker, events.Ticked())
 
-    # -- the coordinator -------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """Deliver every message until none is left."""
+        for _ in range(10_000):
+            busy = bool(self.fetches or self.full_queues or self.coordinator.inbox)
+            for broker in self.brokers:
+                busy = busy or bool(self.cluster.streams[broker] or self.orders[broker] or self.granted[broker])
+                self.announce_all(broker)
+                self.place_orders(broker)
+            for fetch in list(self.fetches):
+                self.finish_fetch(fetch)
+            for place in list(self.full_queues):
+                self.drain(place)
+            self.coordinator.receive_all()
+            if not busy:
+                return
+        raise AssertionError("the network does not come to rest")
 
-    def link_up(self) -> None:
-        for broker in self.brokers:
-            self.handle(broker, seen.LinkOpened())
-            self.say(broker, link.Registered(5.0, 5.0, True))
 
-    def say(self, broker: BrokerId, message: link.FromCoordinator) -> None:
-        self.handle(broker, seen.CoordinatorSaid(message))
+class SimulatedCoordinator:
+    """Confirms changes and carries out migrations. It knows the same of a subscriber as the broker that serves it."""
+
+    def __init__(self, network: SimulatedNetwork) -> None:
+        self._network = network
+        self.inbox: deque[tuple[BrokerId, link.FromBroker]] = deque()
+        self.migrations: dict[str, tuple[SubscriberId, BrokerId, BrokerId]] = {}
+        """Migration → (subscriber, source, target)."""
+
+    def of(self, kind: type) -> list[Any]:
+        """The unread messages of this type."""
+        return [message for _, message in self.inbox if isinstance(message, kind)]
+
+    def link_up(self, *brokers: BrokerId) -> None:
+        for broker in brokers or (A, B):
+            self._network.handle(broker, events.LinkOpened())
+            self.send(broker, link.Registered(5.0, 5.0, True))
+
+    def send(self, broker: BrokerId, message: link.FromCoordinator) -> None:
+        self._network.handle(broker, events.CoordinatorMessageReceived(message))
 
     def migrate(self, name: str) -> None:
-        """What the coordinator knows of a subscriber is what its broker does: this one is told nothing wrong."""
-        client = self.clients[SubscriberId(name)]
-        if client.broker is None or client.name in [move[0] for move in self.moves.values()]:
+        """Begin to move a subscriber to the other broker, unless it is offline or moving."""
+        client = self._network.client(name)
+        if client.broker is None or client.name in [moving for moving, _, _ in self.migrations.values()]:
             return
         source = client.broker
-        target = BrokerId("b" if source == "a" else "a")
-        identity = f"m{len(self.moves)}-{self.now_s}-{name}"
-        self.moves[identity] = (client.name, source, target)
-        self.say(target, link.Prepare(identity, self._state(client.name, source), 60.0))
+        target = B if source == A else A
+        identity = f"m{len(self.migrations)}-{self._network.now_s}-{name}"
+        self.migrations[identity] = (client.name, source, target)
+        self.send(target, link.Prepare(identity, self._state(client.name, source), 60.0))
 
     def _state(
-        self, name: SubscriberId, source: BrokerId, but: Collection[SubscriptionId] = ()
+        self, name: SubscriberId, source: BrokerId, without: Collection[SubscriptionId] = ()
     ) -> link.SubscriberState:
-        held = self.brokers[source].world.subscribers.get(name)
+        subscriber = self._network.brokers[source].state.subscribers.get(name)
+        frontends = {} if subscriber is None else subscriber.frontends
         states = [
             link.Frontend(identity, CHANNEL, frontend.parameters, str(frontend.acked))
-            for identity, frontend in ({} if held is None else held.frontends).items()
-            if identity not in but
+            for identity, frontend in frontends.items()
+            if identity not in without
         ]
         return link.SubscriberState(name, states)
 
-    def hear(self) -> None:
-        """The coordinator reads one message."""
-        if not self.told:
+    def receive_all(self) -> None:
+        while self.inbox:
+            self.receive()
+
+    def receive(self) -> None:
+        """Read one message and react to it."""
+        if not self.inbox:
             return
-        broker, message = self.told.popleft()
+        broker, message = self.inbox.popleft()
         match message:
             case link.Changed(number, name, _, removed):
-                self.say(broker, link.Stored(number))
-                for moving, source, target in self.moves.values():
+                self.send(broker, link.Stored(number))
+                for moving, source, target in self.migrations.values():
                     if removed and (moving, source) == (name, broker):
-                        self.say(target, link.Adopt([self._state(name, source, set(removed))]))
+                        self.send(target, link.Adopt([self._state(name, source, set(removed))]))
             case link.StateRequest(name):
-                self.say(broker, link.Adopt([link.SubscriberState(name, [])]))
-            case link.Prepared(identity) if identity in self.moves:
-                name, source, target = self.moves[identity]
-                self.say(source, link.HandOver(identity, name, target, f"ws://{target}", "token", 60.0))
-            case link.SessionOpened(name, identity) if identity in self.moves:
-                _, source, _ = self.moves.pop(identity)
-                self.say(source, link.Release(name, identity))
-            case link.HandOverFailed(identity) | link.PrepareFailed(identity) if identity in self.moves:
-                name, _, target = self.moves.pop(identity)
-                self.say(target, link.Abandon(identity, name))
+                self.send(broker, link.Adopt([link.SubscriberState(name, [])]))
+            case link.Prepared(identity) if identity in self.migrations:
+                name, source, target = self.migrations[identity]
+                self.send(source, link.HandOver(identity, name, target, f"ws://{target}", "token", 60.0))
+            case link.SessionOpened(name, identity) if identity in self.migrations:
+                _, source, _ = self.migrations.pop(identity)
+                self.send(source, link.Release(name, identity))
+            case link.HandOverFailed(identity) | link.PrepareFailed(identity) if identity in self.migrations:
+                name, _, target = self.migrations.pop(identity)
+                self.send(target, link.Abandon(identity, name))
 
-    # -- the end ---------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Deliver everything there is, until nothing happens any more."""
-        for _ in range(10_000):
-            busy = False
-            for broker in self.brokers:
-                while self.cluster.streams[broker]:
-                    busy = True
-                    self.announce(broker)
-                while self.orders[broker] or self.granted[broker] is not None:
-                    busy = True
-                    self.place_order(broker)
-            for fetch in list(self.fetches):
-                busy = True
-                while fetch in self.fetches:
-                    self.answer_fetch(fetch)
-            for place in list(self.asked_drained):
-                busy = True
-                self.drain(place)
-            while self.told:
-                busy = True
-                self.hear()
-            if not busy:
-                return
-        raise AssertionError("it does not come to rest")
+# -- scenes ------------------------------------------------------------------------------------------------------------
 
-    def call(self, broker: str, name: str, request: wire.FromSubscriber) -> wire.ToSubscriber:
-        """A REST call."""
-        self.answers.clear()
-        self.handle(BrokerId(broker), seen.RequestReceived(Asker(call=CallId(1)), SubscriberId(name), request))
-        return self.answers[-1]
+FIRE, FLOOD = subscription("fire"), subscription("flood")
+
+
+def linked_network() -> SimulatedNetwork:
+    """Two brokers that are registered with the coordinator."""
+    network = SimulatedNetwork()
+    network.coordinator.link_up()
+    return network
+
+
+def subscribed(*names: str, cache_bytes: int = 1_000_000, queue_bytes: int = 100_000) -> SimulatedNetwork:
+    """Two brokers without a link; these clients have subscribed to "fire" at broker A."""
+    network = SimulatedNetwork(cache_bytes=cache_bytes, queue_bytes=queue_bytes)
+    for name in names:
+        network.login(name, "a")
+        network.subscribe(name, "fire")
+    network.settle()
+    return network
+
+
+def state_of(name: str, *kinds: str) -> link.SubscriberState:
+    """A subscriber's state as the coordinator sends it."""
+    states = [link.Frontend(subscription(kind), CHANNEL, {"kind": kind}, "1-0") for kind in kinds]
+    return link.SubscriberState(SubscriberId(name), states)

@@ -1,4 +1,4 @@
-"""Whatever overtakes whatever: each result once, in order, to those who hold it; and nothing is left behind."""
+"""Any interleaving of messages: each holder gets each result once and in order, and no state is left at the end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.broker.simulated import SimulatedNetwork, subscription
 from tocsin.model.ids import BrokerId
+from tocsin.wire.session import Unsubscribe
 
 NAMES = ("ann", "bob", "eve")
 KINDS = ("fire", "flood")
@@ -15,17 +16,19 @@ names, kinds, brokers = st.sampled_from(NAMES), st.sampled_from(KINDS), st.sampl
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Rules are what may happen next; the simulated clients assert as results reach them."""
+    """Each rule is an event that may happen next; the simulated clients check the results that they receive."""
 
     @initialize(
-        cache_bytes=st.sampled_from((1, 400, 1_000_000)), queue_bytes=st.sampled_from((1, 300, 100_000)),
-        chunk=st.integers(1, 3), linked=st.booleans(),
-    )  # fmt: skip
+        cache_bytes=st.sampled_from((1, 400, 1_000_000)),
+        queue_bytes=st.sampled_from((1, 300, 100_000)),
+        chunk=st.integers(1, 3),
+        linked=st.booleans(),
+    )
     def start(self, cache_bytes: int, queue_bytes: int, chunk: int, linked: bool) -> None:
         self.network = SimulatedNetwork(cache_bytes=cache_bytes, queue_bytes=queue_bytes, chunk=chunk)
         self.linked = linked
         if linked:
-            self.network.link_up()
+            self.network.coordinator.link_up()
         for name, broker in zip(NAMES, ("a", "a", "b"), strict=True):
             self.network.login(name, broker)
             self.network.settle()
@@ -34,24 +37,22 @@ class Interleavings(RuleBasedStateMachine):
         self.network.settle()
 
     def _online(self, name: str) -> bool:
-        client = self.network.clients.get(name)  # type: ignore[call-overload]
-        return client is not None and client.broker is not None
+        return self.network.client(name).broker is not None
 
     @rule(name=names, broker=brokers)
     def log_in(self, name: str, broker: str) -> None:
-        client = self.network.clients.get(name)  # type: ignore[call-overload]
-        if client is not None and (client.seen or client.coming or client.broker):
-            # A subscriber goes where it is served; who serves whom is the coordinator's business.
-            hosts = [one for one, core in self.network.brokers.items() if client.name in core.world.subscribers]
-            if client.coming or client.broker or len(hosts) != 1:
+        client = self.network.client(name)
+        if client.seen or client.opening or client.broker:
+            # The coordinator assigns subscribers to brokers, so this one logs in at its only host.
+            hosts = [host for host, core in self.network.brokers.items() if client.name in core.state.subscribers]
+            if client.opening or client.broker or len(hosts) != 1:
                 return
             broker = hosts[0]
         self.network.login(name, broker)
 
     @rule(name=names)
     def lose(self, name: str) -> None:
-        if name in self.network.clients:
-            self.network.lose(name)
+        self.network.lose(name)
 
     @rule(name=names, kind=kinds)
     def subscribe(self, name: str, kind: str) -> None:
@@ -74,8 +75,8 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def drain(self, data: st.DataObject) -> None:
-        if self.network.asked_drained:
-            self.network.drain(data.draw(st.sampled_from(sorted(self.network.asked_drained))))
+        if self.network.full_queues:
+            self.network.drain(data.draw(st.sampled_from(sorted(self.network.full_queues))))
 
     @rule(broker=brokers)
     def announce(self, broker: str) -> None:
@@ -107,19 +108,19 @@ class Interleavings(RuleBasedStateMachine):
         self.network.tick()
 
     @rule()
-    def hear(self) -> None:
-        self.network.hear()
+    def receive(self) -> None:
+        self.network.coordinator.receive()
 
     @precondition(lambda self: self.linked)
     @rule(name=names)
     def migrate(self, name: str) -> None:
         if self._online(name):
-            self.network.migrate(name)
+            self.network.coordinator.migrate(name)
 
     @invariant()
     def the_cache_is_bounded(self) -> None:
         for core in self.network.brokers.values() if hasattr(self, "network") else ():
-            assert 0 <= core.world.cache.used_bytes <= core.world.cache.limit_bytes
+            assert 0 <= core.state.cache.used_bytes <= core.state.cache.limit_bytes
 
     def teardown(self) -> None:
         if not hasattr(self, "network"):
@@ -138,20 +139,18 @@ class Interleavings(RuleBasedStateMachine):
         self._leave()
 
     def _leave(self) -> None:
-        """Everybody ends all subscriptions and goes; nothing may be left."""
+        """End all subscriptions and sessions; no broker may keep any state."""
         network = self.network
         for name in list(network.clients):
             for broker in network.brokers:
                 for kind in KINDS:
-                    from tocsin.wire.session import Unsubscribe
-
                     network.call(broker, name, Unsubscribe(1, subscription(kind)))
             network.lose(name)
         network.settle()
         network.tick(120.0)
         network.settle()
         for broker, core in network.brokers.items():
-            assert core.idle, vars(core.world) if hasattr(core.world, "__dict__") else core.world
+            assert core.idle, core.state
             assert not network.cluster.held.get(broker)
 
 

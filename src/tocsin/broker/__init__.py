@@ -1,1 +1,1 @@
-"""Broker logic without I/O: `handle(event, now) -> effects`."""
+"""The broker core: broker logic without I/O, `handle(event, now) -> effects`."""

@@ -1,13 +1,15 @@
-"""A broker's logic: `handle(event, now_s) -> effects`. Sees no clock and no socket; asyncio or a simulator drives it.
+"""The broker core: `handle(event, now_s) -> effects`. It has no clock and no socket; asyncio or a simulator drives it.
 
-This module only puts the parts together and passes events on; each part says what it is:
+This module connects the parts and passes each event to one of them:
 
-    sessions    what subscribers ask for            backends    what is held at the data cluster
-    catchup     bringing sessions level             fetching    bringing new results here
-    cache       results for whoever comes late      migration   whom to serve, as the coordinator says
-    outbox      what must not be forgotten          reports     progress, heartbeats, load
+    sessions        login and the end of sessions         requests        subscribe, unsubscribe, ack, list, ping
+    live_fetches    fetch new results                     backfill        fetch results older than the cache
+    catch_up        bring sessions to the live position   result_cache    recent results
+    adoption        which subscribers to serve            preparations    the target's part in a migration
+    outbox          changes the coordinator must store    reports         progress, heartbeats, load
+    backend_subscriptions   what this broker holds at the data cluster
 
-Effects are to be carried out before the next event is handled, in order.
+The driver carries out the effects in order, before it reports the next event.
 """
 
 from __future__ import annotations
@@ -15,17 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tocsin.broker import events as seen
-from tocsin.broker.backends import Backends, Want
-from tocsin.broker.catchup import CatchUp
-from tocsin.broker.effects import CloseSession, Effect, TellCoordinator
-from tocsin.broker.entities import Backend, Frontend
-from tocsin.broker.fetching import Fetching
-from tocsin.broker.migration import Migration
+import msgspec
+
+from tocsin.broker import events
+from tocsin.broker.adoption import Adoption
+from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest
+from tocsin.broker.backfill import Backfills
+from tocsin.broker.catch_up import CatchUp
+from tocsin.broker.effects import CloseSession, Effect
+from tocsin.broker.hosted import BackendSubscription, FrontendSubscription
+from tocsin.broker.live_fetches import LiveFetches
 from tocsin.broker.outbox import Outbox
+from tocsin.broker.preparations import Preparations
 from tocsin.broker.reports import Reports
+from tocsin.broker.requests import SubscriberRequests
 from tocsin.broker.sessions import Sessions
-from tocsin.broker.world import Limits, World
+from tocsin.broker.state import BrokerState, Limits
 from tocsin.model.ids import BrokerId
 from tocsin.wire import link
 from tocsin.wire.errors import Code
@@ -40,168 +47,154 @@ class Broker:
         jitter: Callable[[], float],
         register: link.Register | None = None,
     ) -> None:
-        """`register` is how this broker introduces itself; without one there is no coordinator."""
-        self.world = world = World(broker, incarnation, limits, jitter)
+        """`register` is this broker's registration message; None runs the broker without a coordinator."""
+        self.state = state = BrokerState(broker, incarnation, limits, jitter, register is not None)
         self._register = register
         self.accepting = True
         self.draining = False
         self._stopping = False
-        self._outbox = Outbox(world, enabled=register is not None)
-        self._backends = Backends(world, self._held, self._refused, self._gone)
-        self._catch_up = CatchUp(world, self._backends.ask_again)
-        self._sessions = Sessions(world, self._backends, self._catch_up, self._outbox)
-        self._fetching = Fetching(world, self._catch_up, self._backends.ask_again)
-        self._migration = Migration(
-            world, self._backends, self._sessions, self._catch_up, self._fetching, self._outbox
-        )  # fmt: skip
-        self._reports = Reports(world, self._fetching, self._outbox)
+        outbox = self._outbox = Outbox(state)
+        backends = self._backends = BackendSubscriptions(
+            state, self._on_grant, self._on_refusal, self._on_backend_released
+        )
+        catch_up = CatchUp(state, backends.request_again)
+        self._backfills = catch_up.backfill
+        self._fetches = LiveFetches(state, catch_up, backends.request_again)
+        self._sessions = Sessions(state, catch_up, outbox)
+        self._requests = SubscriberRequests(state, backends, catch_up, outbox, self._sessions)
+        self._preparations = Preparations(state, backends, self._requests, self._fetches, self._backfills)
+        self._adoption = Adoption(state, backends, catch_up, outbox, self._sessions, self._requests, self._preparations)
+        self._reports = Reports(state, self._fetches, outbox)
         self._handlers: dict[type, Callable[[Any], None]] = {
-            seen.LoginRequested: self._login,
-            seen.RequestReceived: self._sessions.requested,
-            seen.WebhookChosen: self._sessions.webhook_chosen,
-            seen.SessionBlocked: self._blocked,
-            seen.SessionDrained: self._drained,
-            seen.SessionLost: self._lost,
-            seen.BackendGranted: self._backends.granted,
-            seen.BackendRefused: self._backends.refused,
-            seen.ExecutionAnnounced: self._fetching.announced,
-            seen.ProgressAnnounced: self._fetching.progressed,
-            seen.AnnouncementsMissed: lambda event: self._fetching.missed(),
-            seen.HoldsMissing: self._fetching.holds_missing,
-            seen.GapFound: lambda event: self._fetcher(event.fetch).gap_found(event),
-            seen.ResultsFetched: lambda event: self._fetcher(event.fetch).fetched(event),
-            seen.FetchEnded: lambda event: self._fetcher(event.fetch).ended(event),
-            seen.FetchFailed: lambda event: self._fetcher(event.fetch).failed(event),
-            seen.LinkOpened: self._link_opened,
-            seen.LinkLost: self._link_lost,
-            seen.CoordinatorSaid: self._coordinator_said,
-            seen.Ticked: self._tick,
-            seen.StopRequested: self._stop,
+            events.LoginRequested: self._login,
+            events.RequestReceived: self._requests.handle,
+            events.WebhookChangeRequested: self._sessions.change_webhook,
+            events.SessionBlocked: self._sessions.on_blocked,
+            events.SessionDrained: self._sessions.on_drained,
+            events.SessionLost: self._on_session_lost,
+            events.BackendGranted: backends.on_granted,
+            events.BackendRefused: backends.on_refused,
+            events.ExecutionAnnounced: self._fetches.on_execution,
+            events.ProgressAnnounced: self._fetches.on_progress,
+            events.AnnouncementsMissed: lambda event: self._fetches.on_announcements_missed(),
+            events.HoldsMissing: self._fetches.on_holds_missing,
+            events.GapFound: lambda event: self._fetcher(event.fetch).on_gap(event),
+            events.ResultsFetched: lambda event: self._fetcher(event.fetch).on_results(event),
+            events.FetchEnded: lambda event: self._fetcher(event.fetch).on_ended(event),
+            events.FetchFailed: lambda event: self._fetcher(event.fetch).on_failed(event),
+            events.LinkOpened: self._on_link_opened,
+            events.LinkLost: self._on_link_lost,
+            events.CoordinatorMessageReceived: self._on_coordinator_message,
+            events.Ticked: self._tick,
+            events.StopRequested: self._stop,
         }
 
     @property
     def linked(self) -> bool:
-        """Whether the coordinator has this broker registered at the moment."""
+        """Whether this broker is registered with the coordinator at the moment."""
         return self._outbox.connected
 
     @property
     def idle(self) -> bool:
-        """Nothing is held for anybody: after the last subscriber has left, nothing may be."""
-        world = self.world
-        parts = (self._catch_up, self._fetching, self._backends, self._migration, self._sessions)
-        return (
-            not (world.subscribers or world.sessions or world.backends or world.cache.used_bytes or world.pulls)
-            and all(part.idle for part in parts)
-        )  # fmt: skip
+        """Whether the broker holds no state for any subscriber; must be true after the last one has left."""
+        state = self.state
+        parts = (self._backends, self._backfills, self._fetches, self._sessions, self._requests, self._adoption)
+        holds_state = state.subscribers or state.sessions or state.backends or state.cache.used_bytes or state.pulls
+        return not holds_state and all(part.idle for part in parts)
 
-    def handle(self, event: seen.Event, now_s: float) -> list[Effect]:
-        world = self.world
-        world.now_s = now_s
+    def handle(self, event: events.Event, now_s: float) -> list[Effect]:
+        state = self.state
+        state.now_s = now_s
         self._handlers[type(event)](event)
-        self._fetching.start()
-        self._catch_up.start_backfills()
-        self._migration.check_preparations()
-        world.cache.trim()
-        out, world.out = world.out, []
-        if self._register is None:
-            out = [effect for effect in out if not isinstance(effect, TellCoordinator)]
-        return out
+        self._fetches.start()
+        self._backfills.start()
+        self._adoption.release_unsubscribed()
+        self._preparations.report_ready()
+        state.cache.trim()
+        effects, state.effects = state.effects, []
+        return effects
 
-    def _fetcher(self, fetch: int) -> Fetching | CatchUp:
-        """Who began it: live fetches count upwards, backfills downwards."""
-        return self._fetching if fetch > 0 else self._catch_up
-
-    def load_report(self) -> link.LoadReport:
-        return self._reports.load_report()
+    def _fetcher(self, fetch: int) -> LiveFetches | Backfills:
+        """Live fetches have positive numbers, backfills negative ones."""
+        return self._fetches if fetch > 0 else self._backfills
 
     # -- subscribers -----------------------------------------------------------------------------------------------
 
-    def _login(self, event: seen.LoginRequested) -> None:
-        welcome = self.accepting or event.migration is not None or event.asker.session is None or event.is_webhook
-        if welcome and not self._stopping:
-            self._migration.login(event)
+    def _login(self, event: events.LoginRequested) -> None:
+        session = event.requester.session
+        accepted = self.accepting or event.migration is not None or session is None or event.is_webhook
+        if accepted and not self._stopping:
+            self._adoption.login(event)
             return
-        message = "this broker takes no new sessions at the moment; ask the coordinator for another one"
+        message = "this broker accepts no new sessions at the moment; ask the coordinator for another broker"
         self._sessions.refuse_login(event, Code.NOT_READY, message, 1.0)
-        if event.asker.session is not None:
-            self.world.out.append(CloseSession(event.asker.session, "draining"))
-
-    def _blocked(self, event: seen.SessionBlocked) -> None:
-        session = self.world.sessions.get(event.session)
-        if session is None:
-            return
-        if self.world.limits.slow == "disconnect" and not session.is_webhook:
-            self._sessions.end(session, "slow", "results come faster than you read them; come back and resume")
-            return
-        self._catch_up.leave_live(session)
-        session.flowing = False
-
-    def _drained(self, event: seen.SessionDrained) -> None:
-        session = self.world.sessions.get(event.session)
         if session is not None:
-            session.flowing = True
-            self._catch_up.step(session)
+            self.state.effects.append(CloseSession(session, "draining"))
 
-    def _lost(self, event: seen.SessionLost) -> None:
-        self._migration.connection_lost(event.session)
-        session = self.world.sessions.get(event.session)
+    def _on_session_lost(self, event: events.SessionLost) -> None:
+        self._adoption.on_connection_lost(event.session)
+        session = self.state.sessions.get(event.session)
         if session is not None:
-            self._sessions.lost(session, event.reason)
+            self._sessions.forget(session, event.reason)
 
-    def _held(self, want: Want, backend: Backend, frontend: Frontend) -> None:
-        if want.asker is None:
-            self._migration.held(want, frontend)
+    def _on_grant(self, request: SubscriptionRequest, frontend: FrontendSubscription) -> None:
+        """Pass the grant to the part that made the request: a subscriber, an adoption or a preparation."""
+        if request.requester is not None:
+            self._requests.on_granted(request, frontend)
+            return
+        if request.after is not None and request.after > frontend.acked:
+            frontend.acked = request.after
+        if request.migration is None:
+            self._adoption.on_granted(request, frontend)
         else:
-            self._sessions.held(want, frontend)
+            self._preparations.on_granted(request, frontend)
 
-    def _refused(self, want: Want, code: str, message: str) -> None:
-        if want.asker is None:
-            self._migration.refused(want, code, message)
+    def _on_refusal(self, request: SubscriptionRequest, code: str, message: str) -> None:
+        if request.requester is not None:
+            self._requests.on_refused(request, code, message)
+        elif request.migration is None:
+            self._adoption.on_refused(request)
         else:
-            self._sessions.refused(want, code, message)
+            self._preparations.on_refused(request, code, message)
 
-    def _gone(self, backend: Backend) -> None:
-        self._fetching.forget(backend)
-        self._catch_up.forget(backend)
-        self._reports.backend_gone(backend.id, backend.rate.told_per_s)
+    def _on_backend_released(self, backend: BackendSubscription) -> None:
+        self._fetches.forget(backend)
+        self._backfills.forget(backend)
+        self._reports.on_backend_released(backend)
 
     # -- the coordinator -------------------------------------------------------------------------------------------
 
-    def _link_opened(self, _event: seen.LinkOpened) -> None:
+    def _on_link_opened(self, _event: events.LinkOpened) -> None:
         assert self._register is not None
-        known = self._register
-        online = [session.subscriber.id for session in self.world.sessions.values() if not session.is_webhook]
-        message = link.Register(
-            known.broker, known.incarnation, known.address, known.capacity, known.lat, known.lon, online,
-            list(self.world.subscribers),
-        )  # fmt: skip
-        self.world.out.append(TellCoordinator(message))
+        online = [session.subscriber.id for session in self.state.sessions.values() if not session.is_webhook]
+        message = msgspec.structs.replace(self._register, online=online, hosting=list(self.state.subscribers))
+        self.state.send_to_coordinator(message)
 
-    def _link_lost(self, _event: seen.LinkLost) -> None:
+    def _on_link_lost(self, _event: events.LinkLost) -> None:
         self._outbox.connected = False
-        self._sessions.link_lost()
-        self._migration.link_lost()
+        self._requests.on_link_lost()
+        self._adoption.on_link_lost()
 
-    def _coordinator_said(self, event: seen.CoordinatorSaid) -> None:
+    def _on_coordinator_message(self, event: events.CoordinatorMessageReceived) -> None:
         match event.message:
             case link.Registered() as message:
                 self.accepting = message.accepting
-                self._outbox.registered()
-                self._migration.registered()
-                self._reports.registered(message)
+                self._outbox.on_registered()
+                self._adoption.on_registered()
+                self._reports.on_registered(message)
             case link.Stored(upto):
-                self._outbox.stored(upto)
-                self._sessions.stored(upto)
+                self._outbox.on_stored(upto)
+                self._requests.on_stored(upto)
             case link.Adopt() as message:
-                self._migration.adopt(message)
+                self._adoption.adopt(message)
             case link.Prepare() as message:
-                self._migration.prepare(message)
+                self._adoption.prepare(message)
             case link.HandOver() as message:
-                self._migration.hand_over(message)
+                self._adoption.hand_over(message)
             case link.Release() as message:
-                self._migration.release(message)
+                self._adoption.release(message)
             case link.Abandon() as message:
-                self._migration.abandon(message)
+                self._preparations.undo(message.migration)
             case link.Accepting(accepting, draining):
                 self.accepting, self.draining = accepting, draining
             case link.Beat():
@@ -209,13 +202,14 @@ class Broker:
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    def _tick(self, _event: seen.Ticked) -> None:
-        self._backends.give_up_late()
-        self._sessions.tick()
-        self._migration.tick()
+    def _tick(self, _event: events.Ticked) -> None:
+        self._backends.expire_requests()
+        self._requests.confirm_late()
+        self._sessions.end_expired()
+        self._preparations.expire()
+        self._adoption.admit_late()
         self._reports.tick()
 
-    def _stop(self, _event: seen.StopRequested) -> None:
+    def _stop(self, _event: events.StopRequested) -> None:
         self._stopping = True
-        for session in list(self.world.sessions.values()):
-            self._sessions.end(session, "stopping", "this broker is stopping; come back, here or elsewhere")
+        self._sessions.end_all()

@@ -1,101 +1,89 @@
-"""What a broker wants done, in this order. The driver does it and reports with events what came of it."""
+"""The effects of a broker. The driver carries them out in order and reports the outcome as events."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from tocsin.broker.batches import Batch
-from tocsin.broker.entities import CallId, Key, SessionId
+import msgspec
+
+from tocsin.broker.hosted import BackendKey, CallId, SessionId
+from tocsin.broker.result_batch import Batch
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
 from tocsin.wire.link import FromBroker, Webhook
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """The same bytes to each of these sessions; who encodes for itself (`PLAIN`) takes the batch."""
+class Effect(msgspec.Struct, frozen=True):
+    pass
+
+
+class SendResults(Effect, frozen=True):
+    """Send the same bytes to each of these sessions. Sessions with `Encoding.PLAIN` encode the batch themselves."""
 
     sessions: tuple[SessionId, ...]
     batch: Batch
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SendMessage:
+class SendToSessions(Effect, frozen=True):
     sessions: tuple[SessionId, ...]
     message: wire.ToSubscriber
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerCall:
+class AnswerCall(Effect, frozen=True):
     call: CallId
     message: wire.ToSubscriber
 
 
-@dataclass(frozen=True, slots=True)
-class AskDrained:
-    """Report `SessionDrained` as soon as its connection has room: at once, if it has."""
+class AwaitDrain(Effect, frozen=True):
+    """Report `SessionDrained` as soon as the connection has room; at once if it has room now."""
 
     session: SessionId
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(Effect, frozen=True):
     session: SessionId
     reason: str
     """A key of `wire.session.CLOSE_CODES`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallWebhook:
+class CallWebhook(Effect, frozen=True):
     """Log in for this subscriber with a session that calls its webhook."""
 
     subscriber: SubscriberId
     webhook: Webhook
 
 
-@dataclass(frozen=True, slots=True)
-class AskBackend:
-    """Hold this at the data cluster; until it answers, for as long as that takes."""
+class RequestBackend(Effect, frozen=True):
+    """Ask the data cluster to hold this subscription; retry until it answers."""
 
-    key: Key
+    key: BackendKey
     channel: ChannelName
     parameters: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseBackend:
-    """After every `AskBackend` that came before it; not if it is held again by the time its turn comes."""
+class ReleaseBackend(Effect, frozen=True):
+    """Release the subscription after every earlier `RequestBackend`. Skip it if the broker holds it again by then."""
 
     channel: ChannelName
     subscription: SubscriptionId
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """Pull results from these positions on; once, without trying again."""
+class Fetch(Effect, frozen=True):
+    """Fetch results from these positions on. Do not retry: report `FetchFailed`."""
 
     fetch: int
     channel: ChannelName
     positions: dict[SubscriptionId, Cursor]
 
 
-@dataclass(frozen=True, slots=True)
-class CancelFetch:
-    """Nobody waits for the rest of it; no event is expected any more."""
+class CancelFetch(Effect, frozen=True):
+    """Stop this fetch: no session needs the rest, and the broker expects no more events of it."""
 
     fetch: int
 
 
-@dataclass(frozen=True, slots=True)
-class TellCoordinator:
+class SendToCoordinator(Effect, frozen=True):
     message: FromBroker
-
-
-Effect = (
-    Deliver | SendMessage | AnswerCall | AskDrained | CloseSession | CallWebhook
-    | AskBackend | ReleaseBackend | Fetch | CancelFetch | TellCoordinator
-)  # fmt: skip

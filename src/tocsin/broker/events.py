@@ -1,68 +1,67 @@
-"""What happened to a broker. The driver (asyncio or a simulator) makes these; nothing here looks at a clock."""
+"""The events of a broker, reported by its driver (asyncio or a simulator). The core has no clock of its own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
-from tocsin.broker.encodings import Encoding
-from tocsin.broker.entities import Asker, Key, SessionId
+from tocsin.broker.hosted import BackendKey, Requester, SessionId
+from tocsin.broker.message_encoding import Encoding
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Webhook
 
+
+class Event(msgspec.Struct, frozen=True):
+    pass
+
+
 # -- subscribers -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LoginRequested:
-    """Somebody whose token is good wants a session, or (without `session` in the asker) only an answer."""
+class LoginRequested(Event, frozen=True):
+    """A subscriber with a valid token requests a session; a REST call (no session in `requester`) only an answer."""
 
-    asker: Asker
+    requester: Requester
     subscriber: SubscriberId
     request: int
-    resume: dict[SubscriptionId, str] = field(default_factory=dict)
+    resume: dict[SubscriptionId, str] = {}
     encoding: Encoding = Encoding.JSON
     expires_s: float | None = None
     migration: str | None = None
     is_webhook: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReceived:
-    """Anything but a login."""
+class RequestReceived(Event, frozen=True):
+    """A subscriber sent any request except a login."""
 
-    asker: Asker
+    requester: Requester
     subscriber: SubscriberId
     request: wire.FromSubscriber
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookChosen:
-    asker: Asker
+class WebhookChangeRequested(Event, frozen=True):
+    requester: Requester
     subscriber: SubscriberId
     webhook: Webhook | None
-    """None to have it removed."""
+    """None removes the webhook."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionBlocked:
-    """Its connection has more to send than it is allowed to hold back."""
-
-    session: SessionId
-
-
-@dataclass(frozen=True, slots=True)
-class SessionDrained:
-    """Its connection takes more again; also the answer to `AskDrained`."""
+class SessionBlocked(Event, frozen=True):
+    """The connection's queue holds more than its limit."""
 
     session: SessionId
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLost:
-    """The connection is gone, whoever ended it."""
+class SessionDrained(Event, frozen=True):
+    """The connection has room again; also the answer to `AwaitDrain`."""
+
+    session: SessionId
+
+
+class SessionLost(Event, frozen=True):
+    """The connection has ended, whichever side closed it."""
 
     session: SessionId
     reason: str
@@ -71,25 +70,22 @@ class SessionLost:
 # -- the data cluster --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BackendGranted:
-    key: Key
+class BackendGranted(Event, frozen=True):
+    key: BackendKey
     channel: ChannelName
     subscription: SubscriptionId
     cursor: Cursor
 
 
-@dataclass(frozen=True, slots=True)
-class BackendRefused:
-    """Not because the data cluster is away: that is waited for."""
+class BackendRefused(Event, frozen=True):
+    """The data cluster refused the request. The driver does not report an unreachable data cluster: it retries."""
 
-    key: Key
+    key: BackendKey
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionAnnounced:
+class ExecutionAnnounced(Event, frozen=True):
     channel: ChannelName
     epoch: int
     execution: int
@@ -97,33 +93,28 @@ class ExecutionAnnounced:
     finished_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressAnnounced:
+class ProgressAnnounced(Event, frozen=True):
     channels: dict[ChannelName, Cursor]
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncementsMissed:
-    """The stream began anew or had a gap: only the positions say what is missing."""
+class AnnouncementsMissed(Event, frozen=True):
+    """The announcement stream started anew or had a gap, so the broker must fetch from its positions."""
 
 
-@dataclass(frozen=True, slots=True)
-class HoldsMissing:
-    """The data cluster does not know that this broker holds these, though it said so once."""
+class HoldsMissing(Event, frozen=True):
+    """The data cluster granted these subscriptions earlier but no longer lists this broker as their holder."""
 
     subscriptions: list[SubscriptionId]
 
 
-@dataclass(frozen=True, slots=True)
-class GapFound:
+class GapFound(Event, frozen=True):
     fetch: int
     subscription: SubscriptionId
     cursor: Cursor
 
 
-@dataclass(frozen=True, slots=True)
-class ResultsFetched:
-    """Some results of one subscription, in order; a fetch brings them in pieces that fit a session's queue."""
+class ResultsFetched(Event, frozen=True):
+    """Some results of one subscription, in order. A fetch returns them in pieces that fit a session's queue."""
 
     fetch: int
     subscription: SubscriptionId
@@ -132,57 +123,42 @@ class ResultsFetched:
     rows: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchEnded:
+class FetchEnded(Event, frozen=True):
     fetch: int
     upto: Cursor
 
 
-@dataclass(frozen=True, slots=True)
-class FetchFailed:
+class FetchFailed(Event, frozen=True):
     fetch: int
     code: str
 
     @property
     def unknown(self) -> bool:
-        """The data cluster is there and does not know what was asked for."""
+        """The data cluster answered that it does not know the subscription or its channel."""
         return self.code in (Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_CHANNEL)
 
 
 # -- the coordinator ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOpened:
+class LinkOpened(Event, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLost:
+class LinkLost(Event, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorSaid:
+class CoordinatorMessageReceived(Event, frozen=True):
     message: FromCoordinator
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
-    """Time has passed; about twice a second."""
+class Ticked(Event, frozen=True):
+    """Time has passed; the driver reports it about twice a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
-    """The process ends: say goodbye to everybody."""
-
-
-Event = (
-    LoginRequested | RequestReceived | WebhookChosen | SessionBlocked | SessionDrained | SessionLost
-    | BackendGranted | BackendRefused | ExecutionAnnounced | ProgressAnnounced | AnnouncementsMissed
-    | HoldsMissing | GapFound | ResultsFetched | FetchEnded | FetchFailed
-    | LinkOpened | LinkLost | CoordinatorSaid | Ticked | StopRequested
-)  # fmt: skip
+class StopRequested(Event, frozen=True):
+    """The process is stopping: close every session."""

@@ -1,10 +1,10 @@
-"""How much passes through: moving averages in bytes/s [BAD §4, eq. 1–5; §6.1.2].
+"""The load of a broker: moving averages in bytes/s [BAD §4, eq. 1–5; §6.1.2].
 
-λ_k is measured per backend subscription where its results arrive, I_j is the sum over those held (eq. 1). O_j is
-measured where results are handed to sessions (eq. 4). What one subscriber takes follows from its subscriptions,
-Σ_k y_ik λ_k, and needs no counter of its own: that would be one more write per delivery.
+λ_k is measured per backend subscription where its results arrive; I_j is the sum over the held subscriptions (eq. 1).
+O_j is measured where results are handed to sessions (eq. 4). The load of one subscriber follows from its subscriptions,
+Σ_k y_ik λ_k, so it has no counter of its own: that would cost one more write per delivery.
 
-The average is exponential with one time constant: a plain window would need the arrivals of the last minute.
+The average is exponential with one time constant: a plain window would have to store every arrival of the last minute.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass
 
 WINDOW_S = 60.0
-"""The time constant if none is set: what happened this long ago counts for 1/e."""
-TOLD_SHARE = 0.05
-"""A rate is told again when it has changed by more than this share."""
+"""Default time constant: an arrival this long ago counts for 1/e."""
+REPORT_SHARE = 0.05
+"""A rate is reported again when it has changed by more than this share."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Rate:
     window_s: float = WINDOW_S
     value_per_s: float = 0.0
     at_s: float = 0.0
-    told_per_s: float = 0.0
+    reported_per_s: float = 0.0
 
     def add(self, amount: float, now_s: float) -> None:
         self.value_per_s = self.now(now_s) + amount / self.window_s
@@ -37,18 +37,18 @@ class Rate:
         value = self.value_per_s * math.exp(-max(0.0, now_s - self.at_s) / self.window_s)
         return value if value > 1e-6 else 0.0
 
-    def to_tell(self, now_s: float) -> float | None:
-        """The value if it differs enough from what was told last; it counts as told then."""
+    def take_changed(self, now_s: float) -> float | None:
+        """Return the rate and mark it as reported; None if it is within `REPORT_SHARE` of the last reported value."""
         value = self.now(now_s)
-        if abs(value - self.told_per_s) <= TOLD_SHARE * self.told_per_s:
+        if abs(value - self.reported_per_s) <= REPORT_SHARE * self.reported_per_s:
             return None
-        self.told_per_s = value
+        self.reported_per_s = value
         return value
 
 
 @dataclass(slots=True)
 class LoadMeter:
-    """Of the whole broker. Totals count from the start of the process."""
+    """Load of the whole broker. Totals count from the start of the process."""
 
     in_rate: Rate
     out_rate: Rate

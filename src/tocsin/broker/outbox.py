@@ -1,7 +1,7 @@
-"""What the coordinator must not forget: numbered, repeated until it says `Stored`, harmless when repeated.
+"""The outbox: changes that the coordinator must store, numbered and sent again until it answers `Stored`.
 
-Changes of one subscriber that have not been sent yet are merged, so a long absence of the coordinator costs as much as
-the state that changed, not as much as the changes.
+Unsent changes of one subscriber are merged, so a long absence of the coordinator costs memory for the changed state
+and not for every change.
 """
 
 from __future__ import annotations
@@ -9,42 +9,42 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from tocsin.broker.effects import TellCoordinator
-from tocsin.broker.world import World
+from tocsin.broker.hosted import FrontendSubscription
+from tocsin.broker.state import BrokerState
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import SubscriberId, SubscriptionId
-from tocsin.wire.link import Changed, Webhook
-from tocsin.wire.link import Frontend as FrontendState
+from tocsin.wire import link
 
 
 @dataclass(slots=True)
 class _Change:
-    added: dict[SubscriptionId, FrontendState] = field(default_factory=dict)
+    added: dict[SubscriptionId, link.Frontend] = field(default_factory=dict)
     removed: dict[SubscriptionId, None] = field(default_factory=dict)
     acked: dict[SubscriptionId, Cursor] = field(default_factory=dict)
-    webhook: Webhook | None = None
+    webhook: link.Webhook | None = None
     webhook_removed: bool = False
 
 
 class Outbox:
-    def __init__(self, world: World, *, enabled: bool) -> None:
-        """Without a coordinator nothing is written down anywhere."""
-        self._world = world
-        self._enabled = enabled
-        self._open: dict[SubscriberId, _Change] = {}
-        self._pending: deque[Changed] = deque()
+    """Without a coordinator the outbox drops every change."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._unsent: dict[SubscriberId, _Change] = {}
+        self._unconfirmed: deque[link.Changed] = deque()
         self._number = 0
         self.connected = False
 
     def _change(self, subscriber: SubscriberId) -> _Change:
-        if not self._enabled:
+        if not self._state.has_coordinator:
             return _Change()
-        return self._open.setdefault(subscriber, _Change())
+        return self._unsent.setdefault(subscriber, _Change())
 
-    def added(self, subscriber: SubscriberId, state: FrontendState) -> None:
+    def added(self, subscriber: SubscriberId, frontend: FrontendSubscription) -> None:
+        backend = frontend.backend
         change = self._change(subscriber)
-        change.removed.pop(state.subscription, None)
-        change.added[state.subscription] = state
+        change.removed.pop(backend.id, None)
+        change.added[backend.id] = link.Frontend(backend.id, backend.channel, frontend.parameters, str(frontend.acked))
 
     def removed(self, subscriber: SubscriberId, subscription: SubscriptionId) -> None:
         change = self._change(subscriber)
@@ -55,44 +55,47 @@ class Outbox:
     def acked(self, subscriber: SubscriberId, subscription: SubscriptionId, cursor: Cursor) -> None:
         self._change(subscriber).acked[subscription] = cursor
 
-    def webhook(self, subscriber: SubscriberId, webhook: Webhook | None) -> None:
+    def webhook(self, subscriber: SubscriberId, webhook: link.Webhook | None) -> None:
         change = self._change(subscriber)
         change.webhook, change.webhook_removed = webhook, webhook is None
 
-    def removing(self, subscriber: SubscriberId, subscription: SubscriptionId) -> bool:
-        """Whether the coordinator may still believe in a subscription that has ended here."""
-        change = self._open.get(subscriber)
+    def is_removing(self, subscriber: SubscriberId, subscription: SubscriptionId) -> bool:
+        """Whether a removal is unconfirmed, so that the coordinator may still list the subscription."""
+        change = self._unsent.get(subscriber)
         return (change is not None and subscription in change.removed) or any(
-            sent.subscriber == subscriber and subscription in sent.removed for sent in self._pending
+            sent.subscriber == subscriber and subscription in sent.removed for sent in self._unconfirmed
         )
 
-    def removals(self, subscriber: SubscriberId) -> int:
-        """How many of its removals have not been said yet."""
-        change = self._open.get(subscriber)
+    def unsent_removals(self, subscriber: SubscriberId) -> int:
+        change = self._unsent.get(subscriber)
         return 0 if change is None else len(change.removed)
 
     def flush(self) -> int:
-        """Send what is open, while there is a link; the number that `Stored` will have to reach."""
+        """Send unsent changes if the link is up; return the number that `Stored` must reach to confirm them."""
         if self.connected:
-            for subscriber, change in self._open.items():
+            for subscriber, change in self._unsent.items():
                 self._number += 1
-                message = Changed(
-                    self._number, subscriber, list(change.added.values()), list(change.removed),
-                    {identity: str(cursor) for identity, cursor in change.acked.items()},
-                    change.webhook, change.webhook_removed,
-                )  # fmt: skip
-                self._pending.append(message)
-                self._world.out.append(TellCoordinator(message))
-            self._open.clear()
+                message = link.Changed(
+                    number=self._number,
+                    subscriber=subscriber,
+                    added=list(change.added.values()),
+                    removed=list(change.removed),
+                    acked={identity: str(cursor) for identity, cursor in change.acked.items()},
+                    webhook=change.webhook,
+                    webhook_removed=change.webhook_removed,
+                )
+                self._unconfirmed.append(message)
+                self._state.send_to_coordinator(message)
+            self._unsent.clear()
         return self._number
 
-    def registered(self) -> None:
-        """A new link: whatever was not confirmed on the old one is said again."""
+    def on_registered(self) -> None:
+        """The link is new: send every unconfirmed change again, then the unsent ones."""
         self.connected = True
-        for message in self._pending:
-            self._world.out.append(TellCoordinator(message))
+        for message in self._unconfirmed:
+            self._state.send_to_coordinator(message)
         self.flush()
 
-    def stored(self, upto: int) -> None:
-        while self._pending and self._pending[0].number <= upto:
-            self._pending.popleft()
+    def on_stored(self, upto: int) -> None:
+        while self._unconfirmed and self._unconfirmed[0].number <= upto:
+            self._unconfirmed.popleft()

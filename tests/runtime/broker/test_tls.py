@@ -1,4 +1,4 @@
-"""TLS on the listener and on the link to the data cluster, with a certificate of one's own."""
+"""TLS on the listener and on the link to the data cluster, with a self-signed certificate; and unsafe settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 
-from tests.runtime.broker.broker_world import Subscriber, row, running_broker, token
+from tests.runtime.broker.running_broker import ConnectedSubscriber, row, running_broker, token
 from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.http.settings import load_settings
@@ -25,26 +25,24 @@ from tocsin.wire.errors import TocsinError
 
 
 def make_certificate(folder: Path) -> tuple[str, str]:
-    """Self-signed, for 127.0.0.1."""
+    """Write a self-signed certificate for 127.0.0.1; return the paths of the certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tocsin test")])
     now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
+    builder = builder.add_extension(address, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    certificate = builder.sign(key, hashes.SHA256())
     chain, private = folder / "cert.pem", folder / "key.pem"
     chain.write_bytes(certificate.public_bytes(Encoding.PEM))
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return str(chain), str(private)
 
 
-def test_everything_works_over_tls_and_nothing_without_trust(tmp_path: Path) -> None:
+def test_sessions_and_fetches_work_over_tls_with_trusted_certificates(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path)
 
     async def scenario() -> None:
@@ -58,7 +56,7 @@ def test_everything_works_over_tls_and_nothing_without_trust(tmp_path: Path) -> 
                 async with connect(f"{broker.address}/v1/session"):
                     pass
             async with connect(f"{broker.address}/v1/session", ssl=trusting, compression=None) as socket:
-                ann = Subscriber(socket)
+                ann = ConnectedSubscriber(socket)
                 assert (await ann.ask("login", token=token("ann")))["type"] == "logged_in"
                 identity = (await ann.subscribe())["subscription"]
                 cluster.execute("Reports", {identity: [row(1)]})
@@ -82,8 +80,6 @@ def test_everything_works_over_tls_and_nothing_without_trust(tmp_path: Path) -> 
         ({"half_open": 0}, "at least 1"),
     ],
 )
-def test_settings_that_would_give_a_secret_away_or_make_no_sense_are_refused(
-    given: dict[str, object], expected: str
-) -> None:
+def test_unsafe_or_invalid_settings_are_refused(given: dict[str, object], expected: str) -> None:
     with pytest.raises(TocsinError, match=expected):
         load_settings(BrokerSettings, {"keys": "keys.json"} | given, {})

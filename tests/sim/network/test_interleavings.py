@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.coordinator.invariants import broken_invariants
-from tocsin.broker.world import Limits
+from tocsin.broker.state import Limits
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.events import PlanProposed, RequestedMove
 from tocsin.coordinator.rules import CoordinatorRules
@@ -139,11 +139,11 @@ class Interleaving:
             known = registry.subscribers[name]
             assert known.subscriptions.keys() == held, f"the coordinator's subscriptions of {name}"
             for broker in network.brokers.values():
-                hosted = broker.core.world.subscribers.get(name)
+                hosted = broker.core.state.subscribers.get(name)
                 expected = held if broker.id == known.home else set()
                 assert (set() if hosted is None else hosted.frontends.keys()) == expected, f"{broker.id} of {name}"
         for broker in network.brokers.values():
-            for backend in broker.core.world.backends:
+            for backend in broker.core.state.backends:
                 assert broker.id in network.cluster.subscriptions[backend].brokers, f"{broker.id} at the data cluster"
 
 

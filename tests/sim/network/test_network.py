@@ -179,7 +179,7 @@ def test_aggregated_model_carries_the_same_bytes_as_real_brokers() -> None:
     network.cluster.on_execution = deliver
     network.kernel.run(120.0)
     settle(network)
-    loads = [network.brokers[broker].core.world.load for broker in world.brokers]
+    loads = [network.brokers[broker].core.state.load for broker in world.brokers]
     assert [load.in_bytes for load in loads] == model.bytes_in.tolist()
     assert [load.out_bytes for load in loads] == model.bytes_out.tolist()
 

@@ -1,1 +1,1 @@
-"""The broker as an asyncio process around `tocsin.broker`."""
+"""The broker process: asyncio around the core in `tocsin.broker`."""

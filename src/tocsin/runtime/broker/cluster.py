@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from tocsin.broker import events
-from tocsin.broker.effects import AskBackend, CancelFetch, Fetch, ReleaseBackend
+from tocsin.broker.effects import CancelFetch, Fetch, ReleaseBackend, RequestBackend
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import AnnouncementStream
@@ -50,7 +50,7 @@ class DataClusterLink:
         self._broker = settings.id
         self._tls = tls_context(settings.cluster, settings.ca)
         self._client: httpx.AsyncClient
-        self._orders: deque[AskBackend | ReleaseBackend] = deque()
+        self._orders: deque[RequestBackend | ReleaseBackend] = deque()
         self._ordered = asyncio.Event()
         self._compare_at_s = 0.0
         self._settled_comparisons = 0
@@ -94,7 +94,7 @@ class DataClusterLink:
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
-    def ask(self, effect: AskBackend) -> None:
+    def ask(self, effect: RequestBackend) -> None:
         self._orders.append(effect)
         self._ordered.set()
 
@@ -136,7 +136,7 @@ class DataClusterLink:
                 async with asyncio.timeout_at(self._compare_at_s):
                     await self._ordered.wait()
 
-    def _next_batch(self) -> list[AskBackend | ReleaseBackend]:
+    def _next_batch(self) -> list[RequestBackend | ReleaseBackend]:
         """Take orders of the same kind and channel that follow each other."""
         first = self._orders.popleft()
         batch = [first]
@@ -147,21 +147,21 @@ class DataClusterLink:
             batch.append(self._orders.popleft())
         return batch
 
-    async def _place(self, batch: list[AskBackend | ReleaseBackend]) -> None:
-        asks = [order for order in batch if isinstance(order, AskBackend)]
+    async def _place(self, batch: list[RequestBackend | ReleaseBackend]) -> None:
+        asks = [order for order in batch if isinstance(order, RequestBackend)]
         if asks:
             await self._subscribe(asks)
         else:
             await self._release(batch[0].channel, [order for order in batch if isinstance(order, ReleaseBackend)])
 
     async def _release(self, channel: ChannelName, orders: list[ReleaseBackend]) -> None:
-        needed = self._process.core.world.backends
+        needed = self._process.core.state.backends
         released: list[str] = [order.subscription for order in orders if order.subscription not in needed]
         if released:
             # A refusal is ignored: a channel that was dropped has no subscriptions left.
             await self._post(wire.RELEASES, wire.ReleaseRequest(channel, released, self._broker))
 
-    async def _subscribe(self, asks: list[AskBackend]) -> None:
+    async def _subscribe(self, asks: list[RequestBackend]) -> None:
         request = wire.SubscribeRequest(asks[0].channel, [ask.parameters for ask in asks], self._broker)
         answer = await self._post(wire.SUBSCRIPTIONS, request)
         if answer.status_code == 200:
@@ -185,7 +185,7 @@ class DataClusterLink:
         Subscriptions that are missing there are requested again: they were released in this broker's name, or the data
         cluster restored an older state. Subscriptions of an earlier run that no subscriber needs are released.
         """
-        backends = self._process.core.world.backends
+        backends = self._process.core.state.backends
         self._settled_comparisons = self._settled_comparisons + 1 if self.settled() else 0
         settled = self._settled_comparisons >= SETTLED
         try:

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes from a broker. Never a subscriber or a subscription as a label."""
+"""The Prometheus metrics of a broker. No label names a subscriber or a subscription, so their number is bounded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from prometheus_client.registry import Collector
 from tocsin.runtime.broker.process import BrokerProcess
 
 
-class BrokerMetrics:
-    def __init__(self) -> None:
+class BrokerMetrics(Collector):
+    def __init__(self, process: BrokerProcess, half_open: Callable[[], int], receiving: Callable[[], bool]) -> None:
+        """`half_open` counts connections that have not logged in; `receiving` is true while announcements arrive."""
+        self._process = process
+        self._half_open = half_open
+        self._receiving = receiving
         self._registry = CollectorRegistry()
+        self._registry.register(self)
         self.requests = Counter(
             "tocsin_http_requests", "HTTP requests answered", ["method", "status"], registry=self._registry
         )
@@ -22,46 +27,36 @@ class BrokerMetrics:
             "tocsin_broker_webhook_calls", "Webhooks called, by outcome", ["outcome"], registry=self._registry
         )
 
-    def watch(self, process: BrokerProcess, half_open: Callable[[], int], heard: Callable[[], bool]) -> None:
-        self._registry.register(_BrokerCollector(process, half_open, heard))
-
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
-
-
-class _BrokerCollector(Collector):
-    def __init__(self, process: BrokerProcess, half_open: Callable[[], int], heard: Callable[[], bool]) -> None:
-        self._process = process
-        self._half_open = half_open
-        self._heard = heard
 
     def describe(self) -> Iterable[Metric]:
         return []
 
     def collect(self) -> Iterable[Metric]:
-        core, world = self._process.core, self._process.core.world
+        core, state = self._process.core, self._process.core.state
         now_s = self._process.now_s()
-        frontend = sum(len(subscriber.frontends) for subscriber in world.subscribers.values())
+        frontend = sum(len(subscriber.frontends) for subscriber in state.subscribers.values())
         gauges = {
-            "sessions": ("Sessions open", len(world.sessions)),
+            "sessions": ("Sessions open", len(state.sessions)),
             "half_open_connections": ("Connections that have not logged in", self._half_open()),
-            "subscribers": ("Subscribers served, online or not", len(world.subscribers)),
+            "subscribers": ("Subscribers served, online or not", len(state.subscribers)),
             "frontend_subscriptions": ("Frontend subscriptions", frontend),
-            "backend_subscriptions": ("Backend subscriptions held", len(world.backends)),
-            "sessions_behind": ("Sessions that are catching up", sum(bool(s.behind) for s in world.sessions.values())),
-            "cache_bytes": ("Results kept for whoever comes late", world.cache.used_bytes),
-            "in_bytes_per_second": ("Moving average of what is fetched", world.load.in_rate.now(now_s)),
-            "out_bytes_per_second": ("Moving average of what is delivered", world.load.out_rate.now(now_s)),
+            "backend_subscriptions": ("Backend subscriptions held", len(state.backends)),
+            "sessions_behind": ("Sessions that are catching up", sum(bool(s.behind) for s in state.sessions.values())),
+            "cache_bytes": ("Results kept for late or returning sessions", state.cache.used_bytes),
+            "in_bytes_per_second": ("Moving average of what is fetched", state.load.in_rate.now(now_s)),
+            "out_bytes_per_second": ("Moving average of what is delivered", state.load.out_rate.now(now_s)),
             "accepting": ("1 while new sessions are taken", int(core.accepting)),
             "coordinator_linked": ("1 while the coordinator has it registered", int(core.linked)),
-            "announcements_heard": ("1 while announcements are heard", int(self._heard())),
+            "announcements_heard": ("1 while announcements are heard", int(self._receiving())),
         }
         for name, (help_text, value) in gauges.items():
             yield GaugeMetricFamily(f"tocsin_broker_{name}", help_text, value=value)
         counters = {
-            "fetched_bytes": ("Results fetched from the data cluster", world.load.in_bytes),
-            "delivered_bytes": ("Handed to sessions, as frames", world.load.out_bytes),
-            "notifications": ("Results handed to sessions", world.load.notifications),
+            "fetched_bytes": ("Results fetched from the data cluster", state.load.in_bytes),
+            "delivered_bytes": ("Handed to sessions, as frames", state.load.out_bytes),
+            "notifications": ("Results handed to sessions", state.load.notifications),
         }
         for name, (help_text, value) in counters.items():
             yield CounterMetricFamily(f"tocsin_broker_{name}", help_text, value=value)

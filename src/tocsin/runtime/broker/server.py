@@ -1,4 +1,4 @@
-"""A broker as a process: settings in, a listening server around a `BrokerProcess`, a clean stop on a signal."""
+"""The server of a broker: it listens, connects a `BrokerProcess` to its links, and stops cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from tocsin.broker import effects
 from tocsin.runtime.broker.cluster import DataClusterLink
-from tocsin.runtime.broker.gate import Gate
-from tocsin.runtime.broker.link import CoordinatorSocket
+from tocsin.runtime.broker.connection_guard import ConnectionGuard
+from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
 from tocsin.runtime.broker.metrics import BrokerMetrics
 from tocsin.runtime.broker.process import BrokerProcess
-from tocsin.runtime.broker.routes import Api, make_app
+from tocsin.runtime.broker.routes import BrokerContext, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
-from tocsin.runtime.broker.socket import socket_class
-from tocsin.runtime.broker.webhooks import WebhookCalls
+from tocsin.runtime.broker.subscriber_socket import socket_class
+from tocsin.runtime.broker.webhooks import WebhookSessions
 from tocsin.runtime.http.listening import Server, listen, stop_on_signals, url_host
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 
 _BACKLOG = 4096
 _DEAD_MS = 60_000
-"""A peer that acknowledges nothing for this long is gone."""
+"""TCP drops a peer that acknowledges nothing for this long."""
 
 
 class BrokerServer:
-    """`run` it in an event loop. `ready` is told the address subscribers connect to."""
+    """`run` it in an event loop. It calls `ready` with the address that subscribers connect to."""
 
     def __init__(self, settings: BrokerSettings, ready: Callable[[str], None] = lambda address: None) -> None:
         self.settings = settings
@@ -37,29 +38,31 @@ class BrokerServer:
         self._stop = asyncio.Event()
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
-        self.gate = Gate(self.process, self.keys)
-        self.metrics = BrokerMetrics()
-        self.webhooks = WebhookCalls(self.process, self.metrics)
-        self.api = Api(self.gate, self.metrics, self.webhooks)
+        self.guard = ConnectionGuard(self.process, self.keys)
         self.cluster = DataClusterLink(self.process)
-        self.coordinator = None if settings.coordinator is None else CoordinatorSocket(self.process)
+        self.metrics = BrokerMetrics(
+            self.process, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard
+        )
+        self.webhooks = WebhookSessions(self.process, self.metrics)
+        self.context = BrokerContext(self.guard, self.metrics, self.webhooks)
+        self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process)
         self.address = ""
 
     def stop(self) -> None:
-        """From the loop's own thread."""
+        """Call it from the loop's thread."""
         self._stop.set()
 
     async def run(self) -> None:
         settings = self.settings
         listening = listen(settings.host, settings.port)
-        _watch_for_dead_peers(listening)
+        _enable_keepalive(listening)
         scheme = "ws" if settings.tls_cert is None else "wss"
         self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
         server = Server(
             uvicorn.Config(
-                make_app(self.api),
-                http=_http_class(self.gate),
-                ws=socket_class(self.gate),
+                make_app(self.context),
+                http=_http_class(self.guard),
+                ws=socket_class(self.guard),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -75,7 +78,7 @@ class BrokerServer:
         with stop_on_signals(self._stop):
             await self._start()
             serving = asyncio.create_task(server.serve(sockets=[listening]))
-            sweeping = asyncio.create_task(self.gate.sweep())
+            sweeping = asyncio.create_task(self.guard.sweep())
             stopping = asyncio.create_task(self._stop.wait())
             try:
                 while not server.started and not serving.done():
@@ -89,11 +92,16 @@ class BrokerServer:
                 await self._close(server, serving)
 
     async def _start(self) -> None:
-        self.process.cluster = self.cluster
-        self.process.coordinator = self.coordinator
-        self.process.webhooks = self.webhooks
+        self.process.handlers |= {
+            effects.CallWebhook: self.webhooks.begin,
+            effects.RequestBackend: self.cluster.ask,
+            effects.ReleaseBackend: self.cluster.release,
+            effects.Fetch: self.cluster.fetch,
+            effects.CancelFetch: self.cluster.cancel_fetch,
+        }
+        if self.coordinator is not None:
+            self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
         self.process.start(self.address)
-        self.metrics.watch(self.process, lambda: len(self.gate.waiting), lambda: self.cluster.announcements.heard)
         await self.keys.start()
         self.cluster.start()
         if self.coordinator is not None:
@@ -102,7 +110,7 @@ class BrokerServer:
 
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         logger().info("stopping")
-        self.api.stopping = True
+        self.context.stopping = True
         await self.process.stop()
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
@@ -114,7 +122,7 @@ class BrokerServer:
 
 
 def make_keys(settings: BrokerSettings) -> TrustedKeys:
-    """From a file or an address; what comes from an address is kept, so that the next start does not depend on it."""
+    """Keys from a file or an address. Keys from an address are also saved, so that the next start does not need it."""
     source = settings.keys
     if source is None:
         assert settings.coordinator is not None
@@ -123,8 +131,8 @@ def make_keys(settings: BrokerSettings) -> TrustedKeys:
     return TrustedKeys(source, insecure=settings.insecure, ca=settings.ca, kept=kept)
 
 
-def _watch_for_dead_peers(listening: socket.socket) -> None:
-    """Inherited by every connection: a peer that vanished without a word is noticed."""
+def _enable_keepalive(listening: socket.socket) -> None:
+    """Detect vanished peers. Every accepted connection inherits these options."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": _DEAD_MS}
     for name, value in options.items():
@@ -132,24 +140,24 @@ def _watch_for_dead_peers(listening: socket.socket) -> None:
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _http_class(gate: Gate) -> type[asyncio.Protocol]:
-    """uvicorn's own, but a request that does not come to its end counts as a connection that never says who it is."""
+def _http_class(guard: ConnectionGuard) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, with every connection counted as half-open until its request is complete."""
 
     class BoundedHttp(HttpToolsProtocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            gate.waiting.add(self, self.loop.time())
+            guard.half_open.add(self, self.loop.time())
 
         def connection_lost(self, exc: Exception | None) -> None:
-            gate.waiting.remove(self)
+            guard.half_open.remove(self)
             super().connection_lost(exc)
 
         def on_message_complete(self) -> None:
-            gate.waiting.remove(self)
+            guard.half_open.remove(self)
             super().on_message_complete()
 
         def handle_websocket_upgrade(self) -> None:
-            gate.waiting.remove(self)
+            guard.half_open.remove(self)
             super().handle_websocket_upgrade()
 
         def expire(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from tocsin.broker.world import Limits
+from tocsin.broker.state import Limits
 from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, invalid, is_loopback
 

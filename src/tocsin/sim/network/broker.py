@@ -9,8 +9,8 @@ import msgspec
 
 from tocsin.broker import effects, events
 from tocsin.broker.core import Broker
-from tocsin.broker.entities import SessionId
-from tocsin.broker.world import Limits
+from tocsin.broker.hosted import SessionId
+from tocsin.broker.state import Limits
 from tocsin.model.ids import BrokerId
 from tocsin.sim.network.data_cluster import SimulatedDataCluster
 from tocsin.sim.network.transport import LINK_S, Pipe, Transport
@@ -49,7 +49,7 @@ class SimulatedBroker:
         self._cluster = cluster
         self._backlog: list[events.Event] = []
         """Events that arrived while the process was paused."""
-        self._orders: deque[effects.AskBackend | effects.ReleaseBackend] = deque()
+        self._orders: deque[effects.RequestBackend | effects.ReleaseBackend] = deque()
         self._order_in_flight = False
         self._fetches: dict[int, Pipe[events.Event]] = {}
         announcements: Pipe[events.Event] = Pipe(transport, LINK_S, self.handle)
@@ -87,16 +87,16 @@ class SimulatedBroker:
 
     def _perform(self, effect: effects.Effect) -> None:
         match effect:
-            case effects.Deliver(sessions, batch, _):
+            case effects.SendResults(sessions, batch, _):
                 for cursor, row in zip(batch.cursors(), batch.rows, strict=True):
                     self._send(sessions, wire.Result(batch.subscription, batch.channel, str(cursor), msgspec.Raw(row)))
-            case effects.SendMessage(sessions, message, _):
+            case effects.SendToSessions(sessions, message, _):
                 self._send(sessions, message)
             case effects.CloseSession(session, reason) if session in self.connections:
                 self.connections[session].end(reason)
-            case effects.AskDrained(session):
+            case effects.AwaitDrain(session):
                 self._transport.later(0.0, self.handle, events.SessionDrained(session))
-            case effects.AskBackend() | effects.ReleaseBackend():
+            case effects.RequestBackend() | effects.ReleaseBackend():
                 self._orders.append(effect)
                 self._place_order()
             case effects.Fetch():
@@ -104,7 +104,7 @@ class SimulatedBroker:
                 self._transport.later(LINK_S, self._pull, effect)
             case effects.CancelFetch(number) if number in self._fetches:
                 self._fetches.pop(number).close()
-            case effects.TellCoordinator(report) if self.link is not None:
+            case effects.SendToCoordinator(report) if self.link is not None:
                 self.link.send(report)
 
     def _send(self, sessions: tuple[SessionId, ...], message: wire.ToSubscriber) -> None:
@@ -118,15 +118,15 @@ class SimulatedBroker:
         """Send the next order; one is in flight at a time. A subscription that is held again is not released."""
         while self._orders and not self._order_in_flight:
             order = self._orders.popleft()
-            if isinstance(order, effects.AskBackend) or order.subscription not in self.core.world.backends:
+            if isinstance(order, effects.RequestBackend) or order.subscription not in self.core.state.backends:
                 self._order_in_flight = True
                 self._transport.later(LINK_S, self._reach_cluster, order)
 
-    def _reach_cluster(self, order: effects.AskBackend | effects.ReleaseBackend) -> None:
+    def _reach_cluster(self, order: effects.RequestBackend | effects.ReleaseBackend) -> None:
         if not self.running:
             return
         grant: events.BackendGranted | None = None
-        if isinstance(order, effects.AskBackend):
+        if isinstance(order, effects.RequestBackend):
             identity, cursor = self._cluster.subscribe(self.id, order.channel, order.parameters)
             grant = events.BackendGranted(order.key, order.channel, identity, cursor)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Literal
 
-from tocsin.broker.events import CoordinatorSaid, LinkLost, LinkOpened
+from tocsin.broker.events import CoordinatorMessageReceived, LinkLost, LinkOpened
 from tocsin.coordinator import effects, events
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.rules import CoordinatorRules
@@ -35,7 +35,7 @@ class SimulatedLink:
         self.broker = broker
         self.up: Pipe[link.FromBroker] = Pipe(transport, LINK_S, lambda message: hear(self, message))
         self.down: Pipe[link.FromCoordinator] = Pipe(
-            transport, LINK_S, lambda message: broker.handle(CoordinatorSaid(message))
+            transport, LINK_S, lambda message: broker.handle(CoordinatorMessageReceived(message))
         )
         broker.link = self.up
         broker.handle(LinkOpened())

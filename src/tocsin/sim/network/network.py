@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from tocsin.broker.entities import SessionId
 from tocsin.broker.events import Ticked
-from tocsin.broker.world import Limits
+from tocsin.broker.hosted import SessionId
+from tocsin.broker.state import Limits
 from tocsin.client.events import BrokerAddress, BrokerLocated, LocateFailed
 from tocsin.coordinator.events import BrokerRequested, Placed, UserRegistered
 from tocsin.coordinator.rules import CoordinatorRules

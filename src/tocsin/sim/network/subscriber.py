@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from tocsin.broker.encodings import Encoding
-from tocsin.broker.entities import Asker, SessionId
 from tocsin.broker.events import LoginRequested, RequestReceived, SessionLost
+from tocsin.broker.hosted import Requester, SessionId
+from tocsin.broker.message_encoding import Encoding
 from tocsin.client import events
 from tocsin.client.session import SubscriberSession
 from tocsin.model.cursor import Cursor
@@ -82,7 +82,7 @@ class SimulatedConnection:
             self.broker.handle(self._event(message))
 
     def _event(self, message: wire.FromSubscriber) -> LoginRequested | RequestReceived:
-        asker, subscriber = Asker(session=self.session), self.subscriber.id
+        asker, subscriber = Requester(session=self.session), self.subscriber.id
         if not isinstance(message, wire.Login):
             return RequestReceived(asker, subscriber, message)
         migration = self._token.removeprefix(HAND_OVER) if self._token.startswith(HAND_OVER) else None

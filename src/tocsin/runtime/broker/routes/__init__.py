@@ -1,4 +1,4 @@
-"""A broker's REST and server-sent-events API, under /v1. WebSockets do not pass here: see `runtime.broker_socket`."""
+"""A broker's REST and server-sent-events API, under /v1. WebSockets do not pass here: see `subscriber_socket`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from starlette.types import ASGIApp
 
 import tocsin
 from tocsin.runtime.broker.routes import asyncapi, status, stream, subscriptions, webhook
-from tocsin.runtime.broker.routes.api import Api
-from tocsin.runtime.broker.routes.door import PART, make_door
+from tocsin.runtime.broker.routes.authentication import PART, authenticate
+from tocsin.runtime.broker.routes.context import BrokerContext
 from tocsin.runtime.http.answers import add_error_handlers
 from tocsin.runtime.http.authentication import make_internal_handler
 
-__all__ = ["Api", "make_app", "make_routes"]
+__all__ = ["BrokerContext", "make_app", "make_routes"]
 
 
-def make_app(api: Api) -> ASGIApp:
-    return make_door(make_routes(api), api)
+def make_app(context: BrokerContext) -> ASGIApp:
+    return authenticate(make_routes(context), context)
 
 
-def make_routes(api: Api) -> FastAPI:
-    """The routes without the door around them."""
+def make_routes(context: BrokerContext) -> FastAPI:
+    """The routes without authentication."""
     app = FastAPI(
         title="Tocsin broker",
         version=tocsin.__version__,
@@ -30,7 +30,7 @@ def make_routes(api: Api) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.api = api
+    app.state.context = context
     for module in (subscriptions, stream, webhook, status, asyncapi):
         app.include_router(module.router)
     add_error_handlers(app)

@@ -1,4 +1,4 @@
-"""An AsyncAPI 3 document of the WebSocket: generated from the message types, so it cannot say anything else."""
+"""The AsyncAPI 3 document of the WebSocket, generated from the message types so that it is never out of date."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def document() -> dict[str, Any]:
             "schemas": schemas,
             "messages": {kind.__name__: _message(kind) for kind in (*received, *sent)},
         },
-    }  # fmt: skip
+    }
 
 
 def _operation(action: str, channel: str, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """Seen from the broker: it receives requests and sends the rest."""
+    """From the broker's point of view: it receives requests and sends all other messages."""
     messages = [{"$ref": f"{channel}/messages/{kind.__name__}"} for kind in kinds]
     return {"action": action, "channel": {"$ref": channel}, "messages": messages}
 

@@ -1,10 +1,10 @@
-"""Whether a broker lives, whether it takes sessions, and its numbers."""
+"""Health, readiness and metrics of a broker."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from tocsin.runtime.broker.routes.api import api_of
+from tocsin.runtime.broker.routes.context import context_of
 from tocsin.runtime.http.answers import answer
 
 router = APIRouter(tags=["status"])
@@ -17,21 +17,21 @@ async def healthz() -> Response:
 
 @router.get("/readyz", response_class=Response, responses={503: {"description": "No new sessions; the body says why."}})
 async def readyz(request: Request) -> Response:
-    """503 while it takes no new sessions, for the load balancer in front of it."""
-    api = api_of(request)
-    core = api.process.core
+    """503 while this broker takes no new sessions, for a load balancer in front of it."""
+    context = context_of(request)
+    core = context.process.core
     reasons = []
-    if api.stopping:
+    if context.stopping:
         reasons.append("stopping")
     if core.draining:
         reasons.append("draining")
     elif not core.accepting:
-        reasons.append("not trusted with new sessions yet")
-    if not api.gate.keys.ready:
-        reasons.append("no keys to check tokens with yet")
+        reasons.append("the coordinator does not allow new sessions yet")
+    if not context.guard.keys.ready:
+        reasons.append("there are no keys to check tokens with yet")
     return answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    return Response(api_of(request).metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(context_of(request).metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,23 +1,30 @@
-"""A subscriber's results as server-sent events: for browsers and for whoever has only HTTP."""
+"""A subscriber's results as server-sent events, for browsers and for clients that have only HTTP.
+
+A stream carries many subscriptions, and an event has one id. The id therefore holds the cursors of all subscriptions:
+whichever event arrived last, the stream resumes after it at any broker without loss. An id has 16 bytes of digest per
+subscription and the cursor as two variable-length numbers, all in URL-safe base64.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as NotBase64
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tocsin.broker.batches import Batch
-from tocsin.broker.encodings import Encoding, result_json
-from tocsin.broker.entities import Asker, SessionId
-from tocsin.broker.events import LoginRequested, SessionBlocked, SessionDrained
+from tocsin.broker.events import SessionBlocked, SessionDrained
+from tocsin.broker.hosted import SessionId
+from tocsin.broker.message_encoding import Encoding, result_json
+from tocsin.broker.result_batch import Batch
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
-from tocsin.runtime.broker.routes.api import Api, api_of, claims_of, subscriber_calling
-from tocsin.runtime.broker.routes.positions import event_id, positions_of
+from tocsin.runtime.broker.connection_guard import login_event
+from tocsin.runtime.broker.routes.context import BrokerContext, claims_of, context_of, raise_if_refused
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 
@@ -25,56 +32,58 @@ router = APIRouter(tags=["results"])
 
 RETRY_MS = 1_000
 HEARTBEAT_S = 10.0
+_LOGIN_S = 15.0
+_ID_VERSION = "1."
+_LONGEST_ID = 512 << 10
 _encode = msgspec.json.Encoder().encode
 
 
 class EventStream:
-    """The session behind one stream. Events wait here until the connection takes them."""
+    """The session of one stream. It queues events until the connection takes them."""
 
-    def __init__(self, api: Api) -> None:
-        self._process = api.process
-        self._limit_bytes = api.settings.limits.queue_bytes
-        self._waiting: deque[bytes] = deque()
+    def __init__(self, context: BrokerContext) -> None:
+        self._process = context.process
+        self._limit_bytes = context.settings.limits.queue_bytes
+        self._queue: deque[bytes] = deque()
         self._size_bytes = 0
         self._blocked = False
-        self._woken = asyncio.Event()
+        self._changed = asyncio.Event()
         self._closed = False
         self._positions: dict[SubscriptionId, Cursor] = {}
         self._channels: dict[SubscriptionId, ChannelName] = {}
-        self.answer: asyncio.Future[wire.ToSubscriber] = asyncio.get_running_loop().create_future()
-        """To the login."""
+        self.login_answer: asyncio.Future[wire.ToSubscriber] = asyncio.get_running_loop().create_future()
         self.session: SessionId = self._process.new_session(self)
 
-    # -- the process's side ----------------------------------------------------------------------------------------
+    # -- called by the process -------------------------------------------------------------------------------------
 
-    def deliver(self, batch: Batch, data: bytes) -> None:
+    def send_results(self, batch: Batch, data: bytes) -> None:
         self._channels[batch.subscription] = batch.channel
         for cursor, row in zip(batch.cursors(), batch.rows, strict=True):
             self._positions[batch.subscription] = cursor
             self._add("result", result_json(batch.subscription, batch.channel, cursor, row))
 
-    def message(self, message: wire.ToSubscriber, data: bytes) -> None:
-        if not self.answer.done():
-            self.answer.set_result(message)
+    def send_message(self, message: wire.ToSubscriber, data: bytes) -> None:
+        if not self.login_answer.done():
+            self.login_answer.set_result(message)
         match message:
             case wire.LoggedIn():
                 for held in message.subscriptions:
                     self._channels[held.subscription] = held.channel
-                    self._stands(held.subscription, held.cursor)
+                    self._set_position(held.subscription, held.cursor)
             case wire.Gap(identity, text) | wire.Recovered(identity, text):
-                self._stands(identity, text)
+                self._set_position(identity, text)
             case wire.Progress(channels):
                 for identity, channel in self._channels.items():
                     if channel in channels:
-                        self._stands(identity, channels[channel])
+                        self._set_position(identity, channels[channel])
         self._add(str(message.__struct_config__.tag), _encode(message))
 
-    def _stands(self, identity: SubscriptionId, text: str) -> None:
+    def _set_position(self, identity: SubscriptionId, text: str) -> None:
         cursor = Cursor.parse(text)
         if cursor is not None:
             self._positions[identity] = cursor
 
-    def ask_drained(self) -> None:
+    def await_drain(self) -> None:
         asyncio.get_running_loop().call_soon(self._report_drained)
 
     def _report_drained(self) -> None:
@@ -83,15 +92,15 @@ class EventStream:
 
     def close(self, reason: str) -> None:
         self._closed = True
-        self._woken.set()
+        self._changed.set()
 
-    # -- the connection's side -------------------------------------------------------------------------------------
+    # -- the connection --------------------------------------------------------------------------------------------
 
     def _add(self, kind: str, data: bytes) -> None:
         event = b"id: %b\nevent: %b\ndata: %b\n\n" % (event_id(self._positions).encode(), kind.encode(), data)
-        self._waiting.append(event)
+        self._queue.append(event)
         self._size_bytes += len(event)
-        self._woken.set()
+        self._changed.set()
         if self._size_bytes > self._limit_bytes and not self._blocked:
             self._blocked = True
             self._process.happened(SessionBlocked(self.session))
@@ -100,21 +109,21 @@ class EventStream:
         yield b"retry: %d\n\n" % RETRY_MS
         try:
             while True:
-                if self._waiting:
-                    data = b"".join(self._waiting)
-                    self._waiting.clear()
+                if self._queue:
+                    data = b"".join(self._queue)
+                    self._queue.clear()
                     yield data
-                    self._size_bytes = sum(map(len, self._waiting))
+                    self._size_bytes = sum(map(len, self._queue))
                     if self._blocked and self._size_bytes < self._limit_bytes // 4:
                         self._blocked = False
                         self._process.happened(SessionDrained(self.session))
                 elif self._closed:
                     return
                 else:
-                    self._woken.clear()
+                    self._changed.clear()
                     try:
                         async with asyncio.timeout(HEARTBEAT_S):
-                            await self._woken.wait()
+                            await self._changed.wait()
                     except TimeoutError:
                         yield b": alive\n\n"
         finally:
@@ -124,27 +133,72 @@ class EventStream:
 @router.get("/v1/stream", response_class=Response)
 async def stream(request: Request) -> StreamingResponse:
     """All results of the subscriber, as server-sent events; a session like any other. `Last-Event-ID` resumes."""
-    api = api_of(request)
-    claims = claims_of(request)
+    context = context_of(request)
     last = request.headers.get("last-event-id", "")
     resume = positions_of(last) if last else {}
     if resume is None:
         raise TocsinError(Code.BAD_CURSOR, "Last-Event-ID: expected the id of an event of such a stream")
-    session = EventStream(api)
-    expires_s = None if claims.migration is not None else claims.expires_s
-    api.process.happened(
-        LoginRequested(
-            Asker(session=session.session), subscriber_calling(request), 0, resume, Encoding.PLAIN, expires_s,
-            claims.migration,
-        )
-    )  # fmt: skip
+    session = EventStream(context)
+    context.process.happened(login_event(session.session, claims_of(request), 0, resume, Encoding.PLAIN))
     try:
-        async with asyncio.timeout(15):
-            answer = await session.answer
-        if isinstance(answer, wire.Refused):
-            raise TocsinError(Code(answer.code), answer.message, retry_after_s=answer.retry_after_s)
+        async with asyncio.timeout(_LOGIN_S):
+            raise_if_refused(await session.login_answer)
     except BaseException:
-        api.process.session_lost(session.session, "not let in")
+        context.process.session_lost(session.session, "login refused")
         raise
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(session.events(), headers=headers, media_type="text/event-stream")
+
+
+# -- event ids ---------------------------------------------------------------------------------------------------------
+
+
+def event_id(positions: Mapping[SubscriptionId, Cursor]) -> str:
+    data = bytearray()
+    for identity, cursor in positions.items():
+        data += bytes.fromhex(identity) + _encode_number(cursor.epoch) + _encode_number(cursor.offset)
+    return _ID_VERSION + urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def positions_of(text: str) -> dict[SubscriptionId, str] | None:
+    """Cursors by subscription; None for an id that no stream of a broker has sent."""
+    if not text.startswith(_ID_VERSION) or len(text) > _LONGEST_ID:
+        return None
+    body = text[len(_ID_VERSION) :]
+    try:
+        data = urlsafe_b64decode(body + "=" * (-len(body) % 4))
+        positions: dict[SubscriptionId, str] = {}
+        index = 0
+        while index < len(data):
+            identity = SubscriptionId(data[index : index + 16].hex())
+            if len(identity) != 32:
+                return None
+            epoch, index = _decode_number(data, index + 16)
+            offset, index = _decode_number(data, index)
+            positions[identity] = str(Cursor(epoch, offset))
+    except (NotBase64, ValueError, IndexError):
+        return None
+    return positions
+
+
+def _encode_number(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; a set high bit means that more bytes follow."""
+    data = bytearray()
+    while value >= 0x80:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+    return bytes(data)
+
+
+def _decode_number(data: bytes, index: int) -> tuple[int, int]:
+    """(number, index after it); raises `ValueError` or `IndexError` on damaged data."""
+    value = shift = 0
+    while True:
+        digit = data[index]
+        value |= (digit & 0x7F) << shift
+        index, shift = index + 1, shift + 7
+        if not digit & 0x80:
+            return value, index
+        if shift > 63:
+            raise ValueError("the number is too long")

@@ -8,70 +8,70 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tocsin.model.ids import ChannelName, SubscriptionId
-from tocsin.runtime.broker.routes.api import api_of, asked
+from tocsin.runtime.broker.routes.context import call, context_of
 from tocsin.runtime.http.answers import answer, decode_json, read_body, request_body
 from tocsin.wire import session as wire
 
 router = APIRouter(tags=["subscriptions"])
 
 
-class Resuming(msgspec.Struct):
+class LoginBody(msgspec.Struct):
     resume: dict[SubscriptionId, str] = {}
-    """Cursors up to which results have been handled."""
+    """Cursors up to which the subscriber has processed results."""
 
 
-class Wanted(msgspec.Struct):
+class SubscribeBody(msgspec.Struct):
     channel: ChannelName
     parameters: dict[str, Any] = {}
     after: str | None = None
-    """A cursor to start from, rather than the present."""
+    """A cursor to start from; without one the subscription starts at the present."""
 
 
-class Handled(msgspec.Struct):
+class AckBody(msgspec.Struct):
     cursors: dict[SubscriptionId, str]
 
 
 async def _body(request: Request) -> bytes:
-    return await read_body(request, api_of(request).settings.frame_bytes)
+    return await read_body(request, context_of(request).settings.frame_bytes)
 
 
-@router.post("/v1/login", openapi_extra=request_body(Resuming), response_class=Response)
+@router.post("/v1/login", openapi_extra=request_body(LoginBody), response_class=Response)
 async def login(request: Request) -> Response:
-    """What the subscriber holds here. Opens no session: for that, connect to `/v1/session` or `/v1/stream`."""
+    """The subscriptions that the caller holds here. To open a session, connect to `/v1/session` or `/v1/stream`."""
     body = await _body(request)
-    given = decode_json(body, Resuming) if body else Resuming()
-    return answer(await asked(request, wire.Login(0, None, given.resume)))
+    resume = decode_json(body, LoginBody).resume if body else {}
+    return answer(await call(request, wire.Login(0, None, resume)))
 
 
 @router.post("/v1/logout", response_class=Response)
 async def logout(request: Request) -> Response:
     """End the subscriber's open session, if it has one. Subscriptions stay."""
-    return answer(await asked(request, wire.Logout(0)))
+    return answer(await call(request, wire.Logout(0)))
 
 
 @router.get("/v1/subscriptions", response_class=Response)
 async def list_subscriptions(request: Request) -> Response:
-    return answer(await asked(request, wire.List(0)))
+    return answer(await call(request, wire.List(0)))
 
 
-@router.post("/v1/subscriptions", openapi_extra=request_body(Wanted), response_class=Response)
+@router.post("/v1/subscriptions", openapi_extra=request_body(SubscribeBody), response_class=Response)
 async def subscribe(request: Request) -> Response:
     """Hold a channel with these parameter values; results wait for a session, a stream or a webhook."""
-    wanted = decode_json(await _body(request), Wanted)
-    return answer(await asked(request, wire.Subscribe(0, wanted.channel, wanted.parameters, wanted.after)))
+    body = decode_json(await _body(request), SubscribeBody)
+    return answer(await call(request, wire.Subscribe(0, body.channel, body.parameters, body.after)))
 
 
 @router.delete("/v1/subscriptions/{identity}", response_class=Response)
 async def unsubscribe(request: Request, identity: str) -> Response:
-    return answer(await asked(request, wire.Unsubscribe(0, SubscriptionId(identity))))
+    return answer(await call(request, wire.Unsubscribe(0, SubscriptionId(identity))))
 
 
-@router.post("/v1/ack", openapi_extra=request_body(Handled), response_class=Response)
+@router.post("/v1/ack", openapi_extra=request_body(AckBody), response_class=Response)
 async def ack(request: Request) -> Response:
-    """Handled up to these cursors: where a session without a memory of its own begins."""
-    return answer(await asked(request, wire.Ack(0, decode_json(await _body(request), Handled).cursors)))
+    """Acknowledge results up to these cursors: a session that sends no cursors resumes from here."""
+    return answer(await call(request, wire.Ack(0, decode_json(await _body(request), AckBody).cursors)))
 
 
 @router.get("/v1/ping", response_class=Response)
 async def ping(request: Request) -> Response:
-    return answer(await asked(request, wire.Ping(0)))
+    return answer(await call(request, wire.Ping(0)))

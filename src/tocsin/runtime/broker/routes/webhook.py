@@ -1,4 +1,4 @@
-"""A subscriber's webhook: where it is called when it has no session."""
+"""A subscriber's webhook: the URL that the broker calls while the subscriber has no session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from tocsin.runtime.broker.routes.api import Api, api_of, subscriber_calling
+from tocsin.runtime.broker.routes.context import caller_of, context_of
 from tocsin.runtime.broker.webhooks import SECRET_PREFIX, addresses_of, check_url, is_secret
 from tocsin.runtime.http.answers import answer, decode_json, read_body, request_body
 from tocsin.wire.errors import Code, TocsinError
@@ -17,51 +17,51 @@ from tocsin.wire.link import Webhook
 router = APIRouter(tags=["webhook"])
 
 
-class WantedWebhook(msgspec.Struct):
+class WebhookBody(msgspec.Struct):
     url: str
     secret: str | None = None
-    """`whsec_…`; one is made when none is given."""
+    """`whsec_…`; without one the broker makes a secret."""
     keep_secret: bool = False
-    """Sign with the former secret too, until the next change: for replacing it without a pause."""
+    """Sign with the previous secret too, until the next change, so that the receiver can switch without a pause."""
 
 
-def _webhook_of(api: Api, request: Request) -> Webhook | None:
-    subscriber = api.process.core.world.subscribers.get(subscriber_calling(request))
+def _webhook_of(request: Request) -> Webhook | None:
+    subscriber = context_of(request).process.core.state.subscribers.get(caller_of(request))
     return None if subscriber is None else subscriber.webhook
 
 
 @router.get("/v1/webhook", response_class=Response)
 async def get_webhook(request: Request) -> Response:
-    """Its address; secrets are shown once, when they are made."""
-    found = _webhook_of(api_of(request), request)
-    if found is None:
+    """The URL of the webhook. Its secrets are shown only once, when they are made."""
+    webhook = _webhook_of(request)
+    if webhook is None:
         raise TocsinError(Code.NOT_FOUND, "you have no webhook here; PUT /v1/webhook sets one")
-    return answer({"url": found.url, "secrets": len(found.secrets)})
+    return answer({"url": webhook.url, "secrets": len(webhook.secrets)})
 
 
-@router.put("/v1/webhook", openapi_extra=request_body(WantedWebhook), response_class=Response)
+@router.put("/v1/webhook", openapi_extra=request_body(WebhookBody), response_class=Response)
 async def put_webhook(request: Request) -> Response:
-    """Be called at this address with each result while no session is open; answers with the secret that signs."""
-    api = api_of(request)
-    wanted = decode_json(await read_body(request, api.settings.frame_bytes), WantedWebhook)
-    if not api.settings.webhooks:
+    """Call this URL with each result while no session is open. The answer contains the signing secret."""
+    context = context_of(request)
+    body = decode_json(await read_body(request, context.settings.frame_bytes), WebhookBody)
+    if not context.settings.webhooks:
         raise TocsinError(Code.FORBIDDEN, "this broker calls no webhooks")
-    check_url(wanted.url, private=api.settings.webhooks_private)
-    await addresses_of(wanted.url, private=api.settings.webhooks_private)
-    if wanted.secret is not None and not is_secret(wanted.secret):
+    check_url(body.url, private=context.settings.webhooks_private)
+    await addresses_of(body.url, private=context.settings.webhooks_private)
+    if body.secret is not None and not is_secret(body.secret):
         raise TocsinError(Code.BAD_REQUEST, "secret: expected whsec_ and 24 to 64 bytes in base64")
-    secret = wanted.secret or SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
-    former = _webhook_of(api, request)
-    kept = former.secrets[:1] if former is not None and wanted.keep_secret else []
-    subscriber = subscriber_calling(request)
-    api.webhooks.forget(subscriber)
-    await api.process.choose_webhook(subscriber, Webhook(wanted.url, [secret, *kept]))
-    return answer({"url": wanted.url, "secret": secret})
+    secret = body.secret or SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+    former = _webhook_of(request)
+    kept = former.secrets[:1] if former is not None and body.keep_secret else []
+    subscriber = caller_of(request)
+    context.webhooks.forget(subscriber)
+    await context.process.change_webhook(subscriber, Webhook(body.url, [secret, *kept]))
+    return answer({"url": body.url, "secret": secret})
 
 
 @router.delete("/v1/webhook", response_class=Response)
 async def delete_webhook(request: Request) -> Response:
-    api = api_of(request)
-    removed = _webhook_of(api, request) is not None
-    await api.process.choose_webhook(subscriber_calling(request), None)
+    context = context_of(request)
+    removed = _webhook_of(request) is not None
+    await context.process.change_webhook(caller_of(request), None)
     return answer({"removed": removed})

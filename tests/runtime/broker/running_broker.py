@@ -1,4 +1,4 @@
-"""A broker on a loop of its own test, before an emulated data cluster; and subscribers that speak its messages."""
+"""A broker process on the test's own loop with an emulated data cluster, and subscribers that connect to it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ SIGNER = Signer(Ed25519PrivateKey.generate())
 
 
 def token(subscriber: str, *scopes: str, lifetime_s: float | None = 600, **more: Any) -> str:
-    given = scopes or ("subscribe",)
-    return SIGNER.sign(subscriber, given, now_s=time.time(), identity="test", lifetime_s=lifetime_s, **more)
+    return SIGNER.sign(
+        subscriber, scopes or ("subscribe",), now_s=time.time(), identity="test", lifetime_s=lifetime_s, **more
+    )
 
 
 def row(number: int, size_bytes: int = 0) -> bytes:
     return json.dumps({"n": number, "text": "x" * size_bytes}).encode()
 
 
-class Subscriber:
-    """A connection. Answers and pushes are told apart by whether they carry an id."""
+class ConnectedSubscriber:
+    """A subscriber with a connection. An answer carries the id of its request; a pushed message has none."""
 
     def __init__(self, socket: ClientConnection, *, msgpack: bool = False) -> None:
         self.socket = socket
@@ -46,8 +47,8 @@ class Subscriber:
     async def receive(self) -> dict[str, Any]:
         async with asyncio.timeout(10):
             data = await self.socket.recv()
-        found: dict[str, Any] = msgspec.msgpack.decode(data) if isinstance(data, bytes) else json.loads(data)
-        return found.get("data", found) if "specversion" in found else found
+        message: dict[str, Any] = msgspec.msgpack.decode(data) if isinstance(data, bytes) else json.loads(data)
+        return message.get("data", message) if "specversion" in message else message
 
     async def send(self, **request: Any) -> int:
         number = request.setdefault("id", next(self._numbers))
@@ -56,7 +57,7 @@ class Subscriber:
         return int(number)
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """The answer; what is pushed meanwhile is kept."""
+        """Send a request and return its answer; keep the messages pushed in between."""
         number = await self.send(op=op, **fields)
         while True:
             message = await self.receive()
@@ -65,10 +66,10 @@ class Subscriber:
             self.pushed.append(message)
 
     async def push(self, kind: str) -> dict[str, Any]:
-        """The next pushed message of this kind; others but progress stay in line."""
-        for place, message in enumerate(self.pushed):
+        """Return the next pushed message of this kind and keep the others."""
+        for index, message in enumerate(self.pushed):
             if message["type"] == kind:
-                return self.pushed.pop(place)
+                return self.pushed.pop(index)
         while True:
             message = await self.receive()
             if message["type"] == kind:
@@ -93,15 +94,17 @@ class RunningBroker:
         self.url = server.address.replace("ws", "http", 1)
 
     @asynccontextmanager
-    async def connection(self, *, protocol: str | None = None, **options: Any) -> AsyncIterator[Subscriber]:
+    async def connection(self, *, protocol: str | None = None, **options: Any) -> AsyncIterator[ConnectedSubscriber]:
         protocols = None if protocol is None else [Subprotocol(protocol)]
         async with connect(
             f"{self.address}/v1/session", subprotocols=protocols, compression=None, close_timeout=1, **options
         ) as socket:
-            yield Subscriber(socket, msgpack=protocol == "tocsin.msgpack")
+            yield ConnectedSubscriber(socket, msgpack=protocol == "tocsin.msgpack")
 
     @asynccontextmanager
-    async def session(self, name: str, *, protocol: str | None = None, **login: Any) -> AsyncIterator[Subscriber]:
+    async def session(
+        self, name: str, *, protocol: str | None = None, **login: Any
+    ) -> AsyncIterator[ConnectedSubscriber]:
         async with self.connection(protocol=protocol) as subscriber:
             answer = await subscriber.ask("login", token=token(name), **login)
             assert answer["type"] == "logged_in", answer
@@ -133,16 +136,17 @@ async def running_broker(folder: Path, cluster: str, **settings: Any) -> AsyncIt
 
 
 @asynccontextmanager
-async def broker_before_emulation(
+async def broker_with_emulated_cluster(
     folder: Path, **settings: Any
 ) -> AsyncIterator[tuple[RunningBroker, EmulatedCluster]]:
     async with EmulatedCluster("Reports") as cluster, running_broker(folder, cluster.url, **settings) as broker:
         yield broker, cluster
 
 
-async def until(holds: Any, limit_s: float = 10) -> Any:
+async def until(condition: Any, limit_s: float = 10) -> Any:
+    """Wait until the condition is true and return its value; fail after `limit_s`."""
     deadline_s = time.monotonic() + limit_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline_s, "it did not happen"
+    while not (value := condition()):
+        assert time.monotonic() < deadline_s, "the condition did not become true in time"
         await asyncio.sleep(0.01)
-    return found
+    return value

@@ -1,7 +1,7 @@
-"""A broker's link to the coordinator: one WebSocket that is opened again whenever it breaks.
+"""A broker's link to the coordinator: one WebSocket, reopened whenever it breaks.
 
-Carries messages both ways and knows none of them; what they mean is the broker's logic. While there is no link nothing
-is queued here: what must not be lost is repeated by the logic when the link is back.
+It carries messages in both directions; the broker core interprets them. While the link is down, messages are dropped:
+the core's outbox sends again what must not be lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from tocsin.broker import events as seen
+from tocsin.broker import events
+from tocsin.broker.effects import SendToCoordinator
 from tocsin.runtime.broker.patience import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.http.logs import logger
@@ -23,10 +24,10 @@ _decoder = msgspec.json.Decoder(link.FromCoordinator)
 _encoder = msgspec.json.Encoder()
 _MISSED_BEATS = 3
 _QUEUE = 100_000
-"""Messages on their way; more means that the coordinator does not read, and the link is given up."""
+"""Most queued messages. Above it the coordinator does not read, and the broker closes the link."""
 
 
-class CoordinatorSocket:
+class LinkToCoordinator:
     def __init__(self, process: BrokerProcess) -> None:
         self._process = process
         settings = process.settings
@@ -36,14 +37,14 @@ class CoordinatorSocket:
         self._tls = tls_context(settings.coordinator, settings.ca)
         self._outgoing: asyncio.Queue[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._silence_s = 30.0
+        self._timeout_s = 30.0
         self._log = logger()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._keep_open())
 
     async def stop(self) -> None:
-        """What was said last is still sent."""
+        """Close the link after the queued messages have been sent, or after one second."""
         outgoing = self._outgoing
         if outgoing is not None:
             for _ in range(50):
@@ -54,15 +55,15 @@ class CoordinatorSocket:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def tell(self, message: link.FromBroker) -> None:
+    def send(self, effect: SendToCoordinator) -> None:
         if self._outgoing is not None:
-            self._outgoing.put_nowait(_encoder.encode(message))
+            self._outgoing.put_nowait(_encoder.encode(effect.message))
 
     async def _keep_open(self) -> None:
         failures = 0
         while True:
             try:
-                await self._talk()
+                await self._run()
                 failures = 0
             except (OSError, TimeoutError, WebSocketException, msgspec.DecodeError) as error:
                 failures = 1 if self._outgoing is not None else failures + 1
@@ -71,10 +72,10 @@ class CoordinatorSocket:
             finally:
                 if self._outgoing is not None:
                     self._outgoing = None
-                    self._process.happened(seen.LinkLost())
+                    self._process.happened(events.LinkLost())
             await asyncio.sleep(jittered_s(failures))
 
-    async def _talk(self) -> None:
+    async def _run(self) -> None:
         token = self._process.settings.secret("coordinator")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls}
@@ -83,8 +84,8 @@ class CoordinatorSocket:
         ) as socket:
             outgoing: asyncio.Queue[bytes] = asyncio.Queue()
             self._outgoing = outgoing
-            self._process.happened(seen.LinkOpened())
-            sending = asyncio.create_task(self._send(socket, outgoing))
+            self._process.happened(events.LinkOpened())
+            sending = asyncio.create_task(self._send_queued(socket, outgoing))
             try:
                 await self._receive(socket, outgoing)
             finally:
@@ -93,16 +94,16 @@ class CoordinatorSocket:
 
     async def _receive(self, socket: ClientConnection, outgoing: asyncio.Queue[bytes]) -> None:
         while True:
-            async with asyncio.timeout(self._silence_s):
+            async with asyncio.timeout(self._timeout_s):
                 text = await socket.recv()
             message = _decoder.decode(text)
             if isinstance(message, link.Registered):
-                self._silence_s = max(1.0, _MISSED_BEATS * message.heartbeat_s)
+                self._timeout_s = max(1.0, _MISSED_BEATS * message.heartbeat_s)
                 self._log.info("registered with the coordinator", accepting=message.accepting)
-            self._process.happened(seen.CoordinatorSaid(message))
+            self._process.happened(events.CoordinatorMessageReceived(message))
             if outgoing.qsize() > _QUEUE:
                 raise TimeoutError("the coordinator does not read")
 
-    async def _send(self, socket: ClientConnection, outgoing: asyncio.Queue[bytes]) -> None:
+    async def _send_queued(self, socket: ClientConnection, outgoing: asyncio.Queue[bytes]) -> None:
         while True:
             await socket.send((await outgoing.get()).decode())

@@ -1,10 +1,10 @@
-"""Who passes a broker's door: subscribers, with a token the coordinator signed."""
+"""Authentication of a broker's HTTP requests: subscribers need a token that the coordinator has signed."""
 
 from __future__ import annotations
 
 from starlette.types import ASGIApp, Scope
 
-from tocsin.runtime.broker.routes.api import Api
+from tocsin.runtime.broker.routes.context import BrokerContext
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
@@ -13,29 +13,30 @@ PART = "broker"
 _OPEN = frozenset({"/healthz", "/readyz", "/v1/openapi.json", "/v1/asyncapi.json"})
 
 
-def make_door(app: ASGIApp, api: Api) -> AuthenticationMiddleware:
-    metrics_are_open = is_loopback(api.settings.host)
+def authenticate(app: ASGIApp, context: BrokerContext) -> ASGIApp:
+    """`app` behind a check of the token of every request under /v1, and of /metrics beyond loopback."""
+    metrics_are_open = is_loopback(context.settings.host)
 
     async def admit(scope: Scope) -> None:
         path: str = scope["path"]
         if path in _OPEN or (path == "/metrics" and metrics_are_open):
             return
         if path == "/metrics":
-            await _admit_reader(api, scope)
+            await _check_reader(context, scope)
         elif path == "/v1" or path.startswith("/v1/"):
-            if api.stopping:
+            if context.stopping:
                 raise TocsinError(Code.NOT_READY, "this broker is stopping", retry_after_s=1)
-            scope["tocsin.claims"] = await api.gate.claims(token_of(scope))
+            scope["tocsin.claims"] = await context.guard.claims(token_of(scope))
 
     def answered(method: str, status: int) -> None:
-        api.metrics.requests.labels(method, str(status)).inc()
+        context.metrics.requests.labels(method, str(status)).inc()
 
     return AuthenticationMiddleware(app, admit, answered, PART)
 
 
-async def _admit_reader(api: Api, scope: Scope) -> None:
+async def _check_reader(context: BrokerContext, scope: Scope) -> None:
     token = token_of(scope)
-    claims = None if token is None else await api.gate.keys.claims(token, api.process.now_s())
+    claims = None if token is None else await context.guard.keys.claims(token, context.process.now_s())
     if claims is None:
         raise TocsinError(Code.UNAUTHENTICATED, "send a token with the scope read")
     if not claims.scopes & {"read", "admin"}:

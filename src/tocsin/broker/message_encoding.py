@@ -1,7 +1,7 @@
-"""How messages become WebSocket frames: JSON, MessagePack, or CloudEvents around JSON. Bytes out, no connection known.
+"""Encode messages and results as WebSocket frames: JSON, MessagePack, or JSON inside CloudEvents.
 
-A server's frames are not masked (RFC 6455 §5.1), so the bytes of one message are the same for everybody who gets it:
-they are made once per encoding and shared.
+A server's frames are not masked (RFC 6455 §5.1), so every receiver gets the same bytes: the broker makes them once per
+encoding and shares them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Encoding(IntEnum):
     MSGPACK = 1
     CLOUDEVENTS = 2
     PLAIN = 3
-    """Nothing is encoded here: server-sent events and webhooks wrap each result in something of their own."""
+    """No frames: server-sent events and webhooks encode each result themselves."""
 
 
 SUBPROTOCOLS = {wire.JSON: Encoding.JSON, wire.MSGPACK: Encoding.MSGPACK, wire.CLOUDEVENTS: Encoding.CLOUDEVENTS}
@@ -45,7 +45,7 @@ def frame(payload: bytes, opcode: int = TEXT) -> bytes:
 
 
 def result_json(subscription: SubscriptionId, channel: ChannelName, cursor: Cursor, raw: bytes) -> bytes:
-    """A `Result` whose row is JSON already: nothing is parsed to be written again."""
+    """A `Result` message around a row that is JSON already, without parsing the row."""
     head = b'{"type":"result","subscription":"%b","channel":%b,"cursor":"%d-%d","result":'
     return head % (subscription.encode(), _json.encode(channel), cursor.epoch, cursor.offset) + raw + b"}"
 
@@ -53,7 +53,7 @@ def result_json(subscription: SubscriptionId, channel: ChannelName, cursor: Curs
 def encoded_result(
     encoding: Encoding, subscription: SubscriptionId, channel: ChannelName, cursor: Cursor, raw: bytes
 ) -> bytes:
-    """The frame of one result."""
+    """The WebSocket frame of one result."""
     if encoding is Encoding.JSON:
         return frame(result_json(subscription, channel, cursor, raw))
     if encoding is Encoding.MSGPACK:
@@ -63,7 +63,7 @@ def encoded_result(
 
 
 def result_event(subscription: SubscriptionId, channel: ChannelName, cursor: Cursor, raw: bytes) -> bytes:
-    """A result as a CloudEvent. `sequence` orders events of one subscription as text does."""
+    """A result as a CloudEvent. The attribute `sequence`, compared as text, orders the events of one subscription."""
     attributes = {
         "specversion": "1.0",
         "type": "tocsin.result",
@@ -81,7 +81,7 @@ def sequence(cursor: Cursor) -> str:
 
 
 class MessageEncoder:
-    """Frames of everything that is not a result. Counts, because every CloudEvent needs an id of its own."""
+    """Frames of all messages except results. It counts messages because every CloudEvent needs a unique id."""
 
     def __init__(self, broker: BrokerId, incarnation: str) -> None:
         self._source = f"/brokers/{broker}"

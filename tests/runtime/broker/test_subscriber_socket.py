@@ -1,4 +1,4 @@
-"""Subscribers over WebSocket, against a broker process and an emulated data cluster."""
+"""Sessions over WebSocket, with a broker process and an emulated data cluster."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.runtime.broker.broker_world import broker_before_emulation, row, token, until
+from tests.runtime.broker.running_broker import broker_with_emulated_cluster, row, token, until
 
 
-def test_identical_subscriptions_are_asked_for_and_fetched_once(tmp_path: Path) -> None:
+def test_identical_subscriptions_are_requested_and_fetched_once(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path) as (broker, cluster):
+        async with broker_with_emulated_cluster(tmp_path) as (broker, cluster):
             async with broker.session("ann") as ann, broker.session("bob") as bob:
                 held, other = await ann.subscribe(), await bob.subscribe()
                 assert held["subscription"] == other["subscription"]
                 assert cluster.requests == ["subscribe"]
-                await until(lambda: broker.core._fetching.idle)
+                await until(lambda: broker.core._fetches.idle)
                 before = cluster.fetches
                 cluster.execute("Reports", {held["subscription"]: [row(1), row(2)]})
                 assert await ann.results(2) == await bob.results(2) == [1, 2]
@@ -32,9 +32,9 @@ def test_identical_subscriptions_are_asked_for_and_fetched_once(tmp_path: Path) 
     asyncio.run(scenario())
 
 
-def test_a_subscriber_that_returns_gets_what_it_missed_in_order(tmp_path: Path) -> None:
+def test_returning_subscriber_gets_missed_results_in_order(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path) as (broker, cluster):
+        async with broker_with_emulated_cluster(tmp_path) as (broker, cluster):
             async with broker.session("ann") as ann:
                 held = await ann.subscribe()
                 cluster.execute("Reports", {held["subscription"]: [row(1)]})
@@ -51,9 +51,9 @@ def test_a_subscriber_that_returns_gets_what_it_missed_in_order(tmp_path: Path) 
     asyncio.run(scenario())
 
 
-def test_what_the_cache_no_longer_has_comes_from_the_data_cluster(tmp_path: Path) -> None:
+def test_results_evicted_from_the_cache_come_from_the_data_cluster(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path, cache_bytes=2_000) as (broker, cluster):
+        async with broker_with_emulated_cluster(tmp_path, cache_bytes=2_000) as (broker, cluster):
             async with broker.session("bob") as bob, broker.session("ann") as ann:
                 held = await ann.subscribe()
                 await bob.subscribe()
@@ -67,14 +67,14 @@ def test_what_the_cache_no_longer_has_comes_from_the_data_cluster(tmp_path: Path
     asyncio.run(scenario())
 
 
-def test_results_past_their_retention_are_a_gap_and_never_a_whole_recovery(tmp_path: Path) -> None:
+def test_expired_results_are_a_gap_and_an_incomplete_recovery(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path, cache_bytes=1) as (broker, cluster):
+        async with broker_with_emulated_cluster(tmp_path, cache_bytes=1) as (broker, cluster):
             async with broker.session("ann") as ann:
                 held = await ann.subscribe()
-                await until(lambda: broker.core._fetching.idle)
+                await until(lambda: broker.core._fetches.idle)
             cluster.execute("Reports", {held["subscription"]: [row(1)]})
-            await until(lambda: not broker.core.world.cache.used_bytes and cluster.fetches >= 2)
+            await until(lambda: not broker.core.state.cache.used_bytes and cluster.fetches >= 2)
             cluster.expire("Reports")
             cluster.execute("Reports", {held["subscription"]: [row(2)]})
             async with broker.session("ann", resume={held["subscription"]: held["cursor"]}) as ann:
@@ -85,9 +85,9 @@ def test_results_past_their_retention_are_a_gap_and_never_a_whole_recovery(tmp_p
     asyncio.run(scenario())
 
 
-def test_a_data_cluster_that_goes_away_only_means_waiting(tmp_path: Path) -> None:
+def test_results_wait_while_the_data_cluster_is_unreachable(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path) as (broker, cluster), broker.session("ann") as ann:
+        async with broker_with_emulated_cluster(tmp_path) as (broker, cluster), broker.session("ann") as ann:
             held = await ann.subscribe()
             cluster.away = True
             await cluster.hang_up()
@@ -104,7 +104,7 @@ def test_a_data_cluster_that_goes_away_only_means_waiting(tmp_path: Path) -> Non
 def test_every_subprotocol_carries_every_message(tmp_path: Path, protocol: str | None) -> None:
     async def scenario() -> None:
         async with (
-            broker_before_emulation(tmp_path) as (broker, cluster),
+            broker_with_emulated_cluster(tmp_path) as (broker, cluster),
             broker.session("ann", protocol=protocol) as ann,
         ):
             assert ann.socket.subprotocol == protocol
@@ -121,10 +121,10 @@ def test_every_subprotocol_carries_every_message(tmp_path: Path, protocol: str |
     asyncio.run(scenario())
 
 
-def test_a_new_login_replaces_the_old_session(tmp_path: Path) -> None:
+def test_new_login_replaces_the_old_session(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
-            broker_before_emulation(tmp_path) as (broker, _),
+            broker_with_emulated_cluster(tmp_path) as (broker, _),
             broker.session("ann") as old,
             broker.session("ann") as new,
         ):
@@ -137,9 +137,9 @@ def test_a_new_login_replaces_the_old_session(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
+def test_session_ends_when_its_token_expires(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path) as (broker, _), broker.connection() as ann:
+        async with broker_with_emulated_cluster(tmp_path) as (broker, _), broker.connection() as ann:
             short = token("ann", lifetime_s=1)
             assert (await ann.ask("login", token=short))["type"] == "logged_in"
             assert (await ann.push("closing"))["code"] == "expired"
@@ -147,14 +147,17 @@ def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_progress_tells_silence_from_a_stall(tmp_path: Path) -> None:
+def test_idle_session_receives_progress(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with broker_before_emulation(tmp_path, progress_s=0.5) as (broker, cluster), broker.session("ann") as ann:
+        async with (
+            broker_with_emulated_cluster(tmp_path, progress_s=0.5) as (broker, cluster),
+            broker.session("ann") as ann,
+        ):
             held = await ann.subscribe()
             cluster.execute("Reports", {held["subscription"]: [row(1)]})
             cursor = (await ann.push("result"))["cursor"]
-            while not (told := await ann.push("progress"))["channels"]:
+            while not (progress := await ann.push("progress"))["channels"]:
                 pass
-            assert int(told["channels"]["Reports"].split("-")[1]) >= int(cursor.split("-")[1])
+            assert int(progress["channels"]["Reports"].split("-")[1]) >= int(cursor.split("-")[1])
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""What every connection to a broker passes: who it is, and that those who never say so do not pile up."""
+"""Checks of every connection to a broker: a valid token, and a bound on connections that never log in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
-from tocsin.model.ids import SubscriberId
+from tocsin.broker.events import LoginRequested
+from tocsin.broker.hosted import Requester, SessionId
+from tocsin.broker.message_encoding import Encoding
+from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.http.credentials import Claims
 from tocsin.runtime.http.trusted_keys import TrustedKeys
@@ -16,31 +19,31 @@ SUBSCRIBE = "subscribe"
 _SWEEP_S = 1.0
 
 
-class HalfOpen(Protocol):
-    """A connection that has not said who it is."""
+class HalfOpenConnection(Protocol):
+    """A connection that has not logged in."""
 
     def expire(self) -> None: ...
 
 
-class Waiting:
-    """Connections that have not logged in, oldest first: bounded in number and in time."""
+class HalfOpenConnections:
+    """Connections that have not logged in, oldest first, bounded in number and in age."""
 
     def __init__(self, limit: int, limit_s: float) -> None:
         self._limit = limit
         self._limit_s = limit_s
-        self._since_s: OrderedDict[HalfOpen, float] = OrderedDict()
+        self._since_s: OrderedDict[HalfOpenConnection, float] = OrderedDict()
         self.expired = 0
 
     def __len__(self) -> int:
         return len(self._since_s)
 
-    def add(self, connection: HalfOpen, now_s: float) -> None:
-        """When there are too many, the oldest goes: who means to log in does so at once."""
+    def add(self, connection: HalfOpenConnection, now_s: float) -> None:
+        """Above the limit the oldest connection is closed: a genuine subscriber logs in at once."""
         self._since_s[connection] = now_s
         if len(self._since_s) > self._limit:
             self._expire_oldest()
 
-    def remove(self, connection: HalfOpen) -> None:
+    def remove(self, connection: HalfOpenConnection) -> None:
         self._since_s.pop(connection, None)
 
     def sweep(self, now_s: float) -> None:
@@ -53,32 +56,34 @@ class Waiting:
         connection.expire()
 
 
-class Gate:
+class ConnectionGuard:
     def __init__(self, process: BrokerProcess, keys: TrustedKeys) -> None:
         self.process = process
         self.keys = keys
-        self.waiting = Waiting(process.settings.half_open, process.settings.login_s)
+        self.half_open = HalfOpenConnections(process.settings.half_open, process.settings.login_s)
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
-            self.waiting.sweep(asyncio.get_running_loop().time())
+            self.half_open.sweep(asyncio.get_running_loop().time())
 
     def known_claims(self, token: str) -> Claims | None:
+        """Check a token with the keys at hand; None if that is not possible."""
         return self.keys.known_claims(token, self.process.now_s(), audience=self.process.id)
 
     async def claims(self, token: str | None) -> Claims:
-        """Of a token that lets a subscriber in; raises for any other."""
+        """The claims of a subscriber's token, after fetching newer keys if necessary; raises for any other token."""
         if not token:
             raise TocsinError(Code.UNAUTHENTICATED, "send a token with the scope subscribe")
-        found = await self.keys.claims(token, self.process.now_s(), audience=self.process.id)
-        if found is None and not self.keys.ready:
+        claims = await self.keys.claims(token, self.process.now_s(), audience=self.process.id)
+        if claims is None and not self.keys.ready:
             raise TocsinError(Code.NOT_READY, "this broker has no keys to check tokens with yet", retry_after_s=2)
-        return self.checked(found)
+        return self.checked(claims)
 
     @staticmethod
     def checked(claims: Claims | None) -> Claims:
+        """Return the claims if they allow a subscriber's session; raise otherwise."""
         if claims is None:
             raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired or meant for another broker")
         if SUBSCRIBE not in claims.scopes:
@@ -88,3 +93,14 @@ class Gate:
 
 def subscriber_of(claims: Claims) -> SubscriberId:
     return SubscriberId(claims.subject)
+
+
+def login_event(
+    session: SessionId, claims: Claims, request: int, resume: dict[SubscriptionId, str], encoding: Encoding
+) -> LoginRequested:
+    # A hand-over token is valid for a minute; the session that it opens lasts until it is closed or moved.
+    expires_s = None if claims.migration is not None else claims.expires_s
+    subscriber = subscriber_of(claims)
+    return LoginRequested(
+        Requester(session=session), subscriber, request, resume, encoding, expires_s, claims.migration
+    )

@@ -1,18 +1,18 @@
-"""Results of one backend subscription as they travel together: fetched once, encoded once per encoding, shared by all.
+"""A batch: consecutive results of one backend subscription, fetched once, encoded once per encoding and shared by all.
 
-A batch covers [start, end) of its subscription, also where that held no results.
+A batch covers [start, end) of its subscription, including positions that held no result.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-from tocsin.broker.encodings import Encoding, encoded_result
+from tocsin.broker.message_encoding import Encoding, encoded_result
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
 
 _OVERHEAD_BYTES = 130
-"""Of a result, beside its text: two objects, two places in lists."""
+"""Memory of a result in addition to its text: two objects and two list entries."""
 
 
 class Batch:
@@ -27,7 +27,7 @@ class Batch:
         offsets: list[int],
         rows: list[bytes],
     ) -> None:
-        """`offsets` are the results' own cursors, which name the position after each; at least one."""
+        """`offsets` has one entry per result, at least one: the position after that result."""
         self.subscription = subscription
         self.channel = channel
         self.start = start
@@ -37,34 +37,34 @@ class Batch:
         self.raw_bytes = sum(map(len, rows))
         self._encoded: dict[Encoding, bytes] = {}
         self.cached = False
-        """Whether the cache counts it."""
+        """Whether the cache counts this batch."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def footprint_bytes(self) -> int:
-        """What it takes in memory, with what it has been encoded to so far."""
+        """Memory of the rows and of every encoding made so far."""
         return self.raw_bytes + _OVERHEAD_BYTES * len(self.rows) + sum(map(len, self._encoded.values()))
 
     def cursors(self) -> list[Cursor]:
         return [Cursor(self.end.epoch, offset) for offset in self.offsets]
 
     def encoded(self, encoding: Encoding) -> bytes:
-        """All its frames, one after another; made at the first call."""
+        """The frames of all results, concatenated. The first call makes them, later calls return the same bytes."""
         if encoding is Encoding.PLAIN:
             return b""
-        found = self._encoded.get(encoding)
-        if found is None:
+        data = self._encoded.get(encoding)
+        if data is None:
             epoch = self.end.epoch
-            found = self._encoded[encoding] = b"".join(
+            data = self._encoded[encoding] = b"".join(
                 encoded_result(encoding, self.subscription, self.channel, Cursor(epoch, offset), row)
                 for offset, row in zip(self.offsets, self.rows, strict=True)
             )
-        return found
+        return data
 
     def between(self, after: Cursor, upto: Cursor) -> Batch | None:
-        """Its results after one position and up to another: itself if that is all of them, None if there are none."""
+        """The results after `after` and up to `upto`: this batch if it has no others, None if there are none."""
         epoch = self.end.epoch
         first = 0 if after.epoch != epoch else bisect_right(self.offsets, after.offset)
         last = len(self.offsets) if upto.epoch != epoch else bisect_right(self.offsets, upto.offset)

@@ -1,0 +1,185 @@
+"""The backend subscriptions of this broker: requested once for all subscribers, released with the last frontend.
+
+The data cluster assigns the ids, because canonical parameters need the channel's signature. Subscribers therefore wait
+for its answer. The broker requests two spellings of the same values separately; both are granted the same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tocsin.broker.effects import ReleaseBackend, RequestBackend
+from tocsin.broker.events import BackendGranted, BackendRefused
+from tocsin.broker.hosted import BackendKey, BackendSubscription, FrontendSubscription, HostedSubscriber, Requester
+from tocsin.broker.load import Rate
+from tocsin.broker.state import BrokerState
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import ChannelName, SubscriberId
+from tocsin.wire.errors import Code
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def key_of(channel: ChannelName, parameters: dict[str, Any]) -> BackendKey:
+    return channel.lower(), _encode(parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequest:
+    """A frontend subscription to create as soon as the data cluster has granted the backend subscription."""
+
+    subscriber: SubscriberId
+    parameters: dict[str, Any]
+    after: Cursor | None
+    """Start after this cursor; None starts at the present."""
+    since_s: float
+    requester: Requester | None = None
+    """Receiver of the answer. None: the coordinator made the request, and it has no time limit."""
+    request: int = 0
+    migration: str | None = None
+
+    @property
+    def expects_session(self) -> bool:
+        """The subscriber has a session or a migration will bring one. An adopted subscriber may stay offline."""
+        return self.requester is not None or self.migration is not None
+
+
+@dataclass(slots=True)
+class _PendingBackend:
+    channel: ChannelName
+    parameters: dict[str, Any]
+    requests: list[SubscriptionRequest] = field(default_factory=list)
+
+
+class BackendSubscriptions:
+    def __init__(
+        self,
+        state: BrokerState,
+        granted: Callable[[SubscriptionRequest, FrontendSubscription], None],
+        refused: Callable[[SubscriptionRequest, str, str], None],
+        released: Callable[[BackendSubscription], None],
+    ) -> None:
+        """`granted` and `refused` receive the outcome of each request; `released` each released subscription."""
+        self._state = state
+        self._granted = granted
+        self._refused = refused
+        self._released = released
+        self._pending: dict[BackendKey, _PendingBackend] = {}
+        self._known: dict[BackendKey, BackendSubscription] = {}
+
+    @property
+    def idle(self) -> bool:
+        return not self._pending and not self._known
+
+    def request(self, channel: ChannelName, request: SubscriptionRequest) -> None:
+        key = key_of(channel, request.parameters)
+        if (backend := self._known.get(key)) is not None and backend.held:
+            self._attach(request, backend)
+            return
+        self._ask(key, channel, request.parameters).requests.append(request)
+
+    def _ask(self, key: BackendKey, channel: ChannelName, parameters: dict[str, Any]) -> _PendingBackend:
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._pending[key] = _PendingBackend(channel, parameters)
+            self._state.effects.append(RequestBackend(key, channel, parameters))
+        return pending
+
+    def on_granted(self, event: BackendGranted) -> None:
+        pending = self._pending.pop(event.key, None)
+        requests = [] if pending is None else [request for request in pending.requests if self._is_open(request)]
+        backend = self._state.backends.get(event.subscription)
+        if backend is None:
+            if not requests:
+                self._state.effects.append(ReleaseBackend(event.channel, event.subscription))
+                return
+            backend = self._create(event, requests)
+        backend.held, backend.requested_in_epoch = True, None
+        if requests or backend.frontends:
+            backend.keys.add(event.key)
+            self._known[event.key] = backend
+        # An execution between the grant and this event may have been announced before the broker knew the id.
+        self._state.pulls[backend.id] = None
+        for request in requests:
+            self._attach(request, backend)
+
+    def _create(self, event: BackendGranted, requests: list[SubscriptionRequest]) -> BackendSubscription:
+        """No other session uses it yet, so the first fetch starts at the oldest cursor that a session will need.
+
+        An adopted subscriber may stay offline: its results are fetched when it logs in.
+        """
+        cursors = [request.after for request in requests if request.expects_session and request.after is not None]
+        start = min([event.cursor, *(cursor for cursor in cursors if cursor.epoch == event.cursor.epoch)])
+        name = self._state.spellings.get(event.channel.lower(), event.channel)
+        rate = Rate(self._state.limits.rate_window_s)
+        backend = BackendSubscription(event.subscription, name, start, start, rate=rate)
+        self._state.backends[backend.id] = backend
+        return backend
+
+    def _is_open(self, request: SubscriptionRequest) -> bool:
+        session = None if request.requester is None else request.requester.session
+        return session is None or session in self._state.sessions
+
+    def on_refused(self, event: BackendRefused) -> None:
+        pending = self._pending.pop(event.key, None)
+        for request in [] if pending is None else pending.requests:
+            self._refused(request, event.code, event.message)
+
+    def request_again(self, backend: BackendSubscription) -> None:
+        """The data cluster no longer knows this hold: its channel was recreated, or the hold was released elsewhere.
+
+        Until the data cluster grants it again, the broker does not fetch it and attaches no other subscriber to it.
+        """
+        backend.held = False
+        for frontend in backend.frontends.values():
+            self._ask(key_of(backend.channel, frontend.parameters), backend.channel, frontend.parameters)
+            return
+
+    def withdraw(self, subscriber: SubscriberId, migration: str | None = None) -> None:
+        """Drop the pending requests of a subscriber; with `migration`, only those of that migration."""
+        for pending in self._pending.values():
+            pending.requests = [
+                request
+                for request in pending.requests
+                if request.subscriber != subscriber or (migration is not None and request.migration != migration)
+            ]
+
+    def expire_requests(self) -> None:
+        """Refuse subscribers' requests that are older than `request_s`. Requests of the coordinator keep waiting."""
+        limit_s = self._state.now_s - self._state.limits.request_s
+        for pending in self._pending.values():
+            late = [
+                request for request in pending.requests if request.requester is not None and request.since_s < limit_s
+            ]
+            if late:
+                pending.requests = [request for request in pending.requests if request not in late]
+            for request in late:
+                self._refused(request, Code.NOT_READY, "the data cluster does not answer at the moment; try again")
+
+    def _attach(self, request: SubscriptionRequest, backend: BackendSubscription) -> None:
+        subscriber = self._state.subscriber(request.subscriber)
+        frontend = subscriber.frontends.get(backend.id)
+        if frontend is None:
+            start = backend.position if request.after is None else request.after
+            frontend = FrontendSubscription(backend, request.parameters, start)
+            subscriber.frontends[backend.id] = frontend
+            backend.frontends[subscriber.id] = frontend
+        self._granted(request, frontend)
+
+    def detach(self, subscriber: HostedSubscriber, frontend: FrontendSubscription) -> None:
+        """Remove a frontend subscription; with the last one, release the backend subscription [BAD §3.1]."""
+        backend = frontend.backend
+        subscriber.frontends.pop(backend.id, None)
+        backend.frontends.pop(subscriber.id, None)
+        if backend.frontends or self._state.backends.pop(backend.id, None) is None:
+            return
+        for key in backend.keys:
+            self._known.pop(key, None)
+        self._state.cache.forget(backend)
+        self._state.pulls.pop(backend.id, None)
+        self._released(backend)
+        self._state.effects.append(ReleaseBackend(backend.channel, backend.id))

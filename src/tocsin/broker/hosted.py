@@ -1,0 +1,100 @@
+"""The records of a broker: subscribers, their sessions, frontend subscriptions and backend subscriptions.
+
+These classes hold values and references only; the other modules change them. They are kept small because a broker holds
+tens of thousands of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NewType
+
+from tocsin.broker.load import Rate
+from tocsin.broker.message_encoding import Encoding
+from tocsin.broker.result_batch import Batch
+from tocsin.model.cursor import Cursor
+from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
+from tocsin.wire.link import Webhook
+
+SessionId = NewType("SessionId", int)
+CallId = NewType("CallId", int)
+BackendKey = tuple[str, bytes]
+"""(channel in lower case, encoded parameters). Two spellings of the same values give two keys for one subscription."""
+
+
+@dataclass(slots=True, eq=False)
+class BackendSubscription:
+    """A backend subscription that this broker holds at the data cluster [BAD §3.1]."""
+
+    id: SubscriptionId
+    channel: ChannelName
+    position: Cursor
+    """This broker has fetched every result before this cursor."""
+    kept_from: Cursor
+    """The cache holds every result in [kept_from, position)."""
+    keys: set[BackendKey] = field(default_factory=set)
+    frontends: dict[SubscriberId, FrontendSubscription] = field(default_factory=dict)
+    live: dict[Encoding, dict[SessionId, None]] = field(default_factory=dict)
+    """Sessions that have received every result before `position`; they get new results as soon as they arrive."""
+    ahead: dict[SessionId, FrontendSubscription] = field(default_factory=dict)
+    """Sessions whose cursor is after `position`: they come from a broker that fetched faster."""
+    batches: list[Batch] = field(default_factory=list)
+    fetch: int | None = None
+    """Number of the running live fetch that includes this subscription."""
+    held: bool = True
+    """False after the data cluster reported that it does not know this hold. The broker then requests the subscription
+    again and does not fetch it, so that it cannot block fetches of other subscriptions."""
+    requested_in_epoch: int | None = None
+    """Epoch of the channel in which the broker last requested it again; a later epoch may accept the parameters."""
+    rate: Rate = field(default_factory=Rate)
+    """λ_k, in bytes/s."""
+
+
+@dataclass(slots=True, eq=False)
+class FrontendSubscription:
+    """One subscriber's subscription to one backend subscription."""
+
+    backend: BackendSubscription
+    parameters: dict[str, Any]
+    """As the subscriber spelled them."""
+    acked: Cursor
+    """The subscriber has acknowledged every result before it; a session that sends no cursor starts here."""
+    sent: Cursor | None = None
+    """Position of a session that is catching up; None while the session is live or the subscriber is offline."""
+    live: bool = False
+    reports_recovery: bool = False
+    """Send `recovered` when the session has caught up."""
+    has_gap: bool = False
+    """Results were lost during this catch-up, so `recovered` is sent with the value false."""
+    requested_here: bool = False
+    """The subscriber requested it at this broker, so the coordinator may not know it yet."""
+
+
+@dataclass(slots=True, eq=False)
+class HostedSubscriber:
+    id: SubscriberId
+    frontends: dict[SubscriptionId, FrontendSubscription] = field(default_factory=dict)
+    session: HostedSession | None = None
+    webhook: Webhook | None = None
+
+
+@dataclass(slots=True, eq=False)
+class HostedSession:
+    """A logged-in connection of a subscriber."""
+
+    id: SessionId
+    subscriber: HostedSubscriber
+    encoding: Encoding
+    is_webhook: bool = False
+    writable: bool = True
+    """False while the connection's queue is full; the session then gets no live results and catches up later."""
+    behind: dict[SubscriptionId, FrontendSubscription] = field(default_factory=dict)
+    """Subscriptions that are catching up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """The receiver of an answer: an open session or a REST call."""
+
+    session: SessionId | None = None
+    call: CallId | None = None

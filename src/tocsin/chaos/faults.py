@@ -58,13 +58,9 @@ def schedule(seed: int, rounds: int, round_s: float, brokers: Sequence[str], *, 
     """
     rng = random.Random(seed)
     for number in range(rounds):
+        in_turn = PROCESS_FAULTS[number % 3]
         faults = [
-            _fault(
-                rng,
-                round_s,
-                PROCESS_FAULTS[number % 3] if number < 3 else rng.choice(PROCESS_FAULTS),
-                rng.choice(brokers),
-            ),
+            _fault(rng, round_s, in_turn if number < 3 else rng.choice(PROCESS_FAULTS), rng.choice(brokers)),
             # Early, while target brokers are still up: the later faults then hit migrations in progress.
             _fault(rng, 0.2 * round_s, FaultKind.MIGRATE, rng.choice(brokers)),
             _fault(rng, round_s, _CLIENTS[number % 2], rng.choice(brokers)),

@@ -35,9 +35,17 @@ CREATE REPETITIVE CHANNEL PingsAtLeast (least BIGINT) EVERY 3 SECONDS AS
 """
 # Time-outs shorter than in production, so that they expire within a round.
 _COORDINATOR = {
-    "heartbeat-s": "0.5", "suspect-s": "1.5", "dead-s": "3", "grace-s": "6", "probation-s": "2", "prepare-s": "10",
-    "hand-over-s": "8", "confirm-s": "5", "retry-s": "2", "report-s": "1",
-}  # fmt: skip
+    "heartbeat-s": "0.5",
+    "suspect-s": "1.5",
+    "dead-s": "3",
+    "grace-s": "6",
+    "probation-s": "2",
+    "prepare-s": "10",
+    "hand-over-s": "8",
+    "confirm-s": "5",
+    "retry-s": "2",
+    "report-s": "1",
+}
 _BROKER = {"progress-s": "2"}
 
 
@@ -72,10 +80,15 @@ class ChaosRun:
         self._migrations = 0
         self.stack = stack or Stack(
             StackSettings(
-                folder / "data", settings.brokers, free_ports=True, logs=folder, coordinator=_COORDINATOR,
-                broker=_BROKER, cluster={"master": "local[2]", "spark": "spark.driver.memory=1g", "heartbeat-s": "2"},
+                folder / "data",
+                settings.brokers,
+                free_ports=True,
+                logs=folder,
+                coordinator=_COORDINATOR,
+                broker=_BROKER,
+                cluster={"master": "local[2]", "spark": "spark.driver.memory=1g", "heartbeat-s": "2"},
             )
-        )  # fmt: skip
+        )
         self._publishing = True
         self._retries = 0
         self._injecting: set[asyncio.Task[None]] = set()

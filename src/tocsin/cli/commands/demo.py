@@ -111,7 +111,7 @@ async def _work(run: Any, settings: DemoSettings, as_json: bool) -> dict[str, An
     from tocsin.demo import figures, report
 
     await run.start()
-    outcome = await run.day()
+    outcome = await run.run_day()
     said = report.numbers(outcome)
     files = figures.draw(outcome, settings.out)
     page = settings.out / "report.md"

@@ -53,7 +53,7 @@ def test_a_short_day_in_the_city_loses_nothing_and_leaves_a_report(
         run = DemoRun(settings, tmp_path, told.append)
         try:
             await run.start()
-            outcome = await run.day()
+            outcome = await run.run_day()
         finally:
             await run.stop()
         said = report.numbers(outcome)

@@ -1,1 +1,1 @@
-"""`tocsin chaos`: a real network under faults, and an account of what became of every record."""
+"""`tocsin chaos`: injects faults into a real network and accounts for every record."""

@@ -1,4 +1,4 @@
-"""The subscribers of a chaos run: real SDK objects that write down what they are given."""
+"""The subscribers of a chaos run: real SDK objects that record every result they receive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tocsin.chaos.ledger import Account, Delivery, Ledger
+from tocsin.chaos.ledger import Account, Delivery, DeliveryLedger
 from tocsin.client import ClientError, Gap, Patience, Result, Subscriber
 
 _PATIENCE = Patience(open_s=5.0, longest_s=5.0)
@@ -16,14 +16,14 @@ _PATIENCE = Patience(open_s=5.0, longest_s=5.0)
 
 @dataclass(slots=True)
 class Member:
-    """One user, and the program that subscribes for it. It may stop and start again, as programs do."""
+    """One user and the program that subscribes for it. The program may stop and start again."""
 
     user: str
-    wishes: list[tuple[str, str, dict[str, Any]]]
-    """(a name of ours, channel, parameters)."""
+    requests: list[tuple[str, str, dict[str, Any]]]
+    """(name in the ledger, channel, parameters) of each subscription."""
     state: Path
-    names: dict[str, Account] = field(default_factory=dict)
-    """By subscription id."""
+    accounts: dict[str, Account] = field(default_factory=dict)
+    """Ledger accounts by subscription id."""
     subscriber: Subscriber | None = None
     away: asyncio.Event = field(default_factory=asyncio.Event)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -31,26 +31,26 @@ class Member:
     errors: list[str] = field(default_factory=list)
 
 
-class Crowd:
-    def __init__(self, coordinator: str, token: str, ledger: Ledger, members: list[Member]) -> None:
+class ChaosCrowd:
+    def __init__(self, coordinator: str, token: str, ledger: DeliveryLedger, members: list[Member]) -> None:
         self._coordinator = coordinator
         self._token = token
         self._ledger = ledger
         self.members = members
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def begin(self) -> None:
-        """Everybody holds what it wants when this returns."""
+    async def start(self) -> None:
+        """Connect all members and wait until every subscription is granted."""
         self._tasks = [asyncio.create_task(self._follow(member)) for member in self.members]
         await asyncio.gather(*(member.ready.wait() for member in self.members))
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def drop(self, member: Member) -> None:
-        """Its connections break, without a word to anybody."""
+        """Break the member's connections without a close message."""
         if member.subscriber is not None:
             member.subscriber.break_connections()
 
@@ -62,47 +62,47 @@ class Crowd:
     async def _follow(self, member: Member) -> None:
         while True:
             try:
-                await self._one_life(member)
-            except ClientError as error:  # an end that the subscriber could not mend: that is a finding
+                await self._run_program(member)
+            except ClientError as error:  # the SDK could not recover: the report lists it
                 member.errors.append(f"{type(error).__name__} {error.code}: {error.message}")
                 await asyncio.sleep(1.0)
             while member.away.is_set():
                 await asyncio.sleep(0.05)
 
-    async def _one_life(self, member: Member) -> None:
+    async def _run_program(self, member: Member) -> None:
         async with Subscriber(
             self._coordinator, user=member.user, token=self._token, state=member.state, patience=_PATIENCE
         ) as subscriber:
             member.subscriber = subscriber
             try:
-                for name, channel, parameters in member.wishes:
-                    held = await subscriber.subscribe(channel, parameters)
-                    member.names[held.id] = (member.user, name)
+                for name, channel, parameters in member.requests:
+                    subscription = await subscriber.subscribe(channel, parameters)
+                    member.accounts[subscription.id] = (member.user, name)
                     self._ledger.deliveries[member.user, name]
                 member.ready.set()
                 leaving = asyncio.create_task(member.away.wait())
                 try:
-                    await self._take(member, subscriber, leaving)
+                    await self._receive(member, subscriber, leaving)
                 finally:
                     leaving.cancel()
             finally:
                 member.brokers.update(subscriber.brokers_seen)
                 member.subscriber = None
 
-    async def _take(self, member: Member, subscriber: Subscriber, leaving: asyncio.Task[bool]) -> None:
+    async def _receive(self, member: Member, subscriber: Subscriber, leaving: asyncio.Task[bool]) -> None:
         while not leaving.done():
-            taking = asyncio.ensure_future(anext(subscriber))
+            receiving = asyncio.ensure_future(anext(subscriber))
             try:
-                await asyncio.wait((taking, leaving), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((receiving, leaving), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                if not taking.done():  # what it waited for stays in the queue
-                    taking.cancel()
-                    await asyncio.gather(taking, return_exceptions=True)
-            if taking.cancelled():
+                if not receiving.done():  # a cancelled wait leaves the result in the queue
+                    receiving.cancel()
+                    await asyncio.gather(receiving, return_exceptions=True)
+            if receiving.cancelled():
                 return
-            match taking.result():
+            match receiving.result():
                 case Result() as result:
-                    account = member.names[result.subscription]
+                    account = member.accounts[result.subscription]
                     self._ledger.deliver(account, Delivery(result.value["id"], result.cursor))
                 case Gap():
                     self._ledger.gaps += 1

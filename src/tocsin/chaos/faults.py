@@ -1,4 +1,4 @@
-"""Which faults happen when: a schedule from a seed. Pure; `run` carries it out."""
+"""The schedule of faults, drawn from a seed. Pure; `run` injects them."""
 
 from __future__ import annotations
 
@@ -8,66 +8,71 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     KILL = "kill"
-    """kill -9; the supervisor starts it again."""
+    """kill -9; the supervisor restarts the process."""
     PAUSE = "pause"
-    """SIGSTOP, later SIGCONT: alive to the kernel, silent to everybody else."""
+    """SIGSTOP, later SIGCONT: the process keeps its connections and sends nothing."""
     RESTART = "restart"
-    """SIGTERM; the supervisor starts it again."""
+    """SIGTERM; the supervisor restarts the process."""
     MIGRATE = "migrate"
-    """Some subscribers, each to a broker where it is not, through the coordinator's API."""
+    """Move some subscribers to other brokers through the coordinator's API."""
     DRAIN = "drain"
-    """A broker, through the API, and later no more."""
+    """Drain a broker through the API, and stop draining later."""
     DROP = "drop"
-    """Some subscribers' connections break."""
+    """Break the connections of some subscribers."""
     RETURN = "return"
-    """Some subscribers log out, are away for a while and come back with what they remembered in a file."""
+    """Some subscribers log out and return later with their state file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     at_s: float
-    """From the start of its round."""
-    kind: Kind
+    """Seconds from the start of the round."""
+    kind: FaultKind
     target: str
-    """A process; means nothing for faults of subscribers."""
+    """Name of a process; unused for faults of subscribers."""
     lasting_s: float
     share: float
-    """Of the subscribers it concerns."""
+    """Share of the subscribers that a fault of subscribers hits."""
 
     def __str__(self) -> str:
-        lasting = f" for {self.lasting_s:.1f} s" if self.kind in (Kind.PAUSE, Kind.DRAIN, Kind.RETURN) else ""
-        target = "subscribers" if self.kind in (*_CLIENTS, Kind.MIGRATE) else self.target
+        lasting = (
+            f" for {self.lasting_s:.1f} s" if self.kind in (FaultKind.PAUSE, FaultKind.DRAIN, FaultKind.RETURN) else ""
+        )
+        target = "subscribers" if self.kind in (*_CLIENTS, FaultKind.MIGRATE) else self.target
         return f"{self.kind} {target}{lasting}"
 
 
-_PROCESS = (Kind.KILL, Kind.PAUSE, Kind.RESTART)
-_CLIENTS = (Kind.DROP, Kind.RETURN)
+PROCESS_FAULTS = (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART)
+_LASTING = (FaultKind.PAUSE, FaultKind.DRAIN, FaultKind.RETURN)
+_CLIENTS = (FaultKind.DROP, FaultKind.RETURN)
 
 
 def schedule(seed: int, rounds: int, round_s: float, brokers: Sequence[str], *, cluster: bool) -> Iterator[list[Fault]]:
-    """Each round moves subscribers and hits a broker and connections; some drain a broker; every second one hits the
-    coordinator, every third the data cluster.
+    """Yield the faults of each round, in order of time.
 
-    What is hit how is taken in turn, so that a few rounds see every kind; where and when is up to the dice.
+    Each round moves subscribers, hits a broker and hits connections. Every third round drains a broker, every second
+    one hits the coordinator and, with `cluster`, every third one the data cluster. Kinds take turns, so that a few
+    rounds cover every kind; `seed` decides the targets and times.
     """
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(rounds):
+        in_turn = PROCESS_FAULTS[number % 3]
         faults = [
-            _fault(dice, round_s, _PROCESS[number % 3] if number < 3 else dice.choice(_PROCESS), dice.choice(brokers)),
-            # Early, while there are brokers to go to: the other faults then hit moves that are under way.
-            _fault(dice, 0.2 * round_s, Kind.MIGRATE, dice.choice(brokers)),
-            _fault(dice, round_s, _CLIENTS[number % 2], dice.choice(brokers)),
+            _fault(rng, round_s, in_turn if number < 3 else rng.choice(PROCESS_FAULTS), rng.choice(brokers)),
+            # Early, while target brokers are still up: the later faults then hit migrations in progress.
+            _fault(rng, 0.2 * round_s, FaultKind.MIGRATE, rng.choice(brokers)),
+            _fault(rng, round_s, _CLIENTS[number % 2], rng.choice(brokers)),
         ]
         if number % 3 == 1:
-            faults.append(_fault(dice, round_s, Kind.DRAIN, dice.choice(brokers)))
+            faults.append(_fault(rng, round_s, FaultKind.DRAIN, rng.choice(brokers)))
         if number % 2 == 1:
-            faults.append(_fault(dice, round_s, _PROCESS[number // 2 % 3], "coordinator"))
+            faults.append(_fault(rng, round_s, PROCESS_FAULTS[number // 2 % 3], "coordinator"))
         if cluster and number % 3 == 2:
-            faults.append(_fault(dice, round_s, _PROCESS[number // 3 % 3], "cluster"))
+            faults.append(_fault(rng, round_s, PROCESS_FAULTS[number // 3 % 3], "cluster"))
         yield sorted(faults, key=lambda fault: fault.at_s)
 
 
-def _fault(dice: random.Random, round_s: float, kind: Kind, target: str) -> Fault:
-    return Fault(dice.uniform(0, 0.6 * round_s), kind, target, dice.uniform(0.2, 0.7) * round_s, dice.uniform(0.2, 0.6))
+def _fault(rng: random.Random, round_s: float, kind: FaultKind, target: str) -> Fault:
+    return Fault(rng.uniform(0, 0.6 * round_s), kind, target, rng.uniform(0.2, 0.7) * round_s, rng.uniform(0.2, 0.6))

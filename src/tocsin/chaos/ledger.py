@@ -1,6 +1,6 @@
-"""The account: what was published, what each subscription must therefore get, what it got. Pure.
+"""The ledger of a chaos run: published records, expected deliveries and actual deliveries of each subscription. Pure.
 
-Expectations are computed here from the records alone, with plain Python predicates; nothing of the product takes part.
+It computes expected deliveries from the records alone, with plain Python predicates and without the product's code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tocsin.model.cursor import Cursor, execution_of
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """One record. `batch` counts the publisher's requests: each was acknowledged before the next was sent."""
+    """One record. `batch` numbers the publisher's requests; the publisher sends one when the last is acknowledged."""
 
     id: str
     kind: str
@@ -23,7 +23,7 @@ class Ping:
 
 
 Account = tuple[str, str]
-"""A user and one of its subscriptions, by a name of ours."""
+"""(user, name of one of its subscriptions)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,59 +33,58 @@ class Delivery:
 
 
 @dataclass(slots=True)
-class Ledger:
-    wanted: dict[Account, Callable[[Ping], bool]] = field(default_factory=dict)
+class DeliveryLedger:
+    matches: dict[Account, Callable[[Ping], bool]] = field(default_factory=dict)
     published: dict[str, Ping] = field(default_factory=dict)
     deliveries: dict[Account, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
     gaps: int = 0
 
     def publish(self, pings: list[Ping]) -> None:
-        """Acknowledged."""
+        """Record acknowledged pings."""
         self.published |= {ping.id: ping for ping in pings}
 
     def deliver(self, account: Account, delivery: Delivery) -> None:
         self.deliveries[account].append(delivery)
 
     def expected(self, account: Account) -> set[str]:
-        matches = self.wanted[account]
-        return {ping.id for ping in self.published.values() if matches(ping)}
+        predicate = self.matches[account]
+        return {ping.id for ping in self.published.values() if predicate(ping)}
 
     def missing(self) -> int:
         return sum(
             len(self.expected(account) - {delivery.id for delivery in self.deliveries[account]})
-            for account in self.wanted
+            for account in self.matches
         )
 
     def report(self) -> dict[str, int]:
-        counts = {account: Counter(one.id for one in self.deliveries[account]) for account in self.wanted}
-        expected = {account: self.expected(account) for account in self.wanted}
+        counts = {account: Counter(delivery.id for delivery in self.deliveries[account]) for account in self.matches}
+        expected = {account: self.expected(account) for account in self.matches}
         return {
             "published": len(self.published),
             "expected": sum(map(len, expected.values())),
             "delivered": sum(count.total() for count in counts.values()),
-            "lost": sum(len(expected[account] - counts[account].keys()) for account in self.wanted),
+            "lost": sum(len(expected[account] - counts[account].keys()) for account in self.matches),
             "duplicated": sum(count.total() - len(count) for count in counts.values()),
-            "out_of_order": sum(self._out_of_order(account) for account in self.wanted),
-            "unexpected": sum(len(counts[account].keys() - expected[account]) for account in self.wanted),
+            "out_of_order": sum(self._out_of_order(account) for account in self.matches),
+            "unexpected": sum(len(counts[account].keys() - expected[account]) for account in self.matches),
             "gaps": self.gaps,
         }
 
     def findings(self, most: int = 20) -> list[str]:
-        """What went wrong, for whoever looks for the reason. The same cursor twice was delivered twice; two cursors
-        were executed twice."""
-        found = []
-        for account in self.wanted:
+        """Describe up to `most` errors. A record with one cursor twice was delivered twice; with two cursors, executed
+        twice."""
+        errors: list[str] = []
+        for account in self.matches:
             cursors: dict[str, list[str]] = defaultdict(list)
             for place, delivery in enumerate(self.deliveries[account]):
                 cursors[delivery.id].append(f"{delivery.cursor} (delivery {place})")
-            found += [f"{account}: {name} at {', '.join(at)}" for name, at in cursors.items() if len(at) > 1]
-            found += [f"{account}: {name} is lost" for name in self.expected(account) - cursors.keys()]
-        return found[:most]
+            errors += [f"{account}: {name} at {', '.join(at)}" for name, at in cursors.items() if len(at) > 1]
+            errors += [f"{account}: {name} is lost" for name in self.expected(account) - cursors.keys()]
+        return errors[:most]
 
     def _out_of_order(self, account: Account) -> int:
-        """Cursors must rise; and an execution must not bring what was acknowledged before an earlier one's records.
-
-        Inside one execution rows have no order of their own.
+        """Count deliveries whose cursor does not rise, or whose record was acknowledged before those of an earlier
+        execution. The rows of one execution have no order.
         """
         wrong = 0
         last: Cursor | None = None

@@ -1,4 +1,4 @@
-"""Carries out a chaos run: starts a network, lets publishers and subscribers work, breaks things, draws up accounts."""
+"""Carries out a chaos run: starts a network, publishes and subscribes, injects faults, and reports the deliveries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 
 import httpx
 
-from tocsin.chaos.crowd import Crowd, Member
-from tocsin.chaos.faults import Fault, Kind, schedule
-from tocsin.chaos.ledger import Ledger, Ping
+from tocsin.chaos.crowd import ChaosCrowd, Member
+from tocsin.chaos.faults import Fault, FaultKind, schedule
+from tocsin.chaos.ledger import DeliveryLedger, Ping
 from tocsin.client import Publisher
 from tocsin.runtime.stack.stack import Stack, StackSettings
 from tocsin.runtime.stack.supervisor import Child
@@ -33,11 +33,19 @@ REPETITIVE = """
 CREATE REPETITIVE CHANNEL PingsAtLeast (least BIGINT) EVERY 3 SECONDS AS
   SELECT p.id, p.n FROM NEW Pings p WHERE p.n % 10 >= :least;
 """
-# Everything that waits for time to pass waits less than in production, so that a round sees it happen.
+# Time-outs shorter than in production, so that they expire within a round.
 _COORDINATOR = {
-    "heartbeat-s": "0.5", "suspect-s": "1.5", "dead-s": "3", "grace-s": "6", "probation-s": "2", "prepare-s": "10",
-    "hand-over-s": "8", "confirm-s": "5", "retry-s": "2", "report-s": "1",
-}  # fmt: skip
+    "heartbeat-s": "0.5",
+    "suspect-s": "1.5",
+    "dead-s": "3",
+    "grace-s": "6",
+    "probation-s": "2",
+    "prepare-s": "10",
+    "hand-over-s": "8",
+    "confirm-s": "5",
+    "retry-s": "2",
+    "report-s": "1",
+}
 _BROKER = {"progress-s": "2"}
 
 
@@ -49,40 +57,47 @@ class ChaosSettings:
     seed: int = 7
     round_s: float = 10.0
     drain_s: float = 180.0
-    """How long the end waits for what was published to arrive."""
+    """How long the run waits at its end for pending deliveries, in seconds."""
     batch: int = 20
-    """Records in a request; one request every half second."""
+    """Records per request; the publisher sends a request every half second."""
     cluster_faults: bool = True
     repetitive: bool = True
 
 
 class ChaosRun:
     def __init__(
-        self, settings: ChaosSettings, folder: Path, tell: Callable[[str], None], stack: Stack | None = None
+        self, settings: ChaosSettings, folder: Path, report_progress: Callable[[str], None], stack: Stack | None = None
     ) -> None:
-        """On a network of its own, or on one that is running."""
+        """`stack` is a running network; without it the run starts its own."""
         self._settings = settings
         self._folder = folder
-        self._tell = tell
-        self._dice = random.Random(settings.seed + 1)
-        self.ledger = Ledger()
+        self._report_progress = report_progress
+        self._rng = random.Random(settings.seed + 1)
+        self.ledger = DeliveryLedger()
         self.faults: Counter[str] = Counter()
         self._answers: Counter[str] = Counter()
-        """Of the coordinator, to what was asked of it."""
+        """The coordinator's answers to the run's requests, counted."""
         self._migrations = 0
         self.stack = stack or Stack(
             StackSettings(
-                folder / "data", settings.brokers, free_ports=True, logs=folder, coordinator=_COORDINATOR,
-                broker=_BROKER, cluster={"master": "local[2]", "spark": "spark.driver.memory=1g", "heartbeat-s": "2"},
+                folder / "data",
+                settings.brokers,
+                free_ports=True,
+                logs=folder,
+                coordinator=_COORDINATOR,
+                broker=_BROKER,
+                cluster={"master": "local[2]", "spark": "spark.driver.memory=1g", "heartbeat-s": "2"},
             )
-        )  # fmt: skip
+        )
         self._publishing = True
         self._retries = 0
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._injecting: set[asyncio.Task[None]] = set()
 
     async def run(self) -> dict[str, Any]:
         began_s = time.monotonic()
-        self._tell(f"starting a data cluster, a coordinator and {self._settings.brokers} brokers in {self._folder}")
+        self._report_progress(
+            f"starting a data cluster, a coordinator and {self._settings.brokers} brokers in {self._folder}"
+        )
         try:
             await self.stack.start()
             return await self.on_running_stack() | {"took_s": round(time.monotonic() - began_s, 1)}
@@ -99,22 +114,22 @@ class ChaosRun:
         ):
             text = APPLICATION + (REPETITIVE if self._settings.repetitive else "")
             (await cluster.post("/v1/applications", json={"text": text})).raise_for_status()
-            crowd = Crowd(stack.coordinator_url, stack.admin_token(), self.ledger, self._members())
+            crowd = ChaosCrowd(stack.coordinator_url, stack.admin_token(), self.ledger, self._members())
             try:
-                await crowd.begin()
-                self._tell(f"{len(crowd.members)} subscribers hold {len(self.ledger.wanted)} subscriptions")
+                await crowd.start()
+                self._report_progress(f"{len(crowd.members)} subscribers hold {len(self.ledger.matches)} subscriptions")
                 publishing = asyncio.create_task(self._publish(publisher))
-                await self._flowing()
+                await self._wait_for_first_results()
                 await self._rounds(crowd)
                 self._publishing = False
                 await publishing
                 await self._drain(crowd)
             finally:
-                await crowd.end()
+                await crowd.stop()
         return self._report(crowd)
 
-    async def _flowing(self) -> None:
-        """Until the first results arrive: faults before that would hit a network with nothing in it."""
+    async def _wait_for_first_results(self) -> None:
+        """Wait until results arrive: earlier faults would hit an idle network."""
         async with asyncio.timeout(self._settings.drain_s):
             while len(self.ledger.published) < self._settings.batch or not any(self.ledger.deliveries.values()):
                 await asyncio.sleep(0.1)
@@ -124,12 +139,12 @@ class ChaosRun:
         members = []
         for number in range(self._settings.subscribers):
             user, kind, least = f"chaos-{number}", KINDS[number % len(KINDS)], 4 + number % 5
-            wishes: list[tuple[str, str, dict[str, Any]]] = [("kind", "PingsOfKind", {"kind": kind})]
-            self.ledger.wanted[user, "kind"] = lambda ping, kind=kind: ping.kind == kind  # type: ignore[misc]
+            requests: list[tuple[str, str, dict[str, Any]]] = [("kind", "PingsOfKind", {"kind": kind})]
+            self.ledger.matches[user, "kind"] = lambda ping, kind=kind: ping.kind == kind  # type: ignore[misc]
             if self._settings.repetitive and number % 3 == 0:
-                wishes.append(("least", "PingsAtLeast", {"least": least}))
-                self.ledger.wanted[user, "least"] = lambda ping, least=least: ping.n % 10 >= least  # type: ignore[misc]
-            members.append(Member(user, wishes, self._folder / "clients" / user))
+                requests.append(("least", "PingsAtLeast", {"least": least}))
+                self.ledger.matches[user, "least"] = lambda ping, least=least: ping.n % 10 >= least  # type: ignore[misc]
+            members.append(Member(user, requests, self._folder / "clients" / user))
         return members
 
     async def _publish(self, publisher: Publisher) -> None:
@@ -138,10 +153,10 @@ class ChaosRun:
             if not self._publishing:
                 return
             pings = [
-                Ping(f"p{n}", KINDS[self._dice.randrange(len(KINDS))], n, batch)
+                Ping(f"p{n}", KINDS[self._rng.randrange(len(KINDS))], n, batch)
                 for n in itertools.islice(numbers, self._settings.batch)
             ]
-            records = [{"id": one.id, "kind": one.kind, "n": one.n, "batch": one.batch} for one in pings]
+            records = [{"id": ping.id, "kind": ping.kind, "n": ping.n, "batch": ping.batch} for ping in pings]
             published = await publisher.publish("Pings", records)
             assert published.accepted == len(pings) and not published.refused_total, published
             self._retries += published.retries
@@ -150,113 +165,115 @@ class ChaosRun:
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    async def _rounds(self, crowd: Crowd) -> None:
+    async def _rounds(self, crowd: ChaosCrowd) -> None:
         settings = self._settings
         plan = schedule(
             settings.seed, settings.rounds, settings.round_s, list(self.stack.brokers), cluster=settings.cluster_faults
         )
         for number, faults in enumerate(plan, 1):
-            await self._all_up()  # or the next faults would hit what is not there
+            await self._wait_until_all_up()  # otherwise the next faults would hit processes that are down
             began_s = time.monotonic()
-            self._tell(f"round {number}: {', '.join(map(str, faults))}")
+            self._report_progress(f"round {number}: {', '.join(map(str, faults))}")
             for fault in faults:
                 await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
                 task = asyncio.create_task(self._inject(fault, crowd))
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
+                self._injecting.add(task)
+                task.add_done_callback(self._injecting.discard)
             await asyncio.sleep(max(0.0, began_s + settings.round_s - time.monotonic()))
             delivered = sum(map(len, self.ledger.deliveries.values()))
-            self._tell(f"  {len(self.ledger.published):,} published, {delivered:,} delivered")
-        await asyncio.gather(*self._under_way)
+            self._report_progress(f"  {len(self.ledger.published):,} published, {delivered:,} delivered")
+        await asyncio.gather(*self._injecting)
 
-    async def _all_up(self) -> None:
+    async def _wait_until_all_up(self) -> None:
         await asyncio.gather(*(child.ready(240.0) for child in self.stack.children))
 
-    async def _inject(self, fault: Fault, crowd: Crowd) -> None:
-        chosen = [member for member in crowd.members if self._dice.random() < fault.share]
+    async def _inject(self, fault: Fault, crowd: ChaosCrowd) -> None:
+        chosen = [member for member in crowd.members if self._rng.random() < fault.share]
         match fault.kind:
-            case Kind.KILL | Kind.RESTART | Kind.PAUSE:
-                happened = await self._hit(self._child(fault.target), fault)
-            case Kind.MIGRATE:
+            case FaultKind.KILL | FaultKind.RESTART | FaultKind.PAUSE:
+                happened = await self._signal(self._child(fault.target), fault)
+            case FaultKind.MIGRATE:
                 happened = await self._migrate(chosen)
-            case Kind.DRAIN:
-                happened = await self._ask(f"/v1/brokers/{fault.target}/drain", {"on": True})
+            case FaultKind.DRAIN:
+                happened = await self._post(f"/v1/brokers/{fault.target}/drain", {"on": True})
                 await asyncio.sleep(fault.lasting_s)
-                await self._insist(f"/v1/brokers/{fault.target}/drain", {"on": False})
-            case Kind.DROP:
+                await self._post_until_accepted(f"/v1/brokers/{fault.target}/drain", {"on": False})
+            case FaultKind.DROP:
                 for member in chosen:
                     crowd.drop(member)
                 happened = bool(chosen)
-            case Kind.RETURN:
+            case FaultKind.RETURN:
                 await asyncio.gather(*(crowd.leave_for(member, fault.lasting_s) for member in chosen))
                 happened = bool(chosen)
         if happened:
             where = "broker" if fault.target.startswith("broker") else fault.target
             self.faults[
-                f"{fault.kind} {where}" if fault.kind in (Kind.KILL, Kind.RESTART, Kind.PAUSE) else fault.kind
+                f"{fault.kind} {where}"
+                if fault.kind in (FaultKind.KILL, FaultKind.RESTART, FaultKind.PAUSE)
+                else fault.kind
             ] += 1
 
     def _child(self, name: str) -> Child:
         stack = self.stack
         return {"coordinator": stack.coordinator, "cluster": stack.cluster, **stack.brokers}[name]
 
-    async def _hit(self, child: Child, fault: Fault) -> bool:
-        if fault.kind is not Kind.PAUSE:
-            return child.signal(signal.SIGKILL if fault.kind is Kind.KILL else signal.SIGTERM)
+    async def _signal(self, child: Child, fault: Fault) -> bool:
+        if fault.kind is not FaultKind.PAUSE:
+            return child.signal(signal.SIGKILL if fault.kind is FaultKind.KILL else signal.SIGTERM)
         happened = child.signal(signal.SIGSTOP)
         await asyncio.sleep(fault.lasting_s)
         child.signal(signal.SIGCONT)
         return happened
 
     async def _migrate(self, members: list[Member]) -> bool:
-        """Each to some broker that accepts and is not where it is."""
+        """Request a move of each member to another live broker. Return whether the coordinator accepted any."""
         try:
-            said = (await self._coordinator.get("/v1/brokers")).json()
-            alive = [one["broker"] for one in said["brokers"] if one["state"] == "alive"]
+            brokers = (await self._coordinator.get("/v1/brokers")).json()["brokers"]
+            alive = [broker["broker"] for broker in brokers if broker["state"] == "alive"]
         except (httpx.HTTPError, LookupError, ValueError):
             return False
-        asked = []
+        requests = []
         for member in members:
             here = None if member.subscriber is None else member.subscriber.broker
             if elsewhere := [name for name in alive if name != here]:
-                body = {"subscriber": member.user, "target": self._dice.choice(elsewhere)}
-                asked.append(self._ask("/v1/migrations", body))
-        taken = sum(await asyncio.gather(*asked))
-        self._migrations += taken
-        return taken > 0
+                body = {"subscriber": member.user, "target": self._rng.choice(elsewhere)}
+                requests.append(self._post("/v1/migrations", body))
+        accepted = sum(await asyncio.gather(*requests))
+        self._migrations += accepted
+        return accepted > 0
 
-    async def _ask(self, path: str, body: dict[str, Any]) -> bool:
-        """False if the coordinator is away or says no: both are part of the game."""
+    async def _post(self, path: str, body: dict[str, Any]) -> bool:
+        """Return False if the coordinator is down or refuses: the faults make both likely."""
         try:
             response = await self._coordinator.post(path, json=body)
         except httpx.HTTPError as error:
             self._answers[f"none: {type(error).__name__}"] += 1
             return False
-        said = "done" if response.is_success else str(response.json().get("error", {}).get("message"))
-        self._answers[f"{response.status_code} {said}"] += 1
+        outcome = "done" if response.is_success else str(response.json().get("error", {}).get("message"))
+        self._answers[f"{response.status_code} {outcome}"] += 1
         return response.is_success
 
-    async def _insist(self, path: str, body: dict[str, Any]) -> None:
+    async def _post_until_accepted(self, path: str, body: dict[str, Any]) -> None:
         for _ in range(60):
-            if await self._ask(path, body):
+            if await self._post(path, body):
                 return
             await asyncio.sleep(1.0)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    async def _drain(self, crowd: Crowd) -> None:
-        self._tell("no more faults: waiting for what is on its way")
-        await self._all_up()
+    async def _drain(self, crowd: ChaosCrowd) -> None:
+        self._report_progress("no more faults: waiting for pending deliveries")
+        await self._wait_until_all_up()
         deadline_s = time.monotonic() + self._settings.drain_s
-        tell_s = 0.0
+        next_report_s = 0.0
         while (missing := self.ledger.missing()) and time.monotonic() < deadline_s:
-            if time.monotonic() >= tell_s:
-                self._tell(f"  {missing:,} deliveries to come")
-                tell_s = time.monotonic() + 5.0
+            if time.monotonic() >= next_report_s:
+                self._report_progress(f"  {missing:,} deliveries pending")
+                next_report_s = time.monotonic() + 5.0
             await asyncio.sleep(0.25)
-        await asyncio.sleep(1.5)  # a repeat would come now
+        await asyncio.sleep(1.5)  # a repeat would arrive now
 
-    def _report(self, crowd: Crowd) -> dict[str, Any]:
+    def _report(self, crowd: ChaosCrowd) -> dict[str, Any]:
         brokers: Counter[str] = Counter()
         for member in crowd.members:
             brokers += member.brokers
@@ -278,10 +295,10 @@ def failed(report: dict[str, Any]) -> bool:
     return any(report[name] for name in names) or not report["delivered"] or bool(report["errors"])
 
 
-async def run_chaos(settings: ChaosSettings, folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Until it is over, or SIGINT or SIGTERM end it; either way nothing is left running."""
+async def run_chaos(settings: ChaosSettings, folder: Path, report_progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run to the end, or until SIGINT or SIGTERM. In both cases stop every process."""
     loop = asyncio.get_running_loop()
-    running = asyncio.create_task(ChaosRun(settings, folder, tell).run())
+    running = asyncio.create_task(ChaosRun(settings, folder, report_progress).run())
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(ValueError, RuntimeError):
             loop.add_signal_handler(number, running.cancel)

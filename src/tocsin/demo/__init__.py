@@ -1,1 +1,1 @@
-"""The emergency city on a network of real processes, with an account of every notification; see docs/demo.md."""
+"""The emergency city on a network of real processes, with an audit of every notification; see docs/demo.md."""

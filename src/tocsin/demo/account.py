@@ -1,10 +1,9 @@
-"""The account of a demo: what every frontend subscription got, and the two ways to know what it should have got. Pure.
+"""The account of a demo: what each frontend subscription received, and two ways to compute what it should have. Pure.
 
 First, from the data cluster's stored results: each subscription must have received every result from its first cursor
-on, once and in order. That covers all channels, but takes the data cluster's word for what the results are. Second,
-without it: who wants a kind or a place must have received every report of that kind or place that was published after
-the subscription was granted, computed here from the reports alone. Channels that depend on where somebody was at the
-moment of an execution cannot be computed that way.
+on, once and in order. This covers all channels, but trusts the data cluster's results. Second, from the reports alone:
+a subscription to a kind or a place must have received every matching report that was published after the subscription
+was granted. This cannot cover channels that depend on where a person was at the moment of an execution.
 """
 
 from __future__ import annotations
@@ -24,22 +23,24 @@ Flags = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 Amounts = npt.NDArray[np.float64]
 COMPUTED: Final = (
-    "EmergenciesOfType", "EmergenciesAtLocation", "EmergenciesOfTypeAtLocation",
+    "EmergenciesOfType",
+    "EmergenciesAtLocation",
+    "EmergenciesOfTypeAtLocation",
     "EmergenciesOfTypeAtLocationWithShelter",
-)  # fmt: skip
+)
 _EARTH_M: Final = 6_371_008.8
 _EDGE_M: Final = 0.05
-"""Reports this close to the edge of a place are left out: which side rounding puts them on is nobody's promise."""
+"""The recomputation skips reports this close to the edge of a place: rounding may put them on either side."""
 
 
 @dataclass(slots=True, eq=False)
-class Holding:
-    """One frontend subscription and what arrived for it, in order of arrival."""
+class ReceivedResults:
+    """One frontend subscription and its results, in order of arrival."""
 
     channel: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     first: Cursor | None = None
-    """Results from here on are promised. None until it is granted."""
+    """Results from this cursor on are promised. None until the subscription is granted."""
     granted_s: float = math.inf
     epochs: set[int] = field(default_factory=set)
     offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -48,22 +49,19 @@ class Holding:
 
 
 @dataclass(slots=True)
-class Account:
-    holdings: dict[tuple[str, str], Holding] = field(default_factory=dict)
+class DemoAccount:
+    holdings: dict[tuple[str, str], ReceivedResults] = field(default_factory=dict)
     """By person and subscription."""
     published: dict[int, tuple[str, float, float, float]] = field(default_factory=dict)
-    """Kind, latitude, longitude and the wall time at which it was handed to the gateway, by the report's number."""
+    """(kind, latitude, longitude, wall-clock time of publishing) by the report's number."""
     gaps: int = 0
     strange: int = 0
-    """Results of reports that nobody published."""
+    """Results of reports that the demo did not publish."""
     delivered: int = 0
 
-    def holding(self, person: str, subscription: str) -> Holding:
-        """Results may be faster than the answer that grants the subscription."""
-        found = self.holdings.get((person, subscription))
-        if found is None:
-            found = self.holdings[person, subscription] = Holding()
-        return found
+    def holding(self, person: str, subscription: str) -> ReceivedResults:
+        """Return the entry of a subscription, and create it if a result overtook the grant."""
+        return self.holdings.setdefault((person, subscription), ReceivedResults())
 
     def grant(
         self, person: str, subscription: str, channel: str, parameters: Mapping[str, Any], cursor: str, now_s: float
@@ -73,10 +71,10 @@ class Account:
         holding.first, holding.granted_s = Cursor.parse(cursor), now_s
 
     def publish(self, number: int, kind: str, lat: float, lon: float, now_s: float) -> None:
-        """A report is about to be sent."""
+        """Record a report before it is sent."""
         self.published[number] = (kind, lat, lon, now_s)
 
-    def take(self, holding: Holding, cursor: str, number: int | None, now_s: float) -> None:
+    def take(self, holding: ReceivedResults, cursor: str, number: int | None, now_s: float) -> None:
         at = Cursor.parse(cursor)
         known = None if number is None else self.published.get(number)
         if at is None or number is None or known is None:
@@ -94,17 +92,17 @@ class Account:
         return sum(holding.first is not None for holding in self.holdings.values())
 
     def backend(self) -> int:
-        return len({subscription for (_, subscription), one in self.holdings.items() if one.first is not None})
+        return len({subscription for (_, subscription), held in self.holdings.items() if held.first is not None})
 
-    def by_channel(self) -> dict[str, list[tuple[str, Holding]]]:
-        """Subscription and holding, of each channel."""
-        found: dict[str, list[tuple[str, Holding]]] = {}
+    def by_channel(self) -> dict[str, list[tuple[str, ReceivedResults]]]:
+        """Return (subscription, results) pairs by channel."""
+        channels: dict[str, list[tuple[str, ReceivedResults]]] = {}
         for (_, subscription), holding in self.holdings.items():
-            found.setdefault(holding.channel, []).append((subscription, holding))
-        return found
+            channels.setdefault(holding.channel, []).append((subscription, holding))
+        return channels
 
     def audited(self, stored: Mapping[str, Longs]) -> Audit:
-        """`stored`: of each backend subscription the sorted offsets that follow its results in the data cluster."""
+        """Compare with the data cluster's results: `stored` has the sorted offsets after each, per subscription."""
         audit = Audit()
         nothing = np.empty(0, np.int64)
         for (_, subscription), holding in self.holdings.items():
@@ -114,8 +112,8 @@ class Account:
         return audit
 
     def recomputed(self) -> Recomputed:
-        """The same from the reports alone."""
-        # Numbers have no holes: every one was drawn, and every one drawn was sent.
+        """Compare with the reports alone."""
+        # Report numbers have no holes: the demo publishes every number.
         rows = [self.published[number] for number in range(len(self.published))]
         places = np.array([(lat, lon) for _, lat, lon, _ in rows]).reshape(-1, 2)
         reports = _Reports(np.array([row[0] for row in rows]), places, np.array([row[3] for row in rows]))
@@ -158,29 +156,29 @@ class Recomputed:
         return self
 
 
-def _against_stored(holding: Holding, stored: Longs) -> Audit:
+def _against_stored(holding: ReceivedResults, stored: Longs) -> Audit:
     received = np.array(holding.offsets, np.int64)
     distinct = np.unique(received)
     start = 0 if holding.first is None else holding.first.offset
-    # A result's cursor is the place after it, so the first promised one has a cursor above the first.
+    # The cursor of a result is the position after it, so promised results have cursors above the first one.
     promised = stored[stored > start]
-    another_life = holding.first is not None and bool(holding.epochs - {holding.first.epoch})
+    other_epoch = holding.first is not None and bool(holding.epochs - {holding.first.epoch})
     return Audit(
         expected=len(promised),
         received=len(received),
         lost=len(np.setdiff1d(promised, distinct, assume_unique=True)),
         repeated=len(received) - len(distinct),
         out_of_order=int((np.diff(received) < 0).sum()),
-        unexpected=len(np.setdiff1d(distinct, promised, assume_unique=True)) + another_life,
+        unexpected=len(np.setdiff1d(distinct, promised, assume_unique=True)) + other_epoch,
     )
 
 
-def _against_reports(holding: Holding, must: Flags, may: Flags, published_s: Amounts) -> Recomputed:
-    """What was published before the subscription was granted may or may not come: an execution decides."""
+def _against_reports(holding: ReceivedResults, must: Flags, may: Flags, published_s: Amounts) -> Recomputed:
+    """A report published before the grant may or may not arrive: that depends on when the channel runs."""
     got = np.zeros(len(must), bool)
     got[np.array(holding.reports, np.int64)] = True
-    wanted = must & (published_s > holding.granted_s)
-    return Recomputed(1, int(wanted.sum()), int((wanted & ~got).sum()), int((got & ~may).sum()))
+    expected = must & (published_s > holding.granted_s)
+    return Recomputed(1, int(expected.sum()), int((expected & ~got).sum()), int((got & ~may).sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +188,7 @@ class _Reports:
     published_s: Amounts
 
     def matching(self, parameters: Mapping[str, Any]) -> tuple[Flags, Flags]:
-        """Which reports these parameters must match, and which they may."""
+        """Return which reports these parameters must match, and which they may match."""
         must = np.ones(len(self.kinds), bool)
         if "kind" in parameters:
             must &= self.kinds == parameters["kind"]
@@ -203,7 +201,7 @@ class _Reports:
 
 
 def great_circle_m(places: Amounts, lat: float, lon: float) -> Amounts:
-    """By the haversine formula; written again here, because what is checked must not check itself."""
+    """Distance in metres by the haversine formula, independent of the product's own function."""
     lats, lons = np.radians(places).T
     here_lat, here_lon = math.radians(lat), math.radians(lon)
     half = np.sin((lats - here_lat) / 2) ** 2 + math.cos(here_lat) * np.cos(lats) * np.sin((lons - here_lon) / 2) ** 2
@@ -212,8 +210,8 @@ def great_circle_m(places: Amounts, lat: float, lon: float) -> Amounts:
 
 
 def quantiles_s(latencies: Iterable[array[float]]) -> tuple[float, float] | None:
-    """p50 and p95; None if there are none."""
-    merged = np.concatenate([np.array(one, np.float32) for one in latencies] or [np.empty(0, np.float32)])
+    """Return (p50, p95) in seconds, or None without latencies."""
+    merged = np.concatenate([np.array(values, np.float32) for values in latencies] or [np.empty(0, np.float32)])
     if not len(merged):
         return None
     return float(np.quantile(merged, 0.5)), float(np.quantile(merged, 0.95))

@@ -1,4 +1,4 @@
-"""What a demo says in the end: numbers as one object, a table for people, a Markdown page. Computes; draws nothing."""
+"""The report of a demo: one JSON object, a table for the terminal and a Markdown page. `figures` draws."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.demo.account import quantiles_s
-from tocsin.demo.run import Outcome
+from tocsin.demo.run import DemoOutcome
 from tocsin.experiments.report import shown, table
 
 PAPER: Final = {"frontend": 2_200, "backend": 600}
-"""Of 400 subscribers [BAD §6.1.2]."""
+"""Subscriptions of 400 subscribers [BAD §6.1.2]."""
 _WRONG: Final = ("lost", "repeated", "out_of_order", "unexpected", "gaps")
 
 
-def numbers(outcome: Outcome) -> dict[str, Any]:
-    """What `--json` prints."""
+def numbers(outcome: DemoOutcome) -> dict[str, Any]:
+    """Return the object that `--json` prints."""
     account, samples, audit = outcome.account, outcome.samples, outcome.audit
     end_s, from_s = outcome.day_took_s, outcome.balancing_from_s
     last_s = max(from_s, end_s - 0.25 * (end_s - from_s))
-    overall = quantiles_s(one.latencies_s for one in account.holdings.values())
+    overall = quantiles_s(received.latencies_s for received in account.holdings.values())
     return {
         "published": len(account.published),
         "delivered": audit.received,
         "expected": audit.expected,
         **{name: getattr(audit, name) for name in _WRONG},
         "recomputed": {
-            "subscriptions": outcome.recomputed.subscriptions, "expected": outcome.recomputed.expected,
-            "lost": outcome.recomputed.lost, "unexpected": outcome.recomputed.unexpected,
+            "subscriptions": outcome.recomputed.subscriptions,
+            "expected": outcome.recomputed.expected,
+            "lost": outcome.recomputed.lost,
+            "unexpected": outcome.recomputed.unexpected,
         },
         "frontend_subscriptions": account.frontend(),
         "backend_subscriptions": account.backend(),
@@ -39,37 +41,46 @@ def numbers(outcome: Outcome) -> dict[str, Any]:
         "maximum_after_bytes_per_s": samples.maximum_between(last_s, end_s),
         "migrations": outcome.hand_overs,
         "rounds": [
-            {"at_s": round(one.at_s, 1), "policy": one.policy, "moves": one.moves, "cov_before": one.cov_before,
-             "cov_after": one.cov_after}
-            for one in samples.rounds
+            {
+                "at_s": round(moved.at_s, 1),
+                "policy": moved.policy,
+                "moves": moved.moves,
+                "cov_before": moved.cov_before,
+                "cov_after": moved.cov_after,
+            }
+            for moved in samples.rounds
         ],
         "latency_s_p50": None if overall is None else overall[0],
         "latency_s_p95": None if overall is None else overall[1],
-        "notifications_per_s_most": max((one.notifications_per_s for one in samples.samples), default=0.0),
+        "notifications_per_s_most": max((sample.notifications_per_s for sample in samples.samples), default=0.0),
         "day_took_s": round(end_s, 1),
         "channels": _channels(outcome),
         "errors": outcome.errors,
         "settings": outcome.settings.as_json(),
-    }  # fmt: skip
+    }
 
 
-def _channels(outcome: Outcome) -> list[dict[str, Any]]:
+def _channels(outcome: DemoOutcome) -> list[dict[str, Any]]:
     held = outcome.account.by_channel()
-    found = []
-    for said in outcome.channels:
-        mine = held.get(said["name"], [])
+    rows = []
+    for channel in outcome.channels:
+        mine = held.get(channel["name"], [])
         quantiles = quantiles_s(holding.latencies_s for _, holding in mine)
-        found.append(
+        rows.append(
             {
-                "name": said["name"], "period_s": said["period_s"], "frontend": len(mine),
-                "backend": len({name for name, _ in mine}), "executions": said["executions"],
-                "missed_ticks": said["missed_ticks"], "last_duration_s": said["last_duration_s"],
+                "name": channel["name"],
+                "period_s": channel["period_s"],
+                "frontend": len(mine),
+                "backend": len({name for name, _ in mine}),
+                "executions": channel["executions"],
+                "missed_ticks": channel["missed_ticks"],
+                "last_duration_s": channel["last_duration_s"],
                 "delivered": sum(len(holding.offsets) for _, holding in mine),
                 "latency_s_p50": None if quantiles is None else quantiles[0],
                 "latency_s_p95": None if quantiles is None else quantiles[1],
             }
-        )  # fmt: skip
-    return found
+        )
+    return rows
 
 
 def failed(report: dict[str, Any]) -> bool:
@@ -77,20 +88,20 @@ def failed(report: dict[str, Any]) -> bool:
     return bool(wrong or report["errors"] or not report["delivered"])
 
 
-CHANNEL_COLUMNS: Final = (
-    "channel", "period", "FE", "BE", "executions", "missed", "delivered", "p50", "p95"
-)  # fmt: skip
+CHANNEL_COLUMNS: Final = ("channel", "period", "FE", "BE", "executions", "missed", "delivered", "p50", "p95")
 
 
 def channel_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
-            one["name"], "as it happens" if one["period_s"] is None else f"{one['period_s']:g} s",
-            f"{one['frontend']:,}", f"{one['backend']:,}", f"{one['executions']:,}", f"{one['missed_ticks']:,}",
-            f"{one['delivered']:,}", _seconds(one["latency_s_p50"]), _seconds(one["latency_s_p95"]),
+            channel["name"],
+            "continuous" if channel["period_s"] is None else f"{channel['period_s']:g} s",
+            *(f"{channel[name]:,}" for name in ("frontend", "backend", "executions", "missed_ticks", "delivered")),
+            _seconds(channel["latency_s_p50"]),
+            _seconds(channel["latency_s_p95"]),
         )
-        for one in report["channels"]
-    ]  # fmt: skip
+        for channel in report["channels"]
+    ]
 
 
 def _seconds(value: float | None) -> str:
@@ -98,7 +109,7 @@ def _seconds(value: float | None) -> str:
 
 
 def sentences(report: dict[str, Any]) -> list[str]:
-    """The whole story in a few lines."""
+    """Summarise the report in a few lines."""
     again = report["recomputed"]
     before, after = report["cov_before"], report["cov_after"]
     return [
@@ -122,7 +133,7 @@ def _kilobytes(value: float | None) -> str:
 
 
 def show(report: dict[str, Any], files: Sequence[Path]) -> None:
-    """On the terminal, or into a pipe."""
+    """Print the report to the terminal or a pipe."""
     from rich.console import Console
     from rich.table import Table
 
@@ -143,20 +154,21 @@ def show(report: dict[str, Any], files: Sequence[Path]) -> None:
 
 def markdown(report: dict[str, Any], periods: dict[float, float], figures: Sequence[Path]) -> str:
     settings = report["settings"]
-    told = ", ".join(f"{was:g} s became {now:g} s" for was, now in sorted(periods.items()))
+    changed = ", ".join(f"{was:g} s became {now:g} s" for was, now in sorted(periods.items()))
     rounds = [
-        (one["at_s"], one["policy"], one["moves"], one["cov_before"], one["cov_after"]) for one in report["rounds"]
+        (moved["at_s"], moved["policy"], moved["moves"], moved["cov_before"], moved["cov_after"])
+        for moved in report["rounds"]
     ]
     parts = [
         "# The emergency city",
         f"{settings['subscribers']} subscribers on {settings['brokers']} brokers, placement {settings['placement']}, "
         f"balancing {settings['balance']}, {settings['minutes']:g} min at speed {settings['speed']:g}, seed "
-        f"{settings['seed']}. Periods were divided by the speed: {told}.",
+        f"{settings['seed']}. Periods were divided by the speed: {changed}.",
         "\n".join(f"- {line}" for line in sentences(report)),
         *(f"![{path.stem}]({path.name})" for path in figures if path.suffix == ".png"),
         "## Channels",
         table(CHANNEL_COLUMNS, channel_rows(report)),
-        "## Rounds of the balancer that moved somebody",
+        "## Balancing rounds with moves",
         table(("at (s)", "policy", "moves", "cov before", "cov expected after"), rounds) if rounds else "None.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -1,7 +1,7 @@
-"""Carries out a demo: starts the network, lets the city live a compressed day on it, and draws up the account.
+"""Carries out a demo: starts the network, runs a compressed day of the city on it, and audits the notifications.
 
-Everything runs as it would anywhere: a data cluster, a coordinator and brokers as processes of their own, a WebSocket
-per subscriber, records through the feed gateway. Only the people are made up (`sim.crowd`).
+Every part is real: a data cluster, a coordinator and brokers as processes, a WebSocket per subscriber, records through
+the feed gateway. Only the people are simulated (`sim/city`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Final
 import httpx
 
 from tocsin.client import Publisher
-from tocsin.demo.account import Account, Audit, Recomputed
+from tocsin.demo.account import Audit, DemoAccount, Recomputed
 from tocsin.demo.data_cluster import DemoCluster
-from tocsin.demo.people import People
+from tocsin.demo.people import DemoPeople
 from tocsin.demo.samples import Samples
 from tocsin.demo.settings import DemoSettings, compressed
 from tocsin.runtime.http.trace_recording import part_path
@@ -31,47 +31,47 @@ from tocsin.sim.city.streets import Streets, built_in, read_wkt
 from tocsin.sim.city.subscriptions import named_places
 
 _TURN_S: Final = 0.5
-"""Real time between two looks at what has been reported."""
+"""Real time between two requests with reports."""
 _LOCATIONS_S: Final = 1.0
-"""Real time between two updates of everybody's location, as in the paper; all of them in one request."""
-_PATIENT_SHARE: Final = 0.5
-"""Of the day: balancing waits until everybody has subscribed, but no longer than this."""
+"""Real time between two updates of all locations, as in the paper; one request has all of them."""
+_BALANCING_WAIT_SHARE: Final = 0.5
+"""Share of the day that balancing waits at most for all people to subscribe."""
 _SAMPLE_S: Final = 1.0
 _SPARK_NICENESS: Final = 5
-"""Brokers, clients and whoever watches come first: an execution may wait a moment, a session should not."""
-_TELL_S: Final = 5.0
-_LAST_S: Final = 300.0
-"""How long the end waits for what is on its way."""
+"""Niceness of Spark: brokers, clients and the dashboard have priority over executions."""
+_PROGRESS_S: Final = 5.0
+_PENDING_S: Final = 300.0
+"""How long the demo waits at its end for pending notifications."""
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a day was; `report` makes tables and figures of it."""
+class DemoOutcome:
+    """The measurements of a day; `report` and `figures` present them."""
 
     settings: DemoSettings
-    account: Account
+    account: DemoAccount
     samples: Samples
     audit: Audit
     recomputed: Recomputed
     channels: list[dict[str, Any]]
     periods: dict[float, float]
     day_took_s: float
-    """Of real time."""
+    """Seconds of real time."""
     balancing_from_s: float
     hand_overs: int
     errors: list[str]
 
 
 class DemoRun:
-    def __init__(self, settings: DemoSettings, folder: Path, tell: Callable[[str], None]) -> None:
-        """`folder` is for data that goes with the run; what stays is written where the settings say."""
+    def __init__(self, settings: DemoSettings, folder: Path, report_progress: Callable[[str], None]) -> None:
+        """`folder` holds temporary data; the report goes to the folder of the settings."""
         self._settings = settings
         self._folder = folder
-        self._tell = tell
+        self._report_progress = report_progress
         self.streets = _streets(settings)
         places = named_places(self.streets, settings.seed)
         self._crowd = CityCrowd(self.streets, settings.subscribers, settings.seed, places=places, pace=settings.pace)
-        self._account = Account()
+        self._account = DemoAccount()
         self._samples = Samples()
         self._positions = self._crowd.positions(0.0)
         self._records = 0
@@ -81,29 +81,33 @@ class DemoRun:
         self._open = contextlib.AsyncExitStack()
         settings.out.mkdir(parents=True, exist_ok=True)
         self.trace = settings.out.absolute() / "trace.parquet"
-        """What the dashboard shows, recorded; complete once the run has stopped."""
+        """The recording of what the dashboard shows; complete when the run has stopped."""
         logs = settings.out / "logs"
         logs.mkdir(exist_ok=True)
-        for left in (self.trace, part_path(self.trace), *logs.glob("*.log")):
-            left.unlink(missing_ok=True)  # of an earlier demo
+        for earlier in (self.trace, part_path(self.trace), *logs.glob("*.log")):
+            earlier.unlink(missing_ok=True)
         streets = folder / "streets.geojson"
         streets.write_text(json.dumps(self.streets.geojson()), encoding="utf-8")
         self.stack = Stack(
             StackSettings(
-                folder / "data", settings.brokers, free_ports=True, logs=logs,
-                places=broker_places(self.streets, settings.brokers), broker=settings.broker_flags(),
+                folder / "data",
+                settings.brokers,
+                free_ports=True,
+                logs=logs,
+                places=broker_places(self.streets, settings.brokers),
+                broker=settings.broker_flags(),
                 coordinator=settings.coordinator_flags() | {"streets": str(streets), "trace": str(self.trace)},
                 cluster_niceness=_SPARK_NICENESS,
                 cluster={"spark": "spark.driver.memory=1g", "log-level": "warning"} | settings.cluster,
             )
-        )  # fmt: skip
+        )
 
     async def start(self) -> None:
-        """The network is up, and the city about to wake, when this returns. Call `stop` also if it raises."""
+        """Start the network. Call `stop` even if this raises."""
         settings, stack = self._settings, self.stack
-        self._tell(f"starting a coordinator, {settings.brokers} brokers and a data cluster with Spark")
+        self._report_progress(f"starting a coordinator, {settings.brokers} brokers and a data cluster with Spark")
         await stack.start_coordinator()
-        self._tell(f"dashboard: {self.dashboard}")
+        self._report_progress(f"dashboard: {self.dashboard}")
         self._coordinator = await self._client(stack.coordinator_url, 60.0)
         await self._put_balance({"on": False, **settings.scheme()})
         await stack.start_others()
@@ -115,7 +119,7 @@ class DemoRun:
 
     @property
     def dashboard(self) -> str:
-        """With the token in the fragment, which browsers keep to themselves."""
+        """The address with the token in the fragment, which browsers do not send."""
         return f"{self.stack.coordinator_url}/#token={self.stack.admin_token()}"
 
     async def _client(self, url: str, timeout_s: float) -> httpx.AsyncClient:
@@ -127,37 +131,46 @@ class DemoRun:
         await self._open.aclose()
         await self.stack.stop()
 
-    async def day(self) -> Outcome:
-        """From the application to the account."""
+    async def run_day(self) -> DemoOutcome:
+        """Apply the application, run the day and audit it."""
         periods = await self._prepare()
-        people = People(
+        people = DemoPeople(
             self.stack.coordinator_url,
             self.stack.admin_token(),
             self._account,
             self._crowd.people,
-            self._at,
-            self._where,
-            self._tell,
+            self._wait_until,
+            self._position_of,
+            self._report_progress,
         )
         self._began_s = time.monotonic()
-        people.begin()
+        people.start()
         try:
             async with asyncio.TaskGroup() as tasks:
                 sampling = tasks.create_task(self._sample(people))
                 balancing = tasks.create_task(self._balance())
-                await self._things_happen(people)
+                await self._publish_day(people)
                 sampling.cancel()
                 balancing.cancel()
             took_s = self._now_s()
-            audit, recomputed = await self._accounts()
+            audit, recomputed = await self._audit()
             channels = await self._cluster.channels()
             hand_overs = people.hand_overs
         finally:
-            await people.end()
-        return Outcome(
-            self._settings, self._account, self._samples, audit, recomputed, channels, periods, took_s,
-            self._balanced_s, hand_overs, sorted(people.errors),
-        )  # fmt: skip
+            await people.stop()
+        return DemoOutcome(
+            self._settings,
+            self._account,
+            self._samples,
+            audit,
+            recomputed,
+            channels,
+            periods,
+            took_s,
+            self._balanced_s,
+            hand_overs,
+            sorted(people.errors),
+        )
 
     # -- before --------------------------------------------------------------------------------------------------------
 
@@ -165,31 +178,33 @@ class DemoRun:
         settings = self._settings
         text, periods = compressed(settings.application.read_text(encoding="utf-8"), settings.speed)
         made = await self._cluster.apply(text, str(settings.application.parent.absolute()))
-        told = ", ".join(f"{was:g} s → {now:g} s" for was, now in sorted(periods.items()))
-        self._tell(f"{made} datasets and channels from {settings.application.name}; periods for this speed: {told}")
+        changed = ", ".join(f"{was:g} s → {now:g} s" for was, now in sorted(periods.items()))
+        self._report_progress(
+            f"{made} datasets and channels from {settings.application.name}; periods for this speed: {changed}"
+        )
         await self._publishers[0].publish("UserLocations", self._crowd.locations(0.0, _now()))
         began_s = time.monotonic()
         lat, lon = self.streets.anchor
         self._warm_ups = await self._cluster.warm_up(self._publishers[0], lat, lon, _now())
-        self._tell(f"channels warmed up in {time.monotonic() - began_s:.0f} s; the city wakes")
+        self._report_progress(f"channels warmed up in {time.monotonic() - began_s:.0f} s; the day starts")
         return periods
 
     # -- the day -------------------------------------------------------------------------------------------------------
 
     def _now_s(self) -> float:
-        """Real seconds since the city woke."""
+        """Real seconds since the day started."""
         return time.monotonic() - self._began_s
 
-    async def _at(self, moment_s: float) -> None:
+    async def _wait_until(self, moment_s: float) -> None:
         await asyncio.sleep(max(0.0, moment_s / self._settings.speed - self._now_s()))
 
-    def _where(self, number: int) -> tuple[float, float]:
+    def _position_of(self, number: int) -> tuple[float, float]:
         lat, lon = self._positions[number].tolist()
         return lat, lon
 
-    async def _things_happen(self, people: People) -> None:
+    async def _publish_day(self, people: DemoPeople) -> None:
         settings = self._settings
-        located_s = told_s = 0.0
+        located_s = reported_s = 0.0
         while (now_s := self._now_s()) < settings.minutes * 60.0:
             reports = self._crowd.reports(now_s * settings.speed)
             work = [self._publish_reports(number, reports) for number in range(PUBLISHERS)]
@@ -197,9 +212,9 @@ class DemoRun:
                 located_s = now_s
                 work.append(self._publish_locations(now_s * settings.speed))
             await asyncio.gather(*work)
-            if now_s - told_s >= _TELL_S:
-                told_s = now_s
-                self._tell(self._progress(now_s, people))
+            if now_s - reported_s >= _PROGRESS_S:
+                reported_s = now_s
+                self._report_progress(self._progress(now_s, people))
             await asyncio.sleep(max(0.0, now_s + _TURN_S - self._now_s()))
 
     async def _publish_reports(self, publisher: int, reports: list[EmergencyReport]) -> None:
@@ -207,9 +222,10 @@ class DemoRun:
         if not mine:
             return
         at, now_s = _now(), time.time()
-        for one in mine:
-            self._account.publish(one.number, one.kind, one.lat, one.lon, now_s)
-        published = await self._publishers[publisher].publish("EmergencyReports", [one.record(at) for one in mine])
+        for report in mine:
+            self._account.publish(report.number, report.kind, report.lat, report.lon, now_s)
+        records = [report.record(at) for report in mine]
+        published = await self._publishers[publisher].publish("EmergencyReports", records)
         assert published.accepted == len(mine), published
         self._records += len(mine)
 
@@ -220,32 +236,32 @@ class DemoRun:
 
     async def _balance(self) -> None:
         settings = self._settings
-        await self._at(settings.balancing_from_s)
-        await self._all_subscribed(self._began_s + _PATIENT_SHARE * settings.minutes * 60.0)
+        await self._wait_until(settings.balancing_from_s)
+        await self._wait_until_all_subscribed(self._began_s + _BALANCING_WAIT_SHARE * settings.minutes * 60.0)
         self._balanced_s = self._now_s()
         if settings.scheme() == {"scheme": "none", "shuffle": "none"}:
             return
         cov = self._samples.cov_at(self._now_s())
         await self._put_balance({"on": True})
-        self._tell(f"balancing ({settings.balance}) begins at cov {cov or 0.0:.2f}")
+        self._report_progress(f"balancing ({settings.balance}) begins at cov {cov or 0.0:.2f}")
 
-    async def _all_subscribed(self, deadline_s: float) -> None:
-        """Everybody has what it wants by then, unless a busy machine is behind the city's time."""
-        wishes = sum(len(person.subscriptions) for person in self._crowd.people)
-        while self._account.frontend() < wishes and time.monotonic() < deadline_s:
+    async def _wait_until_all_subscribed(self, deadline_s: float) -> None:
+        """Wait until every subscription is granted; a busy machine may lag behind the city's time."""
+        requested = sum(len(person.subscriptions) for person in self._crowd.people)
+        while self._account.frontend() < requested and time.monotonic() < deadline_s:
             await asyncio.sleep(0.25)
 
-    async def _put_balance(self, wanted: dict[str, Any]) -> None:
-        (await self._coordinator.put("/v1/balance", json=wanted)).raise_for_status()
+    async def _put_balance(self, settings: dict[str, Any]) -> None:
+        (await self._coordinator.put("/v1/balance", json=settings)).raise_for_status()
 
-    async def _sample(self, people: People) -> None:
+    async def _sample(self, people: DemoPeople) -> None:
         while True:
-            with contextlib.suppress(httpx.TransportError):  # a busy machine: the next look is a second away
+            with contextlib.suppress(httpx.TransportError):  # a busy machine: the next sample is a second away
                 status = (await self._coordinator.get("/v1/status")).raise_for_status().json()
                 self._samples.add(self._now_s(), status, people.hand_overs)
             await asyncio.sleep(_SAMPLE_S)
 
-    def _progress(self, now_s: float, people: People) -> str:
+    def _progress(self, now_s: float, people: DemoPeople) -> str:
         account = self._account
         last = self._samples.samples[-1] if self._samples.samples else None
         moment_s = now_s * self._settings.speed
@@ -257,24 +273,25 @@ class DemoRun:
 
     # -- after ---------------------------------------------------------------------------------------------------------
 
-    async def _accounts(self) -> tuple[Audit, Recomputed]:
-        """Every channel runs once more; then whatever is stored must arrive."""
-        self._tell("the day is over: running every channel once more, waiting for what is on its way")
-        await self._all_subscribed(time.monotonic() + _LAST_S)
-        await self._cluster.settled("EmergencyReports", self._records + self._warm_ups, _LAST_S)
+    async def _audit(self) -> tuple[Audit, Recomputed]:
+        """Run every channel once more, wait for pending notifications, and compare with the stored results."""
+        self._report_progress("the day is over: running every channel once more and waiting for pending notifications")
+        await self._wait_until_all_subscribed(time.monotonic() + _PENDING_S)
+        await self._cluster.settled("EmergencyReports", self._records + self._warm_ups, _PENDING_S)
         holdings = self._account.by_channel()
         await self._cluster.execute(holdings)
-        wanted = {channel: {name for name, _ in held} for channel, held in holdings.items()}
-        stored = await self._cluster.stored(wanted)
+        stored = await self._cluster.stored(
+            {channel: {subscription for subscription, _ in held} for channel, held in holdings.items()}
+        )
         expected = self._account.audited(stored).expected
-        deadline_s, told_s = time.monotonic() + _LAST_S, time.monotonic()
-        # Counting is enough to wait by; the audit itself would keep the loop from receiving.
+        deadline_s, reported_s = time.monotonic() + _PENDING_S, time.monotonic()
+        # The audit would block the event loop, so this loop only compares counts.
         while self._account.delivered < expected and time.monotonic() < deadline_s:
             await asyncio.sleep(0.25)
-            if time.monotonic() - told_s >= _TELL_S:
-                told_s = time.monotonic()
-                self._tell(f"  {expected - self._account.delivered:,} notifications to come")
-        await asyncio.sleep(1.0)  # a repeat would come now
+            if time.monotonic() - reported_s >= _PROGRESS_S:
+                reported_s = time.monotonic()
+                self._report_progress(f"  {expected - self._account.delivered:,} notifications pending")
+        await asyncio.sleep(1.0)  # a repeat would arrive now
         return self._account.audited(stored), self._account.recomputed()
 
 

@@ -1,4 +1,4 @@
-"""What the coordinator says about its network, once a second: the curves of the report."""
+"""The coordinator's status, sampled once a second: the curves of the report."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DemoSample:
     at_s: float
-    """Seconds of real time since the city woke."""
+    """Seconds of real time since the day started."""
     loads_bytes_per_s: dict[str, float]
     subscribers: dict[str, int]
     cov: float
     notifications_per_s: float
     hand_overs: int
-    """By the clients' own count."""
+    """Counted by the clients."""
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """A round of the balancer that moved somebody."""
+class BalancingRound:
+    """A balancing round with moves."""
 
     at_s: float
     policy: str
@@ -34,45 +34,44 @@ class Round:
 
 @dataclass(slots=True)
 class Samples:
-    samples: list[Sample] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
+    samples: list[DemoSample] = field(default_factory=list)
+    rounds: list[BalancingRound] = field(default_factory=list)
     _last: Any = None
 
-    def add(self, at_s: float, status: dict[str, Any], hand_overs: int) -> Sample:
+    def add(self, at_s: float, status: dict[str, Any], hand_overs: int) -> DemoSample:
         brokers = status["brokers"]
-        sample = Sample(
+        sample = DemoSample(
             at_s,
-            {one["broker"]: one["load_bytes_per_s"] for one in brokers},
-            {one["broker"]: one["subscribers"] for one in brokers},
+            {broker["broker"]: broker["load_bytes_per_s"] for broker in brokers},
+            {broker["broker"]: broker["subscribers"] for broker in brokers},
             status["cov"],
-            sum(one["notifications_per_s"] for one in brokers),
+            sum(broker["notifications_per_s"] for broker in brokers),
             hand_overs,
         )
         self.samples.append(sample)
-        self._look_at_round(at_s, status["balance"]["last_round"])
+        self._add_round(at_s, status["balance"]["last_round"])
         return sample
 
-    def _look_at_round(self, at_s: float, last: dict[str, Any] | None) -> None:
+    def _add_round(self, at_s: float, last: dict[str, Any] | None) -> None:
         if last is not None and last != self._last and last["taken"]:
             self.rounds.append(
-                Round(at_s, last["policy"], last["taken"], last["cov_before"], last["cov_after"], last["note"])
+                BalancingRound(at_s, last["policy"], last["taken"], last["cov_before"], last["cov_after"], last["note"])
             )
         self._last = last
 
     def cov_at(self, at_s: float) -> float | None:
-        """The last before that moment."""
-        found = [one.cov for one in self.samples if one.at_s <= at_s]
-        return found[-1] if found else None
+        """Return the cov of the last sample until `at_s`, or None."""
+        return next((sample.cov for sample in reversed(self.samples) if sample.at_s <= at_s), None)
 
     def maximum_at(self, at_s: float) -> float | None:
-        """Of the last sample before that moment."""
-        found = [max(one.loads_bytes_per_s.values()) for one in self.samples if one.at_s <= at_s]
-        return found[-1] if found else None
+        """Return the highest load of the last sample until `at_s`, or None."""
+        earlier = (sample for sample in reversed(self.samples) if sample.at_s <= at_s)
+        return next((max(sample.loads_bytes_per_s.values()) for sample in earlier), None)
 
     def cov_between(self, from_s: float, to_s: float) -> float | None:
-        found = [one.cov for one in self.samples if from_s <= one.at_s <= to_s]
-        return float(np.mean(found)) if found else None
+        covs = [sample.cov for sample in self.samples if from_s <= sample.at_s <= to_s]
+        return float(np.mean(covs)) if covs else None
 
     def maximum_between(self, from_s: float, to_s: float) -> float | None:
-        found = [max(one.loads_bytes_per_s.values()) for one in self.samples if from_s <= one.at_s <= to_s]
-        return float(np.mean(found)) if found else None
+        maxima = [max(sample.loads_bytes_per_s.values()) for sample in self.samples if from_s <= sample.at_s <= to_s]
+        return float(np.mean(maxima)) if maxima else None

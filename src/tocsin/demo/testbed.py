@@ -1,7 +1,7 @@
-"""`tocsin experiment bad-testbed --live`: the demo's city once per placement and scheme, as rows of that experiment.
+"""`tocsin experiment bad-testbed --live`: runs the demo's city once per placement and scheme and returns the rows.
 
-Experiments may not start processes; this may, and hands `experiments.bad_testbed` what it measured. One run after the
-other, each on a new network with the same seed: the same people, wishes and reports.
+Experiments may not start processes, so this module runs them and hands the rows to `experiments.bad_testbed`. The runs
+follow each other, each on a new network with the same seed: the same people, subscriptions and reports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tocsin.demo.run import DemoRun, Outcome
+from tocsin.demo.run import DemoOutcome, DemoRun
 from tocsin.demo.settings import PAPER_DAY_S, DemoSettings, application_file
 from tocsin.experiments import runner
 from tocsin.experiments.bad_testbed import PLACEMENTS, SCHEMES, LiveTestbed
@@ -28,9 +28,9 @@ _SCHEMES: Final = "none,LDM"
 
 
 def run_live(
-    minutes: float, seed: int, options: Mapping[str, str], out: Path, tell: Callable[[str], None]
+    minutes: float, seed: int, options: Mapping[str, str], out: Path, report_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Every combination, for `minutes` of real time each, and the report. Raises ValueError on unknown options."""
+    """Run every combination for `minutes` of real time and return the report. Raise ValueError on unknown options."""
     known = dict(options)
     placements = _chosen(known.pop("placements", _PLACEMENTS), PLACEMENTS)
     schemes = _chosen(known.pop("schemes", _SCHEMES), SCHEMES)
@@ -41,14 +41,19 @@ def run_live(
     rows: list[Row] = []
     for placement in placements:
         for scheme in schemes:
-            tell(f"{placement} + {scheme}")
+            report_progress(f"{placement} + {scheme}")
             settings = DemoSettings(
-                application, out / f"{placement}-{scheme}".lower().replace(" ", ""), subscribers,
-                placement=PLACEMENTS[placement], balance=_balance(scheme), minutes=minutes,
-                speed=max(1.0, PAPER_DAY_S / (60.0 * minutes)), seed=seed,
-            )  # fmt: skip
+                application,
+                out / f"{placement}-{scheme}".lower().replace(" ", ""),
+                subscribers,
+                placement=PLACEMENTS[placement],
+                balance=_balance(scheme),
+                minutes=minutes,
+                speed=max(1.0, PAPER_DAY_S / (60.0 * minutes)),
+                seed=seed,
+            )
             with asyncio.Runner(loop_factory=loop_factory()) as loop:
-                outcome = loop.run(_one(settings, tell))
+                outcome = loop.run(_run_city(settings, report_progress))
             rows += rows_of(outcome, {"seed": 0, "placement": placement, "scheme": scheme})
     speed = max(1.0, PAPER_DAY_S / (60.0 * minutes))
     how = (
@@ -59,16 +64,18 @@ def run_live(
     return runner.finish(LiveTestbed(how=how), 1, runner.table_of(rows), out, command)
 
 
-async def _one(settings: DemoSettings, tell: Callable[[str], None]) -> Outcome:
+async def _run_city(settings: DemoSettings, report_progress: Callable[[str], None]) -> DemoOutcome:
     with tempfile.TemporaryDirectory(prefix="tocsin-testbed-") as folder:
-        run = DemoRun(settings, Path(folder), tell)
+        run = DemoRun(settings, Path(folder), report_progress)
         try:
             await run.start()
-            outcome = await run.day()
+            outcome = await run.run_day()
         finally:
             await run.stop()
     if outcome.audit.lost or outcome.errors:
-        raise TocsinError(Code.INTERNAL, f"{outcome.audit.lost} lost, errors: {outcome.errors}; a bug, keep the seed")
+        raise TocsinError(
+            Code.INTERNAL, f"{outcome.audit.lost} lost, errors: {outcome.errors}; this is a bug, keep the seed"
+        )
     return outcome
 
 
@@ -85,39 +92,54 @@ def _balance(scheme: str) -> str:
     return chosen["scheme"] if chosen["shuffle"] == "none" else f"{chosen['scheme']}+{chosen['shuffle']}"
 
 
-def rows_of(outcome: Outcome, labels: Mapping[str, Any]) -> list[Row]:
-    """As `experiments.balance_runs.rows_of` makes them of a simulated run; times are the city's."""
+def rows_of(outcome: DemoOutcome, labels: Mapping[str, Any]) -> list[Row]:
+    """Return the rows that `experiments.balance_runs.rows_of` makes of a simulated run; times are the city's."""
     speed, pace = outcome.settings.speed, outcome.settings.pace
     samples, rounds = outcome.samples.samples, outcome.samples.rounds
-    steady = [one for one in samples if one.at_s * speed >= STEADY_S * pace] or samples[-1:]
+    steady = [sample for sample in samples if sample.at_s * speed >= STEADY_S * pace] or samples[-1:]
     first = rounds[0] if rounds else None
     run: Row = {
-        **labels, "kind": "run", "cov": float(np.mean([one.cov for one in steady])),
-        "maximum": float(np.mean([max(one.loads_bytes_per_s.values()) for one in steady])),
-        "mean": float(np.mean([np.mean(list(one.loads_bytes_per_s.values())) for one in steady])),
+        **labels,
+        "kind": "run",
+        "cov": float(np.mean([sample.cov for sample in steady])),
+        "maximum": float(np.mean([max(sample.loads_bytes_per_s.values()) for sample in steady])),
+        "mean": float(np.mean([np.mean(list(sample.loads_bytes_per_s.values())) for sample in steady])),
         "migrations": outcome.hand_overs,
         "first_plan_s": None if first is None else first.at_s * speed,
         "first_plan_moves": None if first is None else first.moves,
-        "shuffles": sum(one.policy in ("gsh", "affinity-shuffle") for one in rounds),
+        "shuffles": sum(moved.policy in ("gsh", "affinity-shuffle") for moved in rounds),
         "migrations_later": max(0, outcome.hand_overs - (0 if first is None else first.moves)),
         "most_subscribers": max(samples[-1].subscribers.values()),
         "fewest_subscribers": min(samples[-1].subscribers.values()),
-    }  # fmt: skip
+    }
     return [run, *_curves(samples, speed, labels)]
 
 
 def _curves(samples: Sequence[Any], speed: float, labels: Mapping[str, Any]) -> list[Row]:
     rows: list[Row] = []
-    for one in samples:
-        at_s = round(one.at_s * speed, 1)
-        loads = one.loads_bytes_per_s
+    for sample in samples:
+        at_s = round(sample.at_s * speed, 1)
+        loads = sample.loads_bytes_per_s
         rows.append(
-            {**labels, "kind": "sample", "at_s": at_s, "cov": one.cov, "maximum": max(loads.values()),
-             "mean": float(np.mean(list(loads.values()))), "migrations": one.hand_overs}
-        )  # fmt: skip
+            {
+                **labels,
+                "kind": "sample",
+                "at_s": at_s,
+                "cov": sample.cov,
+                "maximum": max(loads.values()),
+                "mean": float(np.mean(list(loads.values()))),
+                "migrations": sample.hand_overs,
+            }
+        )
         rows += [
-            {**labels, "kind": "broker", "at_s": at_s, "broker": number, "load": loads[broker],
-             "people": one.subscribers[broker]}
+            {
+                **labels,
+                "kind": "broker",
+                "at_s": at_s,
+                "broker": number,
+                "load": loads[broker],
+                "people": sample.subscribers[broker],
+            }
             for number, broker in enumerate(sorted(loads))
-        ]  # fmt: skip
+        ]
     return rows

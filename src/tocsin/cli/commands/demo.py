@@ -97,7 +97,7 @@ async def _run_day(run: DemoRun, settings: DemoSettings, as_json: bool) -> dict[
     from tocsin.demo import figures, report
 
     await run.start()
-    outcome = await run.day()
+    outcome = await run.run_day()
     numbers = report.numbers(outcome)
     files = figures.draw(outcome, settings.out)
     page = settings.out / "report.md"

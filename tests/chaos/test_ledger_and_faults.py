@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.chaos.faults import FaultKind, schedule
-from tocsin.chaos.ledger import Delivery, DeliveryLedger, Ping
+from tocsin.chaos.ledger import Delivery, DeliveryLedger, PingRecord
 from tocsin.model.cursor import offset_of
 
 ACCOUNT = ("ann", "kind")
@@ -12,7 +12,7 @@ ACCOUNT = ("ann", "kind")
 def ledger(*deliveries: tuple[str, int, int]) -> DeliveryLedger:
     """Records p0…p5, two per batch; the subscription matches even ones. Deliveries are (id, execution, row)."""
     made = DeliveryLedger({ACCOUNT: lambda ping: ping.n % 2 == 0})
-    made.publish([Ping(f"p{n}", "fire", n, n // 2) for n in range(6)])
+    made.publish([PingRecord(f"p{n}", "fire", n, n // 2) for n in range(6)])
     for name, execution, row in deliveries:
         made.deliver(ACCOUNT, Delivery(name, f"1-{offset_of(execution, row) + 1}"))
     return made

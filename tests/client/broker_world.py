@@ -174,7 +174,7 @@ class World:
 
     def time_passes(self, choice: int) -> None:
         self.now_s += [0.1, 1.0, 5.0, 40.0][choice % 4]
-        self.handle(events.Ticked())
+        self.handle(events.TimePassed())
 
     def results_flow(self, choice: int) -> None:
         for step in range(3):
@@ -266,7 +266,7 @@ class World:
         """Let everything arrive, without further faults."""
         for round_number in range(400):
             self.now_s += 0.5
-            self.handle(events.Ticked())
+            self.handle(events.TimePassed())
             self.coordinator_answers(1)
             self.connection_opens(0)
             while self.sent:

@@ -133,7 +133,7 @@ def test_move_to_unresponsive_broker_keeps_the_old_session() -> None:
     world.broker_requests_move(0)
     world.message_arrives(0)
     world.now_s += 6.0
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert set(world.connections) == {first} and not world.opening and not world.locating
     world.publish(0)
     exchange_all(world)
@@ -144,13 +144,13 @@ def test_silent_broker_is_left_and_avoided() -> None:
     world = served_world(0)
     [first] = world.connections
     world.now_s += 20.9
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert first in world.connections, "silence of up to twice the promised period plus one second is accepted"
     world.now_s += 0.2
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert not world.connections
     world.now_s = world.session.due_s()
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert world.locating and world.session._search.avoid == "b0"
 
 
@@ -158,11 +158,11 @@ def test_broker_is_not_stalled_while_the_application_reads_nothing() -> None:
     world = served_world(0)
     world.session.paused = True
     world.now_s += 3_600.0
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert world.connections
     world.session.resumed_reading(world.now_s)
     world.now_s += 20.0
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert world.connections
 
 
@@ -172,12 +172,12 @@ def test_last_known_broker_is_tried_when_coordinator_is_down() -> None:
     del world.connections[first]
     world.handle(events.ConnectionLost(first, "reset"))
     world.now_s = world.session.due_s()
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     world.coordinator_is_down(0)
     assert [place.broker for place in world.opening.values()] == ["b0"]
     world.connection_fails(0)
     world.now_s = world.session.due_s()
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert world.locating, "the broker is down too, so the coordinator gets another request"
 
 
@@ -189,7 +189,7 @@ def test_back_off_grows_with_failures() -> None:
         world.coordinator_is_down(0)
         waits.append(round(world.session.due_s() - world.now_s, 6))
         world.now_s = world.session.due_s()
-        world.handle(events.Ticked())
+        world.handle(events.TimePassed())
     assert waits == sorted(waits) and 0.4 < waits[0] < 0.5 and 29 < waits[-1] < 30
 
 
@@ -217,7 +217,7 @@ def test_session_replaced_by_its_own_late_login_reconnects() -> None:
     world.sent.clear()  # the login is in flight and slow
     for passed_s in (10.0, 1.0):
         world.now_s += passed_s
-        world.handle(events.Ticked())
+        world.handle(events.TimePassed())
     world.coordinator_answers(0)
     world.connection_opens(0)
     world.request_arrives(1)
@@ -248,7 +248,7 @@ def test_token_refused_by_brokers_is_renewed_before_the_session_fails() -> None:
         [number] = world.connections
         world.handle(events.MessageReceived(number, wire.Refused(1, "unauthenticated", "not a token of ours")))
         world.now_s = min(world.session.due_s(), 1e9)
-        world.handle(events.Ticked())
+        world.handle(events.TimePassed())
     assert world.failure is not None and world.failure.code == "unauthenticated"
 
 
@@ -264,7 +264,7 @@ def test_acknowledgements_are_sent_in_batches() -> None:
     acks = [message for _, message in world.sent if isinstance(message, wire.Ack)]
     assert len(acks) == 1, "the first acknowledgement is sent at once"
     world.now_s = world.session.due_s()
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     acks = [message for _, message in world.sent if isinstance(message, wire.Ack)]
     assert len(acks) == 2, "the others are sent together"
     exchange_all(world)
@@ -457,7 +457,7 @@ def test_unsubscription_is_not_repeated_after_a_new_subscribe_request() -> None:
     [subscribe] = [message for _, message in world.sent if isinstance(message, wire.Subscribe)]
     world.handle(events.MessageReceived(number, wire.Subscribed(subscribe.id, held("1-20"), True)))
     world.now_s += 5.0
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert not unsubscribe_requests(world)
     world.handle(events.MessageReceived(number, wire.Result(NAMES[0], CHANNEL, "1-30", msgspec.Raw(b"{}"))))
     assert [message.cursor for message in world.delivered] == ["1-30"]
@@ -471,7 +471,7 @@ def test_unsubscription_is_repeated_after_request_for_other_subscription() -> No
     world.handle(events.MessageReceived(number, wire.Subscribed(subscribe.id, held("1-20", 1), True)))
     assert not unsubscribe_requests(world)
     world.now_s += 5.0
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert len(unsubscribe_requests(world)) == 1
 
 
@@ -507,5 +507,5 @@ def test_stopped_session_does_not_wait_for_unresponsive_broker() -> None:
     world = served_world(0)
     world.handle(events.Stopped())
     world.now_s = world.session.due_s()
-    world.handle(events.Ticked())
+    world.handle(events.TimePassed())
     assert world.finished

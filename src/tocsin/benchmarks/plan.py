@@ -73,7 +73,7 @@ def _draw(path: Path, subscribers: int, brokers: int, subscriptions: int) -> Non
     from tocsin.policies.balance.placement import BrokerChoice
     from tocsin.policies.balance.settings import PlacementPolicy
     from tocsin.sim.balance.policy_coordinator import ArrivingSubscribers, place_together
-    from tocsin.sim.balance.scenario import Brokers, Channels, Scenario, Subscribers
+    from tocsin.sim.balance.scenario import Brokers, Scenario, ScenarioChannels, Subscribers
     from tocsin.sim.balance.world import draw
     from tocsin.sim.kernel import Kernel
 
@@ -81,7 +81,7 @@ def _draw(path: Path, subscribers: int, brokers: int, subscriptions: int) -> Non
     scenario = Scenario(
         "bench", 1.0, Brokers(brokers, crowd),
         Subscribers(subscribers, (0, 0), (4, 12), neighbourhoods=max(1, subscribers // 200), own_share=0.85),
-        Channels((10.0,), max(1, subscriptions), 1_000.0, 250.0),
+        ScenarioChannels((10.0,), max(1, subscriptions), 1_000.0, 250.0),
     )  # fmt: skip
     kernel = Kernel(1)
     world = draw(scenario, kernel.stream)

@@ -13,7 +13,7 @@ from tocsin.model.cursor import Cursor, execution_of
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class PingRecord:
     """One record. `batch` numbers the publisher's requests; the publisher sends one when the last is acknowledged."""
 
     id: str
@@ -34,12 +34,12 @@ class Delivery:
 
 @dataclass(slots=True)
 class DeliveryLedger:
-    matches: dict[Account, Callable[[Ping], bool]] = field(default_factory=dict)
-    published: dict[str, Ping] = field(default_factory=dict)
+    matches: dict[Account, Callable[[PingRecord], bool]] = field(default_factory=dict)
+    published: dict[str, PingRecord] = field(default_factory=dict)
     deliveries: dict[Account, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
     gaps: int = 0
 
-    def publish(self, pings: list[Ping]) -> None:
+    def publish(self, pings: list[PingRecord]) -> None:
         """Record acknowledged pings."""
         self.published |= {ping.id: ping for ping in pings}
 

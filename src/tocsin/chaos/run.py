@@ -18,7 +18,7 @@ import httpx
 
 from tocsin.chaos.crowd import ChaosCrowd, Member
 from tocsin.chaos.faults import Fault, FaultKind, schedule
-from tocsin.chaos.ledger import DeliveryLedger, Ping
+from tocsin.chaos.ledger import DeliveryLedger, PingRecord
 from tocsin.client import Publisher
 from tocsin.runtime.stack.stack import Stack, StackSettings
 from tocsin.runtime.stack.supervisor import Child
@@ -153,7 +153,7 @@ class ChaosRun:
             if not self._publishing:
                 return
             pings = [
-                Ping(f"p{n}", KINDS[self._rng.randrange(len(KINDS))], n, batch)
+                PingRecord(f"p{n}", KINDS[self._rng.randrange(len(KINDS))], n, batch)
                 for n in itertools.islice(numbers, self._settings.batch)
             ]
             records = [{"id": ping.id, "kind": ping.kind, "n": ping.n, "batch": ping.batch} for ping in pings]

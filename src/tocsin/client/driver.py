@@ -128,7 +128,7 @@ class SessionDriver:
         if not self.session.ended and due_s < float("inf"):
             delay_s = max(0.0, due_s - time.monotonic())
             self._timer_s = self._loop.time() + delay_s
-            self._timer = self._loop.call_later(delay_s, self.handle, events.Ticked())
+            self._timer = self._loop.call_later(delay_s, self.handle, events.TimePassed())
 
     # -- effects -------------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class ResultHandled:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class TimePassed:
     """The time that `SubscriberSession.due_s` named has come."""
 
 
@@ -102,7 +102,7 @@ class Stopped:
 
 ApplicationEvent = Started | SubscribeRequested | UnsubscribeRequested | ResultHandled | Stopped
 NetworkEvent = BrokerLocated | LocateFailed | ConnectionOpened | MessageReceived | ConnectionLost
-Event = ApplicationEvent | NetworkEvent | Ticked
+Event = ApplicationEvent | NetworkEvent | TimePassed
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------

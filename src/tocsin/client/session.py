@@ -97,7 +97,7 @@ class SubscriberSession:
             case events.ResultHandled(identity, cursor) if identity in self.subscriptions.progress:
                 self.subscriptions.progress[identity].mark_handled(cursor)
                 yield from self._acknowledge(now_s)
-            case events.Ticked():
+            case events.TimePassed():
                 yield from self._ticked(now_s)
             case events.Stopped() if self._stop_s is None:
                 self._stop_s = now_s + self.timing.stop_s

@@ -34,7 +34,7 @@ _EDGE_M: Final = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class ReceivedResults:
+class SubscriptionAccount:
     """One frontend subscription and its results, in order of arrival."""
 
     channel: str = ""
@@ -50,7 +50,7 @@ class ReceivedResults:
 
 @dataclass(slots=True)
 class DemoAccount:
-    holdings: dict[tuple[str, str], ReceivedResults] = field(default_factory=dict)
+    holdings: dict[tuple[str, str], SubscriptionAccount] = field(default_factory=dict)
     """By person and subscription."""
     published: dict[int, tuple[str, float, float, float]] = field(default_factory=dict)
     """(kind, latitude, longitude, wall-clock time of publishing) by the report's number."""
@@ -59,9 +59,9 @@ class DemoAccount:
     """Results of reports that the demo did not publish."""
     delivered: int = 0
 
-    def holding(self, person: str, subscription: str) -> ReceivedResults:
+    def holding(self, person: str, subscription: str) -> SubscriptionAccount:
         """Return the entry of a subscription, and create it if a result overtook the grant."""
-        return self.holdings.setdefault((person, subscription), ReceivedResults())
+        return self.holdings.setdefault((person, subscription), SubscriptionAccount())
 
     def grant(
         self, person: str, subscription: str, channel: str, parameters: Mapping[str, Any], cursor: str, now_s: float
@@ -74,7 +74,7 @@ class DemoAccount:
         """Record a report before it is sent."""
         self.published[number] = (kind, lat, lon, now_s)
 
-    def take(self, holding: ReceivedResults, cursor: str, number: int | None, now_s: float) -> None:
+    def take(self, holding: SubscriptionAccount, cursor: str, number: int | None, now_s: float) -> None:
         at = Cursor.parse(cursor)
         known = None if number is None else self.published.get(number)
         if at is None or number is None or known is None:
@@ -94,9 +94,9 @@ class DemoAccount:
     def backend(self) -> int:
         return len({subscription for (_, subscription), held in self.holdings.items() if held.first is not None})
 
-    def by_channel(self) -> dict[str, list[tuple[str, ReceivedResults]]]:
+    def by_channel(self) -> dict[str, list[tuple[str, SubscriptionAccount]]]:
         """Return (subscription, results) pairs by channel."""
-        channels: dict[str, list[tuple[str, ReceivedResults]]] = {}
+        channels: dict[str, list[tuple[str, SubscriptionAccount]]] = {}
         for (_, subscription), holding in self.holdings.items():
             channels.setdefault(holding.channel, []).append((subscription, holding))
         return channels
@@ -156,7 +156,7 @@ class Recomputed:
         return self
 
 
-def _against_stored(holding: ReceivedResults, stored: Longs) -> Audit:
+def _against_stored(holding: SubscriptionAccount, stored: Longs) -> Audit:
     received = np.array(holding.offsets, np.int64)
     distinct = np.unique(received)
     start = 0 if holding.first is None else holding.first.offset
@@ -173,7 +173,7 @@ def _against_stored(holding: ReceivedResults, stored: Longs) -> Audit:
     )
 
 
-def _against_reports(holding: ReceivedResults, must: Flags, may: Flags, published_s: Amounts) -> Recomputed:
+def _against_reports(holding: SubscriptionAccount, must: Flags, may: Flags, published_s: Amounts) -> Recomputed:
     """A report published before the grant may or may not arrive: that depends on when the channel runs."""
     got = np.zeros(len(must), bool)
     got[np.array(holding.reports, np.int64)] = True

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.cluster.cap.alert import Area, Circle, Point, Ring
-from tocsin.cluster.cap.geojson import Gap, collection, feature, geometry_of
+from tocsin.cluster.cap.geojson import ResultGap, collection, feature, geometry_of
 from tocsin.cluster.cap.places import bounding_circle, counter_clockwise, rings_of, well_known_text
 from tocsin.cluster.sql.geo import distance_m
 
@@ -129,7 +129,7 @@ def test_polygons_have_the_direction_that_the_rfc_requires() -> None:
 
 def test_collection_is_one_json_document_with_its_gaps_first() -> None:
     features = [feature("s", f"1-{n}", {"lat": 1.0, "lon": 2.0, "n": n}) for n in range(3)]
-    whole = json.loads(b"".join(collection([Gap("s", "1-0")], [features[:2], features[2:]])))
+    whole = json.loads(b"".join(collection([ResultGap("s", "1-0")], [features[:2], features[2:]])))
     assert whole["type"] == "FeatureCollection" and whole["gaps"] == [{"subscription": "s", "cursor": "1-0"}]
     assert [item["properties"]["n"] for item in whole["features"]] == [0, 1, 2]
     assert whole["features"][0]["id"] == "s/1-0"

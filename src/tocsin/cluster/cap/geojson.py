@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ResultGap:
     """A subscription whose cursor pointed at deleted results, and the position where reading starts instead."""
 
     subscription: str
@@ -62,7 +62,7 @@ def _first(values: Mapping[str, Any], *names: str) -> float | None:
     return None
 
 
-def collection(gaps: Iterable[Gap], features: Iterable[list[dict[str, Any]]]) -> Iterator[bytes]:
+def collection(gaps: Iterable[ResultGap], features: Iterable[list[dict[str, Any]]]) -> Iterator[bytes]:
     """A FeatureCollection, a piece at a time. The gaps come before the features, as in every form of results."""
     gap_rows = [{"subscription": gap.subscription, "cursor": gap.cursor} for gap in gaps]
     yield (

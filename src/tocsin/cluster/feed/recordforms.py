@@ -81,7 +81,7 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw])
 _WHITESPACE = " \t\r\n"
 
 
-class _CloudEvent(msgspec.Struct):
+class _RecordEvent(msgspec.Struct):
     """The attributes CloudEvents 1.0 requires; others are allowed and not stored."""
 
     id: str
@@ -92,7 +92,7 @@ class _CloudEvent(msgspec.Struct):
     data_base64: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_cloud_event = msgspec.json.Decoder(_CloudEvent)
+_cloud_event = msgspec.json.Decoder(_RecordEvent)
 
 
 def split_records(body: bytes, form: RecordForm, max_records: int) -> RawRecords | Malformed | TooMany:

@@ -52,7 +52,7 @@ class Subscribers:
 
 
 @dataclass(frozen=True, slots=True)
-class Channels:
+class ScenarioChannels:
     periods_s: tuple[float, ...]
     """The period of each channel's executions; there are as many channels as periods."""
     subscriptions: int
@@ -102,7 +102,7 @@ class Scenario:
     length_s: float
     brokers: Brokers
     subscribers: Subscribers
-    channels: Channels
+    channels: ScenarioChannels
     bursts: Bursts = field(default_factory=Bursts)
     churn: Churn = field(default_factory=Churn)
     failures: tuple[Failure, ...] = ()
@@ -139,7 +139,7 @@ def load(name_or_path: str) -> Scenario:
 _PARTS: dict[str, type] = {
     "brokers": Brokers,
     "subscribers": Subscribers,
-    "channels": Channels,
+    "channels": ScenarioChannels,
     "bursts": Bursts,
     "churn": Churn,
 }

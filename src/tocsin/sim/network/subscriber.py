@@ -157,7 +157,7 @@ class SimulatedSubscriber:
 
     def tick(self) -> None:
         if self.session.due_s() <= self._transport.kernel.now_s:
-            self.handle(events.Ticked())
+            self.handle(events.TimePassed())
 
     def handle(self, event: events.Event) -> None:
         before = self.session.serving

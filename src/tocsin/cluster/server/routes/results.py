@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from tocsin.cluster.cap.alert import Alert
-from tocsin.cluster.cap.geojson import Gap, collection, feature
+from tocsin.cluster.cap.geojson import ResultGap, collection, feature
 from tocsin.cluster.cap.results import Origin, alert_of
 from tocsin.cluster.cap.writing import AtomFeed, alert_document, atom_feed
 from tocsin.cluster.pulling import (
@@ -134,7 +134,7 @@ def _listing(context: ClusterContext, pull: Pull, form: str) -> Iterator[bytes]:
     if form == ARROW:
         return arrow_stream(store, pull)
     if form == GEOJSON:
-        gaps = [Gap(subscription, str(cursor)) for subscription, cursor in pull.gaps.items()]
+        gaps = [ResultGap(subscription, str(cursor)) for subscription, cursor in pull.gaps.items()]
         features = (
             [feature(result.subscription, result.cursor, result.result) for result in results]
             for results in pulled(store, pull)

@@ -1,4 +1,4 @@
-// The list of brokers: loads as small multiples on one scale. It is also the map's text alternative.
+// The list of brokers, with their loads on one scale. It is also the text alternative of the map.
 
 import { Spark, ceiling } from "./charts.js";
 import { byId, h, setText } from "./dom.js";
@@ -6,7 +6,7 @@ import { count, duration, plural, rate, throughput } from "./format.js";
 import { brokerVariable } from "./palette.js";
 import { listed, shownSpan } from "./state.js";
 
-const TELL_MS = 10_000;
+const ANNOUNCE_MS = 10_000;
 
 export class BrokerList {
   /** @param {(id: string) => void} choose */
@@ -14,7 +14,7 @@ export class BrokerList {
     this.choose = choose;
     this.body = byId("broker-table").tBodies[0];
     /** @type {Map<string, any>} */ this.rows = new Map();
-    this.toldMs = -Infinity;
+    this.announcedMs = -Infinity;
   }
 
   show(state, nowMs) {
@@ -29,8 +29,8 @@ export class BrokerList {
       for (let i = loads.from(span.from_s); i < loads.values.length; i += 1) most = Math.max(most, loads.values[i]);
     for (const broker of brokers) this.fill(broker, mean, span, ceiling(most) * 1.08);
     setText(byId("brokers-note"), balancing(state.balance));
-    if (nowMs - this.toldMs > TELL_MS) {
-      this.toldMs = nowMs;
+    if (nowMs - this.announcedMs > ANNOUNCE_MS) {
+      this.announcedMs = nowMs;
       setText(byId("map-text"), summary(state, brokers));
     }
   }
@@ -82,14 +82,14 @@ export class BrokerList {
   }
 }
 
-/** How balancing is set; a recording may not say. */
+/** The balancing policies as text; "" if a recording does not have them. */
 function balancing({ on, scheme, shuffle }) {
   if (on === undefined || (on && !scheme)) return "";
-  const used = [scheme, shuffle].filter((one) => one && one !== "none").map((one) => one.toUpperCase());
+  const used = [scheme, shuffle].filter((name) => name && name !== "none").map((name) => name.toUpperCase());
   return on && used.length ? `balancing by ${used.join(" and ")}` : "balancing is off";
 }
 
-/** What is unusual about a broker; "" if nothing is. */
+/** The state of a broker; "" if it is alive and accepts subscribers. */
 export function stateWord(broker) {
   if (broker.state !== "alive") return broker.state;
   return broker.accepting ? "" : "probation";

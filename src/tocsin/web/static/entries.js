@@ -1,4 +1,4 @@
-// Entries of the feed: what happened to whom, and why. Part of the reducer.
+// Entries of the feed: moves, failovers and plans with their reasons. Part of the reducer.
 
 const FEED = 250;
 /** Moves of the same kind between the same two brokers within this time are one entry. */
@@ -9,7 +9,7 @@ const TOGETHER_S = 3;
  *   target?: string, broker?: string, note: string, detail: Record<string, any>}} Entry
  */
 
-/** An entry of the feed, or one more of the entry that says the same. */
+/** Add an entry to the feed, or count one more in a recent entry of the same kind and brokers. */
 export function note(state, kind, row, more) {
   state.changes.feed += 1;
   for (const entry of state.feed.slice(0, 12)) {

@@ -1,4 +1,4 @@
-// The map's lowest layer: areas of brokers, streets, shelters. Drawn again when the view, the theme or they change.
+// The map's lowest layer: areas of brokers, streets, shelters. Drawn again when they, the view or the theme change.
 
 import { cells } from "./voronoi.js";
 import { faded } from "./palette.js";
@@ -18,11 +18,11 @@ export function drawGround(context, state, view, palette, ratio) {
 
 const METRES_PER_DEGREE = 111_195;
 
-/** How long a round number of metres is here. */
+/** A scale bar for a round number of metres. */
 function drawScale(context, view, palette) {
   const perPixel_m = METRES_PER_DEGREE / view.scale;
   const length_m =
-    [5e4, 2e4, 1e4, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10].find((one) => one / perPixel_m <= 110) ?? 10;
+    [5e4, 2e4, 1e4, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10].find((length) => length / perPixel_m <= 110) ?? 10;
   const [x, y] = [14 + length_m / perPixel_m, 24];
   context.strokeStyle = palette.muted;
   context.lineWidth = 1.5;
@@ -38,7 +38,7 @@ function drawScale(context, view, palette) {
   context.fillText(length_m >= 1000 ? `${length_m / 1000} km` : `${length_m} m`, x - 4, y - 5);
 }
 
-/** Where newcomers go when the nearest broker takes them: brokers that take nobody have no area. */
+/** The area in which each broker is the nearest one that accepts subscribers. */
 function drawAreas(context, state, view, palette) {
   const brokers = serving(state).filter(
     (broker) => broker.accepting && Number.isFinite(broker.lat) && Number.isFinite(broker.lon),
@@ -77,7 +77,7 @@ function drawStreets(context, state, view, palette) {
 
 function drawShelters(context, state, view, palette) {
   const path = housePath();
-  const size = state.places.size > 60 ? 0.46 : 0.62; // many small ones leave the people visible
+  const size = state.places.size > 60 ? 0.46 : 0.62; // many symbols must be small to keep the people visible
   for (const place of state.places.values()) {
     const x = view.sx(place.lon);
     const y = view.sy(place.lat);

@@ -27,8 +27,8 @@ export class Measurements {
     return new Chart({
       title: "Load per broker",
       hint:
-        "Bytes in and out per second, as the load model counts them. Dashed: the mean, and the least mean load " +
-        "at which people are moved (β) or shuffled (θ).",
+        "Bytes in and out per second, as defined by the load model. Dashed: the mean, and the lowest mean load " +
+        "at which subscribers are moved (β) or shuffled (θ).",
       legend: "dashed: mean",
       format: throughput,
       value: () => throughput(this.curves?.mean.last),
@@ -55,7 +55,7 @@ export class Measurements {
   balance() {
     return new Chart({
       title: "Imbalance (cov)",
-      hint: "Standard deviation of the loads, divided by their mean. Above α people are moved, above γ shuffled.",
+      hint: "Standard deviation of the loads, divided by their mean. Above α subscribers are moved, above γ shuffled.",
       format: ratio,
       least: 0.2,
       value: () => ratio(this.curves?.cov.last),
@@ -71,7 +71,7 @@ export class Measurements {
   notifications() {
     return new Chart({
       title: "Notifications",
-      hint: "Sent to subscribers by all brokers together.",
+      hint: "Notifications that all brokers send to subscribers.",
       format: rate,
       least: 1,
       value: () => perSecond(this.curves?.notifications.last),
@@ -83,7 +83,7 @@ export class Measurements {
   delivery() {
     return new Chart({
       title: "Delivery",
-      hint: "From a result being there to it being sent. p50: half of them, all brokers; p95: of the slowest broker.",
+      hint: "From the arrival of a result at a broker until it is sent. p50: all brokers; p95: the slowest broker.",
       format: duration,
       least: 0.01,
       value: () => duration(this.curves?.p95.last),
@@ -100,7 +100,7 @@ export class Measurements {
 
 const perSecond = (value) => (value === undefined ? rate(value) : `${rate(value)}/s`);
 
-/** Limits of 0 are no limits; two of the same value are one line. */
+/** 0 is no limit; limits with the same value share one line. */
 function limitsOf(pairs) {
   const limits = /** @type {Map<number, string>} */ (new Map());
   for (const [label, value] of pairs)

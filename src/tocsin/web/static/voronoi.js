@@ -1,12 +1,12 @@
-// Areas of brokers: the part of a rectangle that is nearer to one point than to any other. Half-plane clipping: n²
-// steps for n brokers, which is nothing for the dozens of brokers a map can show.
+// Areas of brokers: the part of a rectangle that is nearer to one point than to any other. Half-plane clipping takes n²
+// steps for n brokers, which is fast enough for the dozens of brokers on a map.
 
 /** @typedef {[number, number]} Point */
 
 /**
  * @param {Point[]} sites
  * @param {[number, number, number, number]} box x0 y0 x1 y1
- * @returns {Point[][]} one cell a site
+ * @returns {Point[][]} one cell per site
  */
 export function cells(sites, [x0, y0, x1, y1]) {
   return sites.map((site, index) => {
@@ -20,7 +20,7 @@ export function cells(sites, [x0, y0, x1, y1]) {
       const [ox, oy] = sites[other];
       if (other === index) continue;
       if (ox === site[0] && oy === site[1]) {
-        if (other < index) cell = []; // two brokers at one place: the first has the area
+        if (other < index) cell = []; // two brokers at the same place: the first gets the area
         continue;
       }
       cell = nearer(cell, site, sites[other]);

@@ -204,7 +204,8 @@ def test_every_control_has_a_name_and_headings_are_in_order(desk: Tab) -> None:
 
 
 def test_map_has_a_text_summary(desk: Tab) -> None:
-    assert "4 brokers, 400 people on the map" in (desk.page.locator("#map-text").text_content() or "")
+    """The page updates the summary every 10 seconds."""
+    desk.page.locator("#map-text", has_text="4 brokers, 400 people on the map").wait_for(state="attached")
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_event_parser_accepts_text_cut_at_any_position(scratch: Tab) -> None:
 
 def test_areas_cover_the_map_without_overlap(scratch: Tab) -> None:
     areas = scratch.page.evaluate(
-        """async () => { const { cells } = await import("/static/voronoi.js");
+        """async () => { const { cells } = await import("/static/ground.js");
         const sites = Array.from({ length: 12 }, (_, n) => [(n * 37) % 100, (n * 61) % 100]);
         const area = (cell) => Math.abs(cell.reduce((sum, [x, y], i) => { const [nx, ny] = cell[(i + 1) % cell.length];
             return sum + x * ny - nx * y; }, 0)) / 2;

@@ -1,6 +1,6 @@
 // One broker in the drawer: its load, subscribers, backend subscriptions with their λ, and a button to drain it.
 
-import { h, replace, setText } from "./dom.js";
+import { h, quiet, replace, setText, showFacts, table } from "./dom.js";
 import { count, duration, number, plural, rate, throughput } from "./format.js";
 import { stateWord } from "./brokers.js";
 import { words } from "./notification.js";
@@ -27,8 +27,8 @@ export class BrokerView {
     this.facts = h("dl", { class: "facts" });
     this.message = h("p", { class: "said", role: "status" });
     this.drain = h("button", { type: "button", id: "drain", onclick: () => this.toggleDrain() }, "Drain");
-    this.people = h("div", {}, h("p", { class: "quiet" }, "Loading"));
-    this.held = h("div", {}, h("p", { class: "quiet" }, "Loading"));
+    this.people = h("div", {}, quiet("Loading"));
+    this.held = h("div", {}, quiet("Loading"));
     const live = this.isLive();
     const refusal = this.api.isAdmin ? "" : "Draining needs a token with the scope admin. Your token can only read.";
     this.drain.disabled = Boolean(refusal);
@@ -81,7 +81,7 @@ export class BrokerView {
       ["Capacity", number(broker.capacity)],
       ["Address", broker.address || "–"],
     ];
-    this.facts.replaceChildren(...facts.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+    showFacts(this.facts, facts);
     setText(this.drain, broker.state === "draining" ? "Stop draining" : "Drain");
   }
 
@@ -124,7 +124,7 @@ export class BrokerView {
     try {
       replace(element, draw(await this.api.get(path)));
     } catch (error) {
-      replace(element, h("p", { class: "quiet" }, error.message));
+      replace(element, quiet(error.message));
     }
   }
 
@@ -148,21 +148,8 @@ export class BrokerView {
 }
 
 function listing(items, total, none, heads, cells) {
-  if (!items.length) return h("p", { class: "quiet" }, none);
-  const rows = items.map((item) =>
-    h("tr", {}, ...cells(item).map((text, index) => h("td", { class: index > 1 ? "num" : "hold" }, text))),
-  );
-  const table = h(
-    "table",
-    { class: "grid" },
-    h(
-      "thead",
-      {},
-      h("tr", {}, ...heads.map((text, index) => h("th", { scope: "col", class: index > 1 ? "num" : "" }, text))),
-    ),
-    h("tbody", {}, ...rows),
-  );
-  return total > items.length
-    ? h("div", {}, table, h("p", { class: "quiet" }, `and ${count(total - items.length)} more`))
-    : table;
+  if (!items.length) return quiet(none);
+  const columns = heads.map((text, index) => [text, index > 1 ? "num" : "hold"]);
+  const listed = table(columns, items.map(cells));
+  return total > items.length ? h("div", {}, listed, quiet(`and ${count(total - items.length)} more`)) : listed;
 }

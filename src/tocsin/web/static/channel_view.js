@@ -1,6 +1,6 @@
 // One channel in the drawer: its query, state, backend subscriptions, executions and latest results.
 
-import { h, replace } from "./dom.js";
+import { h, quiet, replace, showFacts, table } from "./dom.js";
 import { cadence } from "./channels.js";
 import { count, duration, moment, plural, time, value } from "./format.js";
 
@@ -69,7 +69,7 @@ export class ChannelView {
       ["Failures", count(channel.failures ?? 0)],
       channel.last_error && ["Last error", String(channel.last_error)],
     ].filter(Boolean);
-    this.facts.replaceChildren(...facts.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+    showFacts(this.facts, facts);
   }
 
   async load() {
@@ -79,10 +79,10 @@ export class ChannelView {
       replace(
         this.query,
         h("pre", {}, channel.query),
-        h("p", { class: "quiet" }, parameters ? `Parameters: ${parameters}` : "No parameters."),
+        quiet(parameters ? `Parameters: ${parameters}` : "No parameters."),
       );
     } catch (error) {
-      replace(this.query, h("p", { class: "quiet" }, error.message));
+      replace(this.query, quiet(error.message));
     }
     this.refresh();
   }
@@ -99,14 +99,14 @@ export class ChannelView {
       replace(this.executions, executionTable(latest.executions));
       await this.showResults(held.subscriptions, latest.executions);
     } catch (error) {
-      replace(this.results, h("p", { class: "quiet" }, error.message));
+      replace(this.results, quiet(error.message));
     }
   }
 
   /** Show the results of the newest execution for the listed subscriptions. */
   async showResults(subscriptions, executions) {
     if (!subscriptions.length || !executions.length)
-      return replace(this.results, h("p", { class: "quiet" }, "No results yet."));
+      return replace(this.results, quiet("No results yet."));
     const newest = executions[0];
     const after = `${newest.epoch}-${newest.execution * 2 ** 20}`;
     const query = subscriptions.map(({ id }) => `subscription=${id}`).join("&");
@@ -129,29 +129,19 @@ export class ChannelView {
                 .join("\n"),
             ),
           )
-        : [h("p", { class: "quiet" }, "No results for the subscriptions listed above.")]),
+        : [quiet("No results for the subscriptions listed above.")]),
     );
   }
 }
 
 function heldTable(subscriptions) {
-  if (!subscriptions.length) return h("p", { class: "quiet" }, "No subscriptions.");
-  return h(
-    "table",
-    { class: "grid" },
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Parameters"), h("th", { scope: "col" }, "Held by"))),
-    h(
-      "tbody",
-      {},
-      ...subscriptions.map((subscription) =>
-        h(
-          "tr",
-          {},
-          h("td", { class: "hold" }, parametersOf(subscription)),
-          h("td", { class: "hold" }, subscription.brokers.join(", ") || "–"),
-        ),
-      ),
-    ),
+  if (!subscriptions.length) return quiet("No subscriptions.");
+  return table(
+    [
+      ["Parameters", "hold"],
+      ["Held by", "hold"],
+    ],
+    subscriptions.map((subscription) => [parametersOf(subscription), subscription.brokers.join(", ") || "–"]),
   );
 }
 
@@ -163,35 +153,20 @@ function parametersOf({ id, parameters }) {
 }
 
 function executionTable(executions) {
-  if (!executions.length) return h("p", { class: "quiet" }, "No executions yet.");
-  return h(
-    "table",
-    { class: "grid" },
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        ...["Execution", "Started", "Took", "Results"].map((text, index) =>
-          h("th", { scope: "col", class: index ? "num" : "" }, text),
-        ),
-      ),
-    ),
-    h(
-      "tbody",
-      {},
-      ...executions.map((execution) =>
-        h(
-          "tr",
-          {},
-          h("td", {}, count(execution.execution)),
-          h("td", { class: "num" }, execution.started_s ? time(execution.started_s) : "–"),
-          h("td", { class: "num" }, duration(durationOf(execution))),
-          h("td", { class: "num" }, plural(execution.results ?? 0, "result", "results")),
-        ),
-      ),
-    ),
+  if (!executions.length) return quiet("No executions yet.");
+  return table(
+    [
+      ["Execution", ""],
+      ["Started", "num"],
+      ["Took", "num"],
+      ["Results", "num"],
+    ],
+    executions.map((execution) => [
+      count(execution.execution),
+      execution.started_s ? time(execution.started_s) : "–",
+      duration(durationOf(execution)),
+      plural(execution.results ?? 0, "result", "results"),
+    ]),
   );
 }
 

@@ -1,6 +1,6 @@
 // Controls for administrators: placement, balancing and its thresholds, and one round of balancing with a preview.
 
-import { field, h, replace, setText } from "./dom.js";
+import { field, h, quiet, replace, setText, table } from "./dom.js";
 import { count, plural, ratio, throughput } from "./format.js";
 
 /** The same names as in tocsin.policies; a test compares them. */
@@ -26,7 +26,7 @@ export class ControlsView {
   async open() {
     this.message = h("p", { class: "said", role: "status" });
     this.plan = h("div");
-    const waiting = h("p", { class: "quiet" }, "Loading");
+    const waiting = quiet("Loading");
     this.drawer.open("controls", "Controls", [waiting]);
     try {
       const [balance, settings] = await Promise.all([this.api.get("/v1/balance"), this.api.get("/v1/settings")]);
@@ -85,7 +85,7 @@ export class ControlsView {
       form,
       this.message,
       h("h3", {}, "Balance once"),
-      h("p", { class: "quiet" }, "Shows the planned moves and their reasons. Subscribers move only after you confirm."),
+      quiet("Shows the planned moves and their reasons. Subscribers move only after you confirm."),
       h("div", { class: "row" }, once),
       this.plan,
     ].filter(Boolean);
@@ -136,9 +136,9 @@ export class ControlsView {
     replace(
       this.plan,
       h("p", { class: "said", role: "status" }, summary),
-      plan.note && h("p", { class: "quiet" }, plan.note),
+      plan.note && quiet(plan.note),
       plan.moves.length > 0 && moveTable(plan.moves),
-      plan.moves.length > SHOWN && h("p", { class: "quiet" }, `and ${count(plan.moves.length - SHOWN)} more`),
+      plan.moves.length > SHOWN && quiet(`and ${count(plan.moves.length - SHOWN)} more`),
       !done &&
         taken.length > 0 &&
         h(
@@ -155,34 +155,21 @@ export class ControlsView {
 }
 
 function moveTable(moves) {
-  return h(
-    "table",
-    { class: "grid" },
-    h(
-      "thead",
-      {},
-      h("tr", {}, ...["Subscriber", "From → to", "Load", "Reason"].map((text) => h("th", { scope: "col" }, text))),
-    ),
-    h(
-      "tbody",
-      {},
-      ...moves
-        .slice(0, SHOWN)
-        .map((move) =>
-          h(
-            "tr",
-            {},
-            h("td", { class: "hold" }, move.subscriber),
-            h("td", { class: "hold" }, `${move.source} → ${move.target}`),
-            h("td", { class: "num" }, throughput(move.load_bytes_per_s)),
-            h(
-              "td",
-              { class: move.taken ? "hold" : "hold warn" },
-              move.taken ? move.reason : `refused: ${move.reason}`,
-            ),
-          ),
-        ),
-    ),
+  return table(
+    [
+      ["Subscriber", "hold"],
+      ["From → to", "hold"],
+      ["Load", "num"],
+      ["Reason", "hold"],
+    ],
+    moves
+      .slice(0, SHOWN)
+      .map((move) => [
+        move.subscriber,
+        `${move.source} → ${move.target}`,
+        throughput(move.load_bytes_per_s),
+        move.taken ? move.reason : h("td", { class: "hold warn" }, `refused: ${move.reason}`),
+      ]),
   );
 }
 

@@ -42,6 +42,25 @@ export function field(label, control, more = "") {
   return h("div", { class: `field ${more}` }, h("label", { htmlFor: control.id }, label), control);
 }
 
+/** A paragraph of secondary text. @param {string} text */
+export const quiet = (text) => h("p", { class: "quiet" }, text);
+
+/** Fill a list of definitions. @param {Element} list a dl element @param {any[]} facts pairs of name and text */
+export function showFacts(list, facts) {
+  list.replaceChildren(...facts.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+}
+
+/**
+ * @param {[string, string][]} columns headings, and the classes of their cells
+ * @param {(Node|string)[][]} rows texts, or td elements
+ */
+export function table(columns, rows) {
+  const heads = columns.map(([text, name]) => h("th", { scope: "col", class: name === "num" ? "num" : "" }, text));
+  const cell = (content, index) => (content instanceof Node ? content : h("td", { class: columns[index][1] }, content));
+  const body = rows.map((cells) => h("tr", {}, ...cells.map(cell)));
+  return h("table", { class: "grid" }, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...body));
+}
+
 /** @param {string} id @returns {any} */
 export function byId(id) {
   const element = document.getElementById(id);

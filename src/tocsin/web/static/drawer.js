@@ -1,5 +1,5 @@
-// The drawer at the side of the page shows a broker, a channel, the subscriber or the controls. It is not modal: the map
-// stays usable. Esc closes it and returns the focus to the element that opened it.
+// The drawer at the side of the page shows a broker, a channel, the subscriber or the controls. It is not modal: the
+// map stays usable. Esc closes it and returns the focus to the element that opened it.
 
 import { byId } from "./dom.js";
 
@@ -20,7 +20,7 @@ export class Drawer {
   }
 
   /**
-   * @param {string} key identifies the content; a view with a late answer checks with `shows` that it is still open
+   * @param {string} key identifies the content; a view with a late answer checks it with `shows`
    * @param {string} title
    * @param {Node[]} body
    * @param {() => void} [closed] called when the drawer closes or shows other content

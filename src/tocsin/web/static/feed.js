@@ -58,7 +58,7 @@ function item(entry, isNew) {
 
 const KIND_CLASS = { "move-failed": "warn", "broker-failed": "bad", "broker-back": "good", failover: "warn" };
 
-/** @param {import("./entries.js").Entry} entry */
+/** @param {import("./state.js").Entry} entry */
 export function sentence(entry) {
   const subject = entry.count > 1 ? plural(entry.count, "person", "people") : (entry.subscriber ?? "");
   switch (entry.kind) {

@@ -4,11 +4,13 @@
 //
 // docs/watching.md describes the rows. Unknown kinds are ignored, so that an older page works with a newer coordinator.
 
-import { note } from "./entries.js";
 import { People } from "./people.js";
 import { Series } from "./series.js";
 
 const EVENTS = 400;
+const FEED = 250;
+/** Moves of the same kind between the same two brokers within this time are one entry. */
+const TOGETHER_S = 3;
 const ARCS = 80;
 /** The curves continue if a picture follows the last row within this time, or within this number of samples. */
 const CONTINUES_S = 30;
@@ -18,6 +20,8 @@ const CONTINUES_SAMPLES = 20;
  * @typedef {Record<string, any>} Row
  * @typedef {{id: string, index: number, lat?: number, lon?: number, address: string, capacity: number, state: string,
  *   accepting: boolean, subscribers: number, load?: number, sample: Record<string, any>, loads: Series}} Broker
+ * @typedef {{key: number, kind: string, time_s: number, count: number, subscriber?: string, source?: string,
+ *   target?: string, broker?: string, note: string, detail: Record<string, any>}} Entry
  */
 
 export function empty() {
@@ -31,7 +35,7 @@ export function empty() {
     people: new People(),
     events: /** @type {Row[]} */ ([]),
     arcs: /** @type {Row[]} */ ([]),
-    feed: /** @type {import("./entries.js").Entry[]} */ ([]),
+    feed: /** @type {Entry[]} */ ([]),
     balance: /** @type {Record<string, any>} */ ({}),
     curves: {
       cov: new Series(),
@@ -182,6 +186,34 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.changes.channels += 1;
   },
 });
+
+/** Add an entry to the feed, or count one more in a recent entry of the same kind and brokers. */
+function note(state, kind, row, more) {
+  state.changes.feed += 1;
+  for (const entry of state.feed.slice(0, 12)) {
+    if (row.time_s - entry.time_s > TOGETHER_S || kind === "plan") break;
+    if (
+      entry.kind === kind &&
+      entry.source === more.source &&
+      entry.target === more.target &&
+      entry.broker === more.broker
+    ) {
+      entry.count += 1;
+      return;
+    }
+  }
+  state.feed.unshift({
+    key: state.changes.feed,
+    kind,
+    time_s: row.time_s,
+    count: 1,
+    subscriber: row.subscriber,
+    note: row.note ?? "",
+    detail: {},
+    ...more,
+  });
+  if (state.feed.length > FEED) state.feed.pop();
+}
 
 const byName = (a, b) => a.localeCompare(b, "en", { numeric: true });
 

@@ -1,7 +1,7 @@
 // The view of a subscriber: choose a channel and its parameters, and receive notifications over a broker's WebSocket.
 // The session stays open when the drawer closes: closing does not unsubscribe.
 
-import { field, h, replace, setText } from "./dom.js";
+import { field, h, quiet, replace, setText } from "./dom.js";
 import { plural } from "./format.js";
 import { card, headline, words } from "./notification.js";
 import { fieldsFor, valuesOf } from "./parameters.js";
@@ -30,7 +30,7 @@ export class SubscriberView {
   }
 
   async open(channel = "") {
-    const waiting = h("p", { class: "quiet" }, "Loading the channels");
+    const waiting = quiet("Loading the channels");
     this.drawer.open("subscriber", "Subscribe", [waiting]);
     if (!this.api.maySubscribe)
       return replace(

@@ -23,35 +23,18 @@ _TIMEOUT_S = 15.0
 _KEPT_HEADERS = ("content-type", "retry-after", "tocsin-cursor", "tocsin-gap", "www-authenticate")
 
 
-@router.get("/v1/cluster/channels", response_class=Response)
-async def channels(request: Request) -> Response:
-    return await _pass_on(request, "/v1/channels")
-
-
 @router.get("/v1/cluster/channels/{name}", response_class=Response)
-async def channel(request: Request, name: str) -> Response:
+async def get_channel(request: Request, name: str) -> Response:
     return await _pass_on(request, f"/v1/channels/{quote(name, safe='')}")
 
 
-@router.get("/v1/cluster/executions", response_class=Response)
-async def executions(request: Request) -> Response:
-    return await _pass_on(request, "/v1/executions")
+async def get_list(request: Request) -> Response:
+    """The answer of the data cluster to the same path without `/cluster`. Results come as JSON lines."""
+    return await _pass_on(request, str(request.scope["path"]).replace("/v1/cluster", "/v1", 1))
 
 
-@router.get("/v1/cluster/subscriptions", response_class=Response)
-async def subscriptions(request: Request) -> Response:
-    return await _pass_on(request, "/v1/subscriptions")
-
-
-@router.get("/v1/cluster/results", response_class=Response)
-async def results(request: Request) -> Response:
-    """Results of subscriptions as JSON lines."""
-    return await _pass_on(request, "/v1/results")
-
-
-@router.get("/v1/cluster/datasets", response_class=Response)
-async def datasets(request: Request) -> Response:
-    return await _pass_on(request, "/v1/datasets")
+for resource in ("channels", "executions", "subscriptions", "results", "datasets"):
+    router.add_api_route(f"/v1/cluster/{resource}", get_list, response_class=Response)
 
 
 async def _pass_on(request: Request, path: str) -> Response:

@@ -2,7 +2,7 @@
 
 const STORED = "tocsin.token";
 
-export class ApiError extends Error {
+class ApiError extends Error {
   /** @param {number} status @param {string} message @param {number|null} retryAfter_s */
   constructor(status, message, retryAfter_s = null) {
     super(message);

@@ -140,7 +140,7 @@ export function ceiling(value) {
 }
 
 /** The path of a series within a span, with at most about 300 points; "" if there is no point. */
-export function outline(series, { from_s, to_s }, top) {
+function outline(series, { from_s, to_s }, top) {
   const first = Math.max(0, series.from(from_s) - 1);
   const points = series.values.length - first;
   if (points < 1 || to_s <= from_s) return "";

@@ -14,7 +14,6 @@ export function h(tag, props = {}, ...children) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "class") element.className = value;
-    else if (name === "colour") element.style.background = value;
     else if (name in element && !name.startsWith("aria")) /** @type {any} */ (element)[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
@@ -38,8 +37,8 @@ function append(element, children) {
 }
 
 /** A control with its label. @param {string} label @param {any} control with an id */
-export function field(label, control, more = "") {
-  return h("div", { class: `field ${more}` }, h("label", { htmlFor: control.id }, label), control);
+export function field(label, control) {
+  return h("div", { class: "field" }, h("label", { htmlFor: control.id }, label), control);
 }
 
 /** A paragraph of secondary text. @param {string} text */

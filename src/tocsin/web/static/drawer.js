@@ -3,8 +3,6 @@
 
 import { byId } from "./dom.js";
 
-/** @typedef {{title: string, body: Node[], closed?: () => void}} Content */
-
 export class Drawer {
   constructor() {
     this.dialog = byId("drawer");

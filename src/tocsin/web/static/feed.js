@@ -59,7 +59,7 @@ function item(entry, isNew) {
 const KIND_CLASS = { "move-failed": "warn", "broker-failed": "bad", "broker-back": "good", failover: "warn" };
 
 /** @param {import("./state.js").Entry} entry */
-export function sentence(entry) {
+function sentence(entry) {
   const subject = entry.count > 1 ? plural(entry.count, "person", "people") : (entry.subscriber ?? "");
   switch (entry.kind) {
     case "move":

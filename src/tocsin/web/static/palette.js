@@ -14,9 +14,7 @@ const NAMES = [
   "shelter",
   "no-broker",
 ];
-export const BROKER_COLOURS = 8;
-
-/** @typedef {{brokers: string[], bytes: Uint8Array[]} & Record<string, string>} Palette */
+const BROKER_COLOURS = 8;
 
 /** The CSS colour of a broker. Colours repeat when there are more brokers than colours. */
 export const brokerVariable = (index) => (index < 0 ? "var(--no-broker)" : `var(--b${index % BROKER_COLOURS})`);

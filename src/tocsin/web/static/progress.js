@@ -13,7 +13,7 @@ export function parseCursor(text) {
 }
 
 /** Negative if a is before b. */
-export const compare = (a, b) => a.epoch - b.epoch || a.offset - b.offset;
+const compare = (a, b) => a.epoch - b.epoch || a.offset - b.offset;
 export const writeCursor = (cursor) => `${cursor.epoch}-${cursor.offset}`;
 
 export class Subscriptions {

@@ -46,7 +46,6 @@ export function empty() {
     },
     channels: /** @type {Map<string, Record<string, any>>} */ (new Map()),
     cluster: /** @type {Record<string, any>|null} */ (null),
-    joined: 0,
     emergencies: 0,
   };
 }
@@ -138,7 +137,6 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
   },
   join(state, row) {
     state.people.serve(row.subscriber, row.broker ? brokerOf(state, row.broker).index : -1);
-    state.joined += 1;
   },
   leave(state, row) {
     state.people.leave(row.subscriber);

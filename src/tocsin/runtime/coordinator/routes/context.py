@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 from starlette.requests import HTTPConnection
@@ -12,25 +14,21 @@ from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
 from tocsin.runtime.coordinator.process import CoordinatorProcess
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
-from tocsin.runtime.http.credentials import Signer
+from tocsin.runtime.http.credentials import Signer, Verifier
 from tocsin.wire.errors import Code, TocsinError
 
 
+@dataclass(frozen=True)
 class CoordinatorContext:
-    def __init__(
-        self,
-        process: CoordinatorProcess,
-        signer: Signer,
-        settings: CoordinatorSettings,
-        metrics: CoordinatorMetrics,
-        watch: CoordinatorWatch,
-    ) -> None:
-        self.process = process
-        self.watch = watch
-        self.signer = signer
-        self.verifier = signer.verifier()
-        self.settings = settings
-        self.metrics = metrics
+    process: CoordinatorProcess
+    signer: Signer
+    settings: CoordinatorSettings
+    metrics: CoordinatorMetrics
+    watch: CoordinatorWatch
+
+    @cached_property
+    def verifier(self) -> Verifier:
+        return self.signer.verifier()
 
     @property
     def core(self) -> Coordinator:

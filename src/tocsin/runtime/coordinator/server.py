@@ -6,8 +6,9 @@ import asyncio
 import fcntl
 import os
 import secrets
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -95,27 +96,16 @@ class CoordinatorServer:
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
         self.address = f"{scheme}://{shown(settings.host)}:{listening.getsockname()[1]}"
-        server = Server(self._config(make_app(self.context, self._pages)))
+
+        async def stop() -> None:
+            for part in (cluster_watch, watch, process):
+                await part.stop()  # may be called twice
+
         try:
             await process.start()
             await watch.start(process.core)
             cluster_watch.start()
-            token = self._first_token(folder) if needs_token else None
-            with stop_on_signals(self._stop):
-                serving = asyncio.create_task(server.serve(sockets=[listening]))
-                stopping = asyncio.create_task(self._stop.wait())
-                ended = asyncio.create_task(process.ended.wait())
-                logger().info("listening", address=self.address)
-                self._ready(self.address, token)
-                await asyncio.wait((stopping, serving, ended), return_when=asyncio.FIRST_COMPLETED)
-                for task in (stopping, ended):
-                    task.cancel()
-                logger().info("stopping")
-                await cluster_watch.stop()
-                await watch.stop()
-                await process.stop()
-                server.should_exit = True
-                await asyncio.gather(serving, return_exceptions=True)
+            await self._serve(listening, self._first_token(folder) if needs_token else None, stop)
             if process.superseded:
                 raise TocsinError(Code.IN_USE, "another coordinator has taken over this store")
             if process.failure is not None:
@@ -123,11 +113,25 @@ class CoordinatorServer:
                 raise TocsinError(Code.INTERNAL, f"the coordinator's loop failed ({reason}); the log has the traceback")
         finally:
             listening.close()
-            await cluster_watch.stop()
-            await watch.stop()
             await releases.stop()
-            await process.stop()
+            await stop()
             await asyncio.to_thread(store.close)
+
+    async def _serve(self, listening: socket.socket, token: str | None, stop: Callable[[], Awaitable[None]]) -> None:
+        """Serve until a signal, a call of `stop`, or the end of the process's loop; then stop everything in order."""
+        server = Server(self._config(make_app(self.context, self._pages)))
+        with stop_on_signals(self._stop):
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            reasons = [asyncio.create_task(event.wait()) for event in (self._stop, self.process.ended)]
+            logger().info("listening", address=self.address)
+            self._ready(self.address, token)
+            await asyncio.wait((serving, *reasons), return_when=asyncio.FIRST_COMPLETED)
+            for task in reasons:
+                task.cancel()
+            logger().info("stopping")
+            await stop()
+            server.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
 
     def _config(self, app: object) -> uvicorn.Config:
         return uvicorn.Config(

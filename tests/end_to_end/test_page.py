@@ -32,8 +32,8 @@ def people_pixels(page: Page) -> int:
     return int(
         page.evaluate(
             """() => { const context = tocsin.map.crowdContext, { width, height } = context.canvas;
-            const words = new Uint32Array(context.getImageData(0, 0, width, height).data.buffer);
-            return words.reduce((sum, word) => sum + (word ? 1 : 0), 0); }"""
+            const pixels = new Uint32Array(context.getImageData(0, 0, width, height).data.buffer);
+            return pixels.reduce((sum, pixel) => sum + (pixel ? 1 : 0), 0); }"""
         )
     )
 

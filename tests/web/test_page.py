@@ -29,14 +29,14 @@ def test_people_are_drawn_at_their_places_in_their_brokers_colours(desk: Tab) ->
         const { state, map } = tocsin;
         map.draw(performance.now() + 5000);  // all glides are over
         const { canvas } = map.crowdContext;
-        const words = new Uint32Array(map.crowdContext.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-        const colours = new Set(map.palette.words);
+        const pixels = new Uint32Array(map.crowdContext.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+        const colours = new Set(map.palette.pixelColours);
         let drawn = 0, other = 0;
         for (let slot = 0; slot < state.people.size; slot += 1) {
           const x = Math.round(map.view.sx(state.people.lon[slot]));
           const y = Math.round(map.view.sy(state.people.lat[slot]));
-          const word = words[y * canvas.width + x];
-          if (colours.has(word)) drawn += 1; else if (word) other += 1;
+          const pixel = pixels[y * canvas.width + x];
+          if (colours.has(pixel)) drawn += 1; else if (pixel) other += 1;
         }
         return { drawn, other, people: state.people.placed };
     }""")
@@ -244,8 +244,8 @@ def test_empty_network_shows_hints(browser: Browser) -> None:
     city.second = lambda: [city.row("tick")]  # type: ignore[method-assign]
     with served(CityServer(city, pace_s=0.1)) as server, tab(browser) as opened:
         opened.page.goto(f"{server.address}/#token={TOKEN}")
-        for words in ("No brokers yet", "No channels yet", "No moves yet", "No positions yet"):
-            opened.page.get_by_text(words).wait_for()
+        for hint in ("No brokers yet", "No channels yet", "No moves yet", "No positions yet"):
+            opened.page.get_by_text(hint).wait_for()
         assert opened.errors == []
 
 

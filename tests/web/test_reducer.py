@@ -12,14 +12,14 @@ from tests.web.browsing import Tab, tab
 from tests.web.city_server import CityServer
 
 FOLD = """async ([picture, ...frames]) => {
-  const { fromPicture, apply, listed } = await import("/static/state.js");
+  const { fromPicture, apply, listedBrokers } = await import("/static/state.js");
   let state = fromPicture(null, picture, 0);
   for (const rows of frames) {
     state = Array.isArray(rows) ? apply(state, rows, 1000) : fromPicture(state, rows.picture, 2000);
   }
   const { people } = state;
   return {
-    brokers: listed(state).map(({ id, index, state, load }) => [id, index, state, load]), feed: state.feed,
+    brokers: listedBrokers(state).map(({ id, index, state, load }) => [id, index, state, load]), feed: state.feed,
     homes: Object.fromEntries([...people.slots].map(([name, slot]) => [name, people.broker[slot]])),
     placed: people.placed, time_s: state.time_s, events: state.events.length, cov: state.curves.cov.values,
     channels: [...state.channels.keys()], places: state.places.size,

@@ -3,7 +3,7 @@
 import { h, quiet, replace, setText, showFacts, table } from "./dom.js";
 import { count, duration, number, plural, rate, throughput } from "./format.js";
 import { stateWord } from "./brokers.js";
-import { words } from "./notification.js";
+import { parameterText } from "./notification.js";
 
 const REFRESH_MS = 3_000;
 const LIMIT = 100;
@@ -110,7 +110,7 @@ export class BrokerView {
           "No backend subscriptions.",
           ["Subscription", "Channel", "FE", "λ"],
           ({ subscription, parameters, channel, frontend, rate_bytes_per_s }) => [
-            parameters ? words(parameters) : String(subscription).slice(0, 8),
+            parameters ? parameterText(parameters) : String(subscription).slice(0, 8),
             channel,
             count(frontend),
             throughput(rate_bytes_per_s),
@@ -150,6 +150,6 @@ export class BrokerView {
 function listing(items, total, none, heads, cells) {
   if (!items.length) return quiet(none);
   const columns = heads.map((text, index) => [text, index > 1 ? "num" : "hold"]);
-  const listed = table(columns, items.map(cells));
-  return total > items.length ? h("div", {}, listed, quiet(`and ${count(total - items.length)} more`)) : listed;
+  const rows = table(columns, items.map(cells));
+  return total > items.length ? h("div", {}, rows, quiet(`and ${count(total - items.length)} more`)) : rows;
 }

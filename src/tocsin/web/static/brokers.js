@@ -1,10 +1,10 @@
 // The list of brokers, with their loads on one scale. It is also the text alternative of the map.
 
-import { Spark, ceiling } from "./charts.js";
+import { Sparkline, ceiling } from "./charts.js";
 import { byId, h, setText } from "./dom.js";
 import { count, duration, plural, rate, throughput } from "./format.js";
 import { brokerVariable } from "./palette.js";
-import { listed, shownSpan } from "./state.js";
+import { listedBrokers, shownSpan } from "./state.js";
 
 const ANNOUNCE_MS = 10_000;
 
@@ -18,7 +18,7 @@ export class BrokerList {
   }
 
   show(state, nowMs) {
-    const brokers = listed(state);
+    const brokers = listedBrokers(state);
     byId("brokers-empty").hidden = brokers.length > 0;
     byId("broker-table").hidden = brokers.length === 0;
     this.arrange(brokers);
@@ -43,7 +43,7 @@ export class BrokerList {
   }
 
   row(id) {
-    const spark = new Spark();
+    const sparkline = new Sparkline();
     const cells = Object.fromEntries(
       ["load", "people", "sent", "p95"].map((name) => [
         name,
@@ -57,20 +57,20 @@ export class BrokerList {
       "tr",
       { class: "pick", onclick: () => this.choose(id) },
       h("td", {}, h("span", { class: "name" }, swatch, button, chip)),
-      h("td", { class: "wide" }, spark.element),
+      h("td", { class: "wide" }, sparkline.element),
       cells.load,
       cells.people,
       cells.sent,
       cells.p95,
     );
-    return { element, spark, swatch, chip, ...cells };
+    return { element, sparkline, swatch, chip, ...cells };
   }
 
   fill(broker, mean, span, top) {
     const row = this.rows.get(broker.id);
     const colour = brokerVariable(broker.index);
     row.swatch.style.background = colour;
-    row.spark.update(broker.loads, mean, span, top, colour);
+    row.sparkline.update(broker.loads, mean, span, top, colour);
     const word = stateWord(broker);
     row.chip.hidden = !word;
     row.chip.className = `chip ${broker.state === "dead" ? "bad" : "warn"}`;
@@ -97,11 +97,11 @@ export function stateWord(broker) {
 
 function summary(state, brokers) {
   const heaviest = [...brokers].sort((a, b) => (b.load ?? 0) - (a.load ?? 0))[0];
-  const words = [
+  const parts = [
     plural(brokers.length, "broker", "brokers"),
     `${plural(state.people.placed, "person", "people")} on the map`,
     plural(state.emergencies, "emergency so far", "emergencies so far"),
   ];
   const load = heaviest && `${throughput(heaviest.load)} and ${plural(heaviest.subscribers, "person", "people")}`;
-  return `${words.join(", ")}.${heaviest ? ` Most loaded: ${heaviest.id} with ${load}.` : ""}`;
+  return `${parts.join(", ")}.${heaviest ? ` Most loaded: ${heaviest.id} with ${load}.` : ""}`;
 }

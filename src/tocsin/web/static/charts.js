@@ -155,7 +155,7 @@ function outline(series, { from_s, to_s }, top) {
 }
 
 /** A small chart without text for a row of a table: all rows have one scale, and the mean is a dashed line. */
-export class Spark {
+export class Sparkline {
   constructor() {
     this.area = s("path", { class: "area" });
     this.line = s("path", { class: "curve" });
@@ -164,7 +164,7 @@ export class Spark {
     this.mean.style.strokeWidth = "1";
     this.element = s(
       "svg",
-      { class: "spark", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" },
+      { class: "sparkline", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" },
       this.area,
       this.mean,
       this.line,

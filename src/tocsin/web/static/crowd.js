@@ -40,19 +40,19 @@ export class Crowd {
       this.image = this.context.createImageData(width, height);
       this.pixels = new Uint32Array(this.image.data.buffer);
     } else this.pixels.fill(0);
-    const gliding = this.fill(people, view, palette.words, ratio, nowMs, still);
+    const gliding = this.fill(people, view, palette.pixelColours, ratio, nowMs, still);
     this.context.putImageData(this.image, 0, 0);
     return gliding;
   }
 
-  fill(people, view, words, ratio, nowMs, still) {
+  fill(people, view, pixelColours, ratio, nowMs, still) {
     const { pixels } = this;
     const { width, height } = this.context.canvas;
     const radius = radiusOf(view, people, ratio);
     const reach = Math.ceil(radius + 0.35);
     const { inside, edge } = disc(radius, width);
     const { lat, lon, fromLat, fromLon, shown, broker, size } = people;
-    const colours = words.length - 1; // the last colour is for people without a broker
+    const noBroker = pixelColours.length - 1; // the last colour is for people without a broker
     const scale = view.scale * ratio;
     const left = (view.width / 2) * ratio - view.x * scale;
     const top = (view.height / 2) * ratio - view.y * scale;
@@ -66,7 +66,7 @@ export class Crowd {
       const x = Math.round(east * view.shrink * scale + left);
       const y = Math.round(-north * scale + top);
       if (x < reach || y < reach || x >= width - reach || y >= height - reach) continue;
-      const colour = broker[slot] < 0 ? words[colours] : words[broker[slot] % colours];
+      const colour = pixelColours[broker[slot] < 0 ? noBroker : broker[slot] % noBroker];
       const at = y * width + x;
       for (let step = 0; step < inside.length; step += 1) pixels[at + inside[step]] = colour;
       const soft = (colour & SOFT) >>> 0;

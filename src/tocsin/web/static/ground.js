@@ -2,7 +2,7 @@
 
 import { faded } from "./palette.js";
 import { housePath } from "./symbols.js";
-import { serving } from "./state.js";
+import { servingBrokers } from "./state.js";
 
 /** @param {CanvasRenderingContext2D} context */
 export function drawGround(context, state, view, palette, ratio) {
@@ -39,7 +39,7 @@ function drawScale(context, view, palette) {
 
 /** The area in which each broker is the nearest one that accepts subscribers. */
 function drawAreas(context, state, view, palette) {
-  const brokers = serving(state).filter(
+  const brokers = servingBrokers(state).filter(
     (broker) => broker.accepting && Number.isFinite(broker.lat) && Number.isFinite(broker.lon),
   );
   const sites = brokers.map((broker) => /** @type {[number, number]} */ ([view.sx(broker.lon), view.sy(broker.lat)]));

@@ -15,7 +15,7 @@ import { CityMap } from "./map.js";
 import { Measurements } from "./measurements.js";
 import { startTheme } from "./palette.js";
 import { Replay } from "./replay.js";
-import { apply, empty, fromPicture, listed, serving } from "./state.js";
+import { apply, empty, fromPicture, listedBrokers, servingBrokers } from "./state.js";
 import { Stream } from "./stream.js";
 import { SubscriberView } from "./subscriber_view.js";
 
@@ -68,7 +68,7 @@ function show() {
     state.streets.length ||
     state.people.placed ||
     state.places.size ||
-    listed(state).some((broker) => Number.isFinite(broker.lat)),
+    listedBrokers(state).some((broker) => Number.isFinite(broker.lat)),
   );
   setText(
     byId("map-empty"),
@@ -83,7 +83,7 @@ function showHeader() {
   setText(byId("clock"), lastState === null ? "" : time(state.time_s));
   if (isWall(state.time_s)) byId("clock").dateTime = new Date(state.time_s * 1000).toISOString();
   const totals = [
-    ["brokers", count(serving(state).length)],
+    ["brokers", count(servingBrokers(state).length)],
     ["people", count(balance.subscribers ?? state.people.slots.size)],
     ["cov", ratio(balance.cov)],
     ["p95", duration(curves.p95.last)],

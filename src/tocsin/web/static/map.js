@@ -5,7 +5,7 @@ import { drawGround } from "./ground.js";
 import { count, throughput, time, value } from "./format.js";
 import { EVENT_MS, drawMarks, radiusOf } from "./marks.js";
 import { readPalette } from "./palette.js";
-import { listed } from "./state.js";
+import { listedBrokers } from "./state.js";
 import { View, boundsOf } from "./view.js";
 import { byId, setText } from "./dom.js";
 
@@ -227,7 +227,8 @@ export class CityMap {
 }
 
 function brokerAt(state, view, x, y) {
-  return listed(state).find((broker) => Math.hypot(view.sx(broker.lon) - x, view.sy(broker.lat) - y) < BROKER_PX);
+  const away = ({ lat, lon }) => Math.hypot(view.sx(lon) - x, view.sy(lat) - y);
+  return listedBrokers(state).find((broker) => away(broker) < BROKER_PX);
 }
 
 /** The text for the topmost object at a point; null if there is none. @returns {{text: string, broker?: any}|null} */

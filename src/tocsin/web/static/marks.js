@@ -2,7 +2,7 @@
 
 import { faded } from "./palette.js";
 import { pathOf, shapeOf } from "./symbols.js";
-import { listed } from "./state.js";
+import { listedBrokers } from "./state.js";
 import { throughput } from "./format.js";
 
 export const EVENT_MS = 25_000;
@@ -118,7 +118,7 @@ function drawArcs(context, state, view, palette, nowMs, still) {
 }
 
 function drawBrokers(context, state, view, palette, chosen) {
-  const brokers = listed(state).filter((broker) => Number.isFinite(broker.lat) && Number.isFinite(broker.lon));
+  const brokers = listedBrokers(state).filter((broker) => Number.isFinite(broker.lat) && Number.isFinite(broker.lon));
   const most = Math.max(1, ...brokers.map((broker) => broker.load ?? 0));
   for (const broker of brokers) {
     const x = view.sx(broker.lon);
@@ -144,24 +144,24 @@ function drawBrokers(context, state, view, palette, chosen) {
     context.fillStyle = dead ? palette.alarm : colour;
     context.fill();
     if (broker.id === chosen) ring(context, x, y, 15, palette.accent);
-    const words = broker.state === "alive" || !broker.state ? throughput(broker.load) : broker.state;
-    label(context, x, y + 23, broker.id, words, palette, broker.state === "alive" ? palette.muted : palette.warn);
+    const text = broker.state === "alive" || !broker.state ? throughput(broker.load) : broker.state;
+    label(context, x, y + 23, broker.id, text, palette, broker.state === "alive" ? palette.muted : palette.warn);
   }
 }
 
-function label(context, x, y, name, words, palette, colour) {
+function label(context, x, y, name, text, palette, colour) {
   context.textAlign = "center";
   context.lineJoin = "round";
   context.lineWidth = 3.5;
   context.strokeStyle = palette.map;
-  for (const [font, text, fill, dy] of [
+  for (const [font, line, fill, dy] of [
     [FONT, name, palette.ink, 0],
-    [SMALL, words, colour, 13],
+    [SMALL, text, colour, 13],
   ]) {
     context.font = font;
-    context.strokeText(text, x, y + dy);
+    context.strokeText(line, x, y + dy);
     context.fillStyle = fill;
-    context.fillText(text, x, y + dy);
+    context.fillText(line, x, y + dy);
   }
 }
 

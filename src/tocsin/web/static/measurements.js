@@ -4,7 +4,7 @@ import { Chart } from "./charts.js";
 import { byId } from "./dom.js";
 import { duration, ratio, rate, throughput } from "./format.js";
 import { brokerVariable } from "./palette.js";
-import { empty, serving, shownSpan } from "./state.js";
+import { empty, servingBrokers, shownSpan } from "./state.js";
 
 export class Measurements {
   constructor() {
@@ -33,7 +33,7 @@ export class Measurements {
       format: throughput,
       value: () => throughput(this.curves.mean.last),
       curves: () => [
-        ...serving(this.state).map((broker) => ({
+        ...servingBrokers(this.state).map((broker) => ({
           label: broker.id,
           short: broker.id.replace(/^broker-/, ""),
           colour: brokerVariable(broker.index),

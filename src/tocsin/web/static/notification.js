@@ -26,7 +26,7 @@ export function card(message, now_s) {
 }
 
 /** `name value, name value` */
-export function words(parameters) {
+export function parameterText(parameters) {
   return Object.entries(parameters ?? {})
     .map(([name, content]) => `${name} ${value(content)}`)
     .join(", ");

@@ -31,11 +31,11 @@ export function readPalette() {
   const palette = Object.fromEntries(NAMES.map((name) => [name, read(name)]));
   const brokers = Array.from({ length: BROKER_COLOURS }, (_, index) => read(`b${index}`));
   probe.remove();
-  return { ...palette, brokers, words: [...brokers, palette["no-broker"]].map(word) };
+  return { ...palette, brokers, pixelColours: [...brokers, palette["no-broker"]].map(pixelOf) };
 }
 
 /** A colour as one 32-bit pixel of an ImageData (little-endian, as on every machine that runs a browser). */
-function word(colour) {
+function pixelOf(colour) {
   const [r, g, b] = (colour.match(/[\d.]+/g) ?? ["0", "0", "0"]).map(Number);
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }

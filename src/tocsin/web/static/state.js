@@ -133,7 +133,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.curves.mean.add(row.time_s, row.load_bytes_per_s);
   },
   plan(state, row) {
-    note(state, "plan", row, { detail: { ...row.detail, cov: row.cov, moves: row.moves } });
+    addEntry(state, "plan", row, { detail: { ...row.detail, cov: row.cov, moves: row.moves } });
   },
   join(state, row) {
     state.people.serve(row.subscriber, row.broker ? brokerOf(state, row.broker).index : -1);
@@ -142,7 +142,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.people.leave(row.subscriber);
   },
   move(state, row, nowMs) {
-    note(state, "move", row, { source: row.broker, target: row.target });
+    addEntry(state, "move", row, { source: row.broker, target: row.target });
     state.arcs.push({ source: row.broker, target: row.target, bornMs: nowMs });
     if (state.arcs.length > ARCS) state.arcs.shift();
   },
@@ -150,21 +150,21 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.people.serve(row.subscriber, brokerOf(state, row.target).index);
   },
   "move-failed"(state, row) {
-    note(state, "move-failed", row, { source: row.broker, target: row.target });
+    addEntry(state, "move-failed", row, { source: row.broker, target: row.target });
   },
   failover(state, row) {
     state.people.serve(row.subscriber, row.target ? brokerOf(state, row.target).index : -1);
-    note(state, "failover", row, { target: row.target });
+    addEntry(state, "failover", row, { target: row.target });
   },
   "broker-failed"(state, row) {
     brokerOf(state, row.broker).state = "dead";
     state.changes.ground += 1;
-    note(state, "broker-failed", row, { broker: row.broker });
+    addEntry(state, "broker-failed", row, { broker: row.broker });
   },
   "broker-back"(state, row) {
     brokerOf(state, row.broker).state = "alive";
     state.changes.ground += 1;
-    note(state, "broker-back", row, { broker: row.broker });
+    addEntry(state, "broker-back", row, { broker: row.broker });
   },
   position(state, row, nowMs) {
     state.people.place(row.subscriber, row.lat, row.lon, nowMs);
@@ -186,7 +186,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
 });
 
 /** Add an entry to the feed, or count one more in a recent entry of the same kind and brokers. */
-function note(state, kind, row, more) {
+function addEntry(state, kind, row, more) {
   state.changes.feed += 1;
   for (const entry of state.feed.slice(0, 12)) {
     if (row.time_s - entry.time_s > TOGETHER_S || kind === "plan") break;
@@ -242,7 +242,7 @@ function summarise(state) {
   let weighted = 0;
   let slowest;
   let hasRates = false;
-  for (const broker of serving(state)) {
+  for (const broker of servingBrokers(state)) {
     const { notifications_per_s: rate, delivery_s_p50: p50, delivery_s_p95: p95 } = broker.sample;
     if (!Number.isFinite(rate)) continue; // a simulation may not have this value
     hasRates = true;
@@ -256,12 +256,12 @@ function summarise(state) {
 }
 
 /** Brokers that are not gone, in the order of their names. */
-export function listed(/** @type {State} */ state) {
+export function listedBrokers(/** @type {State} */ state) {
   return [...state.brokers.values()].filter((broker) => broker.state !== "gone").sort((a, b) => byName(a.id, b.id));
 }
 
-export function serving(/** @type {State} */ state) {
-  return listed(state).filter((broker) => broker.state !== "dead");
+export function servingBrokers(/** @type {State} */ state) {
+  return listedBrokers(state).filter((broker) => broker.state !== "dead");
 }
 
 /** The span of time that the charts show: about 150 samples, whatever their period, and at least 120 seconds. */

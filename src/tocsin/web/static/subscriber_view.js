@@ -3,7 +3,7 @@
 
 import { field, h, quiet, replace, setText } from "./dom.js";
 import { plural } from "./format.js";
-import { card, headline, words } from "./notification.js";
+import { card, headline, parameterText } from "./notification.js";
 import { fieldsFor, valuesOf } from "./parameters.js";
 import { Session } from "./session.js";
 
@@ -208,7 +208,7 @@ export class SubscriberView {
         h(
           "div",
           { class: "card top" },
-          h("span", { class: "hold" }, `${progress.channel} ${words(progress.parameters)}`),
+          h("span", { class: "hold" }, `${progress.channel} ${parameterText(progress.parameters)}`),
           h(
             "button",
             {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install Debian packages if this machine has apt and this user may; otherwise fail quietly, the caller explains.
+# Install Debian packages if this machine has apt and this user has the right to; otherwise exit 1 without a message.
 set -eu
 command -v apt-get >/dev/null 2>&1 || exit 1
 if [ "$(id -u)" = 0 ]; then as_root=""; elif sudo -n true 2>/dev/null; then as_root="sudo -n"; else exit 1; fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Spark 4.3 needs Java 17 or newer: find one, or install Debian's where this user may.
+# Spark 4.3 needs Java 17 or newer: find one, or install Debian's package if this user has the right to.
 set -eu
 here=$(dirname "$0")
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes .venv with the pinned dependencies and sees to it that a Java runtime is there.
-# Run by make; safe to run again. PYTHON and VENV come from the Makefile. `sh scripts/setup.sh` makes what running Tocsin
-# needs, `sh scripts/setup.sh dev` adds what its tests and checks need.
+# Creates .venv with the pinned dependencies, and installs a Java runtime if there is none.
+# The Makefile runs it and sets PYTHON and VENV; it is safe to run again. `sh scripts/setup.sh` installs what Tocsin needs
+# to run, `sh scripts/setup.sh dev` also what its tests and checks need.
 set -eu
 PYTHON="${PYTHON:-python3}"
 VENV="${VENV:-.venv}"
@@ -15,7 +15,7 @@ command -v "$PYTHON" >/dev/null 2>&1 ||
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   stop "$("$PYTHON" --version) is too old; install Python 3.11 or newer, or call make with PYTHON=/path/to/python3."
 
-# Debian keeps ensurepip in a package of its own, named after the interpreter.
+# Debian has ensurepip in a separate package, named after the interpreter.
 if ! "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null; then
   version=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   sh "$here/apt.sh" "python$version-venv" || sh "$here/apt.sh" python3-venv ||
@@ -24,12 +24,12 @@ fi
 
 sh "$here/java.sh"
 
-# A half-made environment is worse than none: build it anew when its pip does not answer.
+# If pip does not work in the environment, it is incomplete: create it again.
 "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$VENV"; say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
 case "${1:-}" in
   dev) what=".[dev]"; say "installing the pinned dependencies, tests and checks included (about a minute the first time)" ;;
   *) what="."; say "installing the pinned dependencies (about a minute the first time)" ;;
 esac
-# Not compiled here: what is never imported need not be, the rest is compiled when it first is.
+# --no-compile: Python compiles a module when it is first imported, and many never are.
 "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable "$what"
 say "ready"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The optional system parts that tests use when they are present. Missing ones are skipped by the tests, not fatal here.
+# Installs the optional system packages that tests use. Tests skip what is missing, so a failure here is not fatal.
 set -u
 here=$(dirname "$0")
 sh "$here/java.sh" || exit 1

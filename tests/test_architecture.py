@@ -104,7 +104,6 @@ def test_broker_and_coordinator_processes_do_not_import_each_other() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.xfail(reason="process and links of the coordinator import each other")
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
     graph = {path: {imported for _, imported in _own_imports(path)} - {path} for path in _modules()}
     assert _cycle({_name(path): {_name(target) for target in targets} for path, targets in graph.items()}) is None

@@ -27,15 +27,20 @@ CREATE CONTINUOUS CHANNEL NearMe (me STRING, radius_m DOUBLE) AS
   SELECT r.id, p.name, distance_m(r.lat, r.lon, p.lat, p.lon) AS away_m
   FROM NEW Reports r JOIN People p ON near(r.lat, r.lon, p.lat, p.lon, :radius_m) WHERE p.name = :me;
 """
-# Whatever waits for time to pass waits less than in production.
+# Shorter times than in production, to keep the tests fast.
 COORDINATOR = {
-    "heartbeat-s": "0.5", "suspect-s": "1.5", "dead-s": "3", "grace-s": "5", "probation-s": "1", "retry-s": "1",
-}  # fmt: skip
+    "heartbeat-s": "0.5",
+    "suspect-s": "1.5",
+    "dead-s": "3",
+    "grace-s": "5",
+    "probation-s": "1",
+    "retry-s": "1",
+}
 PATIENCE = Patience(open_s=4.0, longest_s=2.0)
 
 
 class Network:
-    """The stack lives on a loop in a thread; `run` runs a test's coroutine there."""
+    """The stack runs on an event loop in a thread; `run` runs a test's coroutine on that loop."""
 
     def __init__(self, settings: StackSettings) -> None:
         self._loop = asyncio.new_event_loop()
@@ -52,10 +57,10 @@ class Network:
         self.token = self.stack.admin_token()
         self.coordinator = self._client(self.stack.coordinator_url)
         self.cluster = self._client(self.stack.cluster_url)
-        self.publisher = self.run(self._made(lambda: Publisher(self.stack.cluster_url, self.token, longest_s=2.0)))
+        self.publisher = self.run(self._call(lambda: Publisher(self.stack.cluster_url, self.token, longest_s=2.0)))
 
     @staticmethod
-    async def _made(make: Callable[[], T]) -> T:
+    async def _call(make: Callable[[], T]) -> T:
         return make()
 
     def _client(self, url: str) -> httpx.Client:
@@ -77,8 +82,8 @@ class Network:
         assert published.accepted == len(ids), published
 
     def migrate(self, user: str | None, target: str) -> None:
-        moved = self.coordinator.post("/v1/migrations", json={"subscriber": user, "target": target})
-        assert moved.status_code == 202, moved.text
+        answer = self.coordinator.post("/v1/migrations", json={"subscriber": user, "target": target})
+        assert answer.status_code == 202, answer.text
 
     def others(self, broker: str) -> list[str]:
         return [name for name in self.stack.brokers if name != broker]
@@ -99,11 +104,11 @@ async def take(subscription: Subscription[T], count: int, limit_s: float = 60) -
 
 
 async def until(holds: Callable[[], Any], limit_s: float = 30) -> Any:
-    """What another process has to do first."""
+    """Wait until `holds` returns a true value, and return that value."""
     async with asyncio.timeout(limit_s):
-        while not (found := holds()):
+        while not (value := holds()):
             await asyncio.sleep(0.05)
-        return found
+        return value
 
 
 @pytest.fixture(scope="package")
@@ -115,11 +120,16 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     folder = tmp_path_factory.mktemp("network")
     running = Network(
         StackSettings(
-            folder / "data", 3, free_ports=True, logs=folder, coordinator=COORDINATOR, broker={"progress-s": "1"},
+            folder / "data",
+            3,
+            free_ports=True,
+            logs=folder,
+            coordinator=COORDINATOR,
+            broker={"progress-s": "1"},
             cluster={"master": "local[2]", "spark": "spark.driver.memory=1g", "heartbeat-s": "1", "log-form": "json"},
         )
-    )  # fmt: skip
-    applied = running.cluster.post("/v1/applications", json={"text": APPLICATION})
-    assert applied.status_code == 200, applied.text
+    )
+    answer = running.cluster.post("/v1/applications", json={"text": APPLICATION})
+    assert answer.status_code == 200, answer.text
     yield running
     running.stop()

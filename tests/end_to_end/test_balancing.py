@@ -1,4 +1,4 @@
-"""The coordinator evens out real brokers while results flow, and nobody misses any."""
+"""The coordinator balances real brokers while results flow, and every subscriber gets every result."""
 
 from __future__ import annotations
 
@@ -13,68 +13,71 @@ from tocsin.client import Subscription
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PEOPLE = 18
+SUBSCRIBERS = 18
 ALPHA = 0.15
 
 
-def test_everybody_on_one_broker_is_spread_until_the_loads_are_even(network: Network) -> None:
-    async def story() -> None:
+def test_subscribers_of_one_broker_are_spread_until_loads_are_even(network: Network) -> None:
+    async def scenario() -> None:
         crowded, *others = network.stack.brokers
         for broker in others:
             network.coordinator.post(f"/v1/brokers/{broker}/drain", json={"on": True}).raise_for_status()
         kinds = [next(network.kinds) for _ in range(6)]
         async with AsyncExitStack() as stack:
-            people = [await stack.enter_async_context(network.subscriber()) for _ in range(PEOPLE)]
-            held = [await one.subscribe("OfKind", {"kind": kinds[n % 6]}) for n, one in enumerate(people)]
-            assert {await one.connected() for one in people} == {crowded}
+            subscribers = [await stack.enter_async_context(network.subscriber()) for _ in range(SUBSCRIBERS)]
+            subscriptions = [
+                await subscriber.subscribe("OfKind", {"kind": kinds[number % 6]})
+                for number, subscriber in enumerate(subscribers)
+            ]
+            assert {await subscriber.connected() for subscriber in subscribers} == {crowded}
             for broker in others:
                 network.coordinator.post(f"/v1/brokers/{broker}/drain", json={"on": False}).raise_for_status()
-            enough = asyncio.Event()
-            publishing = asyncio.create_task(_publish(network, kinds, enough))
+            stop = asyncio.Event()
+            publishing = asyncio.create_task(_publish(network, kinds, stop))
             await until(lambda: _cov(network) > 1.0, 60)
-            # Whatever the load; who was moved by an earlier test need not rest.
-            changed = {"on": True, "period_s": 1.0, "alpha": ALPHA, "beta_bytes_per_s": 0.0, "rest_s": 5.0}
-            network.coordinator.put("/v1/balance", json=changed).raise_for_status()
+            # β = 0 balances at any load; a short rest_s lets subscribers move that an earlier test moved.
+            settings = {"on": True, "period_s": 1.0, "alpha": ALPHA, "beta_bytes_per_s": 0.0, "rest_s": 5.0}
+            network.coordinator.put("/v1/balance", json=settings).raise_for_status()
             try:
-                # The first coordinator on a machine compiles its policies before it plans.
+                # The first coordinator on a machine compiles the policies before it plans, which takes time.
                 await until(lambda: _cov(network) < ALPHA and _settled(network), 150)
             finally:
                 network.coordinator.put("/v1/balance", json={"on": False}).raise_for_status()
-                enough.set()
+                stop.set()
                 published = await publishing
-            assert len({await one.connected() for one in people}) == 3
-            for number, subscription in enumerate(held):
-                await _has_all(subscription, kinds[number % 6], published)
+            assert len({await subscriber.connected() for subscriber in subscribers}) == 3
+            for number, subscription in enumerate(subscriptions):
+                await _check_all_received(subscription, kinds[number % 6], published)
 
-    network.run(story(), 280)
+    network.run(scenario(), 280)
 
 
-async def _publish(network: Network, kinds: list[str], enough: asyncio.Event) -> int:
-    """One record of each kind at a time; returns how many of each."""
+async def _publish(network: Network, kinds: list[str], stop: asyncio.Event) -> int:
+    """Publish records until `stop` is set; return the number of records of each kind."""
     sent = 0
-    while not enough.is_set():
+    while not stop.is_set():
         await asyncio.gather(*(network.publish(kind, str(sent)) for kind in kinds))
         sent += 1
         await asyncio.sleep(0.3)
     return sent
 
 
-async def _has_all(subscription: Subscription[Any], kind: str, count: int) -> None:
+async def _check_all_received(subscription: Subscription[Any], kind: str, count: int) -> None:
     results = await take(subscription, count)
-    assert [one.value["id"] for one in results] == [f"{kind}-{number}" for number in range(count)]
+    assert [result.value["id"] for result in results] == [f"{kind}-{number}" for number in range(count)]
 
 
 def _status(network: Network) -> dict[str, Any]:
-    said: dict[str, Any] = network.coordinator.get("/v1/status").json()
-    return said
+    status: dict[str, Any] = network.coordinator.get("/v1/status").json()
+    return status
 
 
 def _cov(network: Network) -> float:
-    """As the model has it from the measured rates: reported loads follow as their moving averages do."""
-    planned = network.coordinator.post("/v1/plans", params={"dry_run": True}, json={"policy": "drain"})
-    return float(planned.raise_for_status().json()["before"]["cov"])
+    """The cov of the load model at the measured rates. Reported loads are moving averages and follow later."""
+    plan = network.coordinator.post("/v1/plans", params={"dry_run": True}, json={"policy": "drain"})
+    return float(plan.raise_for_status().json()["before"]["cov"])
 
 
 def _settled(network: Network) -> bool:
-    said = _status(network)
-    return bool(said["migrations"] == said["moves_waiting"] == 0)
+    status = _status(network)
+    return bool(status["migrations"] == status["moves_waiting"] == 0)

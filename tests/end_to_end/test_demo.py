@@ -1,4 +1,4 @@
-"""A short day of the emergency city on processes of its own: nothing is lost, and the report is there."""
+"""A short run of the demo city with its own processes: no result is lost, and the report is written."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tocsin.wire.errors import TocsinError
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KEPT = ("EmergenciesOfType", "EmergenciesAtLocation", "SevereNearMe")
-"""Each channel takes Spark seconds before it has run for the first time; three are enough for a short day."""
+"""Spark needs seconds for the first execution of each channel; three channels are enough for a short run."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "emergency"
 
 
-def shortened(folder: Path) -> Path:
-    """The emergency city with the channels that are kept."""
+def shortened_application(folder: Path) -> Path:
+    """The emergency application with only the channels in KEPT."""
     shutil.copy(EXAMPLE / "shelters.csv", folder)
     statements = (EXAMPLE / "emergency.sql").read_text(encoding="utf-8").split(";")
     named = [(re.search(r"^CREATE \w+ CHANNEL (\w+)", statement, re.MULTILINE), statement) for statement in statements]
@@ -37,37 +37,38 @@ def shortened(folder: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_a_short_day_in_the_city_loses_nothing_and_leaves_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_demo_run_loses_no_result_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for channel in CHANNELS.keys() - set(KEPT):
         monkeypatch.delitem(CHANNELS, channel)
     try:
         require_java()
     except TocsinError as error:
         pytest.skip(error.message)
-    out, told = tmp_path / "out", list[str]()
-    settings = DemoSettings(shortened(tmp_path), out, subscribers=10, brokers=2, minutes=0.25, speed=10.0)
+    out, messages = tmp_path / "out", list[str]()
+    settings = DemoSettings(shortened_application(tmp_path), out, subscribers=10, brokers=2, minutes=0.25, speed=10.0)
 
     async def day() -> None:
-        run = DemoRun(settings, tmp_path, told.append)
+        run = DemoRun(settings, tmp_path, messages.append)
         try:
             await run.start()
             outcome = await run.run_day()
         finally:
             await run.stop()
-        said = report.numbers(outcome)
-        assert not report.failed(said), (said, told)
-        assert said["delivered"] == said["expected"] > 0 and said["recomputed"]["expected"] > 0
-        assert said["frontend_subscriptions"] >= said["backend_subscriptions"] > 5
-        assert said["published"] > 400 and {one["name"] for one in said["channels"]} == set(KEPT)
-        assert "lost 0" in report.markdown(said, outcome.periods, figures.draw(outcome, out))
+        numbers = report.numbers(outcome)
+        assert not report.failed(numbers), (numbers, messages)
+        assert numbers["delivered"] == numbers["expected"] > 0 and numbers["recomputed"]["expected"] > 0
+        assert numbers["frontend_subscriptions"] >= numbers["backend_subscriptions"] > 5
+        assert numbers["published"] > 400 and {channel["name"] for channel in numbers["channels"]} == set(KEPT)
+        assert "lost 0" in report.markdown(numbers, outcome.periods, figures.draw(outcome, out))
         assert {row["kind"] for row in rows_of(outcome, {})} == {"run", "sample", "broker"}
 
     asyncio.run(day())
-    assert told[1].startswith("dashboard: http://127.0.0.1:") and "#token=" in told[1]
+    assert messages[1].startswith("dashboard: http://127.0.0.1:") and "#token=" in messages[1]
     assert {path.name for path in out.glob("*.png")} == {
-        "demo-load.png", "demo-cov.png", "demo-migrations.png", "demo-latency.png",
-    }  # fmt: skip
+        "demo-load.png",
+        "demo-cov.png",
+        "demo-migrations.png",
+        "demo-latency.png",
+    }
     kinds = set(pq.read_table(out / "trace.parquet", columns=["kind"])["kind"].to_pylist())
     assert {"street", "broker", "sample", "balance", "join", "position", "event", "place"} <= kinds

@@ -1,4 +1,4 @@
-"""From publisher to subscriber through real processes, while parts of the network move, drain, die and come back."""
+"""Results from publisher to subscriber through real processes, during migrations, drains, crashes and restarts."""
 
 from __future__ import annotations
 
@@ -26,28 +26,27 @@ class Near(msgspec.Struct):
     away_m: float
 
 
-def test_a_subscriber_gets_enriched_results_with_its_own_type(network: Network) -> None:
-    async def story() -> None:
+def test_subscriber_gets_enriched_results_of_its_own_type(network: Network) -> None:
+    async def scenario() -> None:
         await network.publisher.publish("People", [{"name": "ann", "lat": 60.170, "lon": 24.940}])
         async with network.subscriber("ann", encoding="msgpack") as ann:
             near = await ann.subscribe("NearMe", {"me": "ann", "radius_m": 500}, type=Near)
-            await until(lambda: _people(network))
+            await until(lambda: _has_people(network))
             await network.publish(next(network.kinds), "r1")
             [result] = await take(near, 1)
             assert isinstance(result.value, Near) and result.value.name == "ann"
             assert 100 < result.value.away_m < 150
 
-    network.run(story())
+    network.run(scenario())
 
 
-def _people(network: Network) -> bool:
-    """Whether ann's place has entered its dataset, which reports are joined with as it is when they are executed."""
-    said = network.cluster.get("/v1/datasets/People").json()
-    return bool(said["rows"])
+def _has_people(network: Network) -> bool:
+    """Whether the dataset People has a record: an execution joins reports with the people that it has then."""
+    return bool(network.cluster.get("/v1/datasets/People").json()["rows"])
 
 
-def test_what_cannot_be_subscribed_to_is_refused_with_a_code(network: Network) -> None:
-    async def story() -> None:
+def test_invalid_subscription_is_refused_with_a_code(network: Network) -> None:
+    async def scenario() -> None:
         async with network.subscriber() as subscriber:
             with pytest.raises(RequestRefused) as unknown:
                 await subscriber.subscribe("Nothing", {})
@@ -56,11 +55,11 @@ def test_what_cannot_be_subscribed_to_is_refused_with_a_code(network: Network) -
                 await subscriber.subscribe("OfKind", {"colour": "red"})
             assert wrong.value.code is Code.BAD_PARAMETER
 
-    network.run(story())
+    network.run(scenario())
 
 
-def test_a_migration_while_results_flow_loses_and_repeats_nothing(network: Network) -> None:
-    async def story() -> None:
+def test_migration_while_results_flow_loses_and_repeats_nothing(network: Network) -> None:
+    async def scenario() -> None:
         kind = next(network.kinds)
         async with network.subscriber() as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind})
@@ -73,10 +72,10 @@ def test_a_migration_while_results_flow_loses_and_repeats_nothing(network: Netwo
             results = await take(held, 29)
             await publishing
             await until(lambda: subscriber.brokers_seen == [source, target])
-            assert sorted(int(one.value["id"].rpartition("-")[2]) for one in results) == list(range(1, 30))
+            assert sorted(int(result.value["id"].rpartition("-")[2]) for result in results) == list(range(1, 30))
             assert await subscriber.connected() == target
 
-    network.run(story())
+    network.run(scenario())
 
 
 async def _stream(network: Network, kind: str, first: int, end: int) -> None:
@@ -84,14 +83,14 @@ async def _stream(network: Network, kind: str, first: int, end: int) -> None:
         await network.publish(kind, str(number))
 
 
-def test_a_drained_broker_is_left_by_all_and_gets_nobody_until_it_may(network: Network) -> None:
-    async def story() -> None:
+def test_drained_broker_loses_all_subscribers_and_gets_no_new_ones(network: Network) -> None:
+    async def scenario() -> None:
         kind = next(network.kinds)
         async with network.subscriber() as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind})
             drained = await subscriber.connected()
-            said = network.coordinator.post(f"/v1/brokers/{drained}/drain", json={"on": True})
-            assert said.status_code == 200, said.text
+            answer = network.coordinator.post(f"/v1/brokers/{drained}/drain", json={"on": True})
+            assert answer.status_code == 200, answer.text
             try:
                 await until(lambda: len(subscriber.brokers_seen) == 2)
                 assert await subscriber.connected() != drained
@@ -103,11 +102,11 @@ def test_a_drained_broker_is_left_by_all_and_gets_nobody_until_it_may(network: N
             finally:
                 network.coordinator.post(f"/v1/brokers/{drained}/drain", json={"on": False}).raise_for_status()
 
-    network.run(story())
+    network.run(scenario())
 
 
-def test_a_program_that_is_started_again_goes_on_where_it_was(network: Network, tmp_path: Path) -> None:
-    async def story() -> None:
+def test_restarted_program_resumes_from_its_state_file(network: Network, tmp_path: Path) -> None:
+    async def scenario() -> None:
         kind, user, state = next(network.kinds), next(network.users), tmp_path / "state"
         async with network.subscriber(user, state=state) as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind})
@@ -119,14 +118,14 @@ def test_a_program_that_is_started_again_goes_on_where_it_was(network: Network, 
             held = await subscriber.subscribe("OfKind", {"kind": kind})
             await network.publish(kind, "4")
             again = await take(held, 2)
-        got = [one.value["id"] for one in [*first, *again]]
-        assert sorted(got) == [f"{kind}-{number}" for number in (1, 2, 3, 4)]
+        received = [result.value["id"] for result in [*first, *again]]
+        assert sorted(received) == [f"{kind}-{number}" for number in (1, 2, 3, 4)]
 
-    network.run(story())
+    network.run(scenario())
 
 
-def test_what_was_not_handled_comes_again_to_a_program_that_remembers_nothing(network: Network) -> None:
-    async def story() -> None:
+def test_unacknowledged_result_is_delivered_again_without_a_state_file(network: Network) -> None:
+    async def scenario() -> None:
         kind, user = next(network.kinds), next(network.users)
         async with network.subscriber(user, acknowledge="manual") as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind})
@@ -139,14 +138,14 @@ def test_what_was_not_handled_comes_again_to_a_program_that_remembers_nothing(ne
             [again] = await take(held, 1)
             assert again.value == results[1].value
 
-    network.run(story())
+    network.run(scenario())
 
 
-def test_a_result_that_does_not_fit_its_type_is_told_and_the_next_one_comes(network: Network) -> None:
+def test_result_of_a_wrong_type_is_reported_and_skipped(network: Network) -> None:
     class Wrong(msgspec.Struct):
         id: int
 
-    async def story() -> None:
+    async def scenario() -> None:
         kind = next(network.kinds)
         async with network.subscriber() as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind}, type=Wrong)
@@ -157,16 +156,33 @@ def test_a_result_that_does_not_fit_its_type_is_told_and_the_next_one_comes(netw
             with pytest.raises(TimeoutError):
                 await take(held, 1, 0.2)
 
-    network.run(story())
+    network.run(scenario())
 
 
-def test_the_blocking_subscriber_and_the_command_line_see_the_same(network: Network) -> None:
+def test_blocking_subscriber_and_command_receive_the_same_result(network: Network) -> None:
     kind = next(network.kinds)
     command = subprocess.Popen(
-        [sys.executable, "-c", "from tocsin.cli.main import main; main()", "subscribe", "OfKind", f"kind={kind}",
-         "--url", network.stack.coordinator_url, "--user", next(network.users), "--count", "1", "--leave", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TOCSIN_TOKEN": network.token},
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "from tocsin.cli.main import main; main()",
+            "subscribe",
+            "OfKind",
+            f"kind={kind}",
+            "--url",
+            network.stack.coordinator_url,
+            "--user",
+            next(network.users),
+            "--count",
+            "1",
+            "--leave",
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TOCSIN_TOKEN": network.token},
+    )
     assert command.stderr is not None and "holds OfKind" in command.stderr.readline()
     with blocking.Subscriber(network.stack.coordinator_url, user=next(network.users), token=network.token) as plain:
         held = plain.subscribe("OfKind", {"kind": kind})
@@ -178,8 +194,8 @@ def test_the_blocking_subscriber_and_the_command_line_see_the_same(network: Netw
     assert msgspec.json.decode(printed) == {"cursor": result.cursor, "result": {"id": f"{kind}-1", "kind": kind}}
 
 
-def test_another_users_name_cursor_and_subscription_are_of_no_use(network: Network) -> None:
-    async def story() -> None:
+def test_user_cannot_use_the_name_or_subscriptions_of_another(network: Network) -> None:
+    async def scenario() -> None:
         kind, victim, thief = next(network.kinds), next(network.users), next(network.users)
         own = network.coordinator.post("/v1/users", json={"user": thief}).json()["token"]
         async with network.subscriber(victim) as subscriber:
@@ -191,15 +207,15 @@ def test_another_users_name_cursor_and_subscription_are_of_no_use(network: Netwo
                     await stolen.subscribe("OfKind", {"kind": kind})
             async with Subscriber(network.stack.coordinator_url, user=thief, token=own) as curious:
                 await curious.connected()
-                assert curious.subscriptions() == {}, "what another user holds is not shown"
-                await curious.unsubscribe(held.id)  # not the thief's: nothing happens
+                assert curious.subscriptions() == {}, "subscriptions of other users are not shown"
+                await curious.unsubscribe(held.id)  # not the thief's subscription: no effect
             await network.publish(kind, "2")
             assert (await take(held, 1))[0].value["id"] == f"{kind}-2"
 
-    network.run(story())
+    network.run(scenario())
 
 
-def test_a_subscribers_token_administers_and_publishes_nothing(network: Network) -> None:
+def test_subscriber_token_cannot_administer_or_publish(network: Network) -> None:
     own = network.coordinator.post("/v1/users", json={"user": next(network.users)}).json()["token"]
     headers = {"Authorization": f"Bearer {own}"}
     assert network.coordinator.get("/v1/status", headers=headers).status_code == 403
@@ -223,8 +239,8 @@ def test_no_secret_is_in_a_process_list_or_a_log(network: Network) -> None:
         assert files and all(path.stat().st_mode & 0o077 == 0 for path in files)
 
 
-def test_subscribers_of_a_killed_broker_are_served_elsewhere_and_miss_nothing(network: Network) -> None:
-    async def story() -> None:
+def test_subscribers_of_a_killed_broker_miss_no_result(network: Network) -> None:
+    async def scenario() -> None:
         kind = next(network.kinds)
         async with network.subscriber() as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind})
@@ -235,14 +251,14 @@ def test_subscribers_of_a_killed_broker_are_served_elsewhere_and_miss_nothing(ne
             network.stack.brokers[killed].signal(signal.SIGKILL)
             results = await take(held, 9)
             await publishing
-            assert sorted(one.value["id"] for one in results) == [f"{kind}-{number}" for number in range(1, 10)]
+            assert sorted(result.value["id"] for result in results) == [f"{kind}-{number}" for number in range(1, 10)]
             assert len(subscriber.brokers_seen) >= 2
 
-    network.run(story())
+    network.run(scenario())
 
 
-def test_delivery_goes_on_and_sessions_come_back_while_the_coordinator_is_away(network: Network) -> None:
-    async def story() -> None:
+def test_delivery_and_reconnection_work_while_the_coordinator_is_down(network: Network) -> None:
+    async def scenario() -> None:
         kind = next(network.kinds)
         async with network.subscriber() as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind})
@@ -252,11 +268,11 @@ def test_delivery_goes_on_and_sessions_come_back_while_the_coordinator_is_away(n
             subscriber.break_connections()
             await network.publish(kind, "1")
             assert (await take(held, 1))[0].value["id"] == f"{kind}-1"
-            assert len(set(subscriber.brokers_seen)) == 1, "the last known broker took it back"
+            assert len(set(subscriber.brokers_seen)) == 1, "the last known broker accepts the session again"
             await until(lambda: network.stack.coordinator.starts > starts and network.stack.coordinator.pid)
             await until(lambda: _answers(network))
 
-    network.run(story())
+    network.run(scenario())
 
 
 def _answers(network: Network) -> bool:
@@ -266,8 +282,8 @@ def _answers(network: Network) -> bool:
         return False
 
 
-def test_nothing_is_lost_when_the_data_cluster_is_killed(network: Network) -> None:
-    async def story() -> None:
+def test_no_result_is_lost_when_the_data_cluster_is_killed(network: Network) -> None:
+    async def scenario() -> None:
         kind = next(network.kinds)
         async with network.subscriber() as subscriber:
             held = await subscriber.subscribe("OfKind", {"kind": kind})
@@ -276,16 +292,16 @@ def test_nothing_is_lost_when_the_data_cluster_is_killed(network: Network) -> No
             publishing = asyncio.create_task(_stream(network, kind, 1, 6))
             results = await take(held, 6, 200)
             await publishing
-            assert sorted(one.value["id"] for one in results) == [f"{kind}-{number}" for number in range(6)]
+            assert sorted(result.value["id"] for result in results) == [f"{kind}-{number}" for number in range(6)]
 
-    network.run(story(), 240)
+    network.run(scenario(), 240)
 
 
-def test_a_subscriber_nobody_lets_in_is_told_so(network: Network) -> None:
-    async def story() -> None:
+def test_subscriber_with_an_invalid_token_gets_an_error(network: Network) -> None:
+    async def scenario() -> None:
         with pytest.raises(ClientError) as refused:
             async with Subscriber(network.stack.coordinator_url, user="x", token="nonsense") as subscriber:
                 await subscriber.subscribe("OfKind", {"kind": "a"})
         assert refused.value.code is Code.UNAUTHENTICATED
 
-    network.run(story())
+    network.run(scenario())

@@ -1,4 +1,4 @@
-"""The page on a real network: what it draws, a subscription made on it, draining, and whom it talks to."""
+"""The page on a real network: the map, a subscription, draining, settings, and the hosts that it contacts."""
 
 from __future__ import annotations
 
@@ -20,44 +20,42 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def live(network: Network, browser: Browser) -> Iterator[Tab]:
-    """One visit for all tests here, signed in through the address as `tocsin up` prints it."""
+    """One tab for all tests here, signed in with the address that `tocsin up` prints."""
     with tab(browser) as opened:
         opened.page.goto(f"{network.stack.coordinator_url}/#token={network.token}")
         opened.until("state.brokers.size === 3 && state.channels.size > 0 && state.cluster?.ready")
         yield opened
 
 
-def dots(page: Page) -> int:
-    """Pixels of people on the map."""
+def people_pixels(page: Page) -> int:
+    """Number of the map's pixels that show people."""
     return int(
         page.evaluate(
             """() => { const context = tocsin.map.crowdContext, { width, height } = context.canvas;
-            const words = new Uint32Array(context.getImageData(0, 0, width, height).data.buffer);
-            return words.reduce((sum, word) => sum + (word ? 1 : 0), 0); }"""
+            const pixels = new Uint32Array(context.getImageData(0, 0, width, height).data.buffer);
+            return pixels.reduce((sum, pixel) => sum + (pixel ? 1 : 0), 0); }"""
         )
     )
 
 
-def test_the_token_leaves_the_address_bar_and_the_brokers_are_listed(live: Tab, network: Network) -> None:
+def test_token_leaves_the_address_bar_and_brokers_are_listed(live: Tab, network: Network) -> None:
     assert network.token not in live.page.url
     rows = live.page.locator("#broker-table tbody tr")
     assert [text.split()[0] for text in rows.all_inner_texts()] == list(network.stack.brokers)
-    assert "Spark is well" in live.page.locator("#spark").inner_text()
+    assert "Spark is ready" in live.page.locator("#spark").inner_text()
     assert "OfKind" in live.page.locator("#channel-table").inner_text()
 
 
-def test_people_whose_places_are_published_appear_on_the_map(live: Tab, network: Network) -> None:
+def test_people_with_published_positions_appear_on_the_map(live: Tab, network: Network) -> None:
     before, crowd = live.state("state.people.placed"), next(network.kinds)
     people = [{"name": f"{crowd}-{n}", "lat": 60.16 + n / 4000, "lon": 24.93 + (n % 7) / 400} for n in range(60)]
     network.run(network.publisher.publish("People", people))
     live.until(f"state.people.placed === {before} + 60", 30_000)
     live.page.evaluate("() => tocsin.map.draw(performance.now())")
-    assert dots(live.page) > 60
+    assert people_pixels(live.page) > 60
 
 
-def test_a_subscription_made_on_the_page_gets_what_is_published_and_follows_its_broker(
-    live: Tab, network: Network
-) -> None:
+def test_subscription_on_the_page_gets_results_and_survives_a_migration(live: Tab, network: Network) -> None:
     page, kind = live.page, next(network.kinds)
     page.get_by_role("button", name="Subscribe", exact=True).first.click()
     page.get_by_label("Channel", exact=True).select_option("OfKind")
@@ -68,27 +66,28 @@ def test_a_subscription_made_on_the_page_gets_what_is_published_and_follows_its_
     network.run(network.publish(kind, "first"))
     page.locator("#notifications").get_by_text(f"{kind}-first").first.wait_for(timeout=30_000)
 
-    [source] = page.evaluate("() => tocsin.subscriber.session.brokersSeen")
+    [source] = page.evaluate("() => tocsin.subscriber.session.brokerHistory")
     target = network.others(source)[0]
     network.migrate(user, target)
     page.wait_for_function("target => tocsin.subscriber.session.broker === target", arg=target, timeout=30_000)
     network.run(network.publish(kind, "second"))
     page.locator("#notifications").get_by_text(f"{kind}-second").first.wait_for(timeout=30_000)
-    assert page.evaluate("() => tocsin.subscriber.notifications.map((one) => one.result.id)") == [
-        f"{kind}-second", f"{kind}-first",
-    ]  # fmt: skip
+    assert page.evaluate("() => tocsin.subscriber.notifications.map(({ result }) => result.id)") == [
+        f"{kind}-second",
+        f"{kind}-first",
+    ]
     assert target in page.locator("#session-status").inner_text()
-    live.until(f"state.feed.some((one) => one.kind === 'move' && one.target === '{target}')")
+    live.until(f"state.feed.some(({{ kind, target }}) => kind === 'move' && target === '{target}')")
     page.keyboard.press("Escape")
 
 
-def test_loads_move_when_something_is_delivered(live: Tab, network: Network) -> None:
-    live.until("[...state.brokers.values()].some((one) => one.load > 0)", 30_000)
-    samples = live.state("[...state.brokers.values()].map((one) => one.loads.times.length)")
+def test_loads_change_when_results_are_delivered(live: Tab, network: Network) -> None:
+    live.until("[...state.brokers.values()].some(({ load }) => load > 0)", 30_000)
+    samples = live.state("[...state.brokers.values()].map(({ loads }) => loads.times.length)")
     assert all(count > 1 for count in samples), samples
 
 
-def test_a_broker_is_drained_and_used_again_from_its_drawer(live: Tab, network: Network) -> None:
+def test_drawer_starts_and_stops_the_drain_of_a_broker(live: Tab, network: Network) -> None:
     page = live.page
     page.locator("#broker-table").get_by_role("button", name="broker-2").click()
     drawer = page.locator("#drawer")
@@ -102,7 +101,7 @@ def test_a_broker_is_drained_and_used_again_from_its_drawer(live: Tab, network: 
     assert not page.locator("#drawer").is_visible()
 
 
-def test_a_channel_shows_its_query_and_who_holds_it(live: Tab) -> None:
+def test_channel_shows_its_query_and_subscriptions(live: Tab) -> None:
     page = live.page
     page.locator("#channel-table").get_by_role("button", name="OfKind", exact=True).click()
     drawer = page.locator("#drawer")
@@ -112,7 +111,7 @@ def test_a_channel_shows_its_query_and_who_holds_it(live: Tab) -> None:
     page.keyboard.press("Escape")
 
 
-def test_settings_are_changed_and_a_plan_is_shown_before_it_is_carried_out(live: Tab, network: Network) -> None:
+def test_controls_change_settings_and_show_a_plan(live: Tab, network: Network) -> None:
     page, alpha = live.page, network.coordinator.get("/v1/balance").json()["alpha"]
     page.get_by_role("button", name="Controls").click()
     try:
@@ -127,24 +126,24 @@ def test_settings_are_changed_and_a_plan_is_shown_before_it_is_carried_out(live:
     page.keyboard.press("Escape")
 
 
-def test_a_token_that_may_only_read_can_look_but_not_change(network: Network, browser: Browser) -> None:
-    made = network.coordinator.post("/v1/tokens", json={"subject": "clerk", "scopes": ["read"]}).json()
-    with tab(browser) as clerk:
-        clerk.page.goto(f"{network.stack.coordinator_url}/#token={made['token']}")
-        clerk.until("state.brokers.size === 3")
-        clerk.page.get_by_role("button", name="Controls").click()
-        clerk.page.get_by_text("You may look, not change").wait_for()
-        assert clerk.page.get_by_role("button", name="Save").is_disabled()
-        clerk.page.keyboard.press("Escape")
-        clerk.page.locator("#broker-table").get_by_role("button", name="broker-1").click()
-        assert clerk.page.get_by_role("button", name="Drain").is_disabled()
-        assert clerk.complaints == []
+def test_read_token_shows_the_controls_disabled(network: Network, browser: Browser) -> None:
+    created = network.coordinator.post("/v1/tokens", json={"subject": "reader", "scopes": ["read"]}).json()
+    with tab(browser) as reader:
+        reader.page.goto(f"{network.stack.coordinator_url}/#token={created['token']}")
+        reader.until("state.brokers.size === 3")
+        reader.page.get_by_role("button", name="Controls").click()
+        reader.page.get_by_text("Changes need a token with the scope admin").wait_for()
+        assert reader.page.get_by_role("button", name="Save").is_disabled()
+        reader.page.keyboard.press("Escape")
+        reader.page.locator("#broker-table").get_by_role("button", name="broker-1").click()
+        assert reader.page.get_by_role("button", name="Drain").is_disabled()
+        assert reader.errors == []
 
 
-def test_the_page_complained_of_nothing_and_called_nobody_else(live: Tab, network: Network) -> None:
-    """Last: after everything above."""
+def test_page_has_no_errors_and_contacts_only_the_network(live: Tab, network: Network) -> None:
+    """The last test: it checks the tab of all tests above."""
     own = {network.stack.coordinator_url.removeprefix("http://")}
     brokers = {str(child.announcement["address"]).removeprefix("ws://") for child in network.stack.brokers.values()}
-    assert live.complaints == []
+    assert live.errors == []
     assert live.hosts <= own | brokers
     assert live.hosts & brokers

@@ -1,7 +1,7 @@
-"""Serves the real page with a made-up city behind it: GET /v1/watch and a broker's lists.
+"""Serves the real page with the rows of a random city: GET /v1/watch and the lists of a broker.
 
-For tests of the page alone: many people, broken streams, wrong tokens. The page comes as a coordinator serves it; the
-main browser tests run against a real network.
+For tests of the page alone: many people, broken streams, wrong tokens. The page is served as by a coordinator. The
+tests in tests/end_to_end use a real network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from tests.web.made_up_city import MadeUpCity
+from tests.web.random_city import RandomCity
 from tocsin.runtime.http.pages import serve_pages
 from tocsin.web import PAGES
 
@@ -26,11 +26,11 @@ TOKEN = "let-me-in"
 
 
 class CityServer:
-    def __init__(self, city: MadeUpCity, *, pace_s: float = 1.0) -> None:
+    def __init__(self, city: RandomCity, *, pace_s: float = 1.0) -> None:
         self.city, self.pace_s = city, pace_s
         city.now_s = time.time()
         self.broken = False
-        """While it is, every stream ends and none begins."""
+        """While True, every stream ends and new ones are refused."""
         self.app = FastAPI()
         self.app.add_route("/v1/watch", self.watch)
         self.app.add_route("/v1/brokers/{broker}/subscribers", self.subscribers)
@@ -53,9 +53,10 @@ class CityServer:
 
     async def subscribers(self, request: Request) -> Response:
         index = self.city.brokers.index(request.path_params["broker"])
-        here = [f"p{number}" for number, home in enumerate(self.city.homes) if home == index]
-        rows = [{"subscriber": one, "online": True, "subscriptions": 2, "load_bytes_per_s": 90.0} for one in here[:100]]
-        return JSONResponse({"subscribers": rows, "total": len(here)})
+        names = [f"p{number}" for number, home in enumerate(self.city.homes) if home == index]
+        values = {"online": True, "subscriptions": 2, "load_bytes_per_s": 90.0}
+        rows = [{"subscriber": name, **values} for name in names[:100]]
+        return JSONResponse({"subscribers": rows, "total": len(names)})
 
     async def subscriptions(self, request: Request) -> Response:
         held = {"subscription": "0" * 32, "channel": "EmergenciesOfType", "parameters": {"kind": "fire"}}

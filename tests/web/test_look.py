@@ -1,4 +1,4 @@
-"""Colours that everybody can read and tell apart, computed from the style sheet; what the page's files may not do."""
+"""Contrast and difference of the style sheet's colours, and rules for the page's files."""
 
 from __future__ import annotations
 
@@ -17,22 +17,35 @@ _PAIR = re.compile(r"--([a-z0-9-]+): light-dark\(#([0-9a-f]{6}), #([0-9a-f]{6})\
 THEMES = ("light", "dark")
 BROKERS = [f"b{number}" for number in range(8)]
 TEXT = [
-    ("ink", "surface"), ("ink", "bg"), ("ink", "raised"), ("ink", "map"), ("muted", "surface"), ("muted", "raised"),
-    ("muted", "map"), ("accent", "surface"), ("on-accent", "accent"), ("warn", "surface"), ("warn", "raised"),
-    ("warn", "map"), ("bad", "surface"), ("bad", "bad-soft"), ("bad", "raised"), ("good", "surface"),
+    ("ink", "surface"),
+    ("ink", "bg"),
+    ("ink", "raised"),
+    ("ink", "map"),
+    ("muted", "surface"),
+    ("muted", "raised"),
+    ("muted", "map"),
+    ("accent", "surface"),
+    ("on-accent", "accent"),
+    ("warn", "surface"),
+    ("warn", "raised"),
+    ("warn", "map"),
+    ("bad", "surface"),
+    ("bad", "bad-soft"),
+    ("bad", "raised"),
+    ("good", "surface"),
     ("ink", "warn-soft"),
-]  # fmt: skip
-SHAPES = [("edge", "surface"), ("alarm", "map"), ("shelter", "map"), ("nobody", "map"), ("accent", "map")]
+]
+SHAPES = [("edge", "surface"), ("alarm", "map"), ("shelter", "map"), ("no-broker", "map"), ("accent", "map")]
 # Full dichromacy, linear RGB (Machado, Oliveira and Fernandes 2009).
-SEEN_BY = {
-    "everybody": np.eye(3),
-    "protanopes": np.array(
+VISION = {
+    "normal": np.eye(3),
+    "protanopia": np.array(
         [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
     ),
-    "deuteranopes": np.array(
+    "deuteranopia": np.array(
         [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
     ),
-    "tritanopes": np.array(
+    "tritanopia": np.array(
         [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
     ),
 }
@@ -52,8 +65,8 @@ _TO_LAB = np.array(
 
 def theme(name: str) -> dict[str, np.ndarray]:
     """The style sheet's colours as linear RGB."""
-    found = _PAIR.findall((PAGES / "theme.css").read_text(encoding="utf-8"))
-    return {variable: _linear((light, dark)[THEMES.index(name)]) for variable, light, dark in found}
+    pairs = _PAIR.findall((PAGES / "theme.css").read_text(encoding="utf-8"))
+    return {variable: _linear((light, dark)[THEMES.index(name)]) for variable, light, dark in pairs}
 
 
 def _linear(text: str) -> np.ndarray:
@@ -61,51 +74,54 @@ def _linear(text: str) -> np.ndarray:
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
-def contrast(one: np.ndarray, other: np.ndarray) -> float:
-    """As WCAG defines it."""
-    bright, dark = sorted((float(colour @ [0.2126, 0.7152, 0.0722]) for colour in (one, other)), reverse=True)
+def contrast(first: np.ndarray, second: np.ndarray) -> float:
+    """The contrast ratio of WCAG."""
+    bright, dark = sorted((float(colour @ [0.2126, 0.7152, 0.0722]) for colour in (first, second)), reverse=True)
     return (bright + 0.05) / (dark + 0.05)
 
 
 def oklab(colour: np.ndarray) -> np.ndarray:
-    """Björn Ottosson's: distances in it are about as large as they look."""
+    """Björn Ottosson's colour space, in which distances match perceived differences."""
     return np.asarray(_TO_LAB @ np.cbrt(_TO_LMS @ np.clip(colour, 0, 1)))
 
 
 @pytest.mark.parametrize("name", THEMES)
-def test_text_has_the_contrast_that_aa_asks_for(name: str) -> None:
+def test_text_has_the_contrast_of_wcag_aa(name: str) -> None:
     colours = theme(name)
-    low = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in TEXT}
-    assert all(value >= 4.5 for value in low.values()), {pair: value for pair, value in low.items() if value < 4.5}
+    contrasts = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in TEXT}
+    assert all(value >= 4.5 for value in contrasts.values()), {
+        pair: value for pair, value in contrasts.items() if value < 4.5
+    }
 
 
 @pytest.mark.parametrize("name", THEMES)
-def test_shapes_and_brokers_stand_out_from_what_is_behind_them(name: str) -> None:
+def test_shapes_and_brokers_contrast_with_their_background(name: str) -> None:
     colours = theme(name)
     pairs = [*SHAPES, *((broker, "map") for broker in BROKERS)]
-    low = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
-    assert all(value >= 3.0 for value in low.values()), {pair: value for pair, value in low.items() if value < 3.0}
+    contrasts = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
+    assert all(value >= 3.0 for value in contrasts.values()), {
+        pair: value for pair, value in contrasts.items() if value < 3.0
+    }
 
 
 @pytest.mark.parametrize("name", THEMES)
-@pytest.mark.parametrize("eyes", SEEN_BY)
-def test_any_two_brokers_are_told_apart_by_everybody(name: str, eyes: str) -> None:
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_of_any_two_brokers_differ_for_every_vision(name: str, vision: str) -> None:
     colours = theme(name)
-    seen = {broker: oklab(SEEN_BY[eyes] @ colours[broker]) for broker in BROKERS}
-    near = {
-        pair: float(np.linalg.norm(seen[pair[0]] - seen[pair[1]])) for pair in itertools.combinations(BROKERS, 2)
-    }  # fmt: skip
-    assert min(near.values()) > 0.095, min(near.items(), key=lambda item: item[1])
+    perceived = {broker: oklab(VISION[vision] @ colours[broker]) for broker in BROKERS}
+    pairs = itertools.combinations(BROKERS, 2)
+    distances = {pair: float(np.linalg.norm(perceived[pair[0]] - perceived[pair[1]])) for pair in pairs}
+    assert min(distances.values()) > 0.095, min(distances.items(), key=lambda item: item[1])
 
 
-def test_every_colour_that_is_used_is_declared() -> None:
+def test_every_used_colour_is_declared() -> None:
     texts = "".join(path.read_text(encoding="utf-8") for path in PAGES.iterdir() if path.suffix in (".css", ".js"))
     used = set(re.findall(r"var\(--([a-z0-9-]+)\)", texts))
     declared = set(re.findall(r"--([a-z0-9-]+):", texts))
     assert used <= declared
 
 
-def test_no_file_makes_markup_of_data_or_names_another_host() -> None:
+def test_no_file_creates_markup_from_data_or_names_another_host() -> None:
     for path in PAGES.iterdir():
         text = path.read_text(encoding="utf-8")
         code = re.sub(r"//.*", "", text) if path.suffix == ".js" else text
@@ -113,14 +129,14 @@ def test_no_file_makes_markup_of_data_or_names_another_host() -> None:
         hosts = set(re.findall(r"https?://[^\s\"')]+", text)) - {"http://www.w3.org/2000/svg"}
         assert not hosts, (path.name, hosts)
         if path.suffix == ".html":
-            assert "style=" not in text and "onclick" not in text  # the policy would refuse them
+            assert "style=" not in text and "onclick" not in text  # the content security policy refuses them
 
 
-def test_the_page_offers_the_policies_that_there_are() -> None:
+def test_page_offers_exactly_the_existing_policies() -> None:
     text = (PAGES / "controls_view.js").read_text(encoding="utf-8")
     offered = {
         name: re.findall(r'"([a-z-]+)"', values) for name, values in re.findall(r"const ([A-Z]+) = \[([^\]]*)\]", text)
     }
-    assert set(offered["PLACEMENTS"]) == {str(one) for one in PlacementPolicy}
+    assert set(offered["PLACEMENTS"]) == {str(placement) for placement in PlacementPolicy}
     assert set(offered["SCHEMES"]) == {*MIGRATIONS, NONE}
     assert set(offered["SHUFFLES"]) == {*SHUFFLES, NONE}

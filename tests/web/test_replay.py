@@ -1,4 +1,4 @@
-"""A simulated trace, replayed over HTTP: the page's stream shows the run again, at any speed, from any moment."""
+"""The replay of a simulated trace: the player, and its stream over HTTP at any speed and from any time."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def homes_in(rows: list[TraceRow]) -> dict[str, str]:
     return present.homes
 
 
-def test_playing_and_seeking_come_to_the_same_present(table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tocsin.web.player._LEAST_BETWEEN", 40)  # many checkpoints, and several chunks
-    monkeypatch.setattr("tocsin.web.player._AT_ONCE", 37)
+def test_playing_and_seeking_reach_the_same_state(table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tocsin.web.player._CHECKPOINT_ROWS", 40)  # many checkpoints, and several chunks
+    monkeypatch.setattr("tocsin.web.player._CHUNK_ROWS", 37)
     player = Player(table, speed=10.0)
     rows = player.picture()
     for _ in range(4):
@@ -88,7 +88,7 @@ def test_playing_and_seeking_come_to_the_same_present(table: pa.Table, monkeypat
     assert player.at_s == player.to_s == 120.0
 
 
-def test_it_stops_at_the_end_and_begins_anew_when_played_again(table: pa.Table) -> None:
+def test_player_stops_at_the_end_and_restarts_when_played_again(table: pa.Table) -> None:
     player = Player(table, speed=1.0)
     player.seek(119.5)
     assert player.advance(1.0).rows[-1] == TraceRow(120.0, Kind.TICK)
@@ -96,11 +96,13 @@ def test_it_stops_at_the_end_and_begins_anew_when_played_again(table: pa.Table) 
     assert player.play(True) and player.at_s == player.from_s and player.playing
 
 
-def test_a_mark_in_a_recording_makes_watchers_start_over() -> None:
+def test_picture_row_in_a_recording_makes_watchers_start_over() -> None:
     rows = [
-        TraceRow(0.0, Kind.JOIN, subscriber="ada", broker="b"), TraceRow(1.0, Kind.PICTURE),
-        TraceRow(1.0, Kind.JOIN, subscriber="bob", broker="b"), TraceRow(2.0, Kind.TICK),
-    ]  # fmt: skip
+        TraceRow(0.0, Kind.JOIN, subscriber="ada", broker="b"),
+        TraceRow(1.0, Kind.PICTURE),
+        TraceRow(1.0, Kind.JOIN, subscriber="bob", broker="b"),
+        TraceRow(2.0, Kind.TICK),
+    ]
     player = Player(to_table(rows))
     assert player.advance(1.0).jumped
     assert homes_in(player.picture()) == {"bob": "b"}
@@ -108,19 +110,19 @@ def test_a_mark_in_a_recording_makes_watchers_start_over() -> None:
 
 @asynccontextmanager
 async def replaying(path: Path, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    server = ReplayServer(path, port=0, ready=up.set_result, **options)
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    server = ReplayServer(path, port=0, ready=ready.set_result, **options)
     task = asyncio.create_task(server.run())
-    await asyncio.wait((task, up), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         await task
-    async with httpx.AsyncClient(base_url=await up, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=await ready, timeout=10) as client:
         yield client
     server.stop()
     await task
 
 
-def test_the_page_sees_a_simulated_run_over_http(table: pa.Table, tmp_path: Path) -> None:
+def test_replay_server_streams_seeks_and_refuses_bad_requests(table: pa.Table, tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     pq.write_table(table, path)
 
@@ -132,17 +134,17 @@ def test_the_page_sees_a_simulated_run_over_http(table: pa.Table, tmp_path: Path
             assert event == "picture" and {row.kind for row in picture} >= {"broker", "tick"}
             event, data = await anext(events)
             assert event == "rows" and from_json(data)[-1].kind == "tick"
-            said = (await client.put("/v1/replay", json={"at_s": 90.0, "playing": False, "speed": 2.0})).json()
-            assert said == {"from_s": 0.0, "to_s": 120.0, "at_s": 90.0, "speed": 2.0, "playing": False}
+            changed = (await client.put("/v1/replay", json={"at_s": 90.0, "playing": False, "speed": 2.0})).json()
+            assert changed == {"from_s": 0.0, "to_s": 120.0, "at_s": 90.0, "speed": 2.0, "playing": False}
             async with asyncio.timeout(10):
                 while event != "picture":
                     event, data = await anext(events)
             assert homes_in(from_json(data)) == homes_at(table, 90.0)
-            assert (await client.get("/v1/replay")).json() == said
+            assert (await client.get("/v1/replay")).json() == changed
             refused = await client.put("/v1/replay", json={"speed": 0})
             assert refused.status_code == 400 and "speed" in refused.json()["error"]["message"]
             assert (await client.put("/v1/replay", json={"at": 1})).status_code == 400
-            assert (await client.get("/v1/status")).status_code == 404, "there is no live network behind it"
+            assert (await client.get("/v1/status")).status_code == 404, "a replay has no live network"
             index = await client.get("/")
             assert index.status_code == 200 and "default-src 'self'" in index.headers["content-security-policy"]
             elsewhere = await client.get("/v1/replay", headers={"Host": "evil.example"})
@@ -151,7 +153,7 @@ def test_the_page_sees_a_simulated_run_over_http(table: pa.Table, tmp_path: Path
     asyncio.run(scenario())
 
 
-def test_what_cannot_be_replayed_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_unreadable_trace_is_refused_with_the_reason(tmp_path: Path) -> None:
     async def start(path: Path) -> None:
         async with replaying(path):
             pass
@@ -166,8 +168,8 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(tmp_path: Path) -> N
         asyncio.run(start(tmp_path / "empty.parquet"))
 
 
-def test_a_recording_made_by_the_command_is_what_was_streamed(table: pa.Table, tmp_path: Path) -> None:
-    """`tocsin record` reads any /v1/watch; here it is that of a replay, whose end is known."""
+def test_record_command_records_the_streamed_rows(table: pa.Table, tmp_path: Path) -> None:
+    """`tocsin record` reads any /v1/watch; here that of a replay, whose content is known."""
     from typer.testing import CliRunner
 
     from tocsin.cli.main import make_app
@@ -182,8 +184,8 @@ def test_a_recording_made_by_the_command_is_what_was_streamed(table: pa.Table, t
             command = ["record", str(copy), "--seconds", "0.5", "--url", str(client.base_url), "--token", "-", "--json"]
             done = await asyncio.to_thread(CliRunner().invoke, make_app(), command)
             assert done.exit_code == 0, done.output
-            said = json.loads(done.stdout.splitlines()[-1])
-            assert said["rows"] == read_trace(copy).num_rows > 0
+            printed = json.loads(done.stdout.splitlines()[-1])
+            assert printed["rows"] == read_trace(copy).num_rows > 0
 
     asyncio.run(scenario())
     assert homes_in(list(from_table(read_trace(copy)))) == homes_at(table, 100.0)

@@ -1,4 +1,4 @@
-"""A simulated trace on the page, through `tocsin replay`: a timeline instead of controls, and the run again."""
+"""`tocsin replay` of a simulated trace on the page: a timeline instead of controls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["table"]
 
 @pytest.fixture(scope="module")
 def replay(table: pa.Table, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    """The command itself, played at twenty times its speed."""
+    """The page of `tocsin replay` at twenty times the speed of the trace."""
     trace: Path = tmp_path_factory.mktemp("replay") / "trace.parquet"
     pq.write_table(table, trace)
     program = [sys.executable, "-c", "from tocsin.cli.main import main; main()"]
@@ -35,7 +35,7 @@ def replay(table: pa.Table, browser: Browser, tmp_path_factory: pytest.TempPathF
         process.terminate()
 
 
-def test_a_recording_needs_no_token_and_offers_nothing_that_only_a_live_network_can_do(replay: Tab) -> None:
+def test_replay_needs_no_token_and_hides_controls_of_a_live_network(replay: Tab) -> None:
     replay.until("state.brokers.size === 3 && state.people.placed > 5")
     page = replay.page
     assert page.locator("#status-text").inner_text() == "Replay"
@@ -44,41 +44,41 @@ def test_a_recording_needs_no_token_and_offers_nothing_that_only_a_live_network_
         assert not page.get_by_role("button", name=name, exact=True).is_visible()
 
 
-def test_the_run_happens_again_until_it_is_paused(replay: Tab) -> None:
+def test_replay_plays_until_it_is_paused(replay: Tab) -> None:
     page = replay.page
     replay.until("state.balance.moves >= 0 && state.curves.cov.times.length > 3")
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Play").wait_for()
     before_s = replay.state("state.time_s")
-    page.wait_for_timeout(900)  # two frames of a replay that plays
+    page.wait_for_timeout(900)  # longer than a frame of the replay
     assert replay.state("state.time_s") - before_s < 1e-6
 
 
-def test_seeking_shows_that_moment_and_its_dead_broker(replay: Tab, table: pa.Table) -> None:
+def test_seek_shows_the_homes_and_the_dead_broker_of_that_time(replay: Tab, table: pa.Table) -> None:
     page = replay.page
     page.evaluate("""() => { const range = document.getElementById("seek"); range.value = 90;
         range.dispatchEvent(new Event("input")); range.dispatchEvent(new Event("change")); }""")
-    replay.until("state.time_s === 90 && [...state.brokers.values()].some((one) => one.state === 'dead')")
+    replay.until("state.time_s === 90 && [...state.brokers.values()].some(({ state }) => state === 'dead')")
     homes = replay.state("""Object.fromEntries([...state.people.slots].map(([name, slot]) =>
-        [name, [...state.brokers.values()].find((one) => one.index === state.people.broker[slot])?.id]))""")
+        [name, [...state.brokers.values()].find(({ index }) => index === state.people.broker[slot])?.id]))""")
     expected = homes_at(table, 90.0)
     assert expected and {name: home for name, home in homes.items() if home} == expected
     assert page.locator("#broker-table").get_by_text("dead").count() == 1
 
 
-def test_a_token_of_an_earlier_coordinator_does_not_hide_that_this_is_a_recording(replay: Tab) -> None:
+def test_page_detects_a_replay_despite_the_token_of_an_earlier_coordinator(replay: Tab) -> None:
     page = replay.page
-    page.evaluate("() => sessionStorage.setItem('tocsin.token', 'of-another-time')")
+    page.evaluate("() => sessionStorage.setItem('tocsin.token', 'of-an-earlier-coordinator')")
     page.reload()
     page.get_by_label("Time in the recording").wait_for()
     replay.until("state.brokers.size === 3")
     assert not page.get_by_role("button", name="Controls").is_visible()
 
 
-def test_a_broker_of_a_recording_is_looked_at_but_not_drained(replay: Tab) -> None:
+def test_broker_of_a_replay_is_shown_without_a_drain_button(replay: Tab) -> None:
     page = replay.page
     page.locator("#broker-table button").first.click()
     assert page.locator("#drawer dt").count() > 5
     assert page.locator("#drain").count() == 0
     page.keyboard.press("Escape")
-    assert replay.complaints == []
+    assert replay.errors == []

@@ -1,6 +1,6 @@
-"""`tocsin replay`: the dashboard and its stream, from a file. On this machine only, and without tokens.
+"""`tocsin replay`: serves the dashboard and its stream from a file, on this machine only and without tokens.
 
-GET /v1/watch is the coordinator's; /v1/replay says where the replay stands and moves it.
+GET /v1/watch is the same as the coordinator's. /v1/replay has the position of the replay, and changes it.
 """
 
 from __future__ import annotations
@@ -36,50 +36,53 @@ FRAME_S = 0.5
 HOST = "127.0.0.1"
 
 
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+class ReplayChange(msgspec.Struct, forbid_unknown_fields=True):
     at_s: float | None = None
-    """Go there; what lies outside the trace is its beginning or its end."""
+    """Seek to this time; a time outside the trace is moved to its beginning or end."""
     speed: Annotated[float, msgspec.Meta(ge=0.01, le=100_000)] | None = None
     """Trace seconds per second."""
     playing: bool | None = None
 
 
 class Replay:
-    """A player, its watchers, and time passing."""
+    """A player with its watchers, driven by the loop's clock."""
 
     def __init__(self, player: Player) -> None:
         self._player = player
         self.stream = TraceStream(player.picture)
-        self._turn = asyncio.Lock()
-        """Seeking far takes a while, in a thread."""
+        self._lock = asyncio.Lock()
+        """Held while the player works in a thread."""
 
     def view(self) -> dict[str, Any]:
         player = self._player
         return {
-            "from_s": player.from_s, "to_s": player.to_s, "at_s": player.at_s, "speed": player.speed,
+            "from_s": player.from_s,
+            "to_s": player.to_s,
+            "at_s": player.at_s,
+            "speed": player.speed,
             "playing": player.playing,
-        }  # fmt: skip
+        }
 
-    async def change(self, wanted: Wanted) -> None:
-        async with self._turn:
+    async def change(self, request: ReplayChange) -> None:
+        async with self._lock:
             player = self._player
-            if wanted.speed is not None:
-                player.speed = wanted.speed
-            if wanted.at_s is not None:
-                await asyncio.to_thread(player.seek, wanted.at_s)
-            begins = False
-            if wanted.playing is not None:
-                begins = await asyncio.to_thread(player.play, wanted.playing)
-            if begins or wanted.at_s is not None:
+            if request.speed is not None:
+                player.speed = request.speed
+            if request.at_s is not None:
+                await asyncio.to_thread(player.seek, request.at_s)
+            restarts = False
+            if request.playing is not None:
+                restarts = await asyncio.to_thread(player.play, request.playing)
+            if restarts or request.at_s is not None:
                 self.stream.start_over()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send frames until cancelled."""
         loop = asyncio.get_running_loop()
         before_s = loop.time()
         while True:
             await asyncio.sleep(FRAME_S)
-            async with self._turn:
+            async with self._lock:
                 now_s = loop.time()
                 frame = await asyncio.to_thread(self._player.advance, now_s - before_s)
                 before_s = now_s
@@ -93,7 +96,7 @@ def make_app(replay: Replay, pages: Path = PAGES) -> FastAPI:
     app = FastAPI(
         title="Tocsin replay", openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    # A page of another site that had its name resolved to this machine must not reach it.
+    # Protects against DNS rebinding: a page of another site whose name resolves to this machine is refused.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
 
     @app.get("/v1/watch", response_class=Response)
@@ -102,13 +105,13 @@ def make_app(replay: Replay, pages: Path = PAGES) -> FastAPI:
         return StreamingResponse(replay.stream.watch(positions), headers=STREAM_HEADERS, media_type=EVENT_STREAM)
 
     @app.get("/v1/replay", response_class=Response)
-    async def where() -> Response:
+    async def position() -> Response:
         return answer(replay.view())
 
-    @app.put("/v1/replay", openapi_extra=request_body(Wanted), response_class=Response)
+    @app.put("/v1/replay", openapi_extra=request_body(ReplayChange), response_class=Response)
     async def change(request: Request) -> Response:
-        """Seek, speed, pause and go on; who watches gets a new picture after a seek."""
-        await replay.change(await read_json(request, Wanted))
+        """Seek, set the speed, play or pause. Watchers get a new picture after a seek."""
+        await replay.change(await read_json(request, ReplayChange))
         return answer(replay.view())
 
     serve_pages(app, pages)
@@ -117,7 +120,7 @@ def make_app(replay: Replay, pages: Path = PAGES) -> FastAPI:
 
 
 class ReplayServer:
-    """`run` it in an event loop; `ready` is told the address."""
+    """`run` it in an event loop. `ready` is called with the address."""
 
     def __init__(
         self, path: Path, *, port: int = 8580, speed: float = 1.0, ready: Callable[[str], None] = lambda address: None
@@ -126,7 +129,7 @@ class ReplayServer:
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """From the loop's own thread."""
+        """Call it from the loop's own thread."""
         self._stop.set()
 
     async def run(self) -> None:
@@ -137,10 +140,14 @@ class ReplayServer:
         listening = listen(HOST, self._port)
         server = Server(
             uvicorn.Config(
-                make_app(replay), log_config=None, access_log=False, lifespan="off", server_header=False,
+                make_app(replay),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
                 timeout_graceful_shutdown=CLOSE_S,
             )
-        )  # fmt: skip
+        )
         with listening, stop_on_signals(self._stop):
             serving = asyncio.create_task(server.serve(sockets=[listening]))
             playing = asyncio.create_task(replay.run())
@@ -148,7 +155,7 @@ class ReplayServer:
             self._ready(f"http://{HOST}:{listening.getsockname()[1]}")
             await asyncio.wait((stopping, serving, playing), return_when=asyncio.FIRST_COMPLETED)
             if playing.done():
-                playing.result()  # raises what broke it
+                playing.result()  # raises its error
             stopping.cancel()
             playing.cancel()
             replay.stream.close()

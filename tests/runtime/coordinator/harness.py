@@ -1,9 +1,9 @@
-"""A real coordinator on a free port, and brokers that say over real links what the tests want them to say."""
+"""A real coordinator on a free port, scripted brokers over real links, and a reader of the live watch."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +14,10 @@ import websockets
 from websockets.asyncio.client import ClientConnection
 
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.trace import TraceRow, from_json
 from tocsin.runtime.coordinator.server import CoordinatorServer
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
+from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.settings import load_settings
 from tocsin.wire.link import (
     FromBroker,
@@ -29,10 +31,10 @@ from tocsin.wire.link import (
 
 M = TypeVar("M", bound=FromCoordinatorMessage)
 WAIT_S = 10.0
-"""How long anything may take before a test says that it did not happen."""
+"""Time after which a test fails because an expected event did not happen."""
 
 
-class Running:
+class RunningCoordinator:
     def __init__(self, server: CoordinatorServer, token: str | None, folder: Path) -> None:
         self.server = server
         self.token = token or (folder / "admin-token").read_text().strip()
@@ -49,45 +51,47 @@ class Running:
         return client
 
     async def token_for(self, *scopes: str, subject: str = "test", days: float | None = None) -> str:
-        made = await self.admin.post("/v1/tokens", json={"subject": subject, "scopes": list(scopes), "days": days})
-        assert made.status_code == 201, made.text
-        return str(made.json()["token"])
+        answer = await self.admin.post("/v1/tokens", json={"subject": subject, "scopes": list(scopes), "days": days})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["token"])
 
-    async def user(self, name: str, **where: float) -> httpx.AsyncClient:
-        made = await self.admin.post("/v1/users", json={"user": name, **where})
-        assert made.status_code in (200, 201), made.text
-        return self.client(made.json()["token"])
+    async def user(self, name: str, **position: float) -> httpx.AsyncClient:
+        """Register a user and return a client with its token."""
+        answer = await self.admin.post("/v1/users", json={"user": name, **position})
+        assert answer.status_code in (200, 201), answer.text
+        return self.client(answer.json()["token"])
 
-    async def place(self, name: str, **wanted: Any) -> dict[str, Any]:
-        placed = await self.admin.post(f"/v1/users/{name}/broker", json=wanted)
-        assert placed.status_code == 200, placed.text
-        return dict(placed.json())
+    async def place(self, name: str) -> None:
+        """Request a broker for a user."""
+        answer = await self.admin.post(f"/v1/users/{name}/broker", json={})
+        assert answer.status_code == 200, answer.text
 
     async def user_view(self, name: str) -> dict[str, Any]:
         return dict((await self.admin.get(f"/v1/users/{name}")).json())
 
-    async def until(self, path: str, holds: Any) -> Any:
+    async def until(self, path: str, holds: Callable[[Any], bool]) -> Any:
+        """The first answer of GET `path` for which `holds` is true."""
         async with asyncio.timeout(WAIT_S):
-            while not holds(found := (await self.admin.get(path)).json()):
+            while not holds(answer := (await self.admin.get(path)).json()):
                 await asyncio.sleep(0.02)
-        return found
+        return answer
 
 
 @asynccontextmanager
-async def coordinator(folder: Path, pages: Path | None = None, **settings: Any) -> AsyncIterator[Running]:
-    """Stopped at the end; start it again on the same folder for a restart."""
-    up: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
+async def coordinator(folder: Path, pages: Path | None = None, **settings: Any) -> AsyncIterator[RunningCoordinator]:
+    """Stops at the end. A second coordinator on the same folder is a restart."""
+    ready: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
     quick = {"tick_s": 0.02, "heartbeat_s": 0.2, "suspect_s": 0.6, "dead_s": 1.0, "grace_s": 1.0}
     server = CoordinatorServer(
         load_settings(CoordinatorSettings, {"state": str(folder), "port": 0} | quick | settings, {}),
-        lambda *known: up.set_result(known),
+        lambda *address_and_token: ready.set_result(address_and_token),
         pages=pages,
     )
     task = asyncio.create_task(server.run())
-    await asyncio.wait((task, up), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         await task
-    running = Running(server, (await up)[1], folder)
+    running = RunningCoordinator(server, (await ready)[1], folder)
     try:
         yield running
     finally:
@@ -98,15 +102,15 @@ async def coordinator(folder: Path, pages: Path | None = None, **settings: Any) 
 
 
 class FakeBroker:
-    """Says what it is told to; answers nothing by itself but heartbeats."""
+    """A broker's end of a link. It sends heartbeats; the test sends all other messages."""
 
-    def __init__(self, running: Running, name: str, **about: Any) -> None:
+    def __init__(self, running: RunningCoordinator, name: str, **registration: Any) -> None:
         self.running = running
         self.id = BrokerId(name)
-        self.about: dict[str, Any] = {"incarnation": f"{name}-1", "address": f"ws://{name}"} | about
-        self.heard: list[FromCoordinator] = []
+        self.registration: dict[str, Any] = {"incarnation": f"{name}-1", "address": f"ws://{name}"} | registration
+        self.received: list[FromCoordinator] = []
         self.closed: tuple[int, str] | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._socket: ClientConnection | None = None
 
@@ -118,62 +122,94 @@ class FakeBroker:
         if beat:
             self._tasks.append(asyncio.create_task(self._beat()))
         if register:
-            await self.say(Register(self.id, **self.about))
-            await self.hears(Registered)
+            await self.send(Register(self.id, **self.registration))
+            await self.receive(Registered)
         return self
 
     async def _listen(self, socket: ClientConnection) -> None:
         decoder = msgspec.json.Decoder(FromCoordinator)
         try:
             async for frame in socket:
-                self.heard.append(decoder.decode(frame))
-                self._news.set()
+                self.received.append(decoder.decode(frame))
+                self._changed.set()
         except websockets.ConnectionClosed:
             pass
         self.closed = (socket.close_code or 0, socket.close_reason or "")
-        self._news.set()
+        self._changed.set()
 
     async def _beat(self) -> None:
         while self.closed is None:
             await asyncio.sleep(0.1)
             try:
-                await self.say(Heartbeat(0, 0, 0))
+                await self.send(Heartbeat(0, 0, 0))
             except websockets.ConnectionClosed:
                 return
 
-    async def say(self, message: FromBroker) -> None:
+    async def send(self, message: FromBroker) -> None:
         await self.send_text(msgspec.json.encode(message).decode())
 
     async def send_text(self, text: str) -> None:
         assert self._socket is not None
         await self._socket.send(text)
 
-    async def hears(self, kind: type[M]) -> M:
-        """The next message of a kind; the ones before it are skipped."""
+    async def receive(self, kind: type[M]) -> M:
+        """The next message of a kind; messages of other kinds before it are dropped."""
         async with asyncio.timeout(WAIT_S):
             while True:
-                while self.heard:
-                    message = self.heard.pop(0)
+                while self.received:
+                    message = self.received.pop(0)
                     if isinstance(message, kind):
                         return message
                 assert self.closed is None, self.closed
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
-    async def is_closed(self) -> tuple[int, str]:
+    async def wait_closed(self) -> tuple[int, str]:
+        """(close code, reason)."""
         async with asyncio.timeout(WAIT_S):
             while self.closed is None:
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
         return self.closed
 
     async def stop(self) -> None:
-        """As if the process had died."""
+        """Close the link without a goodbye, as a crash would."""
         if self._socket is not None:
             await self._socket.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class WatchReader:
+    """One connection to /v1/watch, and all rows it has received."""
+
+    def __init__(self, events: AsyncIterator[tuple[str, str]]) -> None:
+        self._events = events
+        self.rows: list[TraceRow] = []
+        self.pictures = 0
+
+    async def until(self, kind: str, **columns: Any) -> TraceRow:
+        """The first row, received or still to come, with this kind and these values."""
+        checked = 0
+        async with asyncio.timeout(20):
+            while True:
+                for row in self.rows[checked:]:
+                    if row.kind == kind and all(getattr(row, name) == value for name, value in columns.items()):
+                        return row
+                checked = len(self.rows)
+                event, data = await anext(self._events)
+                self.pictures += event == "picture"
+                self.rows += from_json(data)
+
+
+@asynccontextmanager
+async def watching(running: RunningCoordinator, query: str = "") -> AsyncIterator[WatchReader]:
+    running.server.context.watch.frame_s = 0.05
+    async with running.admin.stream("GET", f"/v1/watch{query}") as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield WatchReader(read_events(answer.aiter_bytes()))
 
 
 def frontend(name: str = "s1", cursor: str = "1-0") -> Frontend:

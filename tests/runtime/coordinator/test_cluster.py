@@ -1,4 +1,4 @@
-"""What a forgotten broker held is let go at the data cluster, unless it comes back before that is done."""
+"""Release of a forgotten broker's subscriptions at the data cluster, unless the broker comes back first."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tocsin.runtime.http.credentials import Signer
 B1 = BrokerId("b1")
 
 
-class DataCluster:
-    """Shows what one broker holds, one subscription a page, and lets go of what it is told to."""
+class FakeDataCluster:
+    """Lists the subscriptions of one broker, one a page, and releases them on request."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *held: str) -> None:
         self.held = list(held)
-        self.is_away = False
-        self.let_go: Callable[[], None] = lambda: None
-        """Called each time a subscription was let go."""
+        self.is_down = False
+        self.released: Callable[[], None] = lambda: None
+        """Called after each release."""
         client = httpx.AsyncClient
 
         def connected(**options: Any) -> httpx.AsyncClient:
@@ -36,18 +36,18 @@ class DataCluster:
         monkeypatch.setattr(httpx, "AsyncClient", connected)
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
-        await asyncio.sleep(0)  # as any network would
-        if self.is_away:
-            raise httpx.ConnectError("away")
+        await asyncio.sleep(0)  # a network also yields to the loop
+        if self.is_down:
+            raise httpx.ConnectError("down")
         if request.method == "GET":
-            page = [{"channel": "C", "id": one} for one in self.held[:1]]
+            page = [{"channel": "C", "id": subscription} for subscription in self.held[:1]]
             return httpx.Response(200, json={"subscriptions": page})
-        asked = json.loads(request.content)
-        assert asked["unless_listening"], "it may be us whom nobody reaches"
-        gone = asked["subscriptions"]
-        self.held = [one for one in self.held if one not in gone]
-        self.let_go()
-        return httpx.Response(200, json={"released": len(gone)})
+        body = json.loads(request.content)
+        assert body["unless_listening"], "the broker may be alive and only the coordinator disconnected"
+        removed = body["subscriptions"]
+        self.held = [subscription for subscription in self.held if subscription not in removed]
+        self.released()
+        return httpx.Response(200, json={"released": len(removed)})
 
 
 @pytest.fixture
@@ -56,49 +56,48 @@ def releases(tmp_path: Path) -> ClusterReleases:
     return ClusterReleases(settings, Signer.load_or_create(tmp_path / "key.pem"))
 
 
-async def calm() -> None:
-    """Everything that waits for nobody has been done."""
+async def run_pending_tasks() -> None:
     for _ in range(200):
         await asyncio.sleep(0)
 
 
-def test_a_broker_that_is_back_keeps_what_was_not_let_go_yet(
+def test_returned_broker_keeps_subscriptions_that_are_not_released_yet(
     releases: ClusterReleases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        cluster = DataCluster(monkeypatch, "old-1", "old-2")
+        cluster = FakeDataCluster(monkeypatch, "old-1", "old-2")
         done: list[BrokerReleased] = []
         releases.done = done.append
 
-        def returns() -> None:
+        def broker_returns() -> None:
             releases.keep(B1)
             cluster.held.append("new")
 
-        cluster.let_go = returns
+        cluster.released = broker_returns
         releases.release(B1)
-        await calm()
-        assert cluster.held == ["old-2", "new"] and done == [], "it was back after the first page"
-        cluster.let_go = lambda: None
+        await run_pending_tasks()
+        assert cluster.held == ["old-2", "new"] and done == [], "the broker was back after the first page"
+        cluster.released = lambda: None
         releases.release(B1)  # dismissed once more
-        await calm()
+        await run_pending_tasks()
         assert cluster.held == [] and done == [BrokerReleased(B1)]
         await releases.stop()
 
     asyncio.run(scenario())
 
 
-def test_a_broker_that_is_back_before_the_data_cluster_is_loses_nothing(
+def test_broker_that_returns_before_the_data_cluster_loses_nothing(
     releases: ClusterReleases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         monkeypatch.setattr("tocsin.runtime.coordinator.cluster.retry_delay_s", lambda failures: 0.0)
-        cluster = DataCluster(monkeypatch, "old")
-        cluster.is_away = True
+        cluster = FakeDataCluster(monkeypatch, "old")
+        cluster.is_down = True
         releases.release(B1)
-        await calm()
+        await run_pending_tasks()
         releases.keep(B1)
-        cluster.held, cluster.is_away = ["new"], False
-        await calm()
+        cluster.held, cluster.is_down = ["new"], False
+        await run_pending_tasks()
         assert cluster.held == ["new"]
         await releases.stop()
 

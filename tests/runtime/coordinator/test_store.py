@@ -1,4 +1,4 @@
-"""The coordinator's store, the same on SQLite and PostgreSQL: what was committed is what comes back, always."""
+"""The coordinator's store, on SQLite and on PostgreSQL: `load` returns what `commit` wrote."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ EVERYTHING: list[StoreEffect] = [
 
 
 def as_sets(memory: StoredState) -> dict[str, set[str]]:
-    """Comparable: rows have no order, and the store's own fact is not ours."""
-    found = {name: {repr(row) for row in getattr(memory, name)} for name in StoredState.__slots__}
-    found["facts"] = {row for row in found["facts"] if "'epoch'" not in row}
-    return found
+    """Comparable rows: without order, and without the fact that the store keeps for itself."""
+    rows = {name: {repr(row) for row in getattr(memory, name)} for name in StoredState.__slots__}
+    rows["facts"] = {row for row in rows["facts"] if "'epoch'" not in row}
+    return rows
 
 
-def test_what_was_committed_comes_back(url: str) -> None:
+def test_load_returns_the_committed_rows(url: str) -> None:
     store = CoordinatorStore(url, "first")
     store.commit(EVERYTHING)
     store.close()
@@ -87,7 +87,7 @@ def test_what_was_committed_comes_back(url: str) -> None:
     again.close()
 
 
-def test_committing_again_changes_nothing(url: str) -> None:
+def test_repeated_commit_changes_nothing(url: str) -> None:
     store = CoordinatorStore(url, "e")
     store.commit(EVERYTHING)
     before = as_sets(store.load())
@@ -96,7 +96,7 @@ def test_committing_again_changes_nothing(url: str) -> None:
     store.close()
 
 
-def test_the_last_word_in_a_batch_counts(url: str) -> None:
+def test_last_effect_on_a_row_in_a_batch_wins(url: str) -> None:
     store = CoordinatorStore(url, "e")
     store.commit(EVERYTHING)
     batch: list[StoreEffect] = [
@@ -112,35 +112,33 @@ def test_the_last_word_in_a_batch_counts(url: str) -> None:
     store.commit(batch)
     expected = InMemoryStore()
     expected.commit([*EVERYTHING, *batch])
-    found = store.load()
-    assert as_sets(found) == as_sets(expected.load())
-    assert [one.held[0].subscription for one in found.subscriptions] == ["s5"] and not found.webhooks
+    loaded = store.load()
+    assert as_sets(loaded) == as_sets(expected.load())
+    assert [stored.held[0].subscription for stored in loaded.subscriptions] == ["s5"] and not loaded.webhooks
     store.close()
 
 
 names = st.sampled_from(["a", "b", "c"])
 changes = st.one_of(
-    st.builds(
-        lambda s, h: StoreSubscriber(SubscriberId(s), None, None, BrokerId(h), 1.0, False), names, names
-    ),
+    st.builds(lambda s, h: StoreSubscriber(SubscriberId(s), None, None, BrokerId(h), 1.0, False), names, names),
     st.builds(lambda s: ForgetSubscriber(SubscriberId(s)), names),
     st.builds(
-        lambda s, held, gone: StoreSubscriptions(
-            SubscriberId(s), tuple(frontend(one) for one in held), tuple(SubscriptionId(one) for one in gone)
+        lambda s, held, removed: StoreSubscriptions(
+            SubscriberId(s), tuple(frontend(name) for name in held), tuple(SubscriptionId(name) for name in removed)
         ),
-        names, st.sets(names), st.sets(names),
+        names,
+        st.sets(names),
+        st.sets(names),
     ),
-    st.builds(
-        lambda s, on: StoreWebhook(SubscriberId(s), Webhook("u", ["x"]) if on else None), names, st.booleans()
-    ),
+    st.builds(lambda s, on: StoreWebhook(SubscriberId(s), Webhook("u", ["x"]) if on else None), names, st.booleans()),
     st.builds(lambda b: StoreBroker(BrokerId(b), "a", "i", 1.0, None, False, False, 0, False), names),
     st.builds(lambda b: ForgetBroker(BrokerId(b)), names),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(changes, max_size=8), max_size=4))
-def test_any_history_comes_back_as_memory_would_have_it(url: str, batches: list[list[StoreEffect]]) -> None:
+def test_store_and_in_memory_store_agree_after_any_history(url: str, batches: list[list[StoreEffect]]) -> None:
     store = CoordinatorStore(url, "e")
     for table in ("brokers", "subscribers", "subscriptions", "webhooks"):
         with store._database.write() as connection:
@@ -153,7 +151,7 @@ def test_any_history_comes_back_as_memory_would_have_it(url: str, batches: list[
     store.close()
 
 
-def test_whoever_opened_the_store_last_is_the_only_one_to_write(url: str) -> None:
+def test_only_the_last_opener_of_the_store_may_write(url: str) -> None:
     first = CoordinatorStore(url, "first")
     first.commit([StoreFact("a", "1")])
     second = CoordinatorStore(url, "second")
@@ -171,8 +169,8 @@ def test_many_rows_fit_into_one_commit(url: str) -> None:
     many += [StoreSubscriptions(SubscriberId(f"s{n}"), (frontend("x"),)) for n in range(3_000)]
     store.commit(many)
     store.commit([ForgetSubscriber(SubscriberId(f"s{n}")) for n in range(2_990)])
-    found = store.load()
-    assert len(found.subscribers) == len(found.subscriptions) == 10
+    loaded = store.load()
+    assert len(loaded.subscribers) == len(loaded.subscriptions) == 10
     store.close()
 
 

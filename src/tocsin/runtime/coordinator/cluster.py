@@ -1,7 +1,8 @@
-"""Letting go, at the data cluster, of what a forgotten broker holds there: nobody would ever do it otherwise.
+"""The coordinator as a client of the data cluster: connections and tokens, and the release of forgotten brokers.
 
-Tried until it works: a data cluster that is away now will be back. If the broker is back first, no further request is
-made. Without an address nothing can be done, and the broker is forgotten here alone.
+A broker that the coordinator has forgotten no longer releases its subscriptions at the data cluster, so the coordinator
+does. It retries until the data cluster answers, and stops if the broker comes back. Without the address of a data
+cluster it only forgets the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +25,25 @@ from tocsin.runtime.http.logs import logger
 from tocsin.wire import cluster as wire
 
 _PAGE = 10_000
+"""Subscriptions in one request."""
+_TIMEOUT_S = 60.0
 _TOKEN_S = 300.0
+
+
+def cluster_client(settings: CoordinatorSettings, address: str, timeout_s: float) -> httpx.AsyncClient:
+    ca = settings.cluster_ca
+    verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca) if ca else True
+    return httpx.AsyncClient(base_url=address, timeout=timeout_s, verify=verify)
+
+
+def cluster_headers(settings: CoordinatorSettings, signer: Signer, scope: str) -> dict[str, str]:
+    """With the token of `cluster_token_file`, or with one that the coordinator signs for `scope`."""
+    if settings.cluster_token_file is not None:
+        token = Path(settings.cluster_token_file).read_text(encoding="utf-8").strip()
+    else:
+        identity = secrets.token_hex(8)
+        token = signer.sign("coordinator", [scope], now_s=time.time(), identity=identity, lifetime_s=_TOKEN_S)
+    return {"Authorization": f"Bearer {token}"}
 
 
 class ClusterReleases:
@@ -34,62 +53,58 @@ class ClusterReleases:
         self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
         self._log = logger()
         self.done: Callable[[BrokerReleased], None] = lambda event: None
+        """Called when a broker's subscriptions are released."""
 
     def release(self, broker: BrokerId) -> None:
+        """Start to release all subscriptions of a broker."""
         if broker not in self._tasks or self._tasks[broker].done():
-            self._tasks[broker] = asyncio.create_task(self._until_released(broker))
+            self._tasks[broker] = asyncio.create_task(self._release(broker))
 
     def keep(self, broker: BrokerId) -> None:
-        """It is back, and asks for what it serves: what is found under its name from now on is its own."""
+        """Cancel the release: the broker is back, and subscriptions under its name are in use."""
         task = self._tasks.pop(broker, None)
         if task is not None and task.cancel():
-            self._log.info("no longer let go at the data cluster: the broker is back", broker=broker)
+            self._log.info("release at the data cluster cancelled: the broker is back", broker=broker)
 
     async def stop(self) -> None:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _until_released(self, broker: BrokerId) -> None:
+    async def _release(self, broker: BrokerId) -> None:
         failures = 0
         while self._settings.cluster is not None:
             try:
-                released = await self._release(self._settings.cluster, broker)
-                self._log.info("let go at the data cluster", broker=broker, subscriptions=released)
+                released = await self._release_all(self._settings.cluster, broker)
+                self._log.info("subscriptions released at the data cluster", broker=broker, subscriptions=released)
                 break
             except (httpx.HTTPError, OSError, ValueError) as error:
                 failures += 1
-                self._log.warning("cannot let go at the data cluster yet", broker=broker, reason=str(error)[:200])
+                self._log.warning(
+                    "release at the data cluster failed; retrying", broker=broker, reason=str(error)[:200]
+                )
                 await asyncio.sleep(retry_delay_s(failures))
         self.done(BrokerReleased(broker))
 
-    async def _release(self, cluster: str, broker: BrokerId) -> int:
-        ca = self._settings.cluster_ca
-        verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca) if ca else True
-        headers = {"Authorization": f"Bearer {self._token()}"}
+    async def _release_all(self, address: str, broker: BrokerId) -> int:
+        """Release page by page; return the number of subscriptions."""
+        headers = cluster_headers(self._settings, self._signer, "broker:*")
         released = 0
-        async with httpx.AsyncClient(base_url=cluster, headers=headers, timeout=60, verify=verify) as client:
-            while held := await self._page(client, broker):
-                for channel, subscriptions in held.items():
-                    body = wire.ReleaseRequest(channel, subscriptions, broker, unless_listening=True)
-                    let_go = await client.post(wire.RELEASES, content=wire.encode(body))
-                    let_go.raise_for_status()
-                    released += wire.decode_released(let_go.content).released
+        async with cluster_client(self._settings, address, _TIMEOUT_S) as client:
+            while page := await _first_page(client, headers, broker):
+                for channel, subscriptions in page.items():
+                    request = wire.ReleaseRequest(channel, subscriptions, broker, unless_listening=True)
+                    answer = await client.post(wire.RELEASES, content=wire.encode(request), headers=headers)
+                    answer.raise_for_status()
+                    released += wire.decode_released(answer.content).released
         return released
 
-    async def _page(self, client: httpx.AsyncClient, broker: BrokerId) -> dict[str, list[str]]:
-        """The first of those it still holds, by channel."""
-        answer = await client.get(wire.SUBSCRIPTIONS, params=wire.page_query(broker, _PAGE))
-        answer.raise_for_status()
-        held: dict[str, list[str]] = {}
-        for subscription in wire.decode_page(answer.content).subscriptions:
-            held.setdefault(subscription.channel, []).append(subscription.id)
-        return held
 
-    def _token(self) -> str:
-        file = self._settings.cluster_token_file
-        if file is not None:
-            return Path(file).read_text(encoding="utf-8").strip()
-        return self._signer.sign(
-            "coordinator", ["broker:*"], now_s=time.time(), identity=secrets.token_hex(8), lifetime_s=_TOKEN_S
-        )
+async def _first_page(client: httpx.AsyncClient, headers: dict[str, str], broker: BrokerId) -> dict[str, list[str]]:
+    """The first subscriptions that the broker still holds, by channel."""
+    answer = await client.get(wire.SUBSCRIPTIONS, params=wire.page_query(broker, _PAGE), headers=headers)
+    answer.raise_for_status()
+    page: dict[str, list[str]] = {}
+    for subscription in wire.decode_page(answer.content).subscriptions:
+        page.setdefault(subscription.channel, []).append(subscription.id)
+    return page

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes from a coordinator. Labels are brokers and states: never a subscriber or a subscription."""
+"""Prometheus metrics of a coordinator. Labels are brokers and states, never subscribers or subscriptions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from tocsin.coordinator.core import Coordinator
 
 
 class CoordinatorMetrics:
-    def __init__(self) -> None:
+    def __init__(self, core: Callable[[], Coordinator | None]) -> None:
         registry = self._registry = CollectorRegistry()
         self.requests = Counter(
             "tocsin_coordinator_http_requests", "HTTP requests answered", ["method", "status"], registry=registry
         )
-
-    def watch(self, core: Callable[[], Coordinator | None]) -> None:
-        self._registry.register(_CoreCollector(core))
+        registry.register(_CoreCollector(core))
 
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
@@ -50,7 +48,7 @@ class _CoreCollector(Collector):
             hosted.add_metric([broker], len(registry.hosted(broker)))
         yield from (load, hosted)
         yield GaugeMetricFamily("tocsin_coordinator_subscribers", "Users known", value=len(registry.subscribers))
-        moving = GaugeMetricFamily("tocsin_coordinator_migrations", "Migrations under way", labels=["step"])
-        for step, number in Tally(str(one.step) for one in registry.migrations.values()).items():
-            moving.add_metric([step], number)
-        yield moving
+        migrations = GaugeMetricFamily("tocsin_coordinator_migrations", "Migrations in progress", labels=["step"])
+        for step, number in Tally(str(migration.step) for migration in registry.migrations.values()).items():
+            migrations.add_metric([step], number)
+        yield migrations

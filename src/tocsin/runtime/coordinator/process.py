@@ -1,10 +1,9 @@
-"""Drives a coordinator: one loop that handles events, writes what must not be forgotten, and only then speaks.
+"""Drives a coordinator: one loop that handles events, stores the changes, and only then sends messages and answers.
 
-Whatever arrives while a transaction is being written is handled together after it, so many changes share one commit. A
-store that cannot be written holds everything back until it can; brokers go on delivering meanwhile. If the logic itself
-breaks, this process begins again from what is on disk and lets brokers register anew, rather than go on with a state
-that may be wrong. If anything else breaks, the loop ends and says so (`ended`): whoever runs it ends the process, which
-can be started again, while one that answers and does nothing cannot be told from one that is well.
+Events that arrive during a transaction are handled together after it, so many changes share one commit. While the store
+cannot be written, all messages and answers wait; brokers keep delivering. If the core raises, the process loads a new
+core from the store and makes the brokers register again, because the old state may be wrong. If anything else raises,
+the loop ends and sets `ended`: the server then ends the process, so that a supervisor can start it again.
 """
 
 from __future__ import annotations
@@ -30,22 +29,21 @@ from tocsin.coordinator.effects import (
     SendToBroker,
     StoreEffect,
 )
-from tocsin.coordinator.events import Event, LinkClosed, Ticked
+from tocsin.coordinator.events import Event, LinkClosed, LinkMessageReceived, Ticked
 from tocsin.coordinator.planning import Planner, compile_policies
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
-from tocsin.runtime.coordinator.links import Link
+from tocsin.runtime.coordinator.broker_link import BrokerLink
 from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 from tocsin.wire.link import FromCoordinator, HandOver
 
-_AT_ONCE = 10_000
-"""Events handled before what they change is written."""
-_STORED = StoreEffect.__args__
-
-SignHandOver = Callable[[SendHandOver], str]
+_BATCH_EVENTS = 10_000
+"""Most events handled before their changes are stored."""
+_RETRY_MOST_S = 5.0
+_STORE_EFFECTS = StoreEffect.__args__
 
 
 class CoordinatorProcess:
@@ -54,17 +52,22 @@ class CoordinatorProcess:
         rules: CoordinatorRules,
         store: CoordinatorStore,
         epoch: str,
-        sign: SignHandOver,
+        sign: Callable[[SendHandOver], str],
         *,
         planners: Mapping[str, Planner] | None = None,
         tick_s: float = 0.25,
         release_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
         keep_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
     ) -> None:
-        """`release_at_cluster` is told which broker's subscriptions to let go; it posts `BrokerReleased` when done.
-        `keep_at_cluster` is told whose it must not let go any more."""
-        self.watch: Callable[[Coordinator | None, Iterable[Effect], float], None] = lambda core, effects, began_s: None
-        """Is told what was done, once it is on disk, and when that began."""
+        """`sign` returns the token of a hand-over.
+
+        `release_at_cluster` releases a broker's subscriptions at the data cluster and later posts `BrokerReleased`;
+        `keep_at_cluster` cancels that.
+        """
+        self.on_handled: Callable[[Coordinator | None, Iterable[Effect], float], None] = lambda core, effects, at_s: (
+            None
+        )
+        """Called with the effects of each batch of events once they are stored, and with the time the batch began."""
         self._rules = rules
         self._store = store
         self._epoch = epoch
@@ -75,35 +78,35 @@ class CoordinatorProcess:
         self._keep_at_cluster = keep_at_cluster
         self._starts = count()
         self._link_numbers = count(1)
-        self._asks = count(1)
-        self._waiting: dict[int, asyncio.Future[object]] = {}
-        self._links: dict[int, Link] = {}
+        self._request_numbers = count(1)
+        self._requests: dict[int, asyncio.Future[object]] = {}
+        self._links: dict[int, BrokerLink] = {}
         self._inbox: list[Event] = []
-        self._awake = asyncio.Event()
+        self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._log = logger()
         self._wall_s = time.time() - time.monotonic()
         self.core: Coordinator | None = None
         self.stopping = False
         self.superseded = False
-        """Another coordinator has taken over: this one must end."""
+        """Another coordinator has taken over the store: this process must end."""
         self.failure: Exception | None = None
-        """What broke that cannot be mended here."""
+        """The error that ended the loop."""
         self.ended = asyncio.Event()
-        """Nothing more is handled, for one of these two reasons."""
-        self.may_plan = asyncio.Event()
-        """The policies are compiled: the first time ever on a machine this takes seconds."""
-        self.unwritable: str | None = None
-        """Why nothing can be stored, or read again, at the moment."""
+        """Set when the loop has ended, because of `superseded` or `failure`."""
+        self.policies_compiled = asyncio.Event()
+        """Compilation takes seconds the first time on a machine."""
+        self.store_error: str | None = None
+        """Why the store cannot be written or read at the moment."""
         self.commits = 0
 
     def now_s(self) -> float:
-        """Wall time that never jumps: what it was at the start, and what has passed since."""
+        """Wall time that never jumps: the wall time at the start plus the monotonic time since."""
         return self._wall_s + time.monotonic()
 
     async def start(self) -> None:
         self.core = await asyncio.to_thread(self._load)
-        loops = (self._to_the_end(self._run()), self._to_the_end(self._tick()), self._compile())
+        loops = (self._supervise(self._run()), self._supervise(self._tick()), self._compile())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     def _load(self) -> Coordinator:
@@ -116,82 +119,91 @@ class CoordinatorProcess:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for link in list(self._links.values()):
-            link.close("the coordinator is stopping")
-        self._refuse_waiting("the coordinator is stopping")
+        self._close_links("the coordinator is stopping")
+        self._refuse_requests("the coordinator is stopping")
 
-    # -- what arrives --------------------------------------------------------------------------------------------------
+    # -- events and requests -------------------------------------------------------------------------------------------
 
     def post(self, event: Event) -> None:
         self._inbox.append(event)
-        self._awake.set()
+        self._wake.set()
 
-    async def ask(self, make: Callable[[int], Event]) -> Any:
-        """The answer to a request; raises what it was rejected with."""
+    async def request(self, make: Callable[[int], Event]) -> Any:
+        """Post the event that `make` returns for a request number, and return the core's answer.
+
+        Raises TocsinError if the core rejects the request, or if the process is not ready.
+        """
         if self.stopping or self.core is None or self.ended.is_set():
             raise TocsinError(Code.NOT_READY, "the coordinator is stopping", retry_after_s=2)
-        number = next(self._asks)
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        number = next(self._request_numbers)
+        future = self._requests[number] = asyncio.get_running_loop().create_future()
         self.post(make(number))
         try:
-            answer = await waiting
+            answer = await future
         finally:
-            self._waiting.pop(number, None)
+            self._requests.pop(number, None)
         if isinstance(answer, RequestRejection):
             raise TocsinError(answer.code, answer.message, retry_after_s=answer.retry_after_s)
         return answer
 
-    def add_link(self, link: Link) -> int:
+    async def run_link(self, link: BrokerLink) -> None:
+        """Pass the link's messages to the core until the link ends."""
         number = next(self._link_numbers)
         self._links[number] = link
-        return number
+        try:
+            await link.run(lambda message: self.post(LinkMessageReceived(link.broker, number, message)))
+        finally:
+            del self._links[number]
+            self.post(LinkClosed(link.broker, number))
 
-    def remove_link(self, broker: BrokerId, number: int) -> None:
-        self._links.pop(number, None)
-        self.post(LinkClosed(broker, number))
+    def _close_links(self, reason: str) -> None:
+        for link in list(self._links.values()):
+            link.close(reason)
 
-    @property
-    def links(self) -> int:
-        return len(self._links)
+    def _refuse_requests(self, reason: str) -> None:
+        for future in self._requests.values():
+            if not future.done():
+                future.set_result(RequestRejection(Code.NOT_READY, reason, retry_after_s=2))
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    async def _to_the_end(self, loop: Coroutine[Any, Any, None]) -> None:
+    async def _supervise(self, loop: Coroutine[Any, Any, None]) -> None:
+        """Run a loop; when it returns or raises, set `ended`."""
         try:
             await loop
         except Exception as error:
-            self._log.error("the coordinator's loop broke", exc_info=error)
+            self._log.error("the coordinator's loop failed", exc_info=error)
             self.failure = self.failure or error
         self.ended.set()
-        self._refuse_waiting("the coordinator is stopping")
+        self._refuse_requests("the coordinator is stopping")
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._tick_s)
-            self.post(Ticked(may_plan=self.may_plan.is_set()))
+            self.post(Ticked(may_plan=self.policies_compiled.is_set()))
 
     async def _compile(self) -> None:
         await asyncio.to_thread(compile_policies)
-        self.may_plan.set()
+        self.policies_compiled.set()
 
     async def _run(self) -> None:
         while True:
-            await self._awake.wait()
-            events, self._inbox = self._inbox[:_AT_ONCE], self._inbox[_AT_ONCE:]
+            await self._wake.wait()
+            events, self._inbox = self._inbox[:_BATCH_EVENTS], self._inbox[_BATCH_EVENTS:]
             if not self._inbox:
-                self._awake.clear()
+                self._wake.clear()
             began_s = self.now_s()
             try:
                 effects = self._handle(events)
             except Exception as error:
-                self._log.error("the logic broke; beginning again from the store", exc_info=error)
-                await self._begin_again()
+                self._log.error("the core failed; loading a new one from the store", exc_info=error)
+                await self._restart_core()
                 continue
-            stored = [effect for effect in effects if isinstance(effect, _STORED)]
-            if stored and not await self._commit(stored):
+            to_store = [effect for effect in effects if isinstance(effect, _STORE_EFFECTS)]
+            if to_store and not await self._commit(to_store):
                 return
-            self._do(effects)
-            self.watch(self.core, effects, began_s)
+            self._carry_out(effects)
+            self.on_handled(self.core, effects, began_s)
 
     def _handle(self, events: Iterable[Event]) -> list[Effect]:
         assert self.core is not None
@@ -200,54 +212,50 @@ class CoordinatorProcess:
             effects += self.core.handle(event, self.now_s())
         return effects
 
-    async def _commit(self, stored: list[StoreEffect]) -> bool:
-        """Until it is written: nothing else is true before. False if this process may not write any more."""
+    async def _commit(self, effects: list[StoreEffect]) -> bool:
+        """Retry until the effects are stored. Return False if another coordinator has taken over the store."""
         failures = 0
         while True:
             try:
-                await asyncio.to_thread(self._store.commit, stored)
+                await asyncio.to_thread(self._store.commit, effects)
             except Superseded as error:
                 self._log.error("superseded", reason=str(error))
-                self._refuse_waiting(str(error))
+                self._refuse_requests(str(error))
                 self.superseded = True
                 return False
             except (sa.exc.SQLAlchemyError, OSError) as error:
                 failures += 1
-                self.unwritable = f"the store cannot be written: {type(error).__name__}"
-                self._log.error("the store cannot be written, trying again", failures=failures, exc_info=error)
-                await asyncio.sleep(min(5.0, retry_delay_s(failures)))
+                self._report_store_error("written", failures, error)
+                await asyncio.sleep(retry_delay_s(failures, longest_s=_RETRY_MOST_S))
             else:
-                self.unwritable = None
+                self.store_error = None
                 self.commits += 1
                 return True
 
-    async def _begin_again(self) -> None:
-        """As often as it takes: a store that cannot be read now will be, as one that cannot be written."""
+    async def _restart_core(self) -> None:
+        """Close all links, refuse all requests and load a new core. Retry while the store cannot be read."""
         failures = 0
         while True:
-            for link in list(self._links.values()):
-                link.close("the coordinator begins again: register again")
-            self._refuse_waiting("something went wrong inside; try again")
+            self._close_links("the coordinator restarts its core: register again")
+            self._refuse_requests("an internal error occurred; try again")
             self._inbox.clear()
-            await asyncio.sleep(min(5.0, retry_delay_s(failures + 1)))
+            await asyncio.sleep(retry_delay_s(failures + 1, longest_s=_RETRY_MOST_S))
             try:
                 self.core = await asyncio.to_thread(self._load)
             except (sa.exc.SQLAlchemyError, OSError) as error:
                 failures += 1
-                self.unwritable = f"the store cannot be read: {type(error).__name__}"
-                self._log.error("the store cannot be read, trying again", failures=failures, exc_info=error)
+                self._report_store_error("read", failures, error)
             else:
-                self.unwritable = None
+                self.store_error = None
                 return
 
-    def _refuse_waiting(self, why: str) -> None:
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_result(RequestRejection(Code.NOT_READY, why, retry_after_s=2))
+    def _report_store_error(self, action: str, failures: int, error: Exception) -> None:
+        self.store_error = f"the store cannot be {action}: {type(error).__name__}"
+        self._log.error(f"the store cannot be {action}; retrying", failures=failures, exc_info=error)
 
-    # -- what is to be done --------------------------------------------------------------------------------------------
+    # -- effects -------------------------------------------------------------------------------------------------------
 
-    def _do(self, effects: Iterable[Effect]) -> None:
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case SendToBroker(_, number, message):
@@ -255,13 +263,12 @@ class CoordinatorProcess:
                 case SendHandOver():
                     self._send(effect.link, self._hand_over(effect))
                 case CloseLink(_, number, reason):
-                    link = self._links.get(number)
-                    if link is not None:
+                    if (link := self._links.get(number)) is not None:
                         link.close(reason)
                 case AnswerRequest(number, value):
-                    waiting = self._waiting.get(number)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(value)
+                    future = self._requests.get(number)
+                    if future is not None and not future.done():
+                        future.set_result(value)
                 case Note(event, fields, level):
                     getattr(self._log, level)(event, **fields)
                 case ReleaseAtCluster(broker):
@@ -270,8 +277,7 @@ class CoordinatorProcess:
                     self._keep_at_cluster(broker)
 
     def _send(self, number: int, message: FromCoordinator) -> None:
-        link = self._links.get(number)
-        if link is not None:
+        if (link := self._links.get(number)) is not None:
             link.send(message)
 
     def _hand_over(self, effect: SendHandOver) -> HandOver:

@@ -1,4 +1,4 @@
-"""The coordinator as a process: settings in, a server around a `CoordinatorProcess`, a clean stop on a signal."""
+"""The coordinator's server: builds a `CoordinatorProcess` from settings, serves it, and stops cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import fcntl
 import os
 import secrets
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,12 +17,13 @@ import uvicorn
 from tocsin.coordinator.effects import SendHandOver
 from tocsin.coordinator.planning import Planner
 from tocsin.runtime.coordinator.cluster import ClusterReleases
+from tocsin.runtime.coordinator.cluster_watch import ClusterWatch
 from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
 from tocsin.runtime.coordinator.process import CoordinatorProcess
-from tocsin.runtime.coordinator.routes import Api, make_app
+from tocsin.runtime.coordinator.routes import CoordinatorContext, make_app
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.store import CoordinatorStore
-from tocsin.runtime.coordinator.watch_process import WatchProcess
+from tocsin.runtime.coordinator.watch import CoordinatorWatch
 from tocsin.runtime.http.credentials import Signer
 from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
@@ -31,11 +33,11 @@ ADMIN_TOKEN_FILE = "admin-token"
 KEY_FILE = "signing-key.pem"
 _HAND_OVER_TOKEN_S = 60.0
 _FRAME_BYTES = 64 << 20
-"""A broker with very many subscribers names them all when it registers."""
+"""Large, because a broker lists all its subscribers when it registers."""
 
 
 class CoordinatorServer:
-    """`run` it in an event loop. `ready` is told the address, and the first admin token when there is one."""
+    """`run` it in an event loop."""
 
     def __init__(
         self,
@@ -44,7 +46,10 @@ class CoordinatorServer:
         planners: Mapping[str, Planner] | None = None,
         pages: Path | None = None,
     ) -> None:
-        """`pages` is the folder of the dashboard, if it is to be served."""
+        """`ready` is called with the address, and with the first admin token if this start made one.
+
+        `pages` is the folder of the dashboard; None serves no dashboard.
+        """
         self.settings = settings
         self._ready = ready
         self._planners = planners
@@ -53,66 +58,80 @@ class CoordinatorServer:
         self.address = ""
 
     def stop(self) -> None:
-        """From the loop's own thread."""
+        """Call it from the loop's own thread."""
         self._stop.set()
 
     async def run(self) -> None:
         folder = self.settings.state_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _only_one(folder):
+        with _locked(folder):
             await self._run(folder)
 
     async def _run(self, folder: Path) -> None:
         settings = self.settings
-        # Lost tokens: whoever may remove the file could read the key beside it, and gets a new one at the next start.
-        lost = settings.token_file and not (folder / ADMIN_TOKEN_FILE).exists()
-        is_first = lost or not (folder / KEY_FILE).exists()
+        # To replace a lost admin token, an administrator removes its file. Removing the file needs the same permissions
+        # as reading the key beside it.
+        token_removed = settings.token_file and not (folder / ADMIN_TOKEN_FILE).exists()
+        needs_token = token_removed or not (folder / KEY_FILE).exists()
         signer = Signer.load_or_create(folder / KEY_FILE)
         epoch = secrets.token_hex(4)
         store = await asyncio.to_thread(CoordinatorStore, settings.store_url(), epoch)
         releases = ClusterReleases(settings, signer)
         process = self.process = CoordinatorProcess(
-            settings.rules, store, epoch, _hand_over_signer(signer), planners=self._planners,
-            tick_s=settings.tick_s, release_at_cluster=releases.release, keep_at_cluster=releases.keep,
-        )  # fmt: skip
+            settings.rules,
+            store,
+            epoch,
+            _hand_over_signer(signer),
+            planners=self._planners,
+            tick_s=settings.tick_s,
+            release_at_cluster=releases.release,
+            keep_at_cluster=releases.keep,
+        )
         releases.done = process.post
-        metrics = CoordinatorMetrics()
-        metrics.watch(lambda: process.core)
-        watching = WatchProcess(settings, signer, process)
-        self.api = Api(process, signer, settings, metrics, watching.watch)
+        watch = CoordinatorWatch(settings, process.now_s)
+        process.on_handled = watch.handled
+        cluster_watch = ClusterWatch(settings, signer, watch)
+        metrics = CoordinatorMetrics(lambda: process.core)
+        self.context = CoordinatorContext(process, signer, settings, metrics, watch)
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
         self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
-        server = Server(self._config(make_app(self.api, self._pages)))
+
+        async def stop() -> None:
+            for part in (cluster_watch, watch, process):
+                await part.stop()  # may be called twice
+
         try:
             await process.start()
-            await watching.start()
-            first = self._first_token(folder) if is_first else None
-            with stop_on_signals(self._stop):
-                serving = asyncio.create_task(server.serve(sockets=[listening]))
-                stopping = asyncio.create_task(self._stop.wait())
-                ended = asyncio.create_task(process.ended.wait())
-                logger().info("listening", address=self.address)
-                self._ready(self.address, first)
-                await asyncio.wait((stopping, serving, ended), return_when=asyncio.FIRST_COMPLETED)
-                for task in (stopping, ended):
-                    task.cancel()
-                logger().info("stopping")
-                await watching.stop()
-                await process.stop()
-                server.should_exit = True
-                await asyncio.gather(serving, return_exceptions=True)
+            await watch.start(process.core)
+            cluster_watch.start()
+            await self._serve(listening, self._first_token(folder) if needs_token else None, stop)
             if process.superseded:
                 raise TocsinError(Code.IN_USE, "another coordinator has taken over this store")
             if process.failure is not None:
                 reason = f"{type(process.failure).__name__}: {process.failure}"
-                raise TocsinError(Code.INTERNAL, f"the coordinator's loop broke ({reason}); the log says where")
+                raise TocsinError(Code.INTERNAL, f"the coordinator's loop failed ({reason}); the log has the traceback")
         finally:
             listening.close()
-            await watching.stop()
             await releases.stop()
-            await process.stop()
+            await stop()
             await asyncio.to_thread(store.close)
+
+    async def _serve(self, listening: socket.socket, token: str | None, stop: Callable[[], Awaitable[None]]) -> None:
+        """Serve until a signal, a call of `stop`, or the end of the process's loop; then stop everything in order."""
+        server = Server(self._config(make_app(self.context, self._pages)))
+        with stop_on_signals(self._stop):
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            reasons = [asyncio.create_task(event.wait()) for event in (self._stop, self.process.ended)]
+            logger().info("listening", address=self.address)
+            self._ready(self.address, token)
+            await asyncio.wait((serving, *reasons), return_when=asyncio.FIRST_COMPLETED)
+            for task in reasons:
+                task.cancel()
+            logger().info("stopping")
+            await stop()
+            server.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
 
     def _config(self, app: object) -> uvicorn.Config:
         return uvicorn.Config(
@@ -132,7 +151,7 @@ class CoordinatorServer:
         )
 
     def _first_token(self, folder: Path) -> str:
-        token, _ = self.api.sign("first-administrator", ["admin"], None)
+        token, _ = self.context.sign("first-administrator", ["admin"], None)
         if self.settings.token_file:
             write_secret(folder / ADMIN_TOKEN_FILE, token)
         return token
@@ -141,16 +160,21 @@ class CoordinatorServer:
 def _hand_over_signer(signer: Signer) -> Callable[[SendHandOver], str]:
     def sign(effect: SendHandOver) -> str:
         return signer.sign(
-            effect.subscriber, ["subscribe"], now_s=time.time(), identity=secrets.token_hex(8),
-            lifetime_s=_HAND_OVER_TOKEN_S, audience=effect.target, migration=effect.migration,
-        )  # fmt: skip
+            effect.subscriber,
+            ["subscribe"],
+            now_s=time.time(),
+            identity=secrets.token_hex(8),
+            lifetime_s=_HAND_OVER_TOKEN_S,
+            audience=effect.target,
+            migration=effect.migration,
+        )
 
     return sign
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """A second coordinator on the same folder is a mistake, and is told so before it takes anything over."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Raise TocsinError if another coordinator runs on this folder, before this one takes over its store."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

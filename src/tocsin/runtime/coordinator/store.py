@@ -1,8 +1,8 @@
-"""What the coordinator must not forget, in SQL: SQLite by default, PostgreSQL by URL. Blocks; called from threads.
+"""The coordinator's durable state in SQL: SQLite by default, PostgreSQL by URL. Calls block; use threads.
 
-`commit` writes the `Store…` and `Forget…` effects of many events in one transaction; doing the same again does no harm.
-Every transaction first makes sure that this process is still the one coordinator of this store: the latest to open it
-is, and whoever was it before finds out before it can write anything.
+`commit` writes the `Store…` and `Forget…` effects of many events in one transaction; repeating a commit is harmless.
+Only the process that opened the store last may write. Every transaction first checks this, and fails with `Superseded`
+before it writes anything.
 """
 
 from __future__ import annotations
@@ -77,18 +77,19 @@ _facts = sa.Table(
 )  # fmt: skip
 
 _EPOCH = "epoch"
+_TABLES_OF_SUBSCRIBERS = (_subscribers, _subscriptions, _webhooks)
 
 Key = tuple[str, ...]
 Row = dict[str, Any]
 
 
 class Superseded(Exception):
-    """Another coordinator has opened this store: this one may not write any more."""
+    """Another coordinator has opened this store, so this one must not write any more."""
 
 
 class CoordinatorStore:
     def __init__(self, url: str, epoch: str) -> None:
-        """Opening takes the store over: an `epoch` is different for every process."""
+        """Take over the store. `epoch` must differ between processes."""
         self._database = Database(url, _metadata)
         self._epoch = epoch
         with self._database.write() as connection:
@@ -98,13 +99,13 @@ class CoordinatorStore:
         self._database.close()
 
     def commit(self, effects: Iterable[StoreEffect]) -> None:
-        """All or nothing, durable when it returns."""
+        """Write all effects or none. They are durable when it returns."""
         batch = _Batch()
         for effect in effects:
             batch.add(effect)
         with self._database.write() as connection:
-            mine = sa.and_(_facts.c.name == _EPOCH, _facts.c.value == self._epoch)
-            if connection.execute(sa.update(_facts).where(mine).values(value=self._epoch)).rowcount != 1:
+            own_epoch = sa.and_(_facts.c.name == _EPOCH, _facts.c.value == self._epoch)
+            if connection.execute(sa.update(_facts).where(own_epoch).values(value=self._epoch)).rowcount != 1:
                 raise Superseded("another coordinator has taken over this store")
             batch.write(connection)
 
@@ -121,11 +122,11 @@ class CoordinatorStore:
 
 
 class _Batch:
-    """Many effects folded into the last word about each row."""
+    """The effects of one commit, reduced to the last value of each row. None deletes the row."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[Key, Row | None]] = {table.name: {} for table in _metadata.sorted_tables}
-        self._forgotten: set[SubscriberId] = set()
+        self._removed_subscribers: set[SubscriberId] = set()
 
     def add(self, effect: StoreEffect) -> None:
         match effect:
@@ -139,19 +140,24 @@ class _Batch:
                 row["coordinate"] = None if effect.coordinate is None else _json(effect.coordinate)
                 self._put(_subscribers, (effect.subscriber,), row)
             case ForgetSubscriber(subscriber):
-                self._forget(subscriber)
+                self._remove_subscriber(subscriber)
             case StoreSubscriptions(subscriber, held, removed):
-                for one in held:
-                    self._put(_subscriptions, (subscriber, one.subscription), {
-                        "subscriber": subscriber, "subscription": one.subscription, "channel": one.channel,
-                        "parameters": _json(one.parameters), "cursor": one.cursor,
-                    })  # fmt: skip
-                for identity in removed:
-                    self._put(_subscriptions, (subscriber, identity), None)
-            case StoreWebhook(subscriber, webhook):
-                self._put(_webhooks, (subscriber,), None if webhook is None else {
-                    "subscriber": subscriber, "url": webhook.url, "secrets": _json(webhook.secrets),
-                })  # fmt: skip
+                for frontend in held:
+                    row = {
+                        "subscriber": subscriber,
+                        "subscription": frontend.subscription,
+                        "channel": frontend.channel,
+                        "parameters": _json(frontend.parameters),
+                        "cursor": frontend.cursor,
+                    }
+                    self._put(_subscriptions, (subscriber, frontend.subscription), row)
+                for subscription in removed:
+                    self._put(_subscriptions, (subscriber, subscription), None)
+            case StoreWebhook(subscriber, None):
+                self._put(_webhooks, (subscriber,), None)
+            case StoreWebhook(subscriber, Webhook(url, secrets)):
+                row = {"subscriber": subscriber, "url": url, "secrets": _json(secrets)}
+                self._put(_webhooks, (subscriber,), row)
             case StoreMigration():
                 self._put(_migrations, (effect.migration,), msgspec.to_builtins(effect))
             case ForgetMigration(migration):
@@ -162,17 +168,17 @@ class _Batch:
     def _put(self, table: sa.Table, key: Key, row: Row | None) -> None:
         self._rows[table.name][key] = row
 
-    def _forget(self, subscriber: SubscriberId) -> None:
-        self._forgotten.add(subscriber)
-        for table in (_subscribers, _subscriptions, _webhooks):
+    def _remove_subscriber(self, subscriber: SubscriberId) -> None:
+        self._removed_subscribers.add(subscriber)
+        for table in _TABLES_OF_SUBSCRIBERS:
             rows = self._rows[table.name]
             for key in [key for key in rows if key[0] == subscriber]:
                 del rows[key]
 
     def write(self, connection: Connection) -> None:
-        for some in chunks(sorted(self._forgotten), 500):
-            for table in (_subscribers, _subscriptions, _webhooks):
-                connection.execute(sa.delete(table).where(table.c.subscriber.in_(some)))
+        for subscribers in chunks(sorted(self._removed_subscribers), 500):
+            for table in _TABLES_OF_SUBSCRIBERS:
+                connection.execute(sa.delete(table).where(table.c.subscriber.in_(subscribers)))
         for table in _metadata.sorted_tables:
             rows = self._rows[table.name]
             _delete(connection, table, [key for key, row in rows.items() if row is None])
@@ -186,8 +192,8 @@ def _upsert(connection: Connection, table: sa.Table, rows: Sequence[Mapping[str,
     statement = dialect.insert(table)
     keys = [column.name for column in table.primary_key]
     values = {column.name: statement.excluded[column.name] for column in table.c if column.name not in keys}
-    for some in chunks(rows):
-        connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=values), list(some))
+    for chunk in chunks(rows):
+        connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=values), list(chunk))
 
 
 def _delete(connection: Connection, table: sa.Table, keys: Sequence[Key]) -> None:
@@ -235,11 +241,9 @@ def _subscriber(row: Row) -> StoreSubscriber:
 
 
 def _subscription(row: Row) -> StoreSubscriptions:
-    held = Frontend(
-        SubscriptionId(row["subscription"]), ChannelName(row["channel"]),
-        msgspec.json.decode(row["parameters"]), row["cursor"],
-    )  # fmt: skip
-    return StoreSubscriptions(SubscriberId(row["subscriber"]), (held,))
+    parameters = msgspec.json.decode(row["parameters"])
+    frontend = Frontend(SubscriptionId(row["subscription"]), ChannelName(row["channel"]), parameters, row["cursor"])
+    return StoreSubscriptions(SubscriberId(row["subscriber"]), (frontend,))
 
 
 def _webhook(row: Row) -> StoreWebhook:

@@ -1,9 +1,8 @@
-// The coordinator's REST calls, with the token of whoever looks. Errors carry the server's own words, which say what
-// to do.
+// REST calls to the coordinator with the user's token. Errors have the server's message.
 
 const STORED = "tocsin.token";
 
-export class ApiError extends Error {
+class ApiError extends Error {
   /** @param {number} status @param {string} message @param {number|null} retryAfter_s */
   constructor(status, message, retryAfter_s = null) {
     super(message);
@@ -68,16 +67,16 @@ export class Api {
       throw new ApiError(0, "The coordinator does not answer. Is it running?");
     }
     const text = await response.text();
-    const said = parsed(text);
+    const content = parsed(text);
     if (!response.ok) {
       const wait = Number(response.headers.get("Retry-After"));
       throw new ApiError(
         response.status,
-        said?.error?.message ?? `${path} answered ${response.status}`,
+        content?.error?.message ?? `${path} answered ${response.status}`,
         wait > 0 ? wait : null,
       );
     }
-    return said ?? text;
+    return content ?? text;
   }
 }
 
@@ -89,14 +88,14 @@ function parsed(text) {
   }
 }
 
-/** `#token=…` is never sent to a server; it is taken out of the address bar so that it is not shared by accident. */
+/** Browsers never send `#token=…` to a server. Remove it from the address bar, so that no user shares it by accident. */
 function takeFromAddress() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (given) history.replaceState(null, "", location.pathname + location.search);
-  return given;
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (token) history.replaceState(null, "", location.pathname + location.search);
+  return token;
 }
 
-/** What a signed token says of itself. Only for showing the right controls: the server checks it, not the page. */
+/** The claims of a signed token. The page uses them only to choose the controls; the server checks the token. */
 function claimsOf(token) {
   const body = token.split(".")[1];
   if (!body) return {};

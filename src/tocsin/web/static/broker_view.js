@@ -1,9 +1,9 @@
-// One broker in the drawer: its load, whom it serves, the backend subscriptions it holds with their λ; drain.
+// One broker in the drawer: its load, subscribers, backend subscriptions with their λ, and a button to drain it.
 
-import { h, replace, setText } from "./dom.js";
+import { h, quiet, replace, setText, showFacts, table } from "./dom.js";
 import { count, duration, number, plural, rate, throughput } from "./format.js";
 import { stateWord } from "./brokers.js";
-import { words } from "./notification.js";
+import { parameterText } from "./notification.js";
 
 const REFRESH_MS = 3_000;
 const LIMIT = 100;
@@ -25,13 +25,13 @@ export class BrokerView {
   open(id, closed) {
     this.id = id;
     this.facts = h("dl", { class: "facts" });
-    this.said = h("p", { class: "said", role: "status" });
+    this.message = h("p", { class: "said", role: "status" });
     this.drain = h("button", { type: "button", id: "drain", onclick: () => this.toggleDrain() }, "Drain");
-    this.people = h("div", {}, h("p", { class: "quiet" }, "Asking the coordinator"));
-    this.held = h("div", {}, h("p", { class: "quiet" }, "Asking the broker"));
+    this.people = h("div", {}, quiet("Loading"));
+    this.held = h("div", {}, quiet("Loading"));
     const live = this.isLive();
-    const why = this.api.isAdmin ? "" : "Draining needs a token with the scope admin; yours may only look.";
-    this.drain.disabled = Boolean(why);
+    const refusal = this.api.isAdmin ? "" : "Draining needs a token with the scope admin. Your token can only read.";
+    this.drain.disabled = Boolean(refusal);
     const body = [
       this.facts,
       live &&
@@ -42,10 +42,10 @@ export class BrokerView {
           h(
             "p",
             { class: "quiet" },
-            why || "Moves everybody to other brokers and sends nobody new, so that it can be stopped.",
+            refusal || "Moves all subscribers to other brokers and accepts no new ones. Then it can be stopped.",
           ),
           h("div", { class: "row" }, this.drain),
-          this.said,
+          this.message,
         ),
       live && h("h3", {}, "Subscribers, heaviest first"),
       live && this.people,
@@ -61,7 +61,7 @@ export class BrokerView {
     this.refresh();
   }
 
-  /** What the rows say; called with every frame. */
+  /** Show the newest rows about the broker; called with every frame. */
   show() {
     const broker = this.state().brokers.get(this.id);
     if (!broker || !this.drawer.shows(`broker ${this.id}`)) return;
@@ -81,7 +81,7 @@ export class BrokerView {
       ["Capacity", number(broker.capacity)],
       ["Address", broker.address || "–"],
     ];
-    this.facts.replaceChildren(...facts.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+    showFacts(this.facts, facts);
     setText(this.drain, broker.state === "draining" ? "Stop draining" : "Drain");
   }
 
@@ -89,31 +89,31 @@ export class BrokerView {
     if (!this.isLive() || !this.drawer.shows(`broker ${this.id}`)) return;
     const path = `/v1/brokers/${encodeURIComponent(this.id)}`;
     await Promise.all([
-      this.fill(this.people, `${path}/subscribers?limit=${LIMIT}`, (said) =>
+      this.fill(this.people, `${path}/subscribers?limit=${LIMIT}`, (answer) =>
         listing(
-          said.subscribers,
-          said.total,
-          "Nobody is served here.",
+          answer.subscribers,
+          answer.total,
+          "No subscribers.",
           ["Subscriber", "Online", "FE", "Load"],
-          (one) => [
-            one.subscriber,
-            one.online ? "yes" : "no",
-            count(one.subscriptions),
-            throughput(one.load_bytes_per_s),
+          ({ subscriber, online, subscriptions, load_bytes_per_s }) => [
+            subscriber,
+            online ? "yes" : "no",
+            count(subscriptions),
+            throughput(load_bytes_per_s),
           ],
         ),
       ),
-      this.fill(this.held, `${path}/subscriptions?limit=${LIMIT}`, (said) =>
+      this.fill(this.held, `${path}/subscriptions?limit=${LIMIT}`, (answer) =>
         listing(
-          said.subscriptions,
-          said.total,
-          "Nothing is held here.",
+          answer.subscriptions,
+          answer.total,
+          "No backend subscriptions.",
           ["Subscription", "Channel", "FE", "λ"],
-          (one) => [
-            one.parameters ? words(one.parameters) : String(one.subscription).slice(0, 8),
-            one.channel,
-            count(one.frontend),
-            throughput(one.rate_bytes_per_s),
+          ({ subscription, parameters, channel, frontend, rate_bytes_per_s }) => [
+            parameters ? parameterText(parameters) : String(subscription).slice(0, 8),
+            channel,
+            count(frontend),
+            throughput(rate_bytes_per_s),
           ],
         ),
       ),
@@ -122,10 +122,9 @@ export class BrokerView {
 
   async fill(element, path, draw) {
     try {
-      const said = await this.api.get(path);
-      replace(element, draw(said));
+      replace(element, draw(await this.api.get(path)));
     } catch (error) {
-      replace(element, h("p", { class: "quiet" }, error.message));
+      replace(element, quiet(error.message));
     }
   }
 
@@ -133,15 +132,15 @@ export class BrokerView {
     const on = this.state().brokers.get(this.id)?.state !== "draining";
     this.drain.disabled = true;
     try {
-      const said = await this.api.post(`/v1/brokers/${encodeURIComponent(this.id)}/drain`, { on });
+      const answer = await this.api.post(`/v1/brokers/${encodeURIComponent(this.id)}/drain`, { on });
       setText(
-        this.said,
+        this.message,
         on
-          ? `Draining: ${plural(said.subscribers, "subscriber", "subscribers")} to move.`
-          : "It takes newcomers again.",
+          ? `Draining: ${plural(answer.subscribers, "subscriber", "subscribers")} to move.`
+          : "The broker accepts new subscribers again.",
       );
     } catch (error) {
-      setText(this.said, error.message);
+      setText(this.message, error.message);
     } finally {
       this.drain.disabled = false;
     }
@@ -149,21 +148,8 @@ export class BrokerView {
 }
 
 function listing(items, total, none, heads, cells) {
-  if (!items.length) return h("p", { class: "quiet" }, none);
-  const rows = items.map((item) =>
-    h("tr", {}, ...cells(item).map((text, index) => h("td", { class: index > 1 ? "num" : "hold" }, text))),
-  );
-  const table = h(
-    "table",
-    { class: "grid" },
-    h(
-      "thead",
-      {},
-      h("tr", {}, ...heads.map((text, index) => h("th", { scope: "col", class: index > 1 ? "num" : "" }, text))),
-    ),
-    h("tbody", {}, ...rows),
-  );
-  return total > items.length
-    ? h("div", {}, table, h("p", { class: "quiet" }, `and ${count(total - items.length)} more`))
-    : table;
+  if (!items.length) return quiet(none);
+  const columns = heads.map((text, index) => [text, index > 1 ? "num" : "hold"]);
+  const rows = table(columns, items.map(cells));
+  return total > items.length ? h("div", {}, rows, quiet(`and ${count(total - items.length)} more`)) : rows;
 }

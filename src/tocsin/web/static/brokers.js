@@ -1,12 +1,12 @@
-// The list of brokers: loads as small multiples on one scale. It is also the map's text alternative.
+// The list of brokers, with their loads on one scale. It is also the text alternative of the map.
 
-import { Spark, ceiling } from "./charts.js";
+import { Sparkline, ceiling } from "./charts.js";
 import { byId, h, setText } from "./dom.js";
 import { count, duration, plural, rate, throughput } from "./format.js";
 import { brokerVariable } from "./palette.js";
-import { listed, shownSpan } from "./state.js";
+import { listedBrokers, shownSpan } from "./state.js";
 
-const TELL_MS = 10_000;
+const ANNOUNCE_MS = 10_000;
 
 export class BrokerList {
   /** @param {(id: string) => void} choose */
@@ -14,11 +14,11 @@ export class BrokerList {
     this.choose = choose;
     this.body = byId("broker-table").tBodies[0];
     /** @type {Map<string, any>} */ this.rows = new Map();
-    this.toldMs = -Infinity;
+    this.announcedMs = -Infinity;
   }
 
   show(state, nowMs) {
-    const brokers = listed(state);
+    const brokers = listedBrokers(state);
     byId("brokers-empty").hidden = brokers.length > 0;
     byId("broker-table").hidden = brokers.length === 0;
     this.arrange(brokers);
@@ -29,8 +29,8 @@ export class BrokerList {
       for (let i = loads.from(span.from_s); i < loads.values.length; i += 1) most = Math.max(most, loads.values[i]);
     for (const broker of brokers) this.fill(broker, mean, span, ceiling(most) * 1.08);
     setText(byId("brokers-note"), balancing(state.balance));
-    if (nowMs - this.toldMs > TELL_MS) {
-      this.toldMs = nowMs;
+    if (nowMs - this.announcedMs > ANNOUNCE_MS) {
+      this.announcedMs = nowMs;
       setText(byId("map-text"), summary(state, brokers));
     }
   }
@@ -43,7 +43,7 @@ export class BrokerList {
   }
 
   row(id) {
-    const spark = new Spark();
+    const sparkline = new Sparkline();
     const cells = Object.fromEntries(
       ["load", "people", "sent", "p95"].map((name) => [
         name,
@@ -57,20 +57,20 @@ export class BrokerList {
       "tr",
       { class: "pick", onclick: () => this.choose(id) },
       h("td", {}, h("span", { class: "name" }, swatch, button, chip)),
-      h("td", { class: "wide" }, spark.element),
+      h("td", { class: "wide" }, sparkline.element),
       cells.load,
       cells.people,
       cells.sent,
       cells.p95,
     );
-    return { element, spark, swatch, chip, ...cells };
+    return { element, sparkline, swatch, chip, ...cells };
   }
 
   fill(broker, mean, span, top) {
     const row = this.rows.get(broker.id);
     const colour = brokerVariable(broker.index);
     row.swatch.style.background = colour;
-    row.spark.update(broker.loads, mean, span, top, colour);
+    row.sparkline.update(broker.loads, mean, span, top, colour);
     const word = stateWord(broker);
     row.chip.hidden = !word;
     row.chip.className = `chip ${broker.state === "dead" ? "bad" : "warn"}`;
@@ -82,14 +82,14 @@ export class BrokerList {
   }
 }
 
-/** How balancing is set; a recording may not say. */
+/** The balancing policies as text; "" if a recording does not have them. */
 function balancing({ on, scheme, shuffle }) {
   if (on === undefined || (on && !scheme)) return "";
-  const used = [scheme, shuffle].filter((one) => one && one !== "none").map((one) => one.toUpperCase());
+  const used = [scheme, shuffle].filter((name) => name && name !== "none").map((name) => name.toUpperCase());
   return on && used.length ? `balancing by ${used.join(" and ")}` : "balancing is off";
 }
 
-/** What is unusual about a broker; "" if nothing is. */
+/** The state of a broker; "" if it is alive and accepts subscribers. */
 export function stateWord(broker) {
   if (broker.state !== "alive") return broker.state;
   return broker.accepting ? "" : "probation";
@@ -97,11 +97,11 @@ export function stateWord(broker) {
 
 function summary(state, brokers) {
   const heaviest = [...brokers].sort((a, b) => (b.load ?? 0) - (a.load ?? 0))[0];
-  const words = [
+  const parts = [
     plural(brokers.length, "broker", "brokers"),
     `${plural(state.people.placed, "person", "people")} on the map`,
     plural(state.emergencies, "emergency so far", "emergencies so far"),
   ];
   const load = heaviest && `${throughput(heaviest.load)} and ${plural(heaviest.subscribers, "person", "people")}`;
-  return `${words.join(", ")}.${heaviest ? ` Most loaded: ${heaviest.id} with ${load}.` : ""}`;
+  return `${parts.join(", ")}.${heaviest ? ` Most loaded: ${heaviest.id} with ${load}.` : ""}`;
 }

@@ -1,6 +1,6 @@
-// One channel in the drawer: its query, how it is doing, its backend subscriptions, executions and latest results.
+// One channel in the drawer: its query, state, backend subscriptions, executions and latest results.
 
-import { h, replace } from "./dom.js";
+import { h, quiet, replace, showFacts, table } from "./dom.js";
 import { cadence } from "./channels.js";
 import { count, duration, moment, plural, time, value } from "./format.js";
 
@@ -37,7 +37,7 @@ export class ChannelView {
         h(
           "div",
           { class: "row" },
-          h("button", { type: "button", onclick: () => this.subscribe(name) }, "Subscribe to it"),
+          h("button", { type: "button", onclick: () => this.subscribe(name) }, "Subscribe to this channel"),
         ),
       live && h("h3", {}, "Query"),
       this.query,
@@ -51,7 +51,7 @@ export class ChannelView {
     const timer = setInterval(() => this.refresh(), REFRESH_MS);
     this.drawer.open(`channel ${name}`, name, body, () => clearInterval(timer));
     this.show();
-    if (live) this.begin();
+    if (live) this.load();
   }
 
   show() {
@@ -61,28 +61,28 @@ export class ChannelView {
       ["Runs", channel.period_s ? `every ${cadence(channel)}` : "as records arrive"],
       ["Backend subscriptions", count(channel.subscriptions)],
       ["Executions", count(channel.executions)],
-      ["Without news", count(channel.empty)],
-      ["Last began", channel.last_started_s ? moment(channel.last_started_s) : "–"],
+      ["Without results", count(channel.empty)],
+      ["Last started", channel.last_started_s ? moment(channel.last_started_s) : "–"],
       ["Took", duration(channel.last_duration_s ?? undefined)],
       ["Results", count(channel.last_results ?? undefined)],
       ["Overruns", count(channel.missed_ticks ?? 0)],
       ["Failures", count(channel.failures ?? 0)],
       channel.last_error && ["Last error", String(channel.last_error)],
     ].filter(Boolean);
-    this.facts.replaceChildren(...facts.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+    showFacts(this.facts, facts);
   }
 
-  async begin() {
+  async load() {
     try {
-      const said = await this.api.get(`/v1/cluster/channels/${encodeURIComponent(this.name)}`);
-      const parameters = said.parameters.map((one) => `${one.name} ${one.type}`).join(", ");
+      const channel = await this.api.get(`/v1/cluster/channels/${encodeURIComponent(this.name)}`);
+      const parameters = channel.parameters.map(({ name, type }) => `${name} ${type}`).join(", ");
       replace(
         this.query,
-        h("pre", {}, said.query),
-        h("p", { class: "quiet" }, parameters ? `Parameters: ${parameters}` : "No parameters."),
+        h("pre", {}, channel.query),
+        quiet(parameters ? `Parameters: ${parameters}` : "No parameters."),
       );
     } catch (error) {
-      replace(this.query, h("p", { class: "quiet" }, error.message));
+      replace(this.query, quiet(error.message));
     }
     this.refresh();
   }
@@ -91,29 +91,29 @@ export class ChannelView {
     if (!this.isLive() || !this.drawer.shows(`channel ${this.name}`)) return;
     const channel = encodeURIComponent(this.name);
     try {
-      const [held, ran] = await Promise.all([
+      const [held, latest] = await Promise.all([
         this.api.get(`/v1/cluster/subscriptions?channel=${channel}&limit=${LIMIT}`),
         this.api.get(`/v1/cluster/executions?channel=${channel}&limit=5`),
       ]);
       replace(this.held, heldTable(held.subscriptions));
-      replace(this.executions, executionTable(ran.executions));
-      await this.latest(held.subscriptions, ran.executions);
+      replace(this.executions, executionTable(latest.executions));
+      await this.showResults(held.subscriptions, latest.executions);
     } catch (error) {
-      replace(this.results, h("p", { class: "quiet" }, error.message));
+      replace(this.results, quiet(error.message));
     }
   }
 
-  /** Results of the newest execution, of the subscriptions listed. */
-  async latest(subscriptions, executions) {
+  /** Show the results of the newest execution for the listed subscriptions. */
+  async showResults(subscriptions, executions) {
     if (!subscriptions.length || !executions.length)
-      return replace(this.results, h("p", { class: "quiet" }, "No results yet."));
+      return replace(this.results, quiet("No results yet."));
     const newest = executions[0];
     const after = `${newest.epoch}-${newest.execution * 2 ** 20}`;
-    const wanted = subscriptions.map((one) => `subscription=${one.id}`).join("&");
-    const said = await this.api.get(
-      `/v1/cluster/results?channel=${encodeURIComponent(this.name)}&after=${after}&${wanted}`,
+    const query = subscriptions.map(({ id }) => `subscription=${id}`).join("&");
+    const answer = await this.api.get(
+      `/v1/cluster/results?channel=${encodeURIComponent(this.name)}&after=${after}&${query}`,
     );
-    const lines = (typeof said === "string" ? said.split("\n") : [JSON.stringify(said)])
+    const lines = (typeof answer === "string" ? answer.split("\n") : [JSON.stringify(answer)])
       .filter(Boolean)
       .map((line) => JSON.parse(line))
       .filter((line) => line.result);
@@ -125,76 +125,51 @@ export class ChannelView {
               "pre",
               { class: "card" },
               Object.entries(line.result)
-                .map(([name, one]) => `${name}: ${value(one)}`)
+                .map(([name, content]) => `${name}: ${value(content)}`)
                 .join("\n"),
             ),
           )
-        : [h("p", { class: "quiet" }, "None for the subscriptions listed above.")]),
+        : [quiet("No results for the subscriptions listed above.")]),
     );
   }
 }
 
 function heldTable(subscriptions) {
-  if (!subscriptions.length) return h("p", { class: "quiet" }, "Nobody has subscribed.");
-  return h(
-    "table",
-    { class: "grid" },
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Parameters"), h("th", { scope: "col" }, "Held by"))),
-    h(
-      "tbody",
-      {},
-      ...subscriptions.map((one) =>
-        h(
-          "tr",
-          {},
-          h("td", { class: "hold" }, parametersOf(one)),
-          h("td", { class: "hold" }, one.brokers.join(", ") || "–"),
-        ),
-      ),
-    ),
+  if (!subscriptions.length) return quiet("No subscriptions.");
+  return table(
+    [
+      ["Parameters", "hold"],
+      ["Held by", "hold"],
+    ],
+    subscriptions.map((subscription) => [parametersOf(subscription), subscription.brokers.join(", ") || "–"]),
   );
 }
 
-function parametersOf(one) {
-  const given = Array.isArray(one.parameters)
-    ? one.parameters.map(value)
-    : Object.entries(one.parameters ?? {}).map(([name, any]) => `${name} ${value(any)}`);
-  return given.join(", ") || one.id.slice(0, 8);
+function parametersOf({ id, parameters }) {
+  const texts = Array.isArray(parameters)
+    ? parameters.map(value)
+    : Object.entries(parameters ?? {}).map(([name, content]) => `${name} ${value(content)}`);
+  return texts.join(", ") || id.slice(0, 8);
 }
 
 function executionTable(executions) {
-  if (!executions.length) return h("p", { class: "quiet" }, "None so far.");
-  return h(
-    "table",
-    { class: "grid" },
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        ...["Execution", "Began", "Took", "Results"].map((text, index) =>
-          h("th", { scope: "col", class: index ? "num" : "" }, text),
-        ),
-      ),
-    ),
-    h(
-      "tbody",
-      {},
-      ...executions.map((one) =>
-        h(
-          "tr",
-          {},
-          h("td", {}, count(one.execution)),
-          h("td", { class: "num" }, one.started_s ? time(one.started_s) : "–"),
-          h(
-            "td",
-            { class: "num" },
-            duration(one.duration_s ?? (one.finished_s && one.started_s ? one.finished_s - one.started_s : undefined)),
-          ),
-          h("td", { class: "num" }, plural(one.results ?? 0, "result", "results")),
-        ),
-      ),
-    ),
+  if (!executions.length) return quiet("No executions yet.");
+  return table(
+    [
+      ["Execution", ""],
+      ["Started", "num"],
+      ["Took", "num"],
+      ["Results", "num"],
+    ],
+    executions.map((execution) => [
+      count(execution.execution),
+      execution.started_s ? time(execution.started_s) : "–",
+      duration(durationOf(execution)),
+      plural(execution.results ?? 0, "result", "results"),
+    ]),
   );
+}
+
+function durationOf({ duration_s, started_s, finished_s }) {
+  return duration_s ?? (finished_s && started_s ? finished_s - started_s : undefined);
 }

@@ -1,4 +1,4 @@
-// Channels with their last execution, and how the data cluster and Spark are.
+// The list of channels with their last executions, and the state of the data cluster and Spark.
 
 import { byId, h, replace, setText } from "./dom.js";
 import { count, duration, number, time, value } from "./format.js";
@@ -48,14 +48,15 @@ function showCluster(element, cluster) {
   element.className = `quiet ${cluster?.ready === false ? "bad" : ""}`;
   if (!cluster) return setText(element, "");
   const spark = cluster.spark ?? {};
-  const words = cluster.ready === false ? `Spark is not ready: ${(cluster.reasons ?? []).join("; ")}` : "Spark is well";
+  const summary =
+    cluster.ready === false ? `Spark is not ready: ${(cluster.reasons ?? []).join("; ")}` : "Spark is ready";
   const more = [
     spark.version && `${spark.version}`,
     spark.master,
     Number.isFinite(cluster.records_per_s) && `${number(cluster.records_per_s)} records/s`,
   ].filter(Boolean);
-  setText(element, [words, ...more].join(" · "));
+  setText(element, [summary, ...more].join(" · "));
   element.title = Object.entries(spark)
-    .map(([name, one]) => `${name}: ${value(one)}`)
+    .map(([name, content]) => `${name}: ${value(content)}`)
     .join("\n");
 }

@@ -1,12 +1,12 @@
-// Small charts: curves over the last minutes, with limits as dashed lines. SVG in units of 0–100, stretched to its box,
-// so a resize costs nothing; words are HTML over it. Values at the pointer are shown in the header.
+// Small charts: curves over the last minutes, with limits as dashed lines. The SVG has units of 0–100 and is stretched
+// to its box, so a resize needs no drawing; labels are HTML on top of it. The header shows the values at the pointer.
 
 import { h, s, setText } from "./dom.js";
 import { time } from "./format.js";
 
 /**
  * @typedef {{label: string, colour: string, series: import("./series.js").Series, dashed?: boolean, area?: boolean,
- *   named?: boolean}} Curve `named`: its label stands at its end
+ *   named?: boolean}} Curve `named`: the label is shown at the end of the curve
  * @typedef {{label: string, value: number|undefined}} Limit
  * @typedef {{title: string, format: (value: number|undefined) => string, curves: () => Curve[], limits?: () => Limit[],
  *   value: () => string, least?: number, hint?: string, legend?: string}} Spec
@@ -43,11 +43,11 @@ export class Chart {
     this.plot.addEventListener("pointermove", (event) => {
       const box = this.plot.getBoundingClientRect();
       this.pointer = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-      this.tell();
+      this.showHeader();
     });
     this.plot.addEventListener("pointerleave", () => {
       this.pointer = null;
-      this.tell();
+      this.showHeader();
     });
   }
 
@@ -55,7 +55,7 @@ export class Chart {
   update(span) {
     this.span = span;
     const curves = this.spec.curves();
-    const limits = (this.spec.limits?.() ?? []).filter((one) => Number.isFinite(one.value));
+    const limits = (this.spec.limits?.() ?? []).filter((limit) => Number.isFinite(limit.value));
     const top = ceiling(this.highest(curves, limits, span));
     this.lines.replaceChildren(
       ...limits.map((limit) => s("path", { class: "limit", d: `M0,${y(limit.value, top)}H100` })),
@@ -66,21 +66,21 @@ export class Chart {
       .filter((curve) => curve.named && curve.series.last !== undefined)
       .map((curve) => ({ label: curve.label, value: curve.series.last }));
     this.marks.replaceChildren(
-      ...[...limits, ...ends].map((one) => {
-        const mark = h("span", { class: "mark" }, one.label);
-        mark.style.top = `${y(one.value, top)}%`;
+      ...[...limits, ...ends].map(({ label, value }) => {
+        const mark = h("span", { class: "mark" }, label);
+        mark.style.top = `${y(value, top)}%`;
         return mark;
       }),
     );
     setText(this.start, time(span.from_s));
-    this.tell();
+    this.showHeader();
   }
 
   highest(curves, limits, { from_s }) {
     let most = this.spec.least ?? 0;
     for (const { series } of curves)
       for (let i = series.from(from_s); i < series.values.length; i += 1) most = Math.max(most, series.values[i]);
-    // A limit far above what happens would press every curve to the floor.
+    // A limit far above all values would flatten every curve.
     for (const { value } of limits)
       if (value !== undefined && (most === 0 || value <= most * 3)) most = Math.max(most, value * 1.05);
     return most;
@@ -97,8 +97,8 @@ export class Chart {
     return [fill, line];
   }
 
-  /** The header: now, or what was at the pointer. */
-  tell() {
+  /** The current value, or the time at the pointer. */
+  showHeader() {
     const { spec, span, pointer } = this;
     const curves = spec.curves();
     if (pointer === null) {
@@ -115,7 +115,7 @@ export class Chart {
     this.legend(curves, (series) => series.values[series.near(at_s)]);
   }
 
-  /** What the curves are worth at the pointer, or what there is to know about them. */
+  /** The values of the curves at the pointer, or the chart's note. */
   legend(curves, valueOf) {
     if (this.pointer === null) return setText(this.keys, this.spec.legend ?? "");
     const several = curves.length > 1;
@@ -131,16 +131,16 @@ export class Chart {
 
 const y = (value, top) => Math.round((100 - (100 * value) / top) * 100) / 100;
 
-/** A round number at or above. */
+/** The next round number at or above the value. */
 export function ceiling(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  const found = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((step) => step * power >= value);
-  return (found ?? 10) * power;
+  const factor = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((step) => step * power >= value);
+  return (factor ?? 10) * power;
 }
 
-/** The path of a series within a span, at most some 300 points of it; "" if there is nothing to show. */
-export function outline(series, { from_s, to_s }, top) {
+/** The path of a series within a span, with at most about 300 points; "" if there is no point. */
+function outline(series, { from_s, to_s }, top) {
   const first = Math.max(0, series.from(from_s) - 1);
   const points = series.values.length - first;
   if (points < 1 || to_s <= from_s) return "";
@@ -154,8 +154,8 @@ export function outline(series, { from_s, to_s }, top) {
   return `M${parts.join("L")}`;
 }
 
-/** A line without words, for a row of a table: the same scale for all rows, the mean as a dashed line. */
-export class Spark {
+/** A small chart without text for a row of a table: all rows have one scale, and the mean is a dashed line. */
+export class Sparkline {
   constructor() {
     this.area = s("path", { class: "area" });
     this.line = s("path", { class: "curve" });
@@ -164,7 +164,7 @@ export class Spark {
     this.mean.style.strokeWidth = "1";
     this.element = s(
       "svg",
-      { class: "spark", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" },
+      { class: "sparkline", viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" },
       this.area,
       this.mean,
       this.line,

@@ -1,9 +1,9 @@
-// What an administrator can change: placement, balancing and its thresholds; balancing once, with the plan shown first.
+// Controls for administrators: placement, balancing and its thresholds, and one round of balancing with a preview.
 
-import { field, h, replace, setText } from "./dom.js";
+import { field, h, quiet, replace, setText, table } from "./dom.js";
 import { count, plural, ratio, throughput } from "./format.js";
 
-/** The names of tocsin.policies: a test compares them. */
+/** The same names as in tocsin.policies; a test compares them. */
 export const PLACEMENTS = ["nearest", "round-robin", "random", "least-loaded"];
 export const SCHEMES = ["ldm", "sdm", "affinity", "none"];
 export const SHUFFLES = ["gsh", "affinity", "none"];
@@ -24,9 +24,9 @@ export class ControlsView {
   }
 
   async open() {
-    this.said = h("p", { class: "said", role: "status" });
+    this.message = h("p", { class: "said", role: "status" });
     this.plan = h("div");
-    const waiting = h("p", { class: "quiet" }, "Asking the coordinator");
+    const waiting = quiet("Loading");
     this.drawer.open("controls", "Controls", [waiting]);
     try {
       const [balance, settings] = await Promise.all([this.api.get("/v1/balance"), this.api.get("/v1/settings")]);
@@ -58,7 +58,7 @@ export class ControlsView {
         ]),
       ),
     };
-    const shut = !this.api.isAdmin;
+    const isReadOnly = !this.api.isAdmin;
     const form = h(
       "form",
       {
@@ -69,23 +69,23 @@ export class ControlsView {
           this.save(fields);
         },
       },
-      h("label", { class: "full check" }, fields.on, "Balance by itself"),
+      h("label", { class: "full check" }, fields.on, "Balance automatically"),
       field("Migration", fields.scheme),
       field("Shuffle", fields.shuffle),
-      ...THRESHOLDS.map(([name, words]) => field(words, fields[name])),
-      field("Placement of newcomers", fields.placement),
-      field("Of those who lost their broker", fields.replacement),
+      ...THRESHOLDS.map(([name, label]) => field(label, fields[name])),
+      field("Placement of new subscribers", fields.placement),
+      field("Placement after a broker failed or was drained", fields.replacement),
       h("div", { class: "full row" }, h("button", { type: "submit", class: "primary" }, "Save")),
     );
     const once = h("button", { type: "button", id: "plan-once", onclick: () => this.dryRun() }, "Show the plan");
-    for (const control of [...form.elements, once]) control.disabled = shut;
+    for (const control of [...form.elements, once]) control.disabled = isReadOnly;
     return [
-      shut && h("p", { class: "note" }, "You may look, not change: these controls need a token with the scope admin."),
+      isReadOnly && h("p", { class: "note" }, "Changes need a token with the scope admin. Your token can only read."),
       h("h3", {}, "Balancing and placement"),
       form,
-      this.said,
+      this.message,
       h("h3", {}, "Balance once"),
-      h("p", { class: "quiet" }, "First shows which moves would be made and why. Nothing happens until you say so."),
+      quiet("Shows the planned moves and their reasons. Subscribers move only after you confirm."),
       h("div", { class: "row" }, once),
       this.plan,
     ].filter(Boolean);
@@ -101,9 +101,9 @@ export class ControlsView {
         ...thresholds,
       });
       await this.api.put("/v1/settings", { placement: fields.placement.value, replacement: fields.replacement.value });
-      setText(this.said, "Saved. It holds from the next round on.");
+      setText(this.message, "Saved. The settings apply from the next round.");
     } catch (error) {
-      setText(this.said, error.message);
+      setText(this.message, error.message);
     }
   }
 
@@ -116,7 +116,7 @@ export class ControlsView {
     }
   }
 
-  /** Exactly the moves that were shown; the coordinator judges each of them anew, and the answer says which it made. */
+  /** Request the moves that were shown. The coordinator checks each move again; its answer lists those it started. */
   async carryOut(plan) {
     const moves = plan.moves.filter((move) => move.taken).map(({ subscriber, target }) => ({ subscriber, target }));
     try {
@@ -128,17 +128,17 @@ export class ControlsView {
 
   showPlan(plan, done) {
     const taken = plan.moves.filter((move) => move.taken);
-    const words = done
-      ? `Carried out: ${plural(taken.length, "move", "moves")} begun.`
+    const summary = done
+      ? `${plural(taken.length, "move", "moves")} started.`
       : taken.length
         ? `${plural(taken.length, "move", "moves")}, cov ${ratio(plan.before.cov)} → ${ratio(plan.after.cov)}.`
         : "Nothing to do.";
     replace(
       this.plan,
-      h("p", { class: "said", role: "status" }, words),
-      plan.note && h("p", { class: "quiet" }, plan.note),
+      h("p", { class: "said", role: "status" }, summary),
+      plan.note && quiet(plan.note),
       plan.moves.length > 0 && moveTable(plan.moves),
-      plan.moves.length > SHOWN && h("p", { class: "quiet" }, `and ${count(plan.moves.length - SHOWN)} more`),
+      plan.moves.length > SHOWN && quiet(`and ${count(plan.moves.length - SHOWN)} more`),
       !done &&
         taken.length > 0 &&
         h(
@@ -147,7 +147,7 @@ export class ControlsView {
           h(
             "button",
             { type: "button", id: "plan-do", class: "primary", onclick: () => this.carryOut(plan) },
-            `Make ${plural(taken.length, "this move", "these moves")}`,
+            `Start ${plural(taken.length, "move", "moves")}`,
           ),
         ),
     );
@@ -155,30 +155,21 @@ export class ControlsView {
 }
 
 function moveTable(moves) {
-  return h(
-    "table",
-    { class: "grid" },
-    h("thead", {}, h("tr", {}, ...["Who", "From → to", "Load", "Why"].map((text) => h("th", { scope: "col" }, text)))),
-    h(
-      "tbody",
-      {},
-      ...moves
-        .slice(0, SHOWN)
-        .map((move) =>
-          h(
-            "tr",
-            {},
-            h("td", { class: "hold" }, move.subscriber),
-            h("td", { class: "hold" }, `${move.source} → ${move.target}`),
-            h("td", { class: "num" }, throughput(move.load_bytes_per_s)),
-            h(
-              "td",
-              { class: move.taken ? "hold" : "hold warn" },
-              move.taken ? move.reason : `not made: ${move.reason}`,
-            ),
-          ),
-        ),
-    ),
+  return table(
+    [
+      ["Subscriber", "hold"],
+      ["From → to", "hold"],
+      ["Load", "num"],
+      ["Reason", "hold"],
+    ],
+    moves
+      .slice(0, SHOWN)
+      .map((move) => [
+        move.subscriber,
+        `${move.source} → ${move.target}`,
+        throughput(move.load_bytes_per_s),
+        move.taken ? move.reason : h("td", { class: "hold warn" }, `refused: ${move.reason}`),
+      ]),
   );
 }
 

@@ -1,4 +1,4 @@
-// Building elements. Data only ever becomes text or an attribute, never markup: there is no innerHTML on this page.
+// Functions that build elements. Data becomes text or an attribute, never markup: the page does not use innerHTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,7 +14,6 @@ export function h(tag, props = {}, ...children) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "class") element.className = value;
-    else if (name === "colour") element.style.background = value;
     else if (name in element && !name.startsWith("aria")) /** @type {any} */ (element)[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
@@ -22,7 +21,7 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-/** An SVG element; styles come from classes, because the page's policy allows no inline style. */
+/** An SVG element. Styles come from classes, because the content security policy allows no inline style. */
 export function s(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
@@ -37,24 +36,43 @@ function append(element, children) {
   }
 }
 
-/** A control with its label. @param {string} words @param {any} control with an id */
-export function field(words, control, more = "") {
-  return h("div", { class: `field ${more}` }, h("label", { htmlFor: control.id }, words), control);
+/** A control with its label. @param {string} label @param {any} control with an id */
+export function field(label, control) {
+  return h("div", { class: "field" }, h("label", { htmlFor: control.id }, label), control);
+}
+
+/** A paragraph of secondary text. @param {string} text */
+export const quiet = (text) => h("p", { class: "quiet" }, text);
+
+/** Fill a list of definitions. @param {Element} list a dl element @param {any[]} facts pairs of name and text */
+export function showFacts(list, facts) {
+  list.replaceChildren(...facts.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+}
+
+/**
+ * @param {[string, string][]} columns headings, and the classes of their cells
+ * @param {(Node|string)[][]} rows texts, or td elements
+ */
+export function table(columns, rows) {
+  const heads = columns.map(([text, name]) => h("th", { scope: "col", class: name === "num" ? "num" : "" }, text));
+  const cell = (content, index) => (content instanceof Node ? content : h("td", { class: columns[index][1] }, content));
+  const body = rows.map((cells) => h("tr", {}, ...cells.map(cell)));
+  return h("table", { class: "grid" }, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...body));
 }
 
 /** @param {string} id @returns {any} */
 export function byId(id) {
-  const found = document.getElementById(id);
-  if (!found) throw new Error(`the page has no #${id}`);
-  return found;
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`the page has no #${id}`);
+  return element;
 }
 
-/** Text that is written only when it changes, so that nothing is laid out for nothing. */
+/** Set the text only if it differs, to avoid needless layout. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Children replaced; keyboard focus stays where it was if an element with the same id comes back. */
+/** Replace the children. The keyboard focus stays if there is again an element with the focused id. */
 export function replace(element, ...children) {
   const focused = element.contains(document.activeElement) ? document.activeElement?.id : "";
   element.replaceChildren();

@@ -1,9 +1,7 @@
-// The drawer: one place at the side where a broker, a channel, the subscriber or the controls are shown. Not modal: the
-// map stays usable beside it. Esc closes it, and the focus goes back to where it came from.
+// The drawer at the side of the page shows a broker, a channel, the subscriber or the controls. It is not modal: the
+// map stays usable. Esc closes it and returns the focus to the element that opened it.
 
 import { byId } from "./dom.js";
-
-/** @typedef {{title: string, body: Node[], closed?: () => void}} Content */
 
 export class Drawer {
   constructor() {
@@ -20,10 +18,10 @@ export class Drawer {
   }
 
   /**
-   * @param {string} key what is shown; a view that comes late with an answer asks whether it still is
+   * @param {string} key identifies the content; a view with a late answer checks it with `shows`
    * @param {string} title
    * @param {Node[]} body
-   * @param {() => void} [closed] called when it is closed or shows something else
+   * @param {() => void} [closed] called when the drawer closes or shows other content
    */
   open(key, title, body, closed) {
     this.closed?.();
@@ -43,7 +41,7 @@ export class Drawer {
     return this.dialog.open && this.key === key;
   }
 
-  /** On a phone it covers the map: out of sight, not closed, while a place is picked. */
+  /** Hide the drawer while the user picks a place, because on a phone it covers the map. */
   aside(on) {
     this.dialog.classList.toggle("aside", on);
   }

@@ -1,9 +1,9 @@
-// What was moved and why, newest first. Screen readers hear a summary at most every ten seconds, not every line.
+// Moves and plans with their reasons, newest first. Screen readers get a summary at most every ten seconds.
 
 import { byId, h, setText } from "./dom.js";
 import { plural, ratio, time } from "./format.js";
 
-const TELL_MS = 10_000;
+const ANNOUNCE_MS = 10_000;
 const SHOWN = 80;
 
 export class Feed {
@@ -11,8 +11,8 @@ export class Feed {
     this.list = byId("feed");
     this.drawn = -1;
     this.newest = 0;
-    this.toldMs = 0;
-    this.toldKey = 0;
+    this.announcedMs = 0;
+    this.announcedKey = 0;
   }
 
   show(state, nowMs) {
@@ -21,7 +21,7 @@ export class Feed {
       byId("feed-note"),
       [
         moves !== undefined && `${plural(moves, "move", "moves")} so far`,
-        underWay > 0 && `${underWay} under way`,
+        underWay > 0 && `${underWay} in progress`,
         waiting > 0 && `${waiting} waiting`,
       ]
         .filter(Boolean)
@@ -31,43 +31,43 @@ export class Feed {
     this.drawn = state.changes.feed;
     byId("feed-empty").hidden = state.feed.length > 0;
     const entries = state.feed.slice(0, SHOWN);
-    this.list.replaceChildren(...entries.map((entry) => line(entry, entry.key > this.newest && this.newest > 0)));
+    this.list.replaceChildren(...entries.map((entry) => item(entry, entry.key > this.newest && this.newest > 0)));
     this.newest = entries[0]?.key ?? 0;
-    this.tell(state.feed, nowMs);
+    this.announce(state.feed, nowMs);
   }
 
-  tell(feed, nowMs) {
-    if (nowMs - this.toldMs < TELL_MS) return;
-    const fresh = feed.filter((entry) => entry.key > this.toldKey).slice(0, 3);
-    this.toldMs = nowMs;
-    this.toldKey = feed[0]?.key ?? 0;
+  announce(feed, nowMs) {
+    if (nowMs - this.announcedMs < ANNOUNCE_MS) return;
+    const fresh = feed.filter((entry) => entry.key > this.announcedKey).slice(0, 3);
+    this.announcedMs = nowMs;
+    this.announcedKey = feed[0]?.key ?? 0;
     if (fresh.length) setText(byId("feed-live"), fresh.map((entry) => `${sentence(entry)}.`).join(" "));
   }
 }
 
-function line(entry, isNew) {
-  const why = reason(entry);
+function item(entry, isNew) {
+  const reason = reasonOf(entry);
   return h(
     "li",
     { class: isNew ? "new" : "" },
     h("time", {}, time(entry.time_s)),
     h("span", { class: KIND_CLASS[entry.kind] ?? "" }, sentence(entry)),
-    why && h("span", { class: "why" }, why),
+    reason && h("span", { class: "why" }, reason),
   );
 }
 
 const KIND_CLASS = { "move-failed": "warn", "broker-failed": "bad", "broker-back": "good", failover: "warn" };
 
-/** @param {import("./entries.js").Entry} entry */
-export function sentence(entry) {
-  const who = entry.count > 1 ? plural(entry.count, "person", "people") : (entry.subscriber ?? "");
+/** @param {import("./state.js").Entry} entry */
+function sentence(entry) {
+  const subject = entry.count > 1 ? plural(entry.count, "person", "people") : (entry.subscriber ?? "");
   switch (entry.kind) {
     case "move":
-      return `${who}: ${entry.source} → ${entry.target}`;
+      return `${subject}: ${entry.source} → ${entry.target}`;
     case "move-failed":
-      return `${who}: stayed on ${entry.source}, ${entry.target} did not take over`;
+      return `${subject}: stayed on ${entry.source}, the move to ${entry.target} failed`;
     case "failover":
-      return entry.target ? `${who}: re-placed on ${entry.target}` : `${who}: no broker left`;
+      return entry.target ? `${subject}: re-placed on ${entry.target}` : `${subject}: no broker left`;
     case "broker-failed":
       return `${entry.broker} failed`;
     case "broker-back":
@@ -95,7 +95,7 @@ const PLANS = {
 };
 const planName = (policy) => PLANS[policy] ?? (policy ? policy[0].toUpperCase() + policy.slice(1) : "Plan");
 
-function reason(entry) {
+function reasonOf(entry) {
   if (!entry.note) return "";
   return entry.count > 1 && entry.kind === "move" ? `first: ${entry.note}` : entry.note;
 }

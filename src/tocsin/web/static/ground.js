@@ -1,9 +1,8 @@
-// The map's lowest layer: areas of brokers, streets, shelters. Drawn again when the view, the theme or they change.
+// The map's lowest layer: areas of brokers, streets, shelters. Drawn again when they, the view or the theme change.
 
-import { cells } from "./voronoi.js";
 import { faded } from "./palette.js";
 import { housePath } from "./symbols.js";
-import { serving } from "./state.js";
+import { servingBrokers } from "./state.js";
 
 /** @param {CanvasRenderingContext2D} context */
 export function drawGround(context, state, view, palette, ratio) {
@@ -18,11 +17,11 @@ export function drawGround(context, state, view, palette, ratio) {
 
 const METRES_PER_DEGREE = 111_195;
 
-/** How long a round number of metres is here. */
+/** A scale bar for a round number of metres. */
 function drawScale(context, view, palette) {
   const perPixel_m = METRES_PER_DEGREE / view.scale;
   const length_m =
-    [5e4, 2e4, 1e4, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10].find((one) => one / perPixel_m <= 110) ?? 10;
+    [5e4, 2e4, 1e4, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10].find((length) => length / perPixel_m <= 110) ?? 10;
   const [x, y] = [14 + length_m / perPixel_m, 24];
   context.strokeStyle = palette.muted;
   context.lineWidth = 1.5;
@@ -38,9 +37,9 @@ function drawScale(context, view, palette) {
   context.fillText(length_m >= 1000 ? `${length_m / 1000} km` : `${length_m} m`, x - 4, y - 5);
 }
 
-/** Where newcomers go when the nearest broker takes them: brokers that take nobody have no area. */
+/** The area in which each broker is the nearest one that accepts subscribers. */
 function drawAreas(context, state, view, palette) {
-  const brokers = serving(state).filter(
+  const brokers = servingBrokers(state).filter(
     (broker) => broker.accepting && Number.isFinite(broker.lat) && Number.isFinite(broker.lon),
   );
   const sites = brokers.map((broker) => /** @type {[number, number]} */ ([view.sx(broker.lon), view.sy(broker.lat)]));
@@ -77,7 +76,7 @@ function drawStreets(context, state, view, palette) {
 
 function drawShelters(context, state, view, palette) {
   const path = housePath();
-  const size = state.places.size > 60 ? 0.46 : 0.62; // many small ones leave the people visible
+  const size = state.places.size > 60 ? 0.46 : 0.62; // many symbols must be small to keep the people visible
   for (const place of state.places.values()) {
     const x = view.sx(place.lon);
     const y = view.sy(place.lat);
@@ -92,4 +91,54 @@ function drawShelters(context, state, view, palette) {
     context.fill(path);
     context.restore();
   }
+}
+
+/** @typedef {[number, number]} Point */
+
+/**
+ * Areas of brokers: the part of a rectangle that is nearer to one point than to any other. Half-plane clipping takes n²
+ * steps for n brokers, which is fast enough for the dozens of brokers on a map.
+ * @param {Point[]} sites
+ * @param {[number, number, number, number]} box x0 y0 x1 y1
+ * @returns {Point[][]} one cell per site
+ */
+export function cells(sites, [x0, y0, x1, y1]) {
+  return sites.map((site, index) => {
+    let cell = /** @type {Point[]} */ ([
+      [x0, y0],
+      [x1, y0],
+      [x1, y1],
+      [x0, y1],
+    ]);
+    for (let other = 0; other < sites.length && cell.length; other += 1) {
+      const [ox, oy] = sites[other];
+      if (other === index) continue;
+      if (ox === site[0] && oy === site[1]) {
+        if (other < index) cell = []; // two brokers at the same place: the first gets the area
+        continue;
+      }
+      cell = nearer(cell, site, sites[other]);
+    }
+    return cell;
+  });
+}
+
+/** The part of a convex polygon that is nearer to `site` than to `other`. */
+function nearer(polygon, [sx, sy], [ox, oy]) {
+  const dx = ox - sx;
+  const dy = oy - sy;
+  const middle = ((sx + ox) * dx + (sy + oy) * dy) / 2;
+  const beyond = ([x, y]) => x * dx + y * dy - middle; // > 0: nearer to the other
+  const kept = /** @type {Point[]} */ ([]);
+  polygon.forEach((point, index) => {
+    const next = polygon[(index + 1) % polygon.length];
+    const a = beyond(point);
+    const b = beyond(next);
+    if (a <= 0) kept.push(point);
+    if ((a < 0 && b > 0) || (a > 0 && b < 0)) {
+      const part = a / (a - b);
+      kept.push([point[0] + (next[0] - point[0]) * part, point[1] + (next[1] - point[1]) * part]);
+    }
+  });
+  return kept;
 }

@@ -1,9 +1,9 @@
-// The map's legend: what is on it now, with the shapes of the kinds that were seen.
+// The map's legend: symbols for people, shelters and the kinds of emergencies seen so far.
 
 import { byId, h, s } from "./dom.js";
 import { HOUSE, outlineOf, shapeOf } from "./symbols.js";
 
-const MOST = 8;
+const MAX_KINDS = 8;
 
 export class Legend {
   constructor() {
@@ -13,7 +13,7 @@ export class Legend {
   }
 
   show(state) {
-    for (const event of state.events) if (this.kinds.size < MOST) this.kinds.add(event.note ?? "event");
+    for (const event of state.events) if (this.kinds.size < MAX_KINDS) this.kinds.add(event.note ?? "event");
     const kinds = [...this.kinds];
     const parts = [state.people.placed > 0, state.places.size > 0, ...kinds];
     if (parts.join() === this.drawn) return;

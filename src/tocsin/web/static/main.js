@@ -1,4 +1,4 @@
-// The page: rows come in, the state is brought up to date, the parts show it. Nothing here knows how any of them works.
+// The page: applies the rows of the stream to the state and passes the state to the views.
 
 import { Api } from "./api.js";
 import { BrokerList } from "./brokers.js";
@@ -15,7 +15,7 @@ import { CityMap } from "./map.js";
 import { Measurements } from "./measurements.js";
 import { startTheme } from "./palette.js";
 import { Replay } from "./replay.js";
-import { apply, empty, fromPicture, listed, serving } from "./state.js";
+import { apply, empty, fromPicture, listedBrokers, servingBrokers } from "./state.js";
 import { Stream } from "./stream.js";
 import { SubscriberView } from "./subscriber_view.js";
 
@@ -23,16 +23,16 @@ const api = new Api();
 const drawer = new Drawer();
 const replay = new Replay(api);
 let state = empty();
-let seen = /** @type {import("./state.js").State|null} */ (null); // null until the first picture
+let lastState = /** @type {import("./state.js").State|null} */ (null); // null until the first picture
 let isReplay = false;
 
 const now = () => performance.now();
 const chooseBroker = (id) => {
   map.chosen = id;
-  map.ask();
+  map.requestFrame();
   brokerView.open(id, () => {
     map.chosen = "";
-    map.ask();
+    map.requestFrame();
   });
 };
 const map = new CityMap({ chooseBroker });
@@ -55,7 +55,7 @@ const parts = [
   new Legend(),
 ];
 
-// -- showing --
+// -- views --
 
 function show() {
   map.show(state);
@@ -68,22 +68,22 @@ function show() {
     state.streets.length ||
     state.people.placed ||
     state.places.size ||
-    listed(state).some((broker) => Number.isFinite(broker.lat)),
+    listedBrokers(state).some((broker) => Number.isFinite(broker.lat)),
   );
   setText(
     byId("map-empty"),
-    seen === null
+    lastState === null
       ? "Waiting for the first picture of the city"
-      : "Nothing here has a place yet. Brokers get one with --lat and --lon, people by registering with one.",
+      : "No positions yet. Brokers get one with --lat and --lon, people when they register with one.",
   );
 }
 
 function showHeader() {
   const { curves, balance } = state;
-  setText(byId("clock"), seen === null ? "" : time(state.time_s));
+  setText(byId("clock"), lastState === null ? "" : time(state.time_s));
   if (isWall(state.time_s)) byId("clock").dateTime = new Date(state.time_s * 1000).toISOString();
   const totals = [
-    ["brokers", count(serving(state).length)],
+    ["brokers", count(servingBrokers(state).length)],
     ["people", count(balance.subscribers ?? state.people.slots.size)],
     ["cov", ratio(balance.cov)],
     ["p95", duration(curves.p95.last)],
@@ -96,8 +96,8 @@ function showHeader() {
   totals.forEach(([, text], index) => setText(list.children[index].lastElementChild, text));
 }
 
-function setStatus(word, text) {
-  byId("status").dataset.state = word;
+function setStatus(state, text) {
+  byId("status").dataset.state = state;
   setText(byId("status-text"), text);
 }
 
@@ -115,9 +115,9 @@ const stream = new Stream(() => api.headers(), {
     byId("sign-out").hidden = isReplay || !api.token;
   },
   picture(rows) {
-    if (seen === null) recognise(rows);
+    if (lastState === null) checkReplay(rows);
     if (isReplay) replay.refresh();
-    state = seen = fromPicture(seen, rows, now());
+    state = lastState = fromPicture(lastState, rows, now());
     show();
   },
   rows(rows) {
@@ -130,9 +130,9 @@ const stream = new Stream(() => api.headers(), {
       h(
         "span",
         {},
-        `No news from the coordinator (${reason}). `,
-        seen ? `What you see is from ${time(state.time_s)}. ` : "",
-        `Trying again in ${duration(Math.max(1, Math.round(waitMs / 1000)))}.`,
+        `The connection to the coordinator is lost (${reason}). `,
+        lastState ? `The page shows the state of ${time(state.time_s)}. ` : "",
+        `Next attempt in ${duration(Math.max(1, Math.round(waitMs / 1000)))}.`,
       ),
       h("button", { type: "button", onclick: () => stream.retryNow() }, "Try now"),
     );
@@ -141,7 +141,7 @@ const stream = new Stream(() => api.headers(), {
     setStatus("lost", "Signed out");
     signIn(
       status === 403
-        ? `${message || "This token may not look."}`
+        ? `${message || "This token cannot read."}`
         : api.token
           ? `That token was refused${message ? `: ${message}` : ""}.`
           : "",
@@ -149,11 +149,11 @@ const stream = new Stream(() => api.headers(), {
   },
 });
 
-// -- who is looking --
+// -- sign-in --
 
-function signIn(why = "") {
+function signIn(reason = "") {
   const dialog = byId("sign-in");
-  if (why) setText(byId("sign-in-why"), why);
+  if (reason) setText(byId("sign-in-why"), reason);
   byId("token").value = "";
   if (!dialog.open) dialog.showModal();
 }
@@ -175,15 +175,15 @@ byId("sign-out").addEventListener("click", () => {
 byId("open-subscriber").addEventListener("click", () => subscriberView.open());
 byId("open-controls").addEventListener("click", () => controlsView.open());
 
-/** A token means a coordinator; without one this may be a recording, which needs none. */
+/** With a token the server is a coordinator. Without one it may be a replay, which needs no token. */
 async function begin() {
   setStatus("", "Connecting");
   if (!api.token && !(await findReplay())) return signIn();
   stream.start();
 }
 
-/** This tab may have a token from a coordinator that ran here before: a picture of another time is a recording's. */
-function recognise(rows) {
+/** Detect a replay by the times of its rows: this tab may still have the token of an earlier coordinator. */
+function checkReplay(rows) {
   const latest_s = rows.reduce((latest, row) => Math.max(latest, row.time_s), 0);
   if (!isReplay && Math.abs(Date.now() / 1000 - latest_s) > 60) findReplay();
 }
@@ -191,10 +191,10 @@ function recognise(rows) {
 async function findReplay() {
   isReplay = await replay.find();
   if (isReplay) {
-    stream.silentMs = Infinity; // a recording that is paused says nothing
+    stream.silentMs = Infinity; // a paused replay sends nothing
     setStatus("replay", "Replay");
     byId("sign-out").hidden = true;
-    setText(byId("channels-empty"), "This recording tells nothing of channels.");
+    setText(byId("channels-empty"), "This recording has no channels.");
   }
   return isReplay;
 }
@@ -202,7 +202,7 @@ async function findReplay() {
 startTheme(byId("theme"), () => map.recolour());
 show();
 begin();
-// For tests and the curious: what the page knows.
+// For tests and for the browser's console.
 Object.defineProperty(globalThis, "tocsin", {
   value: {
     get state() {

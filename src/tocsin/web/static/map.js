@@ -1,15 +1,20 @@
-// The city map: three canvases over each other and what a person does to them. Draws only while something changes.
+// The city map: three canvases on top of each other, and their mouse, touch and keyboard input. Draws only on changes.
 
 import { Crowd } from "./crowd.js";
 import { drawGround } from "./ground.js";
-import { drawMarks } from "./marks.js";
+import { count, throughput, time, value } from "./format.js";
+import { EVENT_MS, drawMarks, radiusOf } from "./marks.js";
 import { readPalette } from "./palette.js";
+import { listedBrokers } from "./state.js";
 import { View, boundsOf } from "./view.js";
 import { byId, setText } from "./dom.js";
-import { brokerAt, wordsAt } from "./tips.js";
 
 const reduced = matchMedia("(prefers-reduced-motion: reduce)");
 const KEY_STEP = 60;
+/** Distances within which the pointer touches an object. */
+const BROKER_PX = 16;
+const PLACE_PX = 9;
+const PERSON_PX = 5;
 
 export class CityMap {
   /** @param {{chooseBroker: (id: string) => void}} actions */
@@ -20,7 +25,7 @@ export class CityMap {
     const layers = [...this.root.querySelectorAll("canvas")];
     this.layers = layers;
     this.groundContext = layers[0].getContext("2d");
-    this.crowdContext = layers[1].getContext("2d", { willReadFrequently: true }); // it is written pixel by pixel
+    this.crowdContext = layers[1].getContext("2d", { willReadFrequently: true }); // `crowd` writes single pixels
     this.marksContext = layers[2].getContext("2d");
     this.crowd = new Crowd(this.crowdContext);
     this.view = new View();
@@ -30,10 +35,10 @@ export class CityMap {
     /** @type {{lat: number, lon: number}[]} */ this.pins = [];
     /** @type {((place: {lat: number, lon: number}|null) => void)|null} */ this.picked = null;
     this.fittedTo = "";
-    this.drawn = -1; // the ground's change counter when it was drawn
+    this.drawn = -1; // the ground's change counter at the last drawing
     this.ratio = 1;
     this.frames = 0;
-    this.asked = false;
+    this.requested = false;
     new ResizeObserver(() => this.resize()).observe(this.root);
     this.listen();
     this.resize();
@@ -50,25 +55,25 @@ export class CityMap {
     Object.assign(this.view, { width, height });
     this.drawn = -1;
     if (!this.view.moved) this.fit();
-    this.ask();
+    this.requestFrame();
   }
 
   recolour() {
     this.palette = readPalette();
     this.drawn = -1;
-    this.ask();
+    this.requestFrame();
   }
 
   show(state) {
     this.state = state;
-    // Without streets the people are the city: it is fitted anew when there are twice as many.
+    // Without streets the people give the extent: fit the view again whenever their number has doubled.
     const doublings = state.streets.length ? 0 : Math.ceil(Math.log2(state.people.placed + 1));
     const extent = `${state.changes.ground} ${doublings}`;
     if (this.fittedTo !== extent && !this.view.moved) {
       this.fittedTo = extent;
       this.fit();
     }
-    this.ask();
+    this.requestFrame();
   }
 
   fit() {
@@ -76,15 +81,15 @@ export class CityMap {
     if (!bounds) return;
     this.view.fit(bounds);
     this.drawn = -1;
-    this.ask();
+    this.requestFrame();
   }
 
-  /** Ask for a frame; one is enough. */
-  ask() {
-    if (this.asked) return;
-    this.asked = true;
+  /** Request an animation frame, unless one is requested already. */
+  requestFrame() {
+    if (this.requested) return;
+    this.requested = true;
     requestAnimationFrame((nowMs) => {
-      this.asked = false;
+      this.requested = false;
       this.draw(nowMs);
     });
   }
@@ -100,31 +105,31 @@ export class CityMap {
     const gliding = this.crowd.draw(state.people, view, palette, ratio, nowMs, reduced.matches);
     const more = { pins: this.pins, chosen: this.chosen, picking: this.picked !== null };
     const moving = drawMarks(this.marksContext, state, view, palette, ratio, nowMs, reduced.matches, more);
-    if ((gliding || moving) && !reduced.matches) this.ask();
+    if ((gliding || moving) && !reduced.matches) this.requestFrame();
   }
 
   moved() {
     this.drawn = -1;
-    this.ask();
+    this.requestFrame();
   }
 
-  // -- hands and keys --
+  // -- input --
 
   listen() {
     const { canvas, view } = this;
     /** @type {Map<number, {x: number, y: number}>} */
-    const fingers = new Map();
+    const pointers = new Map();
     let travelled = 0;
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
-      fingers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
-      if (fingers.size === 1) travelled = 0;
+      pointers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+      if (pointers.size === 1) travelled = 0;
     });
     canvas.addEventListener("pointermove", (event) => {
-      const before = fingers.get(event.pointerId);
+      const before = pointers.get(event.pointerId);
       if (!before) return this.hover(event.offsetX, event.offsetY);
       const now = { x: event.offsetX, y: event.offsetY };
-      const [other] = [...fingers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
+      const [other] = [...pointers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
       if (other)
         view.zoom(
           Math.hypot(now.x - other.x, now.y - other.y) /
@@ -135,11 +140,11 @@ export class CityMap {
       else if (travelled > 4 || Math.hypot(now.x - before.x, now.y - before.y) > 2)
         view.pan(now.x - before.x, now.y - before.y);
       travelled += Math.hypot(now.x - before.x, now.y - before.y);
-      fingers.set(event.pointerId, now);
+      pointers.set(event.pointerId, now);
       this.moved();
     });
     const lift = (event) => {
-      if (fingers.delete(event.pointerId) && event.type === "pointerup" && travelled <= 4)
+      if (pointers.delete(event.pointerId) && event.type === "pointerup" && travelled <= 4)
         this.click(event.offsetX, event.offsetY);
     };
     canvas.addEventListener("pointerup", lift);
@@ -158,9 +163,9 @@ export class CityMap {
     );
     canvas.addEventListener("keydown", (event) => this.key(event));
     this.root.querySelector(".map-tools").addEventListener("click", (event) => {
-      const wanted = event.target.dataset.zoom;
-      if (wanted === "fit") this.fit();
-      else if (wanted) view.zoom(wanted === "in" ? 1.5 : 1 / 1.5);
+      const zoom = event.target.dataset.zoom;
+      if (zoom === "fit") this.fit();
+      else if (zoom) view.zoom(zoom === "in" ? 1.5 : 1 / 1.5);
       this.moved();
     });
     byId("pick-cancel").addEventListener("click", () => this.endPick(null));
@@ -186,7 +191,7 @@ export class CityMap {
     if (broker) this.actions.chooseBroker(broker.id);
   }
 
-  /** Let a person choose a place; resolves with null if they would rather not. */
+  /** Let the user choose a place; resolves with null if the user cancels. */
   pick() {
     this.endPick(null);
     this.root.classList.add("picking");
@@ -194,7 +199,7 @@ export class CityMap {
     this.canvas.focus();
     return new Promise((resolve) => {
       this.picked = resolve;
-      this.ask();
+      this.requestFrame();
     });
   }
 
@@ -203,20 +208,47 @@ export class CityMap {
     this.picked = null;
     this.root.classList.remove("picking");
     byId("pick-hint").hidden = true;
-    this.ask();
+    this.requestFrame();
     picked?.(place);
   }
 
-  // -- what is where --
+  // -- tooltip --
 
   hover(x, y) {
     const tip = byId("map-tip");
-    const words = this.state && wordsAt(this.state, this.view, x, y, performance.now());
-    this.canvas.style.cursor = words?.broker ? "pointer" : "";
-    tip.hidden = !words;
-    if (!words) return;
-    setText(tip, words.text);
+    const tooltip = this.state && tooltipAt(this.state, this.view, x, y, performance.now());
+    this.canvas.style.cursor = tooltip?.broker ? "pointer" : "";
+    tip.hidden = !tooltip;
+    if (!tooltip) return;
+    setText(tip, tooltip.text);
     tip.style.left = `${Math.min(x + 14, this.view.width - 180)}px`;
     tip.style.top = `${Math.min(y + 14, this.view.height - 60)}px`;
   }
 }
+
+function brokerAt(state, view, x, y) {
+  const away = ({ lat, lon }) => Math.hypot(view.sx(lon) - x, view.sy(lat) - y);
+  return listedBrokers(state).find((broker) => away(broker) < BROKER_PX);
+}
+
+/** The text for the topmost object at a point; null if there is none. @returns {{text: string, broker?: any}|null} */
+function tooltipAt(state, view, x, y, nowMs) {
+  const away = (lat, lon) => Math.hypot(view.sx(lon) - x, view.sy(lat) - y);
+  const broker = brokerAt(state, view, x, y);
+  if (broker) return { broker, text: `${broker.id}\n${throughput(broker.load)}, ${count(broker.subscribers)} people` };
+  const hit = ({ bornMs, lat, lon, detail }) =>
+    nowMs - bornMs < EVENT_MS && away(lat, lon) < radiusOf(detail?.severity) + 3;
+  const event = state.events.findLast(hit);
+  if (event) {
+    const { message, severity } = event.detail ?? {};
+    return { text: lines(event.note, message, severity && `severity ${value(severity)}`, time(event.time_s)) };
+  }
+  const place = [...state.places.values()].find(({ lat, lon }) => away(lat, lon) < PLACE_PX);
+  if (place) return { text: lines(place.note, place.detail?.capacity && `room for ${value(place.detail.capacity)}`) };
+  const slot = state.people.nearest(away, PERSON_PX);
+  if (slot < 0) return null;
+  const home = [...state.brokers.values()].find(({ index }) => index === state.people.broker[slot]);
+  return { text: lines(state.people.nameOf(slot), home ? `served by ${home.id}` : "no broker") };
+}
+
+const lines = (...parts) => parts.filter(Boolean).join("\n");

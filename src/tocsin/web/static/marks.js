@@ -1,19 +1,19 @@
-// The map's upper layer: brokers with names and loads, emergencies that appear and fade, moves, own notifications.
+// The map's upper layer: brokers with names and loads, emergencies, moves, and this page's own notifications.
 
 import { faded } from "./palette.js";
 import { pathOf, shapeOf } from "./symbols.js";
-import { listed } from "./state.js";
+import { listedBrokers } from "./state.js";
 import { throughput } from "./format.js";
 
 export const EVENT_MS = 25_000;
 const APPEAR_MS = 1_200;
-/** One symbol for so much map; more would hide the city. */
+/** Map area per symbol; more symbols would hide the city. */
 const SYMBOL_PX2 = 17_000;
 const ARC_MS = 1_600;
 const FONT = '600 12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif';
 const SMALL = FONT.replace("600 12px", "500 11px");
 
-/** @param {CanvasRenderingContext2D} context @returns {boolean} whether something still moves */
+/** @param {CanvasRenderingContext2D} context @returns {boolean} whether an animation is in progress */
 export function drawMarks(context, state, view, palette, ratio, nowMs, still, more) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, view.width, view.height);
@@ -32,35 +32,35 @@ export function radiusOf(severity) {
 }
 
 /**
- * Emergencies, newest on top. Where several happened close together the newest has the symbol and the others are dots:
- * a city that reports fifty a second stays readable.
+ * Emergencies, newest on top. Of several close together, only the newest has a symbol and the others are dots, so that
+ * fifty emergencies a second stay readable.
  */
 function drawEvents(context, state, view, palette, nowMs, still) {
   const symbols = [];
   const most = Math.max(8, (view.width * view.height) / SYMBOL_PX2);
-  let alive = false;
+  let isAnimated = false;
   for (let i = state.events.length - 1; i >= 0; i -= 1) {
     const event = state.events[i];
     const age = nowMs - event.bornMs;
     if (age > EVENT_MS) continue;
-    alive = true;
-    const one = { event, age, x: view.sx(event.lon), y: view.sy(event.lat), size: radiusOf(event.detail?.severity) };
-    const hidden = (other) => Math.hypot(one.x - other.x, one.y - other.y) < (one.size + other.size) * 0.9;
-    if (symbols.length >= most || symbols.some(hidden)) trace(context, one, palette);
-    else symbols.push(one);
+    isAnimated = true;
+    const mark = { event, age, x: view.sx(event.lon), y: view.sy(event.lat), size: radiusOf(event.detail?.severity) };
+    const hidden = (other) => Math.hypot(mark.x - other.x, mark.y - other.y) < (mark.size + other.size) * 0.9;
+    if (symbols.length >= most || symbols.some(hidden)) drawDot(context, mark, palette);
+    else symbols.push(mark);
   }
-  for (const one of symbols.reverse()) {
-    if (!still && one.age < APPEAR_MS) {
-      const grown = one.age / APPEAR_MS;
-      ring(context, one.x, one.y, one.size + 14 * grown, faded(palette.alarm, 0.8 * (1 - grown)));
+  for (const mark of symbols.reverse()) {
+    if (!still && mark.age < APPEAR_MS) {
+      const grown = mark.age / APPEAR_MS;
+      ring(context, mark.x, mark.y, mark.size + 14 * grown, faded(palette.alarm, 0.8 * (1 - grown)));
     }
-    symbol(context, one, palette, still);
+    symbol(context, mark, palette, still);
   }
-  return alive;
+  return isAnimated;
 }
 
-/** What is left of an emergency under a newer one. */
-function trace(context, { x, y, age }, palette) {
+/** An emergency without a symbol. */
+function drawDot(context, { x, y, age }, palette) {
   context.fillStyle = faded(palette.alarm, 0.55 * (1 - age / EVENT_MS));
   context.fillRect(x - 1.5, y - 1.5, 3, 3);
 }
@@ -88,15 +88,15 @@ function ring(context, x, y, radius, colour) {
   context.stroke();
 }
 
-/** A move is a curve from broker to broker, with a dot that runs along it. */
+/** Each move is a curve between two brokers, with a dot that moves along it. */
 function drawArcs(context, state, view, palette, nowMs, still) {
-  let alive = false;
+  let isAnimated = false;
   for (const arc of state.arcs) {
     const age = (nowMs - arc.bornMs) / ARC_MS;
     const from = state.brokers.get(arc.source);
     const to = state.brokers.get(arc.target);
     if (age > 1 || !Number.isFinite(from?.lat) || !Number.isFinite(to?.lat)) continue;
-    alive = true;
+    isAnimated = true;
     const [x0, y0, x1, y1] = [view.sx(from.lon), view.sy(from.lat), view.sx(to.lon), view.sy(to.lat)];
     const cx = (x0 + x1) / 2 - (y1 - y0) * 0.18;
     const cy = (y0 + y1) / 2 + (x1 - x0) * 0.18;
@@ -114,11 +114,11 @@ function drawArcs(context, state, view, palette, nowMs, still) {
     context.fillStyle = colour;
     context.fill();
   }
-  return alive;
+  return isAnimated;
 }
 
 function drawBrokers(context, state, view, palette, chosen) {
-  const brokers = listed(state).filter((broker) => Number.isFinite(broker.lat) && Number.isFinite(broker.lon));
+  const brokers = listedBrokers(state).filter((broker) => Number.isFinite(broker.lat) && Number.isFinite(broker.lon));
   const most = Math.max(1, ...brokers.map((broker) => broker.load ?? 0));
   for (const broker of brokers) {
     const x = view.sx(broker.lon);
@@ -144,28 +144,28 @@ function drawBrokers(context, state, view, palette, chosen) {
     context.fillStyle = dead ? palette.alarm : colour;
     context.fill();
     if (broker.id === chosen) ring(context, x, y, 15, palette.accent);
-    const words = broker.state === "alive" || !broker.state ? throughput(broker.load) : broker.state;
-    label(context, x, y + 23, broker.id, words, palette, broker.state === "alive" ? palette.muted : palette.warn);
+    const text = broker.state === "alive" || !broker.state ? throughput(broker.load) : broker.state;
+    label(context, x, y + 23, broker.id, text, palette, broker.state === "alive" ? palette.muted : palette.warn);
   }
 }
 
-function label(context, x, y, name, words, palette, colour) {
+function label(context, x, y, name, text, palette, colour) {
   context.textAlign = "center";
   context.lineJoin = "round";
   context.lineWidth = 3.5;
   context.strokeStyle = palette.map;
-  for (const [font, text, fill, dy] of [
+  for (const [font, line, fill, dy] of [
     [FONT, name, palette.ink, 0],
-    [SMALL, words, colour, 13],
+    [SMALL, text, colour, 13],
   ]) {
     context.font = font;
-    context.strokeText(text, x, y + dy);
+    context.strokeText(line, x, y + dy);
     context.fillStyle = fill;
-    context.fillText(text, x, y + dy);
+    context.fillText(line, x, y + dy);
   }
 }
 
-/** What this page's own subscriber was told about. */
+/** Positions of the notifications that this page's subscriber received. */
 function drawPins(context, pins, view, palette) {
   for (const pin of pins) ring(context, view.sx(pin.lon), view.sy(pin.lat), 13, palette.accent);
 }

@@ -4,11 +4,11 @@ import { Chart } from "./charts.js";
 import { byId } from "./dom.js";
 import { duration, ratio, rate, throughput } from "./format.js";
 import { brokerVariable } from "./palette.js";
-import { serving, shownSpan } from "./state.js";
+import { empty, servingBrokers, shownSpan } from "./state.js";
 
 export class Measurements {
   constructor() {
-    this.state = /** @type {any} */ (null);
+    this.state = empty();
     this.charts = [this.loads(), this.balance(), this.notifications(), this.delivery()];
     byId("charts").append(...this.charts.map((chart) => chart.element));
   }
@@ -20,34 +20,31 @@ export class Measurements {
   }
 
   get curves() {
-    return this.state?.curves;
+    return this.state.curves;
   }
 
   loads() {
     return new Chart({
       title: "Load per broker",
       hint:
-        "Bytes in and out per second, as the load model counts them. Dashed: the mean, and the least mean load " +
-        "at which people are moved (β) or shuffled (θ).",
+        "Bytes in and out per second, as defined by the load model. Dashed: the mean, and the lowest mean load " +
+        "at which subscribers are moved (β) or shuffled (θ).",
       legend: "dashed: mean",
       format: throughput,
-      value: () => throughput(this.curves?.mean.last),
-      curves: () =>
-        !this.state
-          ? []
-          : [
-              ...serving(this.state).map((broker) => ({
-                label: broker.id,
-                short: broker.id.replace(/^broker-/, ""),
-                colour: brokerVariable(broker.index),
-                series: broker.loads,
-              })),
-              { label: "mean", colour: "var(--ink)", series: this.curves.mean, dashed: true },
-            ],
+      value: () => throughput(this.curves.mean.last),
+      curves: () => [
+        ...servingBrokers(this.state).map((broker) => ({
+          label: broker.id,
+          short: broker.id.replace(/^broker-/, ""),
+          colour: brokerVariable(broker.index),
+          series: broker.loads,
+        })),
+        { label: "mean", colour: "var(--ink)", series: this.curves.mean, dashed: true },
+      ],
       limits: () =>
         limitsOf([
-          ["β", this.state?.balance.beta_bytes_per_s],
-          ["θ", this.state?.balance.theta_bytes_per_s],
+          ["β", this.state.balance.beta_bytes_per_s],
+          ["θ", this.state.balance.theta_bytes_per_s],
         ]),
     });
   }
@@ -55,15 +52,15 @@ export class Measurements {
   balance() {
     return new Chart({
       title: "Imbalance (cov)",
-      hint: "Standard deviation of the loads, divided by their mean. Above α people are moved, above γ shuffled.",
+      hint: "Standard deviation of the loads, divided by their mean. Above α subscribers are moved, above γ shuffled.",
       format: ratio,
       least: 0.2,
-      value: () => ratio(this.curves?.cov.last),
-      curves: () => (!this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.cov, area: true }]),
+      value: () => ratio(this.curves.cov.last),
+      curves: () => [{ label: "", colour: "var(--accent)", series: this.curves.cov, area: true }],
       limits: () =>
         limitsOf([
-          ["α moves", this.state?.balance.alpha],
-          ["γ shuffles", this.state?.balance.gamma],
+          ["α moves", this.state.balance.alpha],
+          ["γ shuffles", this.state.balance.gamma],
         ]),
     });
   }
@@ -71,36 +68,32 @@ export class Measurements {
   notifications() {
     return new Chart({
       title: "Notifications",
-      hint: "Sent to subscribers by all brokers together.",
+      hint: "Notifications that all brokers send to subscribers.",
       format: rate,
       least: 1,
-      value: () => perSecond(this.curves?.notifications.last),
-      curves: () =>
-        !this.state ? [] : [{ label: "", colour: "var(--accent)", series: this.curves.notifications, area: true }],
+      value: () => perSecond(this.curves.notifications.last),
+      curves: () => [{ label: "", colour: "var(--accent)", series: this.curves.notifications, area: true }],
     });
   }
 
   delivery() {
     return new Chart({
       title: "Delivery",
-      hint: "From a result being there to it being sent. p50: half of them, all brokers; p95: of the slowest broker.",
+      hint: "From the arrival of a result at a broker until it is sent. p50: all brokers; p95: the slowest broker.",
       format: duration,
       least: 0.01,
-      value: () => duration(this.curves?.p95.last),
-      curves: () =>
-        !this.state
-          ? []
-          : [
-              { label: "p50", colour: "var(--accent)", series: this.curves.p50, named: true },
-              { label: "p95", colour: "var(--warn)", series: this.curves.p95, dashed: true, named: true },
-            ],
+      value: () => duration(this.curves.p95.last),
+      curves: () => [
+        { label: "p50", colour: "var(--accent)", series: this.curves.p50, named: true },
+        { label: "p95", colour: "var(--warn)", series: this.curves.p95, dashed: true, named: true },
+      ],
     });
   }
 }
 
 const perSecond = (value) => (value === undefined ? rate(value) : `${rate(value)}/s`);
 
-/** Limits of 0 are no limits; two of the same value are one line. */
+/** 0 is no limit; limits with the same value share one line. */
 function limitsOf(pairs) {
   const limits = /** @type {Map<number, string>} */ (new Map());
   for (const [label, value] of pairs)

@@ -1,4 +1,4 @@
-// One notification, for a person: what it is about, and the rest of the result.
+// One notification as a card: a headline and the other columns of the result.
 
 import { h } from "./dom.js";
 import { time, value } from "./format.js";
@@ -9,7 +9,7 @@ export function headline(result) {
     result.headline ??
     result.title ??
     result.kind ??
-    Object.values(result).find((one) => typeof one === "string");
+    Object.values(result).find((content) => typeof content === "string");
   return text === undefined ? "a result" : value(text);
 }
 
@@ -21,13 +21,13 @@ export function card(message, now_s) {
     { class: "card" },
     h("div", { class: "top" }, h("b", {}, headline(message.result)), h("time", { class: "quiet" }, time(now_s))),
     h("p", { class: "quiet" }, message.channel),
-    h("p", { class: "quiet hold" }, rest.map(([name, any]) => `${name} ${value(any)}`).join(" · ")),
+    h("p", { class: "quiet hold" }, rest.map(([name, content]) => `${name} ${value(content)}`).join(" · ")),
   );
 }
 
 /** `name value, name value` */
-export function words(parameters) {
+export function parameterText(parameters) {
   return Object.entries(parameters ?? {})
-    .map(([name, any]) => `${name} ${value(any)}`)
+    .map(([name, content]) => `${name} ${value(content)}`)
     .join(", ");
 }

@@ -1,4 +1,4 @@
-// The page's colours for canvases, which know no CSS variables: read from theme.css in whichever theme is on.
+// The page's colours for canvases, which cannot use CSS variables: read from theme.css in the current theme.
 
 const NAMES = [
   "map",
@@ -12,14 +12,12 @@ const NAMES = [
   "alarm",
   "warn",
   "shelter",
-  "nobody",
+  "no-broker",
 ];
-export const BROKER_COLOURS = 8;
+const BROKER_COLOURS = 8;
 
-/** @typedef {{brokers: string[], bytes: Uint8Array[]} & Record<string, string>} Palette */
-
-/** The CSS colour of a broker; with more brokers than colours they are used again, and names tell the rest. */
-export const brokerVariable = (index) => (index < 0 ? "var(--nobody)" : `var(--b${index % BROKER_COLOURS})`);
+/** The CSS colour of a broker. Colours repeat when there are more brokers than colours. */
+export const brokerVariable = (index) => (index < 0 ? "var(--no-broker)" : `var(--b${index % BROKER_COLOURS})`);
 
 /** @returns {any} */
 export function readPalette() {
@@ -33,11 +31,11 @@ export function readPalette() {
   const palette = Object.fromEntries(NAMES.map((name) => [name, read(name)]));
   const brokers = Array.from({ length: BROKER_COLOURS }, (_, index) => read(`b${index}`));
   probe.remove();
-  return { ...palette, brokers, words: [...brokers, palette.nobody].map(word) };
+  return { ...palette, brokers, pixelColours: [...brokers, palette["no-broker"]].map(pixelOf) };
 }
 
-/** A colour as one 32-bit pixel of an ImageData (little-endian: every machine that runs a browser). */
-function word(colour) {
+/** A colour as one 32-bit pixel of an ImageData (little-endian, as on every machine that runs a browser). */
+function pixelOf(colour) {
   const [r, g, b] = (colour.match(/[\d.]+/g) ?? ["0", "0", "0"]).map(Number);
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }
@@ -50,14 +48,14 @@ export function faded(colour, alpha) {
 
 const KEY = "tocsin.theme";
 
-/** Light, dark, or whatever the system says until somebody chooses. */
+/** The theme of the system until the user chooses light or dark. */
 export function startTheme(button, changed) {
   const root = document.documentElement;
   const chosen = localStorage.getItem(KEY);
   if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-  const tell = () => {
+  const update = () => {
     button.setAttribute("aria-pressed", String(isDark()));
     changed();
   };
@@ -65,8 +63,8 @@ export function startTheme(button, changed) {
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     localStorage.setItem(KEY, root.dataset.theme);
-    tell();
+    update();
   });
-  system.addEventListener("change", tell);
-  tell();
+  system.addEventListener("change", update);
+  update();
 }

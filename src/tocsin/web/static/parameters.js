@@ -1,11 +1,11 @@
-// A form for a channel's declared parameters: a field for each by its type, places from the map, and back to values.
+// A form for a channel's parameters: a field for each parameter by its type, positions from the map, and the values.
 
 import { field, h } from "./dom.js";
 
 const WHOLE = new Set(["TINYINT", "SMALLINT", "INT", "BIGINT"]);
 const REAL = new Set(["FLOAT", "DOUBLE"]);
 const PLACE_DECIMALS = 5;
-/** What a person most likely wants where nothing says otherwise. */
+/** Likely values for parameters with these names. */
 const GUESSES = /** @type {Record<string, string>} */ ({ radius_m: "1000", kind: "fire", event: "fire", type: "fire" });
 
 /**
@@ -13,9 +13,10 @@ const GUESSES = /** @type {Record<string, string>} */ ({ radius_m: "1000", kind:
  * @param {{user: () => string, pick: () => Promise<{lat: number, lon: number}|null>}} from
  */
 export function fieldsFor(parameters, from) {
-  const fields = parameters.map((parameter) => input(parameter, from));
-  const inputs = Object.fromEntries(fields.map((one) => [one.name, one]));
-  const places = parameters.map((one) => one.name).filter((name) => /(^|_)lat$/.test(name) && inputs[lonOf(name)]);
+  const fields = parameters.map((parameter) => inputFor(parameter, from));
+  const inputs = Object.fromEntries(fields.map((input) => [input.name, input]));
+  const names = parameters.map(({ name }) => name);
+  const places = names.filter((name) => /(^|_)lat$/.test(name) && inputs[lonOf(name)]);
   const buttons = places.map((name) =>
     h(
       "div",
@@ -38,27 +39,27 @@ export function fieldsFor(parameters, from) {
     ),
   );
   if (!parameters.length) return [h("p", { class: "quiet full" }, "This channel has no parameters.")];
-  return [...fields.map((one) => field(one.name.replaceAll("_", " "), one)), ...buttons];
+  return [...fields.map((input) => field(input.name.replaceAll("_", " "), input)), ...buttons];
 }
 
 const lonOf = (name) => name.replace(/lat$/, "lon");
 
-function input({ name, type }, from) {
+function inputFor({ name, type }, from) {
   const props = { name, id: `parameter-${name}`, required: true, autocomplete: "off" };
-  let made;
+  let input;
   if (type === "BOOLEAN")
-    made = h("select", props, h("option", { value: "true" }, "yes"), h("option", { value: "false" }, "no"));
-  else if (WHOLE.has(type)) made = h("input", { ...props, type: "number", step: 1 });
-  else if (REAL.has(type)) made = h("input", { ...props, type: "number", step: "any" });
-  else if (type === "DATE") made = h("input", { ...props, type: "date" });
-  else if (type === "TIMESTAMP") made = h("input", { ...props, type: "datetime-local", step: 1 });
-  else made = h("input", { ...props, type: "text", spellcheck: false });
-  if (type === "STRING" && /^(user|me|user_id|subscriber)$/.test(name)) made.value = from.user();
-  else if (GUESSES[name] !== undefined) made.value = GUESSES[name];
-  return made;
+    input = h("select", props, h("option", { value: "true" }, "yes"), h("option", { value: "false" }, "no"));
+  else if (WHOLE.has(type)) input = h("input", { ...props, type: "number", step: 1 });
+  else if (REAL.has(type)) input = h("input", { ...props, type: "number", step: "any" });
+  else if (type === "DATE") input = h("input", { ...props, type: "date" });
+  else if (type === "TIMESTAMP") input = h("input", { ...props, type: "datetime-local", step: 1 });
+  else input = h("input", { ...props, type: "text", spellcheck: false });
+  if (type === "STRING" && /^(user|me|user_id|subscriber)$/.test(name)) input.value = from.user();
+  else if (GUESSES[name] !== undefined) input.value = GUESSES[name];
+  return input;
 }
 
-/** The values as JSON: numbers as numbers, times with their zone. */
+/** The values for JSON: numbers as numbers, times with their zone. */
 export function valuesOf(form, parameters) {
   return Object.fromEntries(
     parameters.map(({ name, type }) => {

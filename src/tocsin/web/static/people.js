@@ -1,5 +1,5 @@
-// People: where each is and which broker serves them, in flat arrays, because there may be twenty thousand of them and
-// the map goes through all of them sixty times a second.
+// People: the position and the broker of each, in flat arrays, because the map reads up to twenty thousand of them
+// sixty times a second.
 
 const GLIDE_MS = 1000;
 
@@ -9,7 +9,7 @@ export class People {
     this.slots = new Map();
     this.free = /** @type {number[]} */ ([]);
     this.size = 0; // slots in use or free: arrays are read up to here
-    this.placed = 0; // how many have a place
+    this.placed = 0; // number of people with a position
     this.grow(1024);
   }
 
@@ -28,10 +28,10 @@ export class People {
     this.shown = longer(Uint8Array, this.shown);
   }
 
-  /** The slot of a person; a new one if nobody has heard of them. */
+  /** The slot of a person; a new slot for an unknown person. */
   slot(name) {
-    const known = this.slots.get(name);
-    if (known !== undefined) return known;
+    const existing = this.slots.get(name);
+    if (existing !== undefined) return existing;
     const slot = this.free.pop() ?? this.size++;
     if (slot >= this.lat.length) this.grow(this.lat.length * 2);
     this.slots.set(name, slot);
@@ -45,7 +45,7 @@ export class People {
     this.broker[this.slot(name)] = index;
   }
 
-  /** A new place; between two places a person glides for a second. */
+  /** Set a person's position; the map shows the change as a glide of one second. */
   place(name, lat, lon, nowMs) {
     const slot = this.slot(name);
     if (this.shown[slot]) {
@@ -63,7 +63,7 @@ export class People {
     this.movedMs[slot] = nowMs;
   }
 
-  /** How much of the way is done, 0 to 1. */
+  /** Completed part of the glide, 0 to 1. */
   glided(slot, nowMs) {
     const part = (nowMs - this.movedMs[slot]) / GLIDE_MS;
     return part >= 1 ? 1 : part > 0 ? part : 0;

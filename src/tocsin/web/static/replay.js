@@ -1,4 +1,4 @@
-// The timeline of a recording: play, pause, seek, speed. Only a replay server answers GET /v1/replay.
+// The timeline of a replay: play, pause, seek, speed. Only a replay server answers GET /v1/replay.
 
 import { byId, h, setText } from "./dom.js";
 import { number, time } from "./format.js";
@@ -10,13 +10,13 @@ export class Replay {
   constructor(api) {
     this.api = api;
     this.seeking = false;
-    this.told = { from_s: 0, to_s: 1, at_s: 0, speed: 1, playing: true };
+    this.position = { from_s: 0, to_s: 1, at_s: 0, speed: 1, playing: true };
   }
 
-  /** @returns {Promise<boolean>} whether this is a recording */
+  /** @returns {Promise<boolean>} whether the server replays a recording */
   async find() {
     try {
-      this.told = await this.api.get("/v1/replay");
+      this.position = await this.api.get("/v1/replay");
     } catch {
       return false;
     }
@@ -24,20 +24,20 @@ export class Replay {
     return true;
   }
 
-  /** Somebody else may have changed it. */
+  /** Another page may have changed the replay. */
   async refresh() {
-    this.told = await this.api.get("/v1/replay").catch(() => this.told);
-    this.show(this.told.at_s);
+    this.position = await this.api.get("/v1/replay").catch(() => this.position);
+    this.show(this.position.at_s);
   }
 
   build() {
     document.body.classList.add("replay");
     const bar = byId("timeline");
-    const { from_s, to_s } = this.told;
+    const { from_s, to_s } = this.position;
     this.button = h("button", {
       type: "button",
       id: "play",
-      onclick: () => this.change({ playing: !this.told.playing }),
+      onclick: () => this.change({ playing: !this.position.playing }),
     });
     this.range = h("input", {
       type: "range",
@@ -48,11 +48,11 @@ export class Replay {
       "aria-label": "Time in the recording",
     });
     this.output = h("output", { for: "seek" });
-    const speeds = [...new Set([...SPEEDS, this.told.speed])].sort((a, b) => a - b);
+    const speeds = [...new Set([...SPEEDS, this.position.speed])].sort((a, b) => a - b);
     this.speed = h(
       "select",
       { id: "speed", "aria-label": "Speed", onchange: () => this.change({ speed: Number(this.speed.value) }) },
-      ...speeds.map((one) => h("option", { value: one }, `${number(one)}×`)),
+      ...speeds.map((speed) => h("option", { value: speed }, `${number(speed)}×`)),
     );
     this.range.addEventListener("input", () => {
       this.seeking = true;
@@ -71,29 +71,29 @@ export class Replay {
       this.speed,
     );
     bar.hidden = false;
-    this.show(this.told.at_s);
+    this.show(this.position.at_s);
   }
 
-  async change(wish) {
+  async change(request) {
     try {
-      this.told = { ...this.told, ...wish, ...(await this.api.put("/v1/replay", wish)) };
+      this.position = { ...this.position, ...request, ...(await this.api.put("/v1/replay", request)) };
     } catch (error) {
       setText(this.output, error.message);
       return;
     }
-    this.show(this.told.at_s);
+    this.show(this.position.at_s);
   }
 
   show(at_s) {
-    setText(this.button, this.told.playing ? "Pause" : "Play");
-    if (![...this.speed.options].some((one) => Number(one.value) === this.told.speed)) {
-      this.speed.append(h("option", { value: this.told.speed }, `${number(this.told.speed)}×`));
+    setText(this.button, this.position.playing ? "Pause" : "Play");
+    if (![...this.speed.options].some((option) => Number(option.value) === this.position.speed)) {
+      this.speed.append(h("option", { value: this.position.speed }, `${number(this.position.speed)}×`));
     }
-    this.speed.value = String(this.told.speed);
+    this.speed.value = String(this.position.speed);
     if (this.seeking) return;
     this.range.value = String(at_s);
     this.range.setAttribute("aria-valuetext", time(at_s));
     setText(this.output, time(at_s));
-    if (at_s >= this.told.to_s && this.told.playing) this.told.playing = false;
+    if (at_s >= this.position.to_s && this.position.playing) this.position.playing = false;
   }
 }

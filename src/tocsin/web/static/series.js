@@ -1,4 +1,4 @@
-// A measurement over time: the last points of it, in order of time.
+// The last points of a measurement, in order of time.
 
 const LENGTH = 900;
 
@@ -8,7 +8,7 @@ export class Series {
     /** @type {number[]} */ this.values = [];
   }
 
-  /** A later value of the same moment replaces the earlier one. */
+  /** A second value for the same time replaces the first; an older time is ignored. */
   add(time_s, value) {
     if (!Number.isFinite(value)) return;
     const last = this.times.length - 1;
@@ -28,13 +28,13 @@ export class Series {
     return this.values.length ? this.values[this.values.length - 1] : undefined;
   }
 
-  /** Seconds between two points, on average over what is kept. */
+  /** Mean of the seconds between two points, over all kept points. */
   get step_s() {
     const n = this.times.length;
     return n > 1 ? (this.times[n - 1] - this.times[0]) / (n - 1) : 0;
   }
 
-  /** Seconds between the latest points; 0 while there are too few to say. */
+  /** Mean of the seconds between the last ten points; 0 with fewer than two points. */
   get pace_s() {
     const n = this.times.length;
     const first = Math.max(0, n - 10);
@@ -56,7 +56,7 @@ export class Series {
 
   /** The first index at or after a time. */
   from(time_s) {
-    const index = this.times.findIndex((one) => one >= time_s);
+    const index = this.times.findIndex((time) => time >= time_s);
     return index < 0 ? this.times.length : index;
   }
 }

@@ -1,12 +1,12 @@
-// A subscriber's session with a broker over its WebSocket (docs/clients.md, docs/brokers.md): login with cursors,
-// results once and in order, and moves from broker to broker make-before-break: the old connection goes on until the
-// new broker holds everything. The same protocol as tocsin.client; results are shown as they come, so what was received is
-// handled.
+// A subscriber's session with a broker over a WebSocket (docs/clients.md, docs/brokers.md): login with cursors, results
+// once and in order, and moves between brokers. A move is make-before-break: the old connection stays open until the
+// new broker holds all subscriptions. The protocol is that of tocsin.client. The page shows a result when it receives
+// it, so it acknowledges all received results.
 
-import { Standings, further, parseCursor, writeCursor } from "./standings.js";
+import { Subscriptions, advance, parseCursor, writeCursor } from "./progress.js";
 
 const OPEN_MS = 10_000;
-const FADE_MS = 5_000;
+const RETIRE_MS = 5_000;
 const ACK_MS = 1_000;
 const LONGEST_MS = 30_000;
 const FINAL = new Set(["replaced", "bad_request", "forbidden", "too_large"]);
@@ -21,15 +21,15 @@ export class Session {
   constructor(locate, listener) {
     this.locate = locate;
     this.listener = listener;
-    this.standings = new Standings();
+    this.subscriptions = new Subscriptions();
     this.serving = /** @type {any} */ (null);
-    this.coming = /** @type {any} */ (null);
-    this.fading = /** @type {any} */ (null);
-    this.trouble = "";
+    this.opening = /** @type {any} */ (null);
+    this.retiring = /** @type {any} */ (null);
+    this.error = "";
     this.ended = false;
     this.failures = 0;
-    this.numbers = 0;
-    /** @type {string[]} */ this.brokersSeen = [];
+    this.lastId = 0;
+    /** @type {string[]} */ this.brokerHistory = [];
     this.acks = setInterval(() => this.acknowledge(), ACK_MS);
   }
 
@@ -43,15 +43,15 @@ export class Session {
     try {
       place = await this.locate(avoid);
     } catch (error) {
-      if (error.status === 401 || error.status === 403) return this.giveUp(error.message);
-      return this.again(error.message, null, error.retryAfter_s);
+      if (error.status === 401 || error.status === 403) return this.fail(error.message);
+      return this.retry(error.message, null, error.retryAfter_s);
     }
-    if (!this.serving && !this.coming) this.open(place);
+    if (!this.serving && !this.opening) this.open(place);
   }
 
-  again(reason, avoid, atLeast_s = 0) {
+  retry(reason, avoid, atLeast_s = 0) {
     if (this.ended) return;
-    this.trouble = reason;
+    this.error = reason;
     this.failures += 1;
     const waitMs = Math.max(
       (atLeast_s ?? 0) * 1000,
@@ -61,8 +61,8 @@ export class Session {
     this.listener.changed();
   }
 
-  giveUp(reason) {
-    this.trouble = reason;
+  fail(reason) {
+    this.error = reason;
     this.stop();
   }
 
@@ -70,7 +70,7 @@ export class Session {
     this.ended = true;
     clearInterval(this.acks);
     if (this.serving) this.send(this.serving, { op: "logout" });
-    for (const line of [this.serving, this.coming, this.fading]) if (line) this.drop(line);
+    for (const connection of [this.serving, this.opening, this.retiring]) if (connection) this.drop(connection);
     this.listener.changed();
   }
 
@@ -79,184 +79,187 @@ export class Session {
   /** @param {Place} place */
   open(place, withinMs = OPEN_MS) {
     const socket = new WebSocket(sessionAddress(place.address), ["tocsin.json"]);
-    const line = {
+    const connection = {
       socket,
       place,
       live: false,
       closing: null,
-      asked: new Map(),
+      requests: new Map(),
       reached: new Map(),
       holds: new Set(),
       progressMs: 0,
       timer: 0,
     };
-    this.coming = line;
-    line.timer = setTimeout(() => this.lost(line, "it did not answer in time"), withinMs);
+    this.opening = connection;
+    connection.timer = setTimeout(() => this.lost(connection, "it did not answer in time"), withinMs);
     socket.onopen = () => {
-      const resume = this.standings.cursors();
-      line.reached = this.standings.begun();
-      this.send(line, { op: "login", token: place.token, resume });
+      const resume = this.subscriptions.cursors();
+      connection.reached = this.subscriptions.received();
+      this.send(connection, { op: "login", token: place.token, resume });
     };
     socket.onmessage = (event) => {
-      this.heard(line);
-      this.received(line, JSON.parse(event.data));
+      this.restartTimer(connection);
+      this.received(connection, JSON.parse(event.data));
     };
-    socket.onclose = (event) => this.lost(line, line.closing?.message ?? event.reason ?? "the connection ended");
+    socket.onclose = (event) =>
+      this.lost(connection, connection.closing?.message ?? event.reason ?? "the connection ended");
     this.listener.changed();
   }
 
-  /** A broker promises a sign of life every so often; twice that without one is too long. */
-  heard(line) {
-    if (!line.live) return;
-    clearTimeout(line.timer);
-    line.timer = setTimeout(() => this.lost(line, "it fell silent"), 2 * line.progressMs + 1000);
+  /** A broker sends progress at the period it announced; after twice that time without a message it counts as lost. */
+  restartTimer(connection) {
+    if (!connection.live) return;
+    clearTimeout(connection.timer);
+    const waitMs = 2 * connection.progressMs + 1000;
+    connection.timer = setTimeout(() => this.lost(connection, "it sends nothing any more"), waitMs);
   }
 
-  drop(line) {
-    clearTimeout(line.timer);
-    line.socket.onclose = line.socket.onmessage = line.socket.onopen = null;
-    line.socket.close();
-    if (this.serving === line) this.serving = null;
-    if (this.coming === line) this.coming = null;
-    if (this.fading === line) this.fading = null;
-    for (const { reject } of line.asked.values())
+  drop(connection) {
+    clearTimeout(connection.timer);
+    connection.socket.onclose = connection.socket.onmessage = connection.socket.onopen = null;
+    connection.socket.close();
+    if (this.serving === connection) this.serving = null;
+    if (this.opening === connection) this.opening = null;
+    if (this.retiring === connection) this.retiring = null;
+    for (const { reject } of connection.requests.values())
       reject?.(new Error("the connection ended before the broker answered"));
   }
 
-  lost(line, reason) {
-    this.drop(line);
-    if (this.ended || this.serving || this.coming) return this.listener.changed();
-    if (this.fading) {
-      // the broker we moved to is gone before the one we left: go on there
-      this.serving = this.fading;
-      this.fading = null;
+  lost(connection, reason) {
+    this.drop(connection);
+    if (this.ended || this.serving || this.opening) return this.listener.changed();
+    if (this.retiring) {
+      // The new broker was lost before the old one retired: continue with the old one.
+      this.serving = this.retiring;
+      this.retiring = null;
       return this.listener.changed();
     }
-    if (FINAL.has(line.closing?.code)) return this.giveUp(line.closing.message);
-    this.again(`${line.place.broker}: ${reason || "the connection ended"}`, line.live ? null : line.place.broker);
+    if (FINAL.has(connection.closing?.code)) return this.fail(connection.closing.message);
+    const { broker } = connection.place;
+    this.retry(`${broker}: ${reason || "the connection ended"}`, connection.live ? null : broker);
   }
 
-  send(line, request, answer = {}) {
-    const id = ++this.numbers;
-    line.asked.set(id, answer);
-    if (line.socket.readyState === WebSocket.OPEN) line.socket.send(JSON.stringify({ ...request, id }));
+  send(connection, request, answer = {}) {
+    const id = ++this.lastId;
+    connection.requests.set(id, answer);
+    if (connection.socket.readyState === WebSocket.OPEN) connection.socket.send(JSON.stringify({ ...request, id }));
   }
 
   // -- messages --
 
-  received(line, message) {
+  received(connection, message) {
     switch (message.type) {
       case "result":
-        return this.tell("result", this.standings.result(message, line.reached));
+        return this.notify("result", this.subscriptions.result(message, connection.reached));
       case "gap":
-        return this.tell("gap", this.standings.gap(message, line.reached));
+        return this.notify("gap", this.subscriptions.gap(message, connection.reached));
       case "progress":
-        return this.standings.progress(message.channels, line.holds, line.reached);
+        return this.subscriptions.progress(message.channels, connection.holds, connection.reached);
       case "move":
         return this.move(message);
       case "closing":
-        line.closing = message;
+        connection.closing = message;
         return;
       case "logged_in":
-        return this.loggedIn(line, message);
+        return this.loggedIn(connection, message);
       case "refused":
-        if (!line.live) line.closing = line.closing ?? message;
+        if (!connection.live) connection.closing = connection.closing ?? message;
         break;
     }
-    const answer = line.asked.get(message.id);
+    const answer = connection.requests.get(message.id);
     if (!answer) return;
-    line.asked.delete(message.id);
+    connection.requests.delete(message.id);
     if (message.type === "refused") answer.reject?.(new Error(message.message));
     else answer.resolve?.(message);
   }
 
-  loggedIn(line, message) {
-    if (line !== this.coming) return;
-    this.coming = null;
-    Object.assign(line, { live: true, progressMs: message.progress_s * 1000 });
+  loggedIn(connection, message) {
+    if (connection !== this.opening) return;
+    this.opening = null;
+    Object.assign(connection, { live: true, progressMs: message.progress_s * 1000 });
     this.failures = 0;
-    this.trouble = "";
-    this.brokersSeen.push(line.place.broker);
-    if (this.fading) this.drop(this.fading);
-    this.fading = this.serving;
-    this.serving = line;
-    this.heard(line);
-    for (const held of message.subscriptions) this.hold(line, held);
-    const missing = this.standings.all().filter((one) => !line.holds.has(one.subscription));
-    const resumed = missing.map((one) =>
-      this.ask({
+    this.error = "";
+    this.brokerHistory.push(connection.place.broker);
+    if (this.retiring) this.drop(this.retiring);
+    this.retiring = this.serving;
+    this.serving = connection;
+    this.restartTimer(connection);
+    for (const held of message.subscriptions) this.hold(connection, held);
+    const missing = this.subscriptions.all().filter((progress) => !connection.holds.has(progress.subscription));
+    const resumed = missing.map((progress) =>
+      this.request({
         op: "subscribe",
-        channel: one.channel,
-        parameters: one.parameters,
-        after: writeCursor(one.received),
+        channel: progress.channel,
+        parameters: progress.parameters,
+        after: writeCursor(progress.received),
       }).then(
-        (said) => this.hold(line, said.held),
-        (error) => this.resumeFailed(one, error),
+        (answer) => this.hold(connection, answer.held),
+        (error) => this.resumeFailed(progress, error),
       ),
     );
-    // Make before break: only when the new broker holds everything is the old one left.
-    const old = this.fading;
+    // Make before break: close the old connection only when the new broker holds all subscriptions.
+    const old = this.retiring;
     if (old)
-      Promise.race([Promise.all(resumed), new Promise((resolve) => setTimeout(resolve, FADE_MS))]).then(() => {
-        if (this.fading === old) this.drop(old);
+      Promise.race([Promise.all(resumed), new Promise((resolve) => setTimeout(resolve, RETIRE_MS))]).then(() => {
+        if (this.retiring === old) this.drop(old);
       });
     this.listener.changed();
   }
 
-  hold(line, held) {
-    line.holds.add(held.subscription);
+  hold(connection, held) {
+    connection.holds.add(held.subscription);
     const cursor = parseCursor(held.cursor);
-    if (cursor) further(line.reached, held.subscription, cursor);
-    this.standings.hold(held);
+    if (cursor) advance(connection.reached, held.subscription, cursor);
+    this.subscriptions.hold(held);
   }
 
-  /** What is new is told; null was here already. */
-  tell(kind, message) {
+  /** Pass a new message to the listener; null is a repeat. */
+  notify(kind, message) {
     if (message) this.listener[kind](message);
   }
 
-  resumeFailed(standing, error) {
-    if (!this.serving) return; // asked again with the next login
-    this.standings.forget(standing.subscription);
-    this.trouble = `${standing.channel}: ${error.message}`;
+  resumeFailed(progress, error) {
+    if (!this.serving) return; // the next login subscribes again
+    this.subscriptions.remove(progress.subscription);
+    this.error = `${progress.channel}: ${error.message}`;
     this.listener.changed();
   }
 
-  /** Another broker is ready for us: connect there; the latest invitation counts. */
+  /** Another broker is ready for this subscriber: connect to it. The latest request to move counts. */
   move(message) {
-    if (this.coming) this.drop(this.coming);
+    if (this.opening) this.drop(this.opening);
     this.open(
       { broker: message.broker, address: message.address, token: message.token },
       Math.min(OPEN_MS, message.deadline_s * 1000),
     );
   }
 
-  // -- wishes --
+  // -- requests --
 
   /** @returns {Promise<any>} */
-  ask(request) {
-    const line = this.serving;
-    if (!line) return Promise.reject(new Error("there is no connection to a broker yet; try again in a moment"));
-    return new Promise((resolve, reject) => this.send(line, request, { resolve, reject }));
+  request(request) {
+    const connection = this.serving;
+    if (!connection) return Promise.reject(new Error("there is no connection to a broker yet; try again in a moment"));
+    return new Promise((resolve, reject) => this.send(connection, request, { resolve, reject }));
   }
 
   async subscribe(channel, parameters) {
-    const line = this.serving;
-    const said = await this.ask({ op: "subscribe", channel, parameters });
-    this.hold(line, said.held);
+    const connection = this.serving;
+    const answer = await this.request({ op: "subscribe", channel, parameters });
+    this.hold(connection, answer.held);
     this.listener.changed();
-    return said.held;
+    return answer.held;
   }
 
   async unsubscribe(subscription) {
-    await this.ask({ op: "unsubscribe", subscription });
-    this.standings.forget(subscription);
+    await this.request({ op: "unsubscribe", subscription });
+    this.subscriptions.remove(subscription);
     this.listener.changed();
   }
 
   acknowledge() {
     if (!this.serving) return;
-    const cursors = this.standings.news();
+    const cursors = this.subscriptions.takeUnacknowledged();
     if (Object.keys(cursors).length) this.send(this.serving, { op: "ack", cursors });
   }
 }

@@ -1,17 +1,18 @@
-// The reducer: trace rows in, the state of the city out. It sees no page, no clock and no network: time comes with the
-// rows, and `nowMs` (for what glides and fades) from whoever calls. It changes the state it is given, because a second
-// brings thousands of positions; the same rows on a fresh state always give the same state.
+// The reducer: it applies trace rows to the state of the city. It uses no page, clock or network: rows have their time,
+// and the caller gives `nowMs` for animations. It changes the given state in place, because a second has thousands of
+// positions; the same rows on an empty state always give the same state.
 //
-// The rows are those of docs/watching.md; a kind that is not known here is passed over, so an older page can watch a
-// newer coordinator.
+// docs/watching.md describes the rows. Unknown kinds are ignored, so that an older page works with a newer coordinator.
 
-import { note } from "./entries.js";
 import { People } from "./people.js";
 import { Series } from "./series.js";
 
 const EVENTS = 400;
+const FEED = 250;
+/** Moves of the same kind between the same two brokers within this time are one entry. */
+const TOGETHER_S = 3;
 const ARCS = 80;
-/** A picture that follows the last row by less than this, or by few samples, continues the curves. */
+/** The curves continue if a picture follows the last row within this time, or within this number of samples. */
 const CONTINUES_S = 30;
 const CONTINUES_SAMPLES = 20;
 
@@ -19,20 +20,22 @@ const CONTINUES_SAMPLES = 20;
  * @typedef {Record<string, any>} Row
  * @typedef {{id: string, index: number, lat?: number, lon?: number, address: string, capacity: number, state: string,
  *   accepting: boolean, subscribers: number, load?: number, sample: Record<string, any>, loads: Series}} Broker
+ * @typedef {{key: number, kind: string, time_s: number, count: number, subscriber?: string, source?: string,
+ *   target?: string, broker?: string, note: string, detail: Record<string, any>}} Entry
  */
 
 export function empty() {
   return {
     time_s: 0,
     rows: 0,
-    changes: { ground: 0, feed: 0, channels: 0 }, // counters: who draws compares them with what it drew last
+    changes: { ground: 0, feed: 0, channels: 0 }, // counters: a view draws again when its counter has changed
     streets: /** @type {number[][][]} */ ([]),
     places: /** @type {Map<string, Row>} */ (new Map()),
     brokers: /** @type {Map<string, Broker>} */ (new Map()),
     people: new People(),
     events: /** @type {Row[]} */ ([]),
     arcs: /** @type {Row[]} */ ([]),
-    feed: /** @type {import("./entries.js").Entry[]} */ ([]),
+    feed: /** @type {Entry[]} */ ([]),
     balance: /** @type {Record<string, any>} */ ({}),
     curves: {
       cov: new Series(),
@@ -43,14 +46,13 @@ export function empty() {
     },
     channels: /** @type {Map<string, Record<string, any>>} */ (new Map()),
     cluster: /** @type {Record<string, any>|null} */ (null),
-    joined: 0,
     emergencies: 0,
   };
 }
 
 /** @typedef {ReturnType<typeof empty>} State */
 
-/** The state after a picture: what it says, with the colours, curves and feed of what it continues. */
+/** The state after a picture, with the colours of the state before it and, if it continues, its curves and feed. */
 export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} */ rows, /** @type {number} */ nowMs) {
   const state = empty();
   const start_s = rows.reduce((latest, row) => Math.max(latest, row.time_s ?? 0), 0);
@@ -63,7 +65,7 @@ export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} 
       feed: before.changes.feed + 1,
       channels: before.changes.channels + 1,
     };
-    // Brokers keep their colours; they are "gone" until the picture says otherwise.
+    // Brokers keep their colours. They are "gone" unless the picture has them.
     for (const old of before.brokers.values()) {
       state.brokers.set(old.id, { ...old, state: "gone", loads: continues ? old.loads : new Series() });
     }
@@ -73,16 +75,16 @@ export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} 
   const { feed, emergencies } = state;
   state.feed = [];
   state.time_s = start_s;
-  // Colours go by name, so that they are the same on every page that looks.
+  // Colours follow the order of names, so that they are the same on every page.
   const names = rows.filter((row) => row.kind === "broker").map((row) => row.broker);
-  for (const name of names.sort(byName)) known(state, name);
+  for (const name of names.sort(byName)) brokerOf(state, name);
   apply(state, rows, nowMs);
-  // A picture tells how things are, not that they happened.
+  // A picture describes the present state; its rows are no new events for the feed.
   Object.assign(state, { feed, arcs: [], emergencies: Math.max(emergencies, state.events.length) });
   return state;
 }
 
-/** Rows that happened since. */
+/** Apply the rows of a frame. */
 export function apply(/** @type {State} */ state, /** @type {Row[]} */ rows, /** @type {number} */ nowMs) {
   let sampled = false;
   for (const row of rows) {
@@ -101,18 +103,19 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.changes.ground += 1;
   },
   place(state, row) {
-    state.places.set(`${row.detail?.dataset} ${row.note} ${row.lat} ${row.lon}`, row); // told again when loaded again
+    // The same place comes again when its dataset is loaded again.
+    state.places.set(`${row.detail?.dataset} ${row.note} ${row.lat} ${row.lon}`, row);
     state.changes.ground += 1;
   },
   broker(state, row) {
-    const broker = known(state, row.broker);
+    const broker = brokerOf(state, row.broker);
     broker.lat = row.lat ?? undefined;
     broker.lon = row.lon ?? undefined;
     Object.assign(broker, { address: "", capacity: 1, state: "alive", accepting: true }, row.detail);
     state.changes.ground += 1;
   },
   sample(state, row) {
-    const broker = known(state, row.broker);
+    const broker = brokerOf(state, row.broker);
     broker.load = row.load_bytes_per_s;
     broker.subscribers = row.subscribers ?? broker.subscribers;
     broker.sample = row.detail ?? broker.sample;
@@ -130,39 +133,38 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.curves.mean.add(row.time_s, row.load_bytes_per_s);
   },
   plan(state, row) {
-    note(state, "plan", row, { detail: { ...row.detail, cov: row.cov, moves: row.moves } });
+    addEntry(state, "plan", row, { detail: { ...row.detail, cov: row.cov, moves: row.moves } });
   },
   join(state, row) {
-    state.people.serve(row.subscriber, row.broker ? known(state, row.broker).index : -1);
-    state.joined += 1;
+    state.people.serve(row.subscriber, row.broker ? brokerOf(state, row.broker).index : -1);
   },
   leave(state, row) {
     state.people.leave(row.subscriber);
   },
   move(state, row, nowMs) {
-    note(state, "move", row, { source: row.broker, target: row.target });
+    addEntry(state, "move", row, { source: row.broker, target: row.target });
     state.arcs.push({ source: row.broker, target: row.target, bornMs: nowMs });
     if (state.arcs.length > ARCS) state.arcs.shift();
   },
   moved(state, row) {
-    state.people.serve(row.subscriber, known(state, row.target).index);
+    state.people.serve(row.subscriber, brokerOf(state, row.target).index);
   },
   "move-failed"(state, row) {
-    note(state, "move-failed", row, { source: row.broker, target: row.target });
+    addEntry(state, "move-failed", row, { source: row.broker, target: row.target });
   },
   failover(state, row) {
-    state.people.serve(row.subscriber, row.target ? known(state, row.target).index : -1);
-    note(state, "failover", row, { target: row.target });
+    state.people.serve(row.subscriber, row.target ? brokerOf(state, row.target).index : -1);
+    addEntry(state, "failover", row, { target: row.target });
   },
   "broker-failed"(state, row) {
-    known(state, row.broker).state = "dead";
+    brokerOf(state, row.broker).state = "dead";
     state.changes.ground += 1;
-    note(state, "broker-failed", row, { broker: row.broker });
+    addEntry(state, "broker-failed", row, { broker: row.broker });
   },
   "broker-back"(state, row) {
-    known(state, row.broker).state = "alive";
+    brokerOf(state, row.broker).state = "alive";
     state.changes.ground += 1;
-    note(state, "broker-back", row, { broker: row.broker });
+    addEntry(state, "broker-back", row, { broker: row.broker });
   },
   position(state, row, nowMs) {
     state.people.place(row.subscriber, row.lat, row.lon, nowMs);
@@ -183,10 +185,38 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
   },
 });
 
+/** Add an entry to the feed, or count one more in a recent entry of the same kind and brokers. */
+function addEntry(state, kind, row, more) {
+  state.changes.feed += 1;
+  for (const entry of state.feed.slice(0, 12)) {
+    if (row.time_s - entry.time_s > TOGETHER_S || kind === "plan") break;
+    if (
+      entry.kind === kind &&
+      entry.source === more.source &&
+      entry.target === more.target &&
+      entry.broker === more.broker
+    ) {
+      entry.count += 1;
+      return;
+    }
+  }
+  state.feed.unshift({
+    key: state.changes.feed,
+    kind,
+    time_s: row.time_s,
+    count: 1,
+    subscriber: row.subscriber,
+    note: row.note ?? "",
+    detail: {},
+    ...more,
+  });
+  if (state.feed.length > FEED) state.feed.pop();
+}
+
 const byName = (a, b) => a.localeCompare(b, "en", { numeric: true });
 
 /** @returns {Broker} */
-function known(state, id) {
+function brokerOf(state, id) {
   let broker = state.brokers.get(id);
   if (!broker) {
     broker = {
@@ -206,35 +236,35 @@ function known(state, id) {
   return broker;
 }
 
-/** The network's own curves, from the last sample of each broker that serves. */
+/** Add points to the curves of the whole network, from the last sample of each serving broker. */
 function summarise(state) {
   let sent = 0;
   let weighted = 0;
   let slowest;
-  let any = false;
-  for (const broker of serving(state)) {
+  let hasRates = false;
+  for (const broker of servingBrokers(state)) {
     const { notifications_per_s: rate, delivery_s_p50: p50, delivery_s_p95: p95 } = broker.sample;
-    if (!Number.isFinite(rate)) continue; // a simulation may not count them
-    any = true;
+    if (!Number.isFinite(rate)) continue; // a simulation may not have this value
+    hasRates = true;
     sent += rate;
     if (Number.isFinite(p50) && p50 !== null) weighted += rate * p50;
     if (Number.isFinite(p95) && p95 !== null && rate > 0) slowest = Math.max(slowest ?? 0, p95);
   }
-  if (any) state.curves.notifications.add(state.time_s, sent);
+  if (hasRates) state.curves.notifications.add(state.time_s, sent);
   if (sent > 0 && weighted > 0) state.curves.p50.add(state.time_s, weighted / sent);
   if (slowest !== undefined) state.curves.p95.add(state.time_s, slowest);
 }
 
-/** Brokers that are there, in a steady order. */
-export function listed(/** @type {State} */ state) {
+/** Brokers that are not gone, in the order of their names. */
+export function listedBrokers(/** @type {State} */ state) {
   return [...state.brokers.values()].filter((broker) => broker.state !== "gone").sort((a, b) => byName(a.id, b.id));
 }
 
-export function serving(/** @type {State} */ state) {
-  return listed(state).filter((broker) => broker.state !== "dead");
+export function servingBrokers(/** @type {State} */ state) {
+  return listedBrokers(state).filter((broker) => broker.state !== "dead");
 }
 
-/** The stretch of time that curves show: about 150 samples, whether they come each second or each minute. */
+/** The span of time that the charts show: about 150 samples, whatever their period, and at least 120 seconds. */
 export function shownSpan(/** @type {State} */ state) {
   const { cov, notifications } = state.curves;
   const curve = cov.times.length ? cov : notifications;

@@ -1,10 +1,10 @@
-// Reading GET /v1/watch: server-sent events over fetch, because EventSource cannot send a token. Reconnects with
-// growing, jittered waits; a silent connection counts as lost (`tick` rows come every second, so silence is a stall).
+// Reads GET /v1/watch: server-sent events over fetch, because EventSource cannot send a token. Reconnects with
+// exponential back-off and jitter. `tick` rows come every second, so a silent connection counts as lost.
 
 const SHORTEST_MS = 500;
 const LONGEST_MS = 20_000;
 
-/** Splits a stream of text into events; pure, fed piece by piece. */
+/** Splits a stream of text, given in pieces, into events. */
 export class EventParser {
   constructor() {
     this.rest = "";
@@ -41,7 +41,7 @@ export class Stream {
     this.headers = headers;
     this.watcher = watcher;
     this.failures = 0;
-    this.silentMs = 12_000; // a recording that is paused is silent for as long as one likes
+    this.silentMs = 12_000; // set to Infinity for a replay, which sends nothing while it is paused
     this.running = false;
     /** @type {AbortController|null} */ this.abort = null;
     /** @type {number|undefined} */ this.timer = undefined;
@@ -61,7 +61,7 @@ export class Stream {
     this.abort = null;
   }
 
-  /** A person pressed "retry", or the machine has a network again. */
+  /** The user pressed "Try now", or the machine is online again. */
   retryNow() {
     if (this.running && this.abort === null) {
       clearTimeout(this.timer);
@@ -73,42 +73,42 @@ export class Stream {
     const abort = new AbortController();
     this.abort = abort;
     let silence;
-    const heard = () => {
+    const restartTimer = () => {
       clearTimeout(silence);
       if (Number.isFinite(this.silentMs))
-        silence = setTimeout(() => abort.abort(new Error("nothing was heard for a while")), this.silentMs);
+        silence = setTimeout(() => abort.abort(new Error("no data for a while")), this.silentMs);
     };
     try {
-      heard();
+      restartTimer();
       const response = await fetch("/v1/watch", {
         headers: { Accept: "text/event-stream", ...this.headers() },
         signal: abort.signal,
         cache: "no-store",
       });
       if (response.status === 401 || response.status === 403) {
-        const said = await response.json().catch(() => ({}));
+        const answer = await response.json().catch(() => ({}));
         this.running = false;
-        this.watcher.denied(response.status, said?.error?.message ?? "");
+        this.watcher.denied(response.status, answer?.error?.message ?? "");
         return;
       }
       if (!response.ok || !response.body) throw new Error(`the coordinator answered ${response.status}`);
-      await this.read(response.body, heard);
+      await this.read(response.body, restartTimer);
       throw new Error("the stream ended");
     } catch (error) {
-      if (this.abort === abort) this.again(abort.signal.aborted ? abort.signal.reason : error);
+      if (this.abort === abort) this.retry(abort.signal.aborted ? abort.signal.reason : error);
     } finally {
       clearTimeout(silence);
       if (this.abort === abort) this.abort = null;
     }
   }
 
-  async read(body, heard) {
+  async read(body, restartTimer) {
     const parser = new EventParser();
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      heard();
+      restartTimer();
       for (const { event, data } of parser.feed(value)) {
         if (event === "picture") {
           this.failures = 0;
@@ -119,7 +119,7 @@ export class Stream {
     }
   }
 
-  again(error) {
+  retry(error) {
     if (!this.running) return;
     this.failures += 1;
     const waitMs = Math.min(LONGEST_MS, SHORTEST_MS * 2 ** (this.failures - 1)) * (0.5 + Math.random() / 2);

@@ -1,9 +1,9 @@
-// A subscriber's own view: pick a channel, give its parameters, watch notifications arrive over a broker's WebSocket.
-// The session outlives the drawer: closing it does not unsubscribe.
+// The view of a subscriber: choose a channel and its parameters, and receive notifications over a broker's WebSocket.
+// The session stays open when the drawer closes: closing does not unsubscribe.
 
-import { field, h, replace, setText } from "./dom.js";
+import { field, h, quiet, replace, setText } from "./dom.js";
 import { plural } from "./format.js";
-import { card, headline, words } from "./notification.js";
+import { card, headline, parameterText } from "./notification.js";
 import { fieldsFor, valuesOf } from "./parameters.js";
 import { Session } from "./session.js";
 
@@ -22,20 +22,20 @@ export class SubscriberView {
     /** @type {Session|null} */ this.session = null;
     this.user = "";
     /** @type {any[]} */ this.notifications = [];
-    this.heard = h("ol", { id: "notifications" });
+    this.list = h("ol", { id: "notifications" });
     this.held = h("div", { id: "held" });
     this.status = h("p", { class: "quiet", role: "status", id: "session-status" });
-    this.said = h("p", { class: "said", role: "status" });
-    this.tell = h("p", { class: "unseen", "aria-live": "polite" });
+    this.message = h("p", { class: "said", role: "status" });
+    this.live = h("p", { class: "unseen", "aria-live": "polite" });
   }
 
   async open(channel = "") {
-    const waiting = h("p", { class: "quiet" }, "Asking for the channels");
+    const waiting = quiet("Loading the channels");
     this.drawer.open("subscriber", "Subscribe", [waiting]);
     if (!this.api.maySubscribe)
       return replace(
         waiting,
-        "Subscribing needs a token with the scope subscribe, register or admin; yours may only look.",
+        "Subscribing needs a token with the scope subscribe, register or admin. Your token can only read.",
       );
     try {
       this.channels = (await this.api.get("/v1/cluster/channels")).channels;
@@ -49,27 +49,27 @@ export class SubscriberView {
   }
 
   form(channel) {
-    const known =
+    const user =
       this.api.isAdmin || this.api.scopes.includes("register")
         ? this.user || `page-${Math.random().toString(36).slice(2, 8)}`
         : this.api.subject;
     this.name = h("input", {
       name: "user",
       id: "user",
-      value: known,
+      value: user,
       required: true,
       pattern: "[A-Za-z0-9._\\-]{1,100}",
       autocomplete: "off",
       spellcheck: false,
-      readOnly: Boolean(this.session) || known === this.api.subject,
+      readOnly: Boolean(this.session) || user === this.api.subject,
     });
     this.choice = h(
       "select",
       { name: "channel", id: "channel" },
-      ...this.channels.map((one) => h("option", { value: one.name, selected: one.name === channel }, one.name)),
+      ...this.channels.map(({ name }) => h("option", { value: name, selected: name === channel }, name)),
     );
     this.parameters = h("div", { class: "form full", id: "parameters" });
-    this.choice.addEventListener("change", () => this.chosen());
+    this.choice.addEventListener("change", () => this.showParameters());
     const form = h(
       "form",
       {
@@ -85,21 +85,21 @@ export class SubscriberView {
       this.parameters,
       h("div", { class: "full row" }, h("button", { type: "submit", class: "primary", id: "subscribe" }, "Subscribe")),
     );
-    this.chosen();
+    this.showParameters();
     return [
       form,
-      this.said,
+      this.message,
       h("h3", {}, "Session"),
       this.status,
       this.held,
       h("h3", {}, "Notifications"),
-      this.heard,
-      this.tell,
+      this.list,
+      this.live,
     ];
   }
 
-  chosen() {
-    const channel = this.channels.find((one) => one.name === this.choice.value);
+  showParameters() {
+    const channel = this.channels.find(({ name }) => name === this.choice.value);
     replace(
       this.parameters,
       ...fieldsFor(channel.parameters, { user: () => this.name.value, pick: () => this.pick() }),
@@ -116,106 +116,106 @@ export class SubscriberView {
   }
 
   async submit() {
-    const channel = this.channels.find((one) => one.name === this.choice.value);
+    const channel = this.channels.find(({ name }) => name === this.choice.value);
     const parameters = valuesOf(this.parameters, channel.parameters);
-    setText(this.said, "Subscribing");
+    setText(this.message, "Subscribing");
     try {
-      await this.connected(parameters);
+      await this.connect(parameters);
       const held = await this.session?.subscribe(channel.name, parameters);
-      setText(this.said, `Subscribed to ${held.channel}.`);
+      setText(this.message, `Subscribed to ${held.channel}.`);
     } catch (error) {
-      setText(this.said, error.message);
+      setText(this.message, error.message);
     }
   }
 
-  /** Registers, asks for a broker and waits for the session. */
-  async connected(parameters) {
-    if (this.session && !this.session.ended) return this.live();
+  /** Register, request a broker and wait for the session. */
+  async connect(parameters) {
+    if (this.session && !this.session.ended) return this.connecting();
     this.user = this.name.value;
     this.name.readOnly = true;
-    const where =
+    const position =
       Number.isFinite(parameters.lat) && Number.isFinite(parameters.lon)
         ? { lat: parameters.lat, lon: parameters.lon }
         : {};
     /** @type {string} */ let token = "";
     const locate = async (avoid) => {
-      token ||= (await this.api.post("/v1/users", { user: this.user, ...where })).token;
+      token ||= (await this.api.post("/v1/users", { user: this.user, ...position })).token;
       return this.api.post(
         `/v1/users/${encodeURIComponent(this.user)}/broker`,
-        avoid ? { avoid: [avoid], ...where } : where,
+        avoid ? { avoid: [avoid], ...position } : position,
         token,
       );
     };
     this.session = new Session(locate, {
-      result: (message) => this.arrived(message),
-      gap: (message) => this.missed(message),
+      result: (message) => this.addResult(message),
+      gap: (message) => this.addGap(message),
       changed: () => this.show(),
     });
     this.session.find();
-    return this.live();
+    return this.connecting();
   }
 
-  live() {
+  connecting() {
     const { session } = this;
     return new Promise((resolve, reject) => {
       const started = performance.now();
-      const look = () => {
+      const check = () => {
         if (session?.broker) resolve(undefined);
         else if (session?.ended || performance.now() - started > 20_000)
-          reject(new Error(session?.trouble || "no broker answered"));
-        else setTimeout(look, 50);
+          reject(new Error(session?.error || "no broker answered"));
+        else setTimeout(check, 50);
       };
-      look();
+      check();
     });
   }
 
-  // -- what arrives --
+  // -- notifications --
 
-  arrived(message) {
+  addResult(message) {
     this.notifications.unshift(message);
     this.notifications.length = Math.min(this.notifications.length, KEPT);
     const { lat, lon } = message.result;
     if (Number.isFinite(lat) && Number.isFinite(lon)) this.map.pins = [{ lat, lon }, ...this.map.pins].slice(0, 20);
-    this.map.ask();
-    this.heard.prepend(card(message, Date.now() / 1000));
-    while (this.heard.childElementCount > KEPT) this.heard.lastElementChild?.remove();
-    setText(this.tell, `${message.channel}: ${headline(message.result)}`);
+    this.map.requestFrame();
+    this.list.prepend(card(message, Date.now() / 1000));
+    while (this.list.childElementCount > KEPT) this.list.lastElementChild?.remove();
+    setText(this.live, `${message.channel}: ${headline(message.result)}`);
     this.show();
   }
 
-  missed(message) {
-    this.heard.prepend(
-      h("li", { class: "note" }, `Results of ${message.channel} are missing here: they were older than what is kept.`),
+  addGap(message) {
+    this.list.prepend(
+      h("li", { class: "note" }, `Results of ${message.channel} are missing here: their retention period is over.`),
     );
   }
 
   show() {
     const { session } = this;
     if (!session) return setText(this.status, "Not connected. The first subscription connects to a broker.");
-    const told = plural(this.notifications.length, "notification", "notifications");
-    const via = session.brokersSeen.length > 1 ? `, after ${session.brokersSeen.slice(0, -1).join(", ")}` : "";
+    const received = plural(this.notifications.length, "notification", "notifications");
+    const via = session.brokerHistory.length > 1 ? `, after ${session.brokerHistory.slice(0, -1).join(", ")}` : "";
     setText(
       this.status,
       session.broker
-        ? `${this.user} on ${session.broker}${via}; ${told}`
+        ? `${this.user} on ${session.broker}${via}; ${received}`
         : session.ended
-          ? `Ended: ${session.trouble}`
-          : `Connecting${session.trouble ? ` (${session.trouble})` : ""}`,
+          ? `Ended: ${session.error}`
+          : `Connecting${session.error ? ` (${session.error})` : ""}`,
     );
-    const standings = [...session.standings.all()];
     replace(
       this.held,
-      ...standings.map((one) =>
+      ...session.subscriptions.all().map((progress) =>
         h(
           "div",
           { class: "card top" },
-          h("span", { class: "hold" }, `${one.channel} ${words(one.parameters)}`),
+          h("span", { class: "hold" }, `${progress.channel} ${parameterText(progress.parameters)}`),
           h(
             "button",
             {
               type: "button",
-              id: `leave-${one.subscription}`,
-              onclick: () => session.unsubscribe(one.subscription).catch((error) => setText(this.said, error.message)),
+              id: `leave-${progress.subscription}`,
+              onclick: () =>
+                session.unsubscribe(progress.subscription).catch((error) => setText(this.message, error.message)),
             },
             "Unsubscribe",
           ),
@@ -224,12 +224,12 @@ export class SubscriberView {
     );
   }
 
-  /** The page is signed out. */
+  /** End the session when the page signs out. */
   end() {
     this.session?.stop();
     this.session = null;
     this.notifications = [];
-    this.heard.replaceChildren();
+    this.list.replaceChildren();
     this.map.pins = [];
   }
 }

@@ -1,4 +1,4 @@
-// A shape for each kind of emergency: told apart without colour. Paths lie in a box from -10 to 10.
+// A shape for each kind of emergency, so that kinds differ without colour. Paths are in a box from -10 to 10.
 
 const SHAPES = /** @type {Record<string, string>} */ ({
   flame: "M0,-10C1,-5 7,-2 7,4A7,6.500 0 0 1 -7,4C-7,1 -5,-1 -4,-3C-3,-1 -2,0 -1,0C-2,-4 -1,-8 0,-10Z",
@@ -30,20 +30,20 @@ const MEANINGS = /** @type {[RegExp, string][]} */ ([
 const OTHERS = ["square", "hexagon", "diamond", "triangle", "star", "bolt"];
 const paths = /** @type {Map<string, Path2D>} */ (new Map());
 
-const KNOWN = 500;
+const CACHED = 500;
 const shapes = /** @type {Map<string, string>} */ (new Map());
 
-/** The name of a kind's shape: by what the word means, else always the same one for the same word. */
+/** The name of a kind's shape: by the meaning of its name, else by a hash of its name. */
 export function shapeOf(kind) {
   let shape = shapes.get(kind);
   if (shape === undefined) {
-    if (shapes.size > KNOWN) shapes.clear(); // a note may be any text
-    shapes.set(kind, (shape = found(kind)));
+    if (shapes.size > CACHED) shapes.clear(); // a note may be any text
+    shapes.set(kind, (shape = findShape(kind)));
   }
   return shape;
 }
 
-function found(kind) {
+function findShape(kind) {
   for (const [meaning, shape] of MEANINGS) if (meaning.test(kind)) return shape;
   let sum = 0;
   for (const letter of kind) sum = (sum * 31 + letter.charCodeAt(0)) % 9973;
@@ -61,7 +61,7 @@ export function pathOf(shape) {
 
 export const HOUSE = "M0,-9L9,-1H6.500V8H2V2.500H-2V8H-6.500V-1H-9Z";
 export const housePath = () => {
-  const known = paths.get("house") ?? new Path2D(HOUSE);
-  paths.set("house", known);
-  return known;
+  const path = paths.get("house") ?? new Path2D(HOUSE);
+  paths.set("house", path);
+  return path;
 };

@@ -1,5 +1,5 @@
-// What part of the world the map shows: degrees to pixels and back. Equirectangular around the middle of the city,
-// which is exact enough for anything a city's size. No canvas here.
+// The visible part of the map: converts degrees to pixels and back. The projection is equirectangular around the middle
+// of the city, which is exact enough for the size of a city.
 
 const LEAST_DEGREES = 0.002;
 
@@ -12,7 +12,7 @@ export class View {
     this.y = 0;
     this.scale = 1; // pixels per degree of latitude
     this.fitted = 1;
-    this.moved = false; // a person has moved it: do not fit it again
+    this.moved = false; // the user has moved it: do not fit it again
   }
 
   sx(lon) {
@@ -45,7 +45,7 @@ export class View {
     this.moved = true;
   }
 
-  /** Around a point that stays where it is. */
+  /** Zoom around a point that keeps its position. */
   zoom(factor, sx = this.width / 2, sy = this.height / 2) {
     const scale = Math.min(this.fitted * 60, Math.max(this.fitted * 0.5, this.scale * factor));
     const x = (sx - this.width / 2) / this.scale + this.x;
@@ -57,7 +57,7 @@ export class View {
   }
 }
 
-/** The bounds of the city: its streets and brokers, and without streets whatever has a place; null if nothing has. */
+/** The bounds of streets and brokers, and without streets of places and people too; null if there are none. */
 export function boundsOf(state) {
   const bounds = { south: Infinity, north: -Infinity, west: Infinity, east: -Infinity };
   const add = (lat, lon) => {

@@ -1,4 +1,4 @@
-"""The coordinator's REST API and the brokers' link, under /v1. One module a resource."""
+"""The coordinator's REST API and the brokers' link, under /v1. One module per subject."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 import tocsin
-from tocsin.runtime.coordinator.routes import balance, brokers, cluster_relay, plans, status, token_routes, users, watch
-from tocsin.runtime.coordinator.routes.api import Api
-from tocsin.runtime.coordinator.routes.door import PART, make_door
+from tocsin.runtime.coordinator.routes import balance, brokers, cluster, status, users
+from tocsin.runtime.coordinator.routes.authentication import PART, authenticate
+from tocsin.runtime.coordinator.routes.context import CoordinatorContext
 from tocsin.runtime.http.answers import add_error_handlers
 from tocsin.runtime.http.authentication import make_internal_handler
 from tocsin.runtime.http.pages import serve_pages
 
-__all__ = ["Api", "make_app", "make_routes"]
+__all__ = ["CoordinatorContext", "make_app", "make_routes"]
 
 
-def make_app(api: Api, pages: Path | None = None) -> ASGIApp:
-    """`pages` is a folder with the dashboard, if it is to be served."""
-    return make_door(make_routes(api, pages), api)
+def make_app(context: CoordinatorContext, pages: Path | None = None) -> ASGIApp:
+    """`pages` is the folder of the dashboard; None serves no dashboard."""
+    return authenticate(make_routes(context, pages), context)
 
 
-def make_routes(api: Api, pages: Path | None = None) -> FastAPI:
-    """The routes without the door around them."""
+def make_routes(context: CoordinatorContext, pages: Path | None = None) -> FastAPI:
+    """The routes without authentication."""
     app = FastAPI(
         title="Tocsin coordinator",
         version=tocsin.__version__,
@@ -34,8 +34,8 @@ def make_routes(api: Api, pages: Path | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.api = api
-    for module in (users, brokers, plans, balance, status, token_routes, watch, cluster_relay):
+    app.state.context = context
+    for module in (users, brokers, balance, status, cluster):
         app.include_router(module.router)
     if pages is not None:
         serve_pages(app, pages)

@@ -1,4 +1,4 @@
-"""Brokers: seen, drained, dismissed; and the link each of them keeps open."""
+"""Brokers: list, drain and dismiss them; and the WebSocket link that each broker keeps open."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from tocsin.coordinator.events import BrokerDismissed, DrainOrdered
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.views import HeldSubscriptions, broker_view, subscriber_views
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.runtime.coordinator.links import Link
-from tocsin.runtime.coordinator.routes.api import require_admin, require_broker, require_read
+from tocsin.runtime.coordinator.broker_link import BrokerLink
+from tocsin.runtime.coordinator.routes.authentication import require_admin, require_broker, require_read
 from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["brokers"])
 
-_AT_ONCE = 5_000
+_CHUNK = 5_000
+"""Subscribers handled before the event loop gets a turn."""
 
 
-class Drain(msgspec.Struct):
+class DrainRequest(msgspec.Struct):
     on: bool
 
 
@@ -38,68 +39,73 @@ async def list_brokers(request: Request) -> Response:
 @router.get("/v1/brokers/{broker}", response_class=Response)
 async def get_broker(request: Request, broker: str) -> Response:
     core = require_read(request).core
-    return answer(broker_view(core, _known(core, broker)))
+    return answer(broker_view(core, _record(core, broker)))
 
 
 @router.get("/v1/brokers/{broker}/subscribers", response_class=Response)
 async def list_subscribers(request: Request, broker: str, limit: int = Query(100, ge=1, le=10_000)) -> Response:
-    """Whose home it is, heaviest first."""
+    """Subscribers whose home is this broker, those with the highest load first."""
     core = require_read(request).core
     heaviest: list[dict[str, Any]] = []
     total = 0
-    async for some in _hosted(core, broker):
-        total += len(some)
-        heaviest = heapq.nlargest(
-            limit, heaviest + subscriber_views(core, some), key=lambda one: float(one["load_bytes_per_s"])
-        )
+    async for names in _hosted(core, broker):
+        total += len(names)
+        heaviest = heapq.nlargest(limit, heaviest + subscriber_views(core, names), key=_load_bytes_per_s)
     return answer({"subscribers": heaviest, "total": total})
 
 
 @router.get("/v1/brokers/{broker}/subscriptions", response_class=Response)
 async def list_subscriptions(request: Request, broker: str, limit: int = Query(100, ge=1, le=10_000)) -> Response:
-    """What its subscribers hold, each backend subscription once, heaviest first."""
+    """Backend subscriptions of the broker's subscribers, those with the highest rate first."""
     core = require_read(request).core
     held = HeldSubscriptions(core)
-    async for some in _hosted(core, broker):
-        held.add(some)
+    async for names in _hosted(core, broker):
+        held.add(names)
     return answer(held.heaviest(limit))
 
 
 async def _hosted(core: Coordinator, broker: str) -> AsyncIterator[list[SubscriberId]]:
-    """In pieces, with a breath between them: a broker may have very many, and the loop serves everybody."""
-    everybody = list(core.registry.hosted(_known(core, broker).id))
-    for start in range(0, len(everybody), _AT_ONCE):
-        yield everybody[start : start + _AT_ONCE]
+    """The broker's subscribers in chunks. Other requests get a turn between two chunks."""
+    names = list(core.registry.hosted(_record(core, broker).id))
+    for start in range(0, len(names), _CHUNK):
+        yield names[start : start + _CHUNK]
         await asyncio.sleep(0)
 
 
-def _known(core: Coordinator, broker: str) -> BrokerRecord:
-    found = core.registry.brokers.get(BrokerId(broker))
-    if found is None:
+def _load_bytes_per_s(view: dict[str, Any]) -> float:
+    return float(view["load_bytes_per_s"])
+
+
+def _record(core: Coordinator, broker: str) -> BrokerRecord:
+    record = core.registry.brokers.get(BrokerId(broker))
+    if record is None:
         raise TocsinError(Code.NOT_FOUND, f"there is no broker {broker[:128]!r}")
-    return found
+    return record
 
 
-@router.post("/v1/brokers/{broker}/drain", openapi_extra=request_body(Drain), response_class=Response)
+@router.post("/v1/brokers/{broker}/drain", openapi_extra=request_body(DrainRequest), response_class=Response)
 async def drain_broker(request: Request, broker: str) -> Response:
-    """Move everybody away and send nobody new, or stop doing so. Answers at once; the broker's page shows progress."""
-    api = require_admin(request)
-    wanted = await read_json(request, Drain)
-    left = await api.process.ask(lambda ask: DrainOrdered(ask, BrokerId(broker), wanted.on))
-    return answer({"draining": wanted.on, "subscribers": left})
+    """Start or stop a drain. A draining broker gets no new subscribers, and its subscribers move to other brokers.
+
+    Answers at once; `GET /v1/brokers/{broker}` shows the progress.
+    """
+    context = require_admin(request)
+    drain = await read_json(request, DrainRequest)
+    left = await context.process.request(lambda number: DrainOrdered(number, BrokerId(broker), drain.on))
+    return answer({"draining": drain.on, "subscribers": left})
 
 
 @router.delete("/v1/brokers/{broker}", response_class=Response)
 async def dismiss_broker(request: Request, broker: str) -> Response:
-    """Forget a broker that is dead or drained and has no subscribers left."""
-    api = require_admin(request)
-    await api.process.ask(lambda ask: BrokerDismissed(ask, BrokerId(broker)))
+    """Remove a broker that is dead or drained and has no subscribers left."""
+    context = require_admin(request)
+    await context.process.request(lambda number: BrokerDismissed(number, BrokerId(broker)))
     return answer({"dismissed": True}, 202)
 
 
 @router.websocket("/v1/brokers/{broker}/link")
 async def broker_link(socket: WebSocket, broker: str) -> None:
-    api, name = require_broker(socket, broker)
-    _ = api.core
+    context, name = require_broker(socket, broker)
+    _ = context.core  # raises NOT_READY
     await socket.accept()
-    await Link(socket, name).run(api.process)
+    await context.process.run_link(BrokerLink(socket, name))

@@ -1,25 +1,17 @@
-"""Is it alive, is it ready, what does it count, what does the network look like; and what can be set while it runs."""
+"""Health, metrics, the state of the network, and the live stream of everything that happens in it."""
 
 from __future__ import annotations
 
-import msgspec
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from tocsin.coordinator.events import PlacementChosen
 from tocsin.coordinator.views import status_view
-from tocsin.policies.balance.settings import PlacementPolicy
-from tocsin.runtime.coordinator.routes.api import api_of, require_admin, require_read
-from tocsin.runtime.http.answers import answer, read_json, request_body
+from tocsin.runtime.coordinator.routes.authentication import require_read
+from tocsin.runtime.coordinator.routes.context import context_of
+from tocsin.runtime.http.answers import EVENT_STREAM, STREAM_HEADERS, answer
 
 router = APIRouter(tags=["status"])
-
-
-class ChangedSettings(msgspec.Struct, forbid_unknown_fields=True):
-    placement: PlacementPolicy | None = None
-    """Of newcomers."""
-    replacement: PlacementPolicy | None = None
-    """Of those whose broker died or drains."""
 
 
 @router.get("/healthz", response_class=Response)
@@ -30,9 +22,9 @@ async def alive() -> Response:
 
 @router.get("/readyz", response_class=Response)
 async def ready(request: Request) -> Response:
-    """503 with the reasons while it starts or stops, and while nothing can be stored."""
-    process = api_of(request).process
-    reasons = [process.unwritable] if process.unwritable else []
+    """503 with the reasons while the coordinator starts or stops, and while its store fails."""
+    process = context_of(request).process
+    reasons = [process.store_error] if process.store_error else []
     if process.core is None or process.stopping:
         reasons = ["stopping" if process.stopping else "starting"]
     return answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
@@ -40,27 +32,24 @@ async def ready(request: Request) -> Response:
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    return Response(api_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(context_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/status", response_class=Response)
 async def status(request: Request) -> Response:
     """Brokers, sessions, subscriptions, loads and how even they are, migrations."""
-    api = require_read(request)
-    return answer(status_view(api.core, api.process.now_s()))
+    context = require_read(request)
+    return answer(status_view(context.core, context.process.now_s()))
 
 
-@router.get("/v1/settings", response_class=Response)
-async def get_settings(request: Request) -> Response:
-    """What can be changed while it runs."""
-    rules = require_read(request).core.rules
-    return answer({"placement": rules.placement, "replacement": rules.replacement})
+@router.get("/v1/watch", response_class=Response)
+async def watch(request: Request, positions: bool = True) -> StreamingResponse:
+    """Trace rows as server-sent events (docs/watching.md): first `picture`, the rows that rebuild the present state,
+    then about once a second `rows`.
 
-
-@router.put("/v1/settings", openapi_extra=request_body(ChangedSettings), response_class=Response)
-async def put_settings(request: Request) -> Response:
-    """Kept across restarts; what is not named stays as it is."""
-    api = require_admin(request)
-    wanted = await read_json(request, ChangedSettings)
-    await api.process.ask(lambda ask: PlacementChosen(ask, wanted.placement, wanted.replacement))
-    return await get_settings(request)
+    A reader that falls behind gets a new picture instead of a backlog. `positions=false` leaves out positions and
+    streets.
+    """
+    context = require_read(request)
+    _ = context.core  # raises NOT_READY
+    return StreamingResponse(context.watch.stream.watch(positions), headers=STREAM_HEADERS, media_type=EVENT_STREAM)

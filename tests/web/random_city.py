@@ -1,7 +1,7 @@
-"""A made-up city as trace rows, seeded: what the page's own tests draw when a network would be too slow or too tame.
+"""A random city as trace rows, from a seed, for tests of the page that need no network.
 
-Not a simulation and not a mock of the coordinator's logic: people walk at random, loads follow them, and now and then
-somebody is moved with a reason. It speaks the rows of docs/dashboard.md and nothing else.
+It does not simulate the coordinator: people walk at random, loads follow them, and at times some people move to another
+broker with a reason. docs/watching.md describes the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KINDS = ("fire", "flood", "crash", "medical", "power outage")
 _ALPHA, _GAMMA = 0.15, 0.5
 
 
-class MadeUpCity:
+class RandomCity:
     def __init__(self, people: int = 1_500, brokers: int = 4, seed: int = 7) -> None:
         self.random = random.Random(seed)
         self.now_s = 0.0
@@ -25,13 +25,13 @@ class MadeUpCity:
         self.sites = [
             (_LAT + 0.022 * math.sin(2.4 * n + 0.4), _LON + 0.05 * math.cos(2.4 * n + 0.4)) for n in range(brokers)
         ]
-        self.places = [self._somewhere() for _ in range(people)]
+        self.places = [self._random_place() for _ in range(people)]
         self.homes = [self._nearest(place) for place in self.places]
         self.moves = 0
         self.executions = 0
         self.states = dict.fromkeys(self.brokers, "alive")
 
-    def _somewhere(self) -> tuple[float, float]:
+    def _random_place(self) -> tuple[float, float]:
         if self.random.random() < 0.35:  # downtown, so that loads are uneven
             return _LAT + self.random.gauss(0.004, 0.006), _LON + self.random.gauss(0.02, 0.014)
         return _LAT + self.random.uniform(-0.033, 0.033), _LON + self.random.uniform(-0.075, 0.075)
@@ -81,10 +81,15 @@ class MadeUpCity:
         rows = []
         for number, name in enumerate(("EmergenciesOfType", "EmergenciesNearMe", "EmergenciesOfTypeAtLocation")):
             detail = {
-                "period_s": 10.0 * (number + 1), "subscriptions": 40 * (number + 2), "executions": self.executions,
-                "missed_ticks": number // 2, "last_started_s": self.now_s - 3 * number, "last_duration_s": 0.4 + number,
-                "last_results": 120 * number, "state": "running",
-            }  # fmt: skip
+                "period_s": 10.0 * (number + 1),
+                "subscriptions": 40 * (number + 2),
+                "executions": self.executions,
+                "missed_ticks": number // 2,
+                "last_started_s": self.now_s - 3 * number,
+                "last_duration_s": 0.4 + number,
+                "last_results": 120 * number,
+                "state": "running",
+            }
             rows.append(self.row("channel", channel=name, detail=detail))
         spark = {"version": "4.3.0", "master": "local[2]", "active_jobs": 1}
         cluster = {"ready": True, "reasons": [], "spark": spark, "records_per_s": 42.5}
@@ -93,7 +98,7 @@ class MadeUpCity:
     # -- a second ------------------------------------------------------------------------------------------------------
 
     def second(self) -> list[Row]:
-        """What happens in the next one."""
+        """The rows of the next second."""
         self.now_s += 1.0
         rows = [self.row("tick")]
         for number in range(len(self.places)):
@@ -111,7 +116,7 @@ class MadeUpCity:
         return rows
 
     def _event(self) -> Row:
-        lat, lon = self._somewhere()
+        lat, lon = self._random_place()
         kind, severity = self.random.choice(_KINDS), self.random.randint(1, 5)
         detail = {"dataset": "EmergencyReports", "severity": severity, "message": f"{kind} reported"}
         return self.row("event", lat=lat, lon=lon, note=kind, detail=detail)
@@ -129,29 +134,42 @@ class MadeUpCity:
             people = self.homes.count(number)
             p50 = 0.004 + load / 9e6
             detail = {
-                "in_bytes_per_s": load / 4, "out_bytes_per_s": load * 3 / 4, "sessions": people,
-                "frontend_subscriptions": people * 2, "backend_subscriptions": 60 + number,
-                "notifications_per_s": load / 450, "delivery_s_p50": p50, "delivery_s_p95": p50 * 4,
-            }  # fmt: skip
+                "in_bytes_per_s": load / 4,
+                "out_bytes_per_s": load * 3 / 4,
+                "sessions": people,
+                "frontend_subscriptions": people * 2,
+                "backend_subscriptions": 60 + number,
+                "notifications_per_s": load / 450,
+                "delivery_s_p50": p50,
+                "delivery_s_p95": p50 * 4,
+            }
             columns: Row = {"broker": self.brokers[number], "load_bytes_per_s": load, "subscribers": people}
             rows.append(self.row("sample", **columns, detail=detail))
-        set_to: Row = {
-            "max_bytes_per_s": max(loads), "on": True, "scheme": "ldm", "shuffle": "gsh", "alpha": _ALPHA,
-            "beta_bytes_per_s": 1000.0, "gamma": _GAMMA, "theta_bytes_per_s": 1000.0, "placement": "nearest",
-            "waiting": 0, "under_way": 0,
-        }  # fmt: skip
+        settings: Row = {
+            "max_bytes_per_s": max(loads),
+            "on": True,
+            "scheme": "ldm",
+            "shuffle": "gsh",
+            "alpha": _ALPHA,
+            "beta_bytes_per_s": 1000.0,
+            "gamma": _GAMMA,
+            "theta_bytes_per_s": 1000.0,
+            "placement": "nearest",
+            "waiting": 0,
+            "under_way": 0,
+        }
         totals: Row = {"cov": cov, "load_bytes_per_s": mean, "subscribers": len(self.homes), "moves": self.moves}
-        return [*rows, self.row("balance", **totals, detail=set_to)]
+        return [*rows, self.row("balance", **totals, detail=settings)]
 
     def _balance_step(self) -> list[Row]:
         loads = self.loads()
         source, target = loads.index(max(loads)), loads.index(min(loads))
         movers = [n for n, home in enumerate(self.homes) if home == source][:12]
-        why = f"{self.brokers[source]} carries {loads[source] / 1000:.0f} kB/s, {self.brokers[target]} the least"
+        reason = f"{self.brokers[source]} carries {loads[source] / 1000:.0f} kB/s, {self.brokers[target]} the least"
         rows = []
         for number in movers:
-            who: Row = {"subscriber": f"p{number}", "broker": self.brokers[source], "target": self.brokers[target]}
-            rows += [self.row("move", **who, note=why), self.row("moved", **who)]
+            move: Row = {"subscriber": f"p{number}", "broker": self.brokers[source], "target": self.brokers[target]}
+            rows += [self.row("move", **move, note=reason), self.row("moved", **move)]
             self.homes[number] = target
             self.moves += 1
         detail = {"policy": "ldm", "cov_before": 0.31, "taken": len(movers)}

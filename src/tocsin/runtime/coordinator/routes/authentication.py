@@ -1,0 +1,96 @@
+"""Authentication of requests to the coordinator, and the scopes that its routes require.
+
+Requests need a token that the coordinator signed, except for health, public keys and, if set, open registration.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Scope
+
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.runtime.coordinator.routes.context import CoordinatorContext, context_of
+from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
+from tocsin.runtime.http.callers import Caller, caller_of_claims, is_broker_id
+from tocsin.runtime.http.settings import is_loopback
+from tocsin.wire.errors import Code, TocsinError
+
+PART = "coordinator"
+_OPEN = frozenset({"/healthz", "/readyz", "/v1/keys"})
+_CALLER = "tocsin.caller"
+"""Key of the authenticated caller in the ASGI scope."""
+
+
+def authenticate(app: ASGIApp, context: CoordinatorContext) -> ASGIApp:
+    """`app` behind a check of the token of every request under /v1, and of /metrics beyond loopback."""
+    metrics_are_open = is_loopback(context.settings.host)
+
+    async def admit(scope: Scope) -> None:
+        path: str = scope["path"]
+        if path in _OPEN or (path == "/metrics" and metrics_are_open):
+            return
+        if path != "/metrics" and path != "/v1" and not path.startswith("/v1/"):
+            return  # a page of the dashboard, or the router answers 404
+        token = token_of(scope)
+        if token is None:
+            if context.settings.open_registration and path == "/v1/users" and scope.get("method") == "POST":
+                return
+            raise forbidden(None, "read")
+        claims = context.verifier.claims(token, context.process.now_s())
+        if claims is None:
+            raise TocsinError(Code.UNAUTHENTICATED, "the token is not signed by this coordinator, or it has expired")
+        scope[_CALLER] = caller = caller_of_claims(claims)
+        if path == "/metrics" and not caller.may_read:
+            raise TocsinError(Code.FORBIDDEN, "this needs a token with the scope read")
+
+    def answered(method: str, status: int) -> None:
+        context.metrics.requests.labels(method, str(status)).inc()
+
+    return AuthenticationMiddleware(app, admit, answered, PART)
+
+
+def caller_of(connection: HTTPConnection) -> Caller | None:
+    """The caller whose token was accepted; None for a request without a token, where that is allowed."""
+    return cast("Caller | None", connection.scope.get(_CALLER))
+
+
+def require_admin(connection: HTTPConnection) -> CoordinatorContext:
+    caller = caller_of(connection)
+    return _require(connection, caller is not None and caller.is_admin, "admin")
+
+
+def require_read(connection: HTTPConnection) -> CoordinatorContext:
+    caller = caller_of(connection)
+    return _require(connection, caller is not None and caller.may_read, "read")
+
+
+def require_user(connection: HTTPConnection, user: str) -> tuple[CoordinatorContext, SubscriberId]:
+    """Accepts the user itself and administrators."""
+    caller = caller_of(connection)
+    allowed = caller is not None and caller.may_act_for(user)
+    return _require(connection, allowed, f"subscribe, made out to {user[:100]!r},"), SubscriberId(user)
+
+
+def require_broker(connection: HTTPConnection, broker: str) -> tuple[CoordinatorContext, BrokerId]:
+    """Accepts the broker itself and callers that may act as any broker."""
+    if not is_broker_id(broker):
+        raise TocsinError(Code.BAD_REQUEST, "a broker id has 1 to 128 letters, digits, dots, dashes and underscores")
+    caller, scope = caller_of(connection), f"broker:{broker}"
+    allowed = caller is not None and (caller.may_be_any or scope in caller.scopes)
+    return _require(connection, allowed, scope), BrokerId(broker)
+
+
+def _require(connection: HTTPConnection, allowed: bool, scope: str) -> CoordinatorContext:
+    if not allowed:
+        raise forbidden(caller_of(connection), scope)
+    return context_of(connection)
+
+
+def forbidden(caller: Caller | None, scope: str) -> TocsinError:
+    """The error for a caller without a token, or without `scope`."""
+    if caller is None:
+        return TocsinError(Code.UNAUTHENTICATED, "send a token: Authorization: Bearer …")
+    scopes = " ".join(sorted(caller.scopes))
+    return TocsinError(Code.FORBIDDEN, f"this needs a token with the scope {scope}; {caller.name} has: {scopes}")

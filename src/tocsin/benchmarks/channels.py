@@ -2,11 +2,10 @@
 
 Timed: one execution as the engine runs it: Spark job, results written by executors and synced, commit. Subscriptions
 cover every pair of (kind, area). Before each execution, new records spread evenly over those pairs pass the gateway.
-Compared with: DuckDB, which holds the same tables in memory and creates the result table; the query of one
-subscription alone, times the number of subscriptions; and the same channel with a tenth of the subscriptions.
-Checked by: DuckDB. Its results must equal the stored results of every execution, and every subscription must survive a
-restart of the data cluster.
-Prints: medians of both engines and their ratio, the other two factors, times to subscribe and restart, peak memory.
+Compared with: DuckDB, which creates the same results in memory; a query for each subscription, estimated from the query
+of one; a tenth of the subscriptions.
+Checked by: DuckDB, against the stored results of every execution. Every subscription must survive a restart.
+Prints: medians of both engines, the three factors, times to subscribe and restart, peak memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`tocsin bench fanout`: one hot subscription of many sessions, in bursts of results of about 300 bytes.
 
 Timed: CPU time (user and system) of the real broker process, and the wall clock, from the end of the warm-up to the
-last delivery. An emulated data cluster announces each burst as one execution and answers the broker's pull from memory,
-because Spark's cost is not measured here.
-Compared with: nats-server and mosquitto, if installed. A publisher writes the same bursts as messages. The benchmark
-keeps all three servers equally far ahead of the same sink.
+last delivery. A burst is one execution of an emulated data cluster, which answers the broker's pull from memory:
+Spark's cost is not measured here.
+Compared with: nats-server and mosquitto, if installed, which get the same bursts as messages. The benchmark keeps all
+three servers equally far ahead of the same sink.
 Checked by: the sink, which counts the same mark in each result and checks the order on a few sockets.
 Prints: deliveries per CPU second and per second, of the broker and of the peers, and their ratios.
 """
@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
+from tocsin.benchmarks.shared.peers import PEERS, Publish
 from tocsin.benchmarks.shared.processes import broker_process, cpu_time_s, sink_process
+from tocsin.benchmarks.shared.sink import TOPIC
 
 PUBLISH_AHEAD = 4
 """Bursts published but not yet delivered: enough to keep a server busy, too few to fill its buffers."""
@@ -44,8 +46,6 @@ register = command(fanout)
 
 
 async def measure(sessions: int, results: int, burst: int, size_bytes: int) -> dict[str, Any]:
-    from tocsin.benchmarks.shared.peers import PEERS
-
     workload = Workload(sessions, results, burst, size_bytes)
     peers: dict[str, dict[str, Any]] = {}
     with temporary_folder() as root:
@@ -71,7 +71,6 @@ async def measure(sessions: int, results: int, burst: int, size_bytes: int) -> d
 
 async def _measure_broker(workload: Workload, folder: Path) -> dict[str, Any]:
     from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
-    from tocsin.benchmarks.shared.sink import TOPIC
 
     hot = {"channel": TOPIC, "parameters": {"kind": "hot"}}
     async with (
@@ -104,9 +103,7 @@ class Workload:
     def row(self, number: int) -> bytes:
         return b'{"mark":"%010d","text":"%b"}' % (number, self._padding)
 
-    async def run(
-        self, process_id: int, delivered: Callable[[], int], publish: Callable[[list[bytes]], Awaitable[None]]
-    ) -> dict[str, Any]:
+    async def run(self, process_id: int, delivered: Callable[[], int], publish: Publish) -> dict[str, Any]:
         """Publish as fast as the sink counts, and time the deliveries after the warm-up."""
         import psutil
 

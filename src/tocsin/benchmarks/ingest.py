@@ -49,6 +49,8 @@ register = command(ingest)
 
 
 async def measure(records: int, batch: int, connections: int, rounds: int) -> dict[str, Any]:
+    from unittest.mock import patch
+
     from tocsin.cluster.feed.feedlog import FeedLog
     from tocsin.cluster.server.server import ClusterServer
     from tocsin.cluster.server.settings import ClusterProcessSettings
@@ -65,7 +67,7 @@ async def measure(records: int, batch: int, connections: int, rounds: int) -> di
     started: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
     acknowledged: list[float] = []
     raw: list[float] = []
-    with temporary_folder() as root:
+    with temporary_folder() as root, patch.object(FeedLog, "sync", counted_sync):
         # A backlog as large as the benchmark: it measures the gateway, not how fast two cores also fill the dataset.
         flags = {"root": root, "port": 0, "token_file": False, "backlog_bytes": 1 << 40}
         settings = load_settings(ClusterProcessSettings, flags, {})
@@ -75,7 +77,6 @@ async def measure(records: int, batch: int, connections: int, rounds: int) -> di
             await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
             address, token = await started
             await asyncio.to_thread(declare, server.process.cluster, APPLICATION)
-            setattr(FeedLog, "sync", counted_sync)  # noqa: B010  a method is replaced on purpose
             # Ingestion would use the same cores: it is paused at first, so that only the gateway is measured.
             reports = server.process.cluster.dataset("Reports")
             reports.query = SimpleNamespace(failure=lambda: None, stop=lambda: None)  # type: ignore[assignment]
@@ -93,7 +94,6 @@ async def measure(records: int, batch: int, connections: int, rounds: int) -> di
             busy_s = await _post(address, token or "", connections, IngestRound(rounds + 1, records, batch))
             announce(f"{records / busy_s:,.0f} acknowledged records/s while Spark fills the dataset")
         finally:
-            setattr(FeedLog, "sync", original_sync)  # noqa: B010
             server.stop()
             await serving
     return {
@@ -117,21 +117,20 @@ class IngestRound:
     def bodies(self) -> list[bytes]:
         import msgspec
 
-        reports = [
-            {
-                "report_id": f"{self.number}-{index}",
-                "kind": ("fire", "flood", "storm", "crash")[index % 4],
-                "severity": index % 5 + 1,
-                "lat": 60.1 + index % 1000 / 10_000,
-                "lon": 24.9 + index % 997 / 10_000,
-                "message": "m" * 120,
-                "reported_at": "2026-11-15T18:00:00Z",
-            }
-            for index in range(self.records)
-        ]
-        return [
-            msgspec.json.encode(reports[start : start + self.batch]) for start in range(0, self.records, self.batch)
-        ]
+        indexes = range(self.records)
+        parts = (indexes[start : start + self.batch] for start in range(0, self.records, self.batch))
+        return [msgspec.json.encode([self._report(index) for index in part]) for part in parts]
+
+    def _report(self, index: int) -> dict[str, Any]:
+        return {
+            "report_id": f"{self.number}-{index}",
+            "kind": ("fire", "flood", "storm", "crash")[index % 4],
+            "severity": index % 5 + 1,
+            "lat": 60.1 + index % 1000 / 10_000,
+            "lon": 24.9 + index % 997 / 10_000,
+            "message": "m" * 120,
+            "reported_at": "2026-11-15T18:00:00Z",
+        }
 
 
 async def _post(address: str, token: str, connections: int, work: IngestRound) -> float:
@@ -142,22 +141,16 @@ async def _post(address: str, token: str, connections: int, work: IngestRound) -
 
 
 def _publish(address: str, token: str, connections: int, work: IngestRound) -> float:
-    acknowledged, took_s = asyncio.run(_post_all(address, token, work.bodies(), connections))
-    if acknowledged != work.records:
-        raise RuntimeError(f"the server acknowledged {acknowledged:,} of {work.records:,} records")
-    return took_s
+    return asyncio.run(_post_bodies(address, token, connections, work))
 
 
-async def _post_all(address: str, token: str, bodies: list[bytes], connections: int) -> tuple[int, float]:
-    """Post all bodies and return (acknowledged records, seconds).
-
-    Plain HTTP/1.1 on raw sockets: a publisher that costs little leaves the cores to the server.
-    """
+async def _post_bodies(address: str, token: str, connections: int, work: IngestRound) -> float:
+    """Plain HTTP/1.1 on raw sockets: a publisher that costs little leaves the cores to the server."""
     import msgspec
 
     host, _, port = address.removeprefix("http://").partition(":")
     head = f"POST /v1/datasets/Reports/records HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
-    unsent = iter(bodies)
+    unsent = iter(work.bodies())
     acknowledged = 0
 
     async def post_over_one_connection() -> None:
@@ -178,7 +171,10 @@ async def _post_all(address: str, token: str, bodies: list[bytes], connections: 
 
     started_s = time.perf_counter()
     await asyncio.gather(*(post_over_one_connection() for _ in range(connections)))
-    return acknowledged, time.perf_counter() - started_s
+    took_s = time.perf_counter() - started_s
+    if acknowledged != work.records:
+        raise RuntimeError(f"the server acknowledged {acknowledged:,} of {work.records:,} records")
+    return took_s
 
 
 def _parse_and_append(work: IngestRound, syncs: int, root: str) -> float:

@@ -74,15 +74,9 @@ def _make_snapshot(topics: int, brokers: int) -> PartitionSnapshot:
         middle_s = (float(rng.uniform(0.0, 0.1)), float(rng.uniform(0.0, 0.1)))
         home = hosts[int(np.argmax(np.abs(points - np.array(middle_s)).sum(axis=1)))]
         clients = [coordinate_near(middle_s, 0.002) for _ in range(4)]
-        report = summarise(
-            TopicName(f"topic-{n:05}"),
-            home.broker,
-            home.coordinate,
-            clients[:1],
-            clients[1:],
-            in_rate_per_s=float(rates[n]) / 4.0,
-            out_rate_per_s=float(rates[n]) * 3.0 / 4.0,
-        )
+        name, in_rate_per_s = TopicName(f"topic-{n:05}"), float(rates[n]) / 4.0
+        rates_per_s = {"in_rate_per_s": in_rate_per_s, "out_rate_per_s": in_rate_per_s * 3.0}
+        report = summarise(name, home.broker, home.coordinate, clients[:1], clients[1:], **rates_per_s)
         listed.append(Topic(report, BOUND_S))
     return PartitionSnapshot(1, 0.0, tuple(listed), tuple(hosts))
 

@@ -74,12 +74,11 @@ def _draw(path: str, subscribers: int, brokers: int, subscriptions: int) -> None
     from tocsin.sim.balance.world import draw
     from tocsin.sim.kernel import Kernel
 
-    neighbourhoods = max(1, subscribers // 200)
     scenario = Scenario(
         "bench",
         1.0,
         Brokers(brokers, CROWD),
-        Subscribers(subscribers, (0, 0), (4, 12), neighbourhoods=neighbourhoods, own_share=0.85),
+        Subscribers(subscribers, (0, 0), (4, 12), neighbourhoods=max(1, subscribers // 200), own_share=0.85),
         Channels((10.0,), max(1, subscriptions), 1_000.0, 250.0),
     )
     world = draw(scenario, Kernel(1).stream)

@@ -17,6 +17,7 @@ import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
 from tocsin.benchmarks.shared.processes import broker_process, cpu_time_s, sink_process
+from tocsin.benchmarks.shared.sink import TOPIC
 
 SUBSCRIPTIONS = 3
 """Of each session."""
@@ -40,7 +41,6 @@ async def measure(sessions: int, pool: int, idle_s: float = 10.0) -> dict[str, A
     import psutil
 
     from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
-    from tocsin.benchmarks.shared.sink import TOPIC
 
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for the child processes too

@@ -32,10 +32,7 @@ class Peer:
 
     @asynccontextmanager
     async def run(self, folder: Path) -> AsyncIterator[tuple[int, int, Publish] | None]:
-        """Start the server; yield its process id, its port and a function that publishes results.
-
-        Yields None if the program is not installed.
-        """
+        """Start the server; yield process id, port and a function that publishes. None: it is not installed."""
         path = shutil.which(self.program) or shutil.which(self.program, path="/usr/sbin:/usr/local/sbin")
         if path is None:
             yield None
@@ -43,8 +40,7 @@ class Peer:
         port = _free_port()
         quiet = asyncio.subprocess.DEVNULL
         async with child_process(path, *self.arguments(port, folder), stdout=quiet, stderr=quiet) as process:
-            reader, writer = await _connect(port)
-            discarding = asyncio.create_task(_discard(reader))
+            writer = await _connect(port)
             writer.write(self.connect)
 
             async def publish(rows: list[bytes]) -> None:
@@ -54,25 +50,19 @@ class Peer:
 
             yield process.pid, port, publish
             writer.close()
-            discarding.cancel()
 
 
-async def _connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(port: int) -> asyncio.StreamWriter:
     """Connect within 4 s: the server has just been started."""
     for _ in range(200):
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
             await asyncio.sleep(0.02)
             continue
         writer.transport.set_write_buffer_limits(high=1 << 20)
-        return reader, writer
+        return writer
     raise RuntimeError(f"no server listens on port {port}")
-
-
-async def _discard(reader: asyncio.StreamReader) -> None:
-    while await reader.read(65536):
-        pass
 
 
 def _free_port() -> int:

@@ -1,9 +1,8 @@
 """The receiving process of `bench fanout` and `bench sessions`: many raw sockets that subscribe, read and count.
 
-`python -m tocsin.benchmarks.shared.sink FILE` runs in a process of its own, so that its CPU time is not counted as the
-server's. The sink uses just enough of three protocols to subscribe: the broker's WebSocket, NATS and MQTT. It counts
-results by the mark that each result carries, the same for all three. On a few sockets it also checks that no result is
-missing or out of order.
+`python -m tocsin.benchmarks.shared.sink FILE` is a process of its own, so that its CPU time is not the server's. The
+sink uses just enough of three protocols to subscribe: the broker's WebSocket, NATS and MQTT. It counts the mark that
+each result carries, the same for all three. On a few sockets it checks that no result is missing or out of order.
 """
 
 from __future__ import annotations
@@ -162,14 +161,11 @@ class Sink:
             self._tails[descriptor] = data[-(len(MARK) - 1) :]
         self._total += marks
         if descriptor in self._last_numbers:
-            self._check(descriptor, data[:end])
-
-    def _check(self, descriptor: int, data: bytes) -> None:
-        for match in NUMBER.finditer(data):
-            number, last = int(match[1]), self._last_numbers[descriptor]
-            if number != last + 1:
-                raise AssertionError(f"result {number} came after {last}")
-            self._last_numbers[descriptor] = number
+            for match in NUMBER.finditer(data[:end]):
+                number, last_number = int(match[1]), self._last_numbers[descriptor]
+                if number != last_number + 1:
+                    raise AssertionError(f"result {number} came after {last_number}")
+                self._last_numbers[descriptor] = number
 
 
 def main() -> None:

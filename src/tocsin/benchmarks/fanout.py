@@ -34,7 +34,7 @@ CPU_TICK_S = 0.01
 
 def fanout(
     sessions: Annotated[int, typer.Option(help="Subscribers of the one subscription.")] = 1000,
-    results: Annotated[int, typer.Option(help="Results each of them gets.")] = 2000,
+    results: Annotated[int, typer.Option(help="Results that each subscriber gets.")] = 2000,
     burst: Annotated[int, typer.Option(help="Results in one execution, messages in one publisher's write.")] = 20,
     size_bytes: Annotated[int, typer.Option(help="Bytes of a result.")] = 300,
 ) -> dict[str, Any]:

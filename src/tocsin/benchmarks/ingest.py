@@ -33,7 +33,7 @@ CREATE STREAM DATASET Reports (report_id STRING, kind STRING, severity INT, lat 
 def ingest(
     records: Annotated[int, typer.Option(help="Records in each round.")] = 400_000,
     batch: Annotated[int, typer.Option(help="Records in a request.")] = 500,
-    connections: Annotated[int, typer.Option(help="Requests on their way at the same time.")] = 8,
+    connections: Annotated[int, typer.Option(help="Requests in progress at the same time.")] = 8,
     rounds: Annotated[int, typer.Option(help="Measured rounds, after one that warms up.")] = 5,
 ) -> dict[str, Any]:
     """Post records over HTTP and count durable acknowledgements."""

@@ -31,7 +31,7 @@ KINDS = ("fire", "flood", "storm", "crash")
 def latency(
     rate_per_s: Annotated[float, typer.Option(help="Records published each second, one request each.")] = 100.0,
     seconds: Annotated[float, typer.Option(help="How long each of the two is measured.")] = 20.0,
-    warm_up_s: Annotated[float, typer.Option(help="How long each runs before that.")] = 60.0,
+    warm_up_s: Annotated[float, typer.Option(help="How long each runs before it is measured.")] = 60.0,
 ) -> dict[str, Any]:
     """Publish at a steady rate and time the results of a continuous channel."""
     from tocsin.runtime.http.logs import configure_logs

@@ -42,7 +42,7 @@ def plan(
     subscriptions: Annotated[int, typer.Option(min=0, help="BE subscriptions; 0: a tenth of the subscribers.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Plans timed for each policy; the median counts.")] = 3,
 ) -> dict[str, Any]:
-    """Plan from nearest placement with geographic skew, neighbourhoods of 200; growth is from a tenth of it all."""
+    """Plan from nearest placement with geographic skew, neighbourhoods of 200; growth is over a tenth of the world."""
     with temporary_folder() as folder:
         large, small = f"{folder}/large.npz", f"{folder}/small.npz"
         announce(f"drawing worlds of {subscribers:,} and {subscribers // 10:,} subscribers")

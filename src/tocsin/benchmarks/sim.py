@@ -30,7 +30,7 @@ def sim(
         typer.Option(help="Write the last scenario's trace, for `tocsin replay`; takes time.", show_default=False),
     ] = None,
 ) -> dict[str, Any]:
-    """Run whole scenarios with balancing on; what comes out is checked for consistency before it is reported."""
+    """Run whole scenarios with balancing on; the final loads are checked before figures are printed."""
     from tocsin.policies.balance.multistage import BalanceSettings
 
     settings = BalanceSettings(scheme=scheme, shuffle=shuffle)

@@ -1,4 +1,4 @@
-"""`bench plan` checks plans by an independent calculation, and the check can fail."""
+"""`tocsin bench plan` checks plans by an independent calculation, and the check detects wrong plans."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tocsin.policies.balance.settings import BalanceSettings
 
 
 @pytest.mark.parametrize("policy", sorted(bench.POLICIES))
-def test_every_timed_policy_does_something_on_the_warm_up_world_and_is_found_correct(policy: str) -> None:
-    world = bench._tiny()
-    found = plan(world, BalanceSettings(**bench.POLICIES[policy], hits=1, max_moves=0))
-    assert found.moves and found.after is not None
-    assert bench._correct(world, found)
-    assert not bench._correct(world, replace(found, moves=found.moves[1:]))
-    assert not bench._correct(world, replace(found, moves=(*found.moves, found.moves[0])))
+def test_check_accepts_each_policys_plan_and_rejects_altered_moves(policy: str) -> None:
+    snapshot = bench.warm_up_snapshot()
+    made = plan(snapshot, BalanceSettings(**bench.POLICIES[policy], hits=1, max_moves=0))
+    assert made.moves and made.after is not None
+    assert bench.is_correct(snapshot, made)
+    assert not bench.is_correct(snapshot, replace(made, moves=made.moves[1:]))
+    assert not bench.is_correct(snapshot, replace(made, moves=(*made.moves, made.moves[0])))

@@ -1,17 +1,23 @@
-"""`tocsin bench channels`: one execution for a million subscriptions, beside DuckDB and one query per subscription.
+"""`tocsin bench channels`: execute one channel for a million subscriptions at once.
 
-The workload: subscriptions to every pair of (kind, area), records spread evenly over those pairs. Each round publishes
-new records through the gateway and times one execution as the engine runs it: Spark job, results written by executors
-and synced, commit. DuckDB holds the same tables in memory and creates the result table. The answers must be equal.
+Timed: one execution as the engine runs it: Spark job, results written by executors and synced, commit. Subscriptions
+cover every pair of (kind, area). Before each execution, new records spread evenly over those pairs pass the gateway.
+Compared with: DuckDB, which creates the same results in memory; a query for each subscription, estimated from the query
+of one; a tenth of the subscriptions.
+Checked by: DuckDB, against the stored results of every execution. Every subscription must survive a restart.
+Prints: medians of both engines, the three factors, times to subscribe and restart, peak memory.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+from tocsin.benchmarks.shared.harness import announce, benchmark_cluster, command, publish, stored_results, timed
+from tocsin.benchmarks.shared.processes import MemoryWatch
 
 KINDS = ("fire", "flood", "storm", "crash", "outage", "quake", "spill", "riot")
 APPLICATION = """
@@ -21,113 +27,102 @@ CREATE REPETITIVE CHANNEL OfKindInArea (kind STRING, area INT) EVERY 10 SECONDS 
 """
 
 
-def register(app: typer.Typer) -> None:
-    @app.command("channels")
-    def channels(
-        subscriptions: int = typer.Option(1_000_000, help="Backend subscriptions of the channel."),
-        records: int = typer.Option(10_000, help="New records in each execution."),
-        rounds: int = typer.Option(11, help="Timed executions, after as many that warm up."),
-        as_json: bool = typer.Option(False, "--json", help="End with one JSON object."),
-    ) -> None:
-        """Execute a channel for all its subscriptions at once and compare."""
-        from tocsin.benchmarks.shared.harness import announce, benchmark_cluster, finish, memory_watch
+def channels(
+    subscriptions: Annotated[int, typer.Option(help="Backend subscriptions of the channel.")] = 1_000_000,
+    records: Annotated[int, typer.Option(help="New records in each execution.")] = 10_000,
+    rounds: Annotated[int, typer.Option(help="Timed executions, after as many that warm up.")] = 11,
+) -> dict[str, Any]:
+    """Execute a channel for all its subscriptions at once and compare."""
+    with MemoryWatch() as memory, benchmark_cluster(APPLICATION) as cluster:
+        small = measure(cluster, subscriptions // 10, records, rounds)
+        announce(f"{subscriptions // 10:,} subscriptions: {small['spark_s_p50']:.3f} s")
+    with memory, benchmark_cluster(APPLICATION) as cluster:
+        large = measure(cluster, subscriptions, records, rounds)
+        restart_s, survived = _restart(cluster)
+        announce(f"{survived:,} subscriptions after a restart of {restart_s:.1f} s")
+    return {
+        **large,
+        "subscriptions": subscriptions,
+        "records": records,
+        "spark_over_duckdb": large["spark_s_p50"] / large["duckdb_s_p50"],
+        "speed_up_over_per_subscription": large["per_subscription_s_estimate"] / large["spark_s_p50"],
+        "peak_rss_mib": memory.peak_mib,
+        "growth": large["spark_s_p50"] / small["spark_s_p50"],
+        "restart_s": restart_s,
+        "correct": large["correct"] and small["correct"] and survived == subscriptions,
+    }
 
-        with memory_watch() as memory, benchmark_cluster(APPLICATION) as cluster:
-            small = measure(cluster, subscriptions // 10, records, rounds)
-            announce(f"{subscriptions // 10:,} subscriptions: {small['spark_s_p50']:.3f} s")
-        with memory, benchmark_cluster(APPLICATION) as cluster:
-            large = measure(cluster, subscriptions, records, rounds)
-            restart_s, survived = restart(cluster)
-            announce(f"{survived:,} subscriptions after a restart of {restart_s:.1f} s")
-        finish(
-            {
-                **large,
-                "subscriptions": subscriptions,
-                "records": records,
-                "spark_over_duckdb": large["spark_s_p50"] / large["duckdb_s_p50"],
-                "speed_up_over_per_subscription": large["per_subscription_s_estimate"] / large["spark_s_p50"],
-                "peak_rss_mib": memory.peak_mib,
-                "growth": large["spark_s_p50"] / small["spark_s_p50"],
-                "restart_s": restart_s,
-                "correct": large["correct"] and small["correct"] and survived == subscriptions,
-            },
-            as_json,
-        )
+
+register = command(channels)
 
 
 def measure(cluster: Any, subscriptions: int, records: int, rounds: int) -> dict[str, Any]:
     import duckdb
     import numpy as np
 
-    from tocsin.benchmarks.shared.harness import announce, publish
-    from tocsin.model.ids import BrokerId
-
     areas = -(-subscriptions // len(KINDS))
     pairs = [{"kind": KINDS[number % len(KINDS)], "area": number // len(KINDS)} for number in range(subscriptions)]
-    began = time.perf_counter()
-    for start in range(0, subscriptions, 50_000):
-        cluster.subscribe("OfKindInArea", pairs[start : start + 50_000], BrokerId("bench"))
-    subscribe_s = time.perf_counter() - began
+    _, subscribe_s = timed(lambda: _subscribe(cluster, pairs))
     announce(f"{subscriptions:,} subscriptions made in {subscribe_s:.1f} s")
 
     engine = duckdb.connect()
     engine.execute("SET threads = 2")
-    engine.execute("CREATE TABLE s (number BIGINT, kind VARCHAR, area INTEGER)")
     engine.register("made", _subscription_table(cluster))
-    engine.execute("INSERT INTO s SELECT * FROM made")
+    engine.execute("CREATE TABLE s AS FROM made")
     generator = np.random.default_rng(subscriptions)
     spark_s: list[float] = []
     duckdb_s: list[float] = []
     correct = True
-    results = 0
     for round_number in range(2 * rounds):
-        batch = [
-            {
-                "report_id": f"{round_number}-{index}",
-                "kind": KINDS[kind],
-                "area": area,
-                "severity": severity,
-                "message": "m" * 200,
-            }
-            for index, (kind, area, severity) in enumerate(
-                zip(
-                    generator.integers(0, len(KINDS), records).tolist(),
-                    generator.integers(0, areas, records).tolist(),
-                    generator.integers(1, 6, records).tolist(),
-                    strict=True,
-                )
-            )
-        ]
+        batch = _batch(generator, round_number, areas, records)
         publish(cluster, "Reports", batch)
-        began = time.perf_counter()
-        execution = cluster.execute("OfKindInArea")
-        took_s = time.perf_counter() - began
-        duck_s, expected = _in_duckdb(engine, batch)
+        execution, took_s = timed(lambda: cluster.execute("OfKindInArea"))
+        expected, duck_s = _execute_in_duckdb(engine, batch)
         if round_number >= rounds:
             spark_s.append(took_s)
             duckdb_s.append(duck_s)
-        results = execution.results
-        correct = correct and expected == _stored(cluster, execution.execution)
+        correct = correct and expected == stored_results(cluster, "OfKindInArea", execution.execution)
     return {
         "spark_s_p50": statistics.median(spark_s),
         "duckdb_s_p50": statistics.median(duckdb_s),
-        "per_subscription_s_estimate": _one_by_one_s(cluster, pairs[0]) * subscriptions,
-        "results": results,
+        "per_subscription_s_estimate": _single_query_s(cluster, pairs[0]) * subscriptions,
+        "results": execution.results,
         "subscribe_s": subscribe_s,
         "correct": correct,
     }
 
 
-def restart(cluster: Any) -> tuple[float, int]:
-    """Close the cluster and open its root again: seconds until it is ready, and how many subscriptions are there."""
+def _subscribe(cluster: Any, pairs: list[dict[str, Any]]) -> None:
+    from tocsin.model.ids import BrokerId
+
+    for start in range(0, len(pairs), 50_000):
+        cluster.subscribe("OfKindInArea", pairs[start : start + 50_000], BrokerId("bench"))
+
+
+def _batch(generator: Any, round_number: int, areas: int, records: int) -> list[dict[str, Any]]:
+    kinds, places, severities = (
+        generator.integers(low, high, records).tolist() for low, high in ((0, len(KINDS)), (0, areas), (1, 6))
+    )
+    return [
+        {
+            "report_id": f"{round_number}-{index}",
+            "kind": KINDS[kind],
+            "area": area,
+            "severity": severity,
+            "message": "m" * 200,
+        }
+        for index, (kind, area, severity) in enumerate(zip(kinds, places, severities, strict=True))
+    ]
+
+
+def _restart(cluster: Any) -> tuple[float, int]:
+    """Close the cluster and open its root again; return the seconds until it is ready and its subscriptions."""
     from tocsin.cluster.engine import DataCluster
 
     cluster.close()
-    began = time.perf_counter()
-    again = DataCluster(cluster.spark, cluster.settings, time.time)
-    restart_s = time.perf_counter() - began
-    survived = len(again.subscriptions.book)
-    again.close()
+    restarted, restart_s = timed(lambda: DataCluster(cluster.spark, cluster.settings, time.time))
+    survived = len(restarted.book)
+    restarted.close()
     return restart_s, survived
 
 
@@ -143,51 +138,28 @@ def _subscription_table(cluster: Any) -> Any:
     return pa.table({"number": numbers, "kind": kinds, "area": pa.array(areas, pa.int32())})
 
 
-def _in_duckdb(engine: Any, batch: list[dict[str, Any]]) -> tuple[float, set[tuple[int, str]]]:
+def _execute_in_duckdb(engine: Any, batch: list[dict[str, Any]]) -> tuple[set[tuple[int, str]], float]:
+    """Return DuckDB's results as (subscription number, report id), and the seconds of its join."""
     import pyarrow as pa
 
     columns = {name: [row[name] for row in batch] for name in batch[0]}
     engine.register("arrived", pa.table({**columns, "area": pa.array(columns["area"], pa.int32())}))
     engine.execute("CREATE OR REPLACE TABLE r AS FROM arrived")
-    began = time.perf_counter()
-    engine.execute(
-        "CREATE OR REPLACE TABLE o AS SELECT s.number, r.* FROM s JOIN r ON r.kind = s.kind AND r.area = s.area"
-    )
-    took_s = time.perf_counter() - began
-    return took_s, set(engine.execute("SELECT number, report_id FROM o").fetchall())
+    join = "CREATE OR REPLACE TABLE o AS SELECT s.number, r.* FROM s JOIN r ON r.kind = s.kind AND r.area = s.area"
+    _, took_s = timed(lambda: engine.execute(join))
+    return set(engine.execute("SELECT number, report_id FROM o").fetchall()), took_s
 
 
-def _stored(cluster: Any, execution: int) -> set[tuple[int, str]]:
-    """What the files say, not what the memory of the last execution says."""
-    import pyarrow.parquet as pq
-
-    from tocsin.cluster.catalog import results_owner
-
-    live = cluster.channel("OfKindInArea")
-    found: set[tuple[int, str]] = set()
-    rows = 0
-    for file in cluster.catalog.files.of(results_owner("OfKindInArea", live.epoch), execution - 1, execution):
-        with cluster.storage.open(file.path) as stream:
-            table = pq.read_table(stream, columns=["_tocsin_subscription", "report_id"])
-        rows += table.num_rows
-        found |= set(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    return found if rows == len(found) else set()
-
-
-def _one_by_one_s(cluster: Any, parameters: dict[str, Any]) -> float:
-    """What one subscription costs when its query runs alone, on the records of the last execution."""
+def _single_query_s(cluster: Any, parameters: dict[str, Any]) -> float:
+    """Median seconds of one subscription's query when it runs alone, on the records of the last execution."""
     from tocsin.cluster.catalog import dataset_owner
     from tocsin.cluster.spark.frames import dataset_frame
     from tocsin.cluster.sql.query_sql import to_single_sql
 
-    live = cluster.dataset("Reports")
-    files = cluster.catalog.files.of(dataset_owner("Reports"), live.writer.version - 1)
-    frame = dataset_frame(cluster.spark, cluster.storage, live.dataset, files)
+    reports = cluster.dataset("Reports")
+    files = cluster.catalog.files(dataset_owner("Reports"), reports.writer.version - 1)
+    frame = dataset_frame(cluster.spark, cluster.storage, reports.dataset, files)
     frame.createOrReplaceTempView("one_by_one")
     query = to_single_sql(cluster.channel("OfKindInArea").prepared.query, lambda _name, _new: "one_by_one")
-    times = []
-    for _ in range(7):
-        began = time.perf_counter()
-        cluster.spark.sql(query, parameters).collect()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[2:])
+    times = [timed(lambda: cluster.spark.sql(query, parameters).collect())[1] for _ in range(7)]
+    return statistics.median(times[2:])  # two warm up

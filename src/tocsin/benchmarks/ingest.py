@@ -1,8 +1,11 @@
-"""`tocsin bench ingest`: durable acknowledgements a second over HTTP, beside plain parse-and-append.
+"""`tocsin bench ingest`: durable acknowledgements a second over HTTP.
 
-Publishers in a process of their own post bodies of keyed emergency reports over several connections; the server checks
-every field, removes repeats, appends, fsyncs and answers. The measure beside it parses the same bodies with the same
-JSON library, appends them to a file and calls fsync as often as the server did for the same bodies.
+Timed: publishers in a process of their own post bodies of keyed emergency reports over several connections, from the
+first request to the last acknowledgement. The server checks every field, removes repeats, appends, fsyncs and answers.
+Compared with: plain parse-and-append, which parses the same bodies with the same JSON library, appends them to a file
+and calls fsync as often as the server did for the same bodies.
+Checked by: the publishers, which count acknowledged records.
+Prints: records per second of both, the median ratio, and the rate while Spark fills the dataset at the same time.
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ import asyncio
 import multiprocessing
 import os
 import statistics
-import tempfile
 import time
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import typer
+
+from tocsin.benchmarks.shared.harness import announce, command, declare, temporary_folder
 
 APPLICATION = """
 CREATE STREAM DATASET Reports (report_id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, message STRING,
@@ -23,145 +30,133 @@ CREATE STREAM DATASET Reports (report_id STRING, kind STRING, severity INT, lat 
 """
 
 
-def register(app: typer.Typer) -> None:
-    @app.command("ingest")
-    def ingest(
-        records: int = typer.Option(400_000, help="Records in each round."),
-        batch: int = typer.Option(500, help="Records in a request."),
-        connections: int = typer.Option(8, help="Requests on their way at the same time."),
-        rounds: int = typer.Option(5, help="Measured rounds, after one that warms up."),
-        as_json: bool = typer.Option(False, "--json", help="End with one JSON object."),
-    ) -> None:
-        """Post records over HTTP and count durable acknowledgements."""
-        from tocsin.benchmarks.shared.harness import finish
-        from tocsin.runtime.http.listening import loop_factory
-        from tocsin.runtime.http.logs import configure_logs
+def ingest(
+    records: Annotated[int, typer.Option(help="Records in each round.")] = 400_000,
+    batch: Annotated[int, typer.Option(help="Records in a request.")] = 500,
+    connections: Annotated[int, typer.Option(help="Requests in progress at the same time.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Measured rounds, after one that warms up.")] = 5,
+) -> dict[str, Any]:
+    """Post records over HTTP and count durable acknowledgements."""
+    from tocsin.runtime.http.listening import loop_factory
+    from tocsin.runtime.http.logs import configure_logs
 
-        configure_logs("error")
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            finish(runner.run(measure(records, batch, connections, rounds)), as_json)
+    configure_logs("error")
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(measure(records, batch, connections, rounds))
+
+
+register = command(ingest)
 
 
 async def measure(records: int, batch: int, connections: int, rounds: int) -> dict[str, Any]:
-    from tocsin.benchmarks.shared.harness import announce, declare
+    from unittest.mock import patch
+
     from tocsin.cluster.feed.feedlog import FeedLog
     from tocsin.cluster.server.server import ClusterServer
     from tocsin.cluster.server.settings import ClusterProcessSettings
     from tocsin.runtime.http.settings import load_settings
 
     syncs = 0
-    original = FeedLog.sync
+    original_sync = FeedLog.sync
 
-    def counted(self: FeedLog, *args: Any) -> int:
+    def counted_sync(self: FeedLog, *args: Any) -> int:
         nonlocal syncs
         syncs += 1
-        return original(self, *args)
+        return original_sync(self, *args)
 
-    up: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
-    acked: list[float] = []
+    started: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
+    acknowledged: list[float] = []
     raw: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as root:
+    with temporary_folder() as root, patch.object(FeedLog, "sync", counted_sync):
         # A backlog as large as the benchmark: it measures the gateway, not how fast two cores also fill the dataset.
         flags = {"root": root, "port": 0, "token_file": False, "backlog_bytes": 1 << 40}
         settings = load_settings(ClusterProcessSettings, flags, {})
-        server = ClusterServer(settings, lambda *known: up.set_result(known))
+        server = ClusterServer(settings, lambda *address_and_token: started.set_result(address_and_token))
         serving = asyncio.create_task(server.run())
         try:
-            await asyncio.wait((serving, up), return_when=asyncio.FIRST_COMPLETED)
-            address, token = await up
+            await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
+            address, token = await started
             await asyncio.to_thread(declare, server.process.cluster, APPLICATION)
-            setattr(FeedLog, "sync", counted)  # noqa: B010  a method is replaced on purpose
-            # Ingestion competes for the same cores: it is held back at first, so that the gateway is what is measured.
-            live = server.process.cluster.dataset("Reports")
-            live.query = _Held()  # type: ignore[assignment]
+            # Ingestion would use the same cores: it is paused at first, so that only the gateway is measured.
+            reports = server.process.cluster.dataset("Reports")
+            reports.query = SimpleNamespace(failure=lambda: None, stop=lambda: None)  # type: ignore[assignment]
             for number in range(rounds + 1):
                 syncs = 0
-                took_s = await _post(address, token or "", number, records, batch, connections)
-                raw_s = await asyncio.to_thread(_parse_and_append, number, records, batch, max(1, syncs), root)
+                work = IngestRound(number, records, batch)
+                took_s = await _post(address, token or "", connections, work)
+                raw_s = await asyncio.to_thread(_parse_and_append, work, max(1, syncs), root)
                 announce(f"{records / took_s:,.0f} acknowledged, {records / raw_s:,.0f} raw records/s, {syncs} syncs")
                 if number:
-                    acked.append(records / took_s)
+                    acknowledged.append(records / took_s)
                     raw.append(records / raw_s)
-            live.query = None
+            reports.query = None
             await asyncio.to_thread(server.process.cluster.datasets.start_ingestion, "Reports")
-            busy_s = await _post(address, token or "", rounds + 1, records, batch, connections)
+            busy_s = await _post(address, token or "", connections, IngestRound(rounds + 1, records, batch))
             announce(f"{records / busy_s:,.0f} acknowledged records/s while Spark fills the dataset")
         finally:
-            setattr(FeedLog, "sync", original)  # noqa: B010
             server.stop()
             await serving
     return {
-        "acked_records_per_s": statistics.median(acked),
+        "acked_records_per_s": statistics.median(acknowledged),
         "raw_write_records_per_s": statistics.median(raw),
-        # Of pairs measured within seconds of each other: a machine that is shared changes its speed.
-        "ratio": statistics.median(ours / plain for ours, plain in zip(acked, raw, strict=True)),
+        # Of pairs measured within seconds of each other, because the speed of a shared machine changes.
+        "ratio": statistics.median(ours / plain for ours, plain in zip(acknowledged, raw, strict=True)),
         "records_per_request": batch,
         "connections": connections,
         "acked_while_ingesting_records_per_s": records / busy_s,
     }
 
 
-class _Held:
-    def failure(self) -> None:
-        return None
+@dataclass(frozen=True, slots=True)
+class IngestRound:
+    number: int
+    records: int
+    batch: int
+    """Records in a request."""
 
-    def stop(self) -> None:
-        return None
+    def bodies(self) -> list[bytes]:
+        import msgspec
 
+        indexes = range(self.records)
+        parts = (indexes[start : start + self.batch] for start in range(0, self.records, self.batch))
+        return [msgspec.json.encode([self._report(index) for index in part]) for part in parts]
 
-def _bodies(number: int, records: int, batch: int) -> list[bytes]:
-    import msgspec
-
-    return [
-        msgspec.json.encode(
-            [
-                {
-                    "report_id": f"{number}-{index}",
-                    "kind": ("fire", "flood", "storm", "crash")[index % 4],
-                    "severity": index % 5 + 1,
-                    "lat": 60.1 + index % 1000 / 10_000,
-                    "lon": 24.9 + index % 997 / 10_000,
-                    "message": "m" * 120,
-                    "reported_at": "2026-11-15T18:00:00Z",
-                }
-                for index in range(start, min(records, start + batch))
-            ]
-        )
-        for start in range(0, records, batch)
-    ]
+    def _report(self, index: int) -> dict[str, Any]:
+        return {
+            "report_id": f"{self.number}-{index}",
+            "kind": ("fire", "flood", "storm", "crash")[index % 4],
+            "severity": index % 5 + 1,
+            "lat": 60.1 + index % 1000 / 10_000,
+            "lon": 24.9 + index % 997 / 10_000,
+            "message": "m" * 120,
+            "reported_at": "2026-11-15T18:00:00Z",
+        }
 
 
-async def _post(address: str, token: str, number: int, records: int, batch: int, connections: int) -> float:
-    """Seconds from the first request to the last acknowledgement, as another process saw them."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    arguments = (theirs, address, token, number, records, batch, connections)
-    publisher = context.Process(target=_publisher, args=arguments, daemon=True)
-    publisher.start()
-    took_s: float = await asyncio.to_thread(ours.recv)
-    publisher.join()
-    if took_s < 0:
-        raise RuntimeError("the server did not acknowledge every record")
-    return took_s
+async def _post(address: str, token: str, connections: int, work: IngestRound) -> float:
+    """Post a round from another process; return its seconds from the first request to the last acknowledgement."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(pool, _publish, address, token, connections, work)
 
 
-def _publisher(pipe: Any, address: str, token: str, number: int, records: int, batch: int, connections: int) -> None:
-    pipe.send(asyncio.run(_publish_all(address, token, _bodies(number, records, batch), records, connections)))
+def _publish(address: str, token: str, connections: int, work: IngestRound) -> float:
+    return asyncio.run(_post_bodies(address, token, connections, work))
 
 
-async def _publish_all(address: str, token: str, bodies: list[bytes], records: int, connections: int) -> float:
-    """Plain HTTP/1.1 on raw sockets: a publisher that costs little, so that the server is what is measured."""
+async def _post_bodies(address: str, token: str, connections: int, work: IngestRound) -> float:
+    """Plain HTTP/1.1 on raw sockets: a publisher that costs little leaves the cores to the server."""
     import msgspec
 
     host, _, port = address.removeprefix("http://").partition(":")
     head = f"POST /v1/datasets/Reports/records HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
-    waiting = iter(bodies)
+    unsent = iter(work.bodies())
     acknowledged = 0
 
-    async def post_some() -> None:
+    async def post_over_one_connection() -> None:
         nonlocal acknowledged
         reader, writer = await asyncio.open_connection(host, int(port))
-        for body in waiting:
+        for body in unsent:
             writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             status = await reader.readline()
             length = 0
@@ -174,25 +169,28 @@ async def _publish_all(address: str, token: str, bodies: list[bytes], records: i
                 acknowledged += answer["accepted"]
         writer.close()
 
-    began = time.perf_counter()
-    await asyncio.gather(*(post_some() for _ in range(connections)))
-    took_s = time.perf_counter() - began
-    return took_s if acknowledged == records else -1.0
+    started_s = time.perf_counter()
+    await asyncio.gather(*(post_over_one_connection() for _ in range(connections)))
+    took_s = time.perf_counter() - started_s
+    if acknowledged != work.records:
+        raise RuntimeError(f"the server acknowledged {acknowledged:,} of {work.records:,} records")
+    return took_s
 
 
-def _parse_and_append(number: int, records: int, batch: int, syncs: int, root: str) -> float:
+def _parse_and_append(work: IngestRound, syncs: int, root: str) -> float:
+    """Decode each body and append it to a file, with about this many fsyncs; return the seconds."""
     import msgspec
 
-    bodies = _bodies(number, records, batch)
-    every = max(1, len(bodies) // syncs)
+    bodies = work.bodies()
+    bodies_per_sync = max(1, len(bodies) // syncs)
     descriptor = os.open(f"{root}/raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     for index, body in enumerate(bodies, 1):
         msgspec.json.decode(body)
         os.write(descriptor, body)
-        if index % every == 0:
+        if index % bodies_per_sync == 0:
             os.fdatasync(descriptor)
     os.fdatasync(descriptor)
-    took_s = time.perf_counter() - began
+    took_s = time.perf_counter() - started_s
     os.close(descriptor)
     return took_s

@@ -1,17 +1,21 @@
-"""`tocsin bench near`: who is within a kilometre of what happened, for everybody at once.
+"""`tocsin bench near`: find all users within a kilometre of new records, for every user at once.
 
-Users are spread over a square, each with a place in a KEYED dataset and a subscription of their own; records happen
-anywhere in it. The timed execution joins subscriptions, places and new records through the grid and writes the results.
-DuckDB finds the same pairs with a plain lattice of its own.
+Timed: one execution that joins subscriptions, positions and new records through the grid and writes the results. Users
+are spread over a square, each with a position in a KEYED dataset and a subscription of its own. The records are spread
+over the same square.
+Checked by: DuckDB, which finds the same pairs with a plain lattice, in the first and in the last execution.
+Prints: the median of the executions, the pairs of the last one, peak memory.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+from tocsin.benchmarks.shared.harness import announce, benchmark_cluster, command, publish, stored_results, timed
+from tocsin.benchmarks.shared.processes import MemoryWatch
 
 SIDE_KM = 100.0
 SOUTH_WEST = (60.0, 24.0)
@@ -24,73 +28,54 @@ CREATE REPETITIVE CHANNEL NearMe (user STRING, radius_m DOUBLE) EVERY 10 SECONDS
 """
 
 
-def register(app: typer.Typer) -> None:
-    @app.command("near")
-    def near(
-        users: int = typer.Option(100_000, help="People, each with a place and a subscription."),
-        records: int = typer.Option(10_000, help="New records in each execution."),
-        radius_m: float = typer.Option(1_000.0, help="Radius of every subscription."),
-        rounds: int = typer.Option(5, help="Timed executions, after two that warm up."),
-        as_json: bool = typer.Option(False, "--json", help="End with one JSON object."),
-    ) -> None:
-        """Join people and events by distance."""
-        from tocsin.benchmarks.shared.harness import benchmark_cluster, finish, memory_watch
+def near(
+    users: Annotated[int, typer.Option(help="People, each with a place and a subscription.")] = 100_000,
+    records: Annotated[int, typer.Option(help="New records in each execution.")] = 10_000,
+    radius_m: Annotated[float, typer.Option(help="Radius of every subscription.")] = 1_000.0,
+    rounds: Annotated[int, typer.Option(help="Timed executions, after two that warm up.")] = 5,
+) -> dict[str, Any]:
+    """Join people and events by distance."""
+    with MemoryWatch() as memory, benchmark_cluster(APPLICATION) as cluster:
+        measured = measure(cluster, users, records, radius_m, rounds)
+    return {**measured, "users": users, "records": records, "peak_rss_mib": memory.peak_mib}
 
-        with memory_watch() as memory, benchmark_cluster(APPLICATION) as cluster:
-            measured = measure(cluster, users, records, radius_m, rounds)
-        finish({**measured, "users": users, "records": records, "peak_rss_mib": memory.peak_mib}, as_json)
+
+register = command(near)
 
 
 def measure(cluster: Any, users: int, records: int, radius_m: float, rounds: int) -> dict[str, Any]:
     import numpy as np
 
-    from tocsin.benchmarks.shared.harness import announce, publish
     from tocsin.model.ids import BrokerId
 
     generator = np.random.default_rng(users)
     places = _spread(generator, users)
     for start in range(0, users, 20_000):
-        publish(
-            cluster,
-            "Places",
-            [
-                {"user_id": f"u{start + index}", "lat": lat, "lon": lon}
-                for index, (lat, lon) in enumerate(places[start : start + 20_000].tolist())
-            ],
-        )
-        cluster.subscribe(
-            "NearMe",
-            [{"user": f"u{number}", "radius_m": radius_m} for number in range(start, min(users, start + 20_000))],
-            BrokerId("bench"),
-        )
+        part = list(enumerate(places[start : start + 20_000].tolist(), start))
+        publish(cluster, "Places", [{"user_id": f"u{number}", "lat": lat, "lon": lon} for number, (lat, lon) in part])
+        parameters = [{"user": f"u{number}", "radius_m": radius_m} for number, _ in part]
+        cluster.subscribe("NearMe", parameters, BrokerId("bench"))
     announce(f"{users:,} users placed and subscribed")
     times = []
-    pairs = 0
     correct = True
     for round_number in range(rounds + 2):
         events = _spread(generator, records)
-        publish(
-            cluster,
-            "Reports",
-            [
-                {"report_id": f"{round_number}-{index}", "lat": lat, "lon": lon, "message": "m" * 100}
-                for index, (lat, lon) in enumerate(events.tolist())
-            ],
-        )
-        began = time.perf_counter()
-        execution = cluster.execute("NearMe")
-        took_s = time.perf_counter() - began
+        reports = [
+            {"report_id": f"{round_number}-{index}", "lat": lat, "lon": lon, "message": "m" * 100}
+            for index, (lat, lon) in enumerate(events.tolist())
+        ]
+        publish(cluster, "Reports", reports)
+        execution, took_s = timed(lambda: cluster.execute("NearMe"))
         announce(f"execution of {execution.results:,} results: {took_s:.2f} s")
         if round_number >= 2:
             times.append(took_s)
-        pairs = execution.results
         if round_number in (0, rounds + 1):
             correct = correct and _expected(places, events, radius_m) == _stored(cluster, execution.execution)
-    return {"spark_s_p50": statistics.median(times), "pairs": pairs, "correct": correct}
+    return {"spark_s_p50": statistics.median(times), "pairs": execution.results, "correct": correct}
 
 
 def _spread(generator: Any, count: int) -> Any:
-    """Even over a square of SIDE_KM, as (lat, lon)."""
+    """Points (lat, lon), spread evenly over a square with sides of SIDE_KM."""
     import numpy as np
 
     degrees = SIDE_KM / 111.195
@@ -125,22 +110,12 @@ def _expected(places: Any, events: Any, radius_m: float) -> set[tuple[int, int]]
 
 
 def _stored(cluster: Any, execution: int) -> set[tuple[int, int]]:
+    """Pairs (user, event) of the stored results: users are called u0, u1, …, reports ROUND-EVENT."""
     import msgspec
-    import pyarrow.parquet as pq
 
-    from tocsin.cluster.catalog import results_owner
-
-    live = cluster.channel("NearMe")
     users = {
         number: int(msgspec.json.decode(parameters)[0][1:])
         for number, _, parameters in cluster.catalog.subscriptions.of_channel("NearMe")
     }
-    found: set[tuple[int, int]] = set()
-    rows = 0
-    for file in cluster.catalog.files.of(results_owner("NearMe", live.epoch), execution - 1, execution):
-        with cluster.storage.open(file.path) as stream:
-            table = pq.read_table(stream, columns=["_tocsin_subscription", "report_id"])
-        rows += table.num_rows
-        numbers, names = (column.to_pylist() for column in table.columns)
-        found |= {(users[number], int(name.partition("-")[2])) for number, name in zip(numbers, names, strict=True)}
-    return found if rows == len(found) else set()
+    results = stored_results(cluster, "NearMe", execution)
+    return {(users[number], int(report.partition("-")[2])) for number, report in results}

@@ -1,67 +1,73 @@
-"""`tocsin bench sessions`: what an idle session costs a broker in memory, and that one broker holds very many.
+"""`tocsin bench sessions`: the memory that an idle session costs a broker, and very many sessions on one broker.
 
-The broker is the real process; its resident memory is read before the first session and after the last, with all of
-them logged in and idle. Sessions connect from a process of its own, over several loopback addresses so that no machine
-runs out of ports. Each holds three subscriptions out of a pool, as people who want the same things do.
+Measured: resident memory of the real broker process before the first session and after the last, with all sessions
+logged in and idle, and its CPU time while they are idle. The sink connects all sessions from four loopback addresses,
+so that the machine does not run out of ports. Each session holds three subscriptions out of a shared pool.
+Checked by: one result for every backend subscription at the end, which must reach every session that holds it.
+Prints: bytes per session, resident memory before and after, the share of a core while idle, and the results received.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
+from tocsin.benchmarks.shared.processes import broker_process, cpu_time_s, sink_process
+from tocsin.benchmarks.shared.sink import TOPIC
+
 SUBSCRIPTIONS = 3
 """Of each session."""
+SOURCES = tuple(f"127.0.0.{number}" for number in range(2, 6))
 
 
-def register(app: typer.Typer) -> None:
-    @app.command("sessions")
-    def sessions(
-        sessions: int = typer.Option(15_000, help="Sessions on one broker."),
-        pool: int = typer.Option(1_000, help="Different backend subscriptions they draw from."),
-        as_json: bool = typer.Option(False, "--json", help="End with one JSON object."),
-    ) -> None:
-        """Memory of a broker per idle session with three subscriptions."""
-        from tocsin.benchmarks.shared.harness import finish
+def sessions(
+    sessions: Annotated[int, typer.Option(help="Sessions on one broker.")] = 15_000,
+    pool: Annotated[int, typer.Option(help="Different backend subscriptions they draw from.")] = 1_000,
+) -> dict[str, Any]:
+    """Memory of a broker per idle session with three subscriptions."""
+    return asyncio.run(measure(sessions, pool))
 
-        finish(asyncio.run(measure(sessions, pool)), as_json)
+
+register = command(sessions)
 
 
 async def measure(sessions: int, pool: int, idle_s: float = 10.0) -> dict[str, Any]:
+    import resource
+
     import psutil
 
-    from tocsin.benchmarks.fanout import broker_process, sink, write_tokens
     from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
-    from tocsin.benchmarks.shared.harness import announce
-    from tocsin.benchmarks.shared.sink import TOPIC
 
-    _raise_file_limit()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for the child processes too
     kinds = [[(first * SUBSCRIPTIONS + place) % pool for place in range(SUBSCRIPTIONS)] for first in range(pool)]
-    wanted = [[{"channel": TOPIC, "parameters": {"kind": kind}} for kind in own] for own in kinds]
-    sources = [f"127.0.0.{number}" for number in range(2, 6)]
-    with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as name:
-        folder = Path(name)
-        tokens = write_tokens(folder, sessions)
+    subscriptions = [[{"channel": TOPIC, "parameters": {"kind": kind}} for kind in own] for own in kinds]
+    with temporary_folder() as root:
+        folder = Path(root)
         async with (
             EmulatedCluster(TOPIC) as cluster,
-            broker_process(folder, cluster.url, id="bench", half_open=sessions) as (pid, port),
+            broker_process(folder, sessions, cluster.url, id="bench", half_open=sessions) as (process_id, port),
         ):
-            process = psutil.Process(pid)
-            before_bytes = process.memory_info().rss
+            broker = psutil.Process(process_id)
+            before_bytes = broker.memory_info().rss
             announce(f"broker: {before_bytes / 2**20:.1f} MiB before the first session")
-            given = {"port": port, "tokens": str(tokens), "subscriptions": wanted, "sources": sources, "checked": 0}
-            async with sink(folder, kind="broker", **given) as delivered:
-                await asyncio.sleep(min(2.0, idle_s))  # answers to the last requests are on their way
-                cpu_before_s = sum(process.cpu_times()[:2])
+            task = {"port": port, "subscriptions": subscriptions, "sources": SOURCES, "checked": 0}
+            async with sink_process(folder, kind="broker", **task) as delivered:
+                await asyncio.sleep(min(2.0, idle_s))  # the broker may still be answering the last requests
+                cpu_before_s = cpu_time_s(broker)
                 await asyncio.sleep(idle_s)
-                idle_cpu = (sum(process.cpu_times()[:2]) - cpu_before_s) / idle_s
-                after_bytes = process.memory_info().rss
+                idle_cpu = (cpu_time_s(broker) - cpu_before_s) / idle_s
+                after_bytes = broker.memory_info().rss
                 announce(f"broker: {after_bytes / 2**20:.1f} MiB with {sessions:,} sessions")
-                alive = await _alive(cluster, TOPIC, delivered, sessions)
+                cluster.execute(TOPIC, {identity: [b'{"mark":"0000000000"}'] for identity in cluster.held["bench"]})
+                for _ in range(600):
+                    if (alive := delivered()) >= sessions * SUBSCRIPTIONS:
+                        break
+                    await asyncio.sleep(0.1)
     per_session = (after_bytes - before_bytes) / sessions
     return {
         "sessions": sessions,
@@ -75,22 +81,3 @@ async def measure(sessions: int, pool: int, idle_s: float = 10.0) -> dict[str, A
         "alive": alive,
         "correct": alive == sessions * SUBSCRIPTIONS,
     }
-
-
-async def _alive(cluster: Any, topic: str, delivered: Any, sessions: int) -> int:
-    """One result for every backend subscription: each session gets one for each of its own."""
-    rows = {identity: [b'{"mark":"0000000000"}'] for identity in cluster.held["bench"]}
-    cluster.execute(topic, rows)
-    for _ in range(600):
-        if delivered() >= sessions * SUBSCRIPTIONS:
-            break
-        await asyncio.sleep(0.1)
-    return int(delivered())
-
-
-def _raise_file_limit() -> None:
-    """As far as allowed, for this process and those it starts."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,10 @@
-"""`tocsin bench sim`: simulated seconds per second of wall clock, on the paper's world and on a million subscribers."""
+"""`tocsin bench sim`: run whole scenarios of the simulator with balancing on.
+
+Timed: drawing and running each scenario, by default the paper's world and a million subscribers. A small scenario runs
+first, so that compilation is reported apart.
+Checked by: the policies' load model. It computes the loads from the final assignment; they must equal the run's own.
+Prints: simulated seconds per second of wall clock, and for each scenario its times, events, migrations and peak memory.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tocsin.benchmarks.shared.harness import announce, finish, memory_watch
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(sim)
+from tocsin.benchmarks.shared.harness import announce, command, timed
+from tocsin.benchmarks.shared.processes import MemoryWatch
 
 
 def sim(
@@ -26,27 +29,26 @@ def sim(
         Path | None,
         typer.Option(help="Write the last scenario's trace, for `tocsin replay`; takes time.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-) -> None:
-    """Run whole scenarios with balancing on; what comes out is checked for consistency before it is reported."""
+) -> dict[str, Any]:
+    """Run whole scenarios with balancing on; the final loads are checked before figures are printed."""
     from tocsin.policies.balance.settings import BalanceSettings
 
-    # A first world is small: it compiles what the others then only run.
     settings = BalanceSettings(scheme=scheme, shuffle=shuffle)
-    started_s = time.perf_counter()
-    _run("paper-testbed", settings, seed)
-    result: dict[str, Any] = {"compile_s": round(time.perf_counter() - started_s, 2)}
+    _, compile_s = timed(lambda: _run("paper-testbed", settings, seed))
     names = scenario or ["paper-simulation", "million"]
     worlds = {name: _run(name, settings, seed, trace if name == names[-1] else None) for name in names}
-    first = next(iter(worlds.values()))
-    finish(
-        {"simulated_s_per_wall_s": first["simulated_s_per_wall_s"], "worlds": worlds, **result,
-         "correct": all(world["correct"] for world in worlds.values())},
-        as_json,
-    )  # fmt: skip
+    return {
+        "simulated_s_per_wall_s": worlds[names[0]]["simulated_s_per_wall_s"],
+        "worlds": worlds,
+        "compile_s": round(compile_s, 2),
+        "correct": all(world["correct"] for world in worlds.values()),
+    }
 
 
-def _run(name: str, settings: Any, seed: int, trace: Path | None = None) -> dict[str, Any]:
+register = command(sim)
+
+
+def _run(name: str, settings: Any, seed: int, trace_path: Path | None = None) -> dict[str, Any]:
     import numpy as np
 
     from tocsin.policies.balance.load import LoadModel, known_rates
@@ -60,25 +62,29 @@ def _run(name: str, settings: Any, seed: int, trace: Path | None = None) -> dict
 
     announce(f"{name} …")
     kernel = Kernel(seed)
-    with memory_watch() as memory:
+    with MemoryWatch() as memory:
         started_s = time.perf_counter()
-        world = draw(balance_scenario.load(name), kernel.stream)
-        drawn_s = time.perf_counter() - started_s
-        kept = None if trace is None else Trace()
-        run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, settings), kept)
+        world, draw_s = timed(lambda: draw(balance_scenario.load(name), kernel.stream))
+        trace = None if trace_path is None else Trace()
+        run = BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy.NEAREST, settings), trace)
         log = run.run()
         wall_s = time.perf_counter() - started_s
-    if kept is not None and trace is not None:
-        kept.write(trace)
-    # The run's own counts against the policies' load model, on where everybody ended up.
+    if trace is not None and trace_path is not None:
+        trace.write(trace_path)
     model = LoadModel(run.snapshot(), broker_of=run.brokers.served_by)
-    agrees = bool(np.allclose(model.loads, run.brokers.loads(known_rates(run.rate_seen)), rtol=1e-9))
-    last = log.samples[-1]
-    found = {
-        "simulated_s": kernel.now_s, "wall_s": round(wall_s, 2), "draw_s": round(drawn_s, 2),
-        "simulated_s_per_wall_s": round(kernel.now_s / wall_s, 2), "subscribers": len(world.subscribers),
-        "events": kernel.events_happened, "migrations": log.migrations, "failed_over": log.failed_over,
-        "cov_last": round(last.cov, 4), "peak_mib": memory.peak_mib, "correct": agrees,
-    }  # fmt: skip
-    announce(f"{name}: {found}")
-    return found
+    correct = bool(np.allclose(model.loads, run.brokers.loads(known_rates(run.rate_seen)), rtol=1e-9))
+    figures = {
+        "simulated_s": kernel.now_s,
+        "wall_s": round(wall_s, 2),
+        "draw_s": round(draw_s, 2),
+        "simulated_s_per_wall_s": round(kernel.now_s / wall_s, 2),
+        "subscribers": len(world.subscribers),
+        "events": kernel.events_happened,
+        "migrations": log.migrations,
+        "failed_over": log.failed_over,
+        "cov_last": round(log.samples[-1].cov, 4),
+        "peak_mib": memory.peak_mib,
+        "correct": correct,
+    }
+    announce(f"{name}: {figures}")
+    return figures

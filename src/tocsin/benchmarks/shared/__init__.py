@@ -1,1 +1,1 @@
-"""What several benchmarks share: the harness, a data cluster without Spark, the receiving processes."""
+"""Shared by the benchmarks: the harness, child processes, the peers, the sink, and a data cluster without Spark."""

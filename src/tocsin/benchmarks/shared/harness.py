@@ -1,44 +1,80 @@
-"""What benchmarks share: a data cluster on a temporary root, a watch on memory, and how they end."""
+"""The frame of a benchmark: its command, output, timing, and a data cluster on a temporary root.
+
+`tocsin --help` imports this module, so heavy libraries are imported inside the functions.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-
-def announce(line: str) -> None:
-    """Progress: on the error stream, so that the last line of the output stays the result."""
-    print(line, file=sys.stderr, flush=True)
+Outcome = TypeVar("Outcome")
 
 
-def finish(measured: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(measured))
-    else:
-        for name, value in measured.items():
-            print(f"{name:32} {value:,.4g}" if isinstance(value, float) else f"{name:32} {value}")
-    if measured.get("correct") is False:
-        announce("the answers differ from the independent engine's")
-        raise typer.Exit(1)
+def announce(progress: str) -> None:
+    """Print progress to the error stream, so that the last line of the output stays the result."""
+    print(progress, file=sys.stderr, flush=True)
+
+
+def command(benchmark: Callable[..., Mapping[str, Any]]) -> Callable[[typer.Typer], None]:
+    """Return the `register` function of a benchmark's module.
+
+    The command has the benchmark's options and `--json`. It prints the figures that the benchmark returns, and exits
+    with 1 if the figure `correct` is False.
+    """
+
+    @wraps(benchmark)
+    def run(*, as_json: bool, **options: Any) -> None:
+        figures = benchmark(**options)
+        if as_json:
+            print(json.dumps(figures))
+        else:
+            for name, value in figures.items():
+                print(f"{name:32} {value:,.4g}" if isinstance(value, float) else f"{name:32} {value}")
+        if figures.get("correct") is False:
+            announce("the answers differ from the independent engine's")
+            raise typer.Exit(1)
+
+    as_json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+    flag = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=as_json)
+    options = inspect.signature(benchmark, eval_str=True).parameters.values()
+    run.__signature__ = inspect.Signature([*options, flag])  # type: ignore[attr-defined]
+
+    def register(app: typer.Typer) -> None:
+        app.command()(run)
+
+    return register
+
+
+def timed(work: Callable[[], Outcome], clock: Callable[[], float] = time.perf_counter) -> tuple[Outcome, float]:
+    """Return the outcome of the work and the seconds it took."""
+    started_s = clock()
+    outcome = work()
+    return outcome, clock() - started_s
+
+
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tocsin-bench-")
 
 
 @contextmanager
-def benchmark_cluster(application: str, master: str = "local[*]") -> Iterator[Any]:
-    """A data cluster on a temporary root."""
+def benchmark_cluster(application: str) -> Iterator[Any]:
+    """A data cluster on a temporary root, with this application declared."""
     from tocsin.cluster.engine import DataCluster
     from tocsin.cluster.settings import ClusterSettings
     from tocsin.cluster.spark.session import make_session
 
-    with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as root:
-        cluster = DataCluster(make_session(master), ClusterSettings(root=root), time.time)
+    with temporary_folder() as root:
+        cluster = DataCluster(make_session("local[*]"), ClusterSettings(root=root), time.time)
         try:
             declare(cluster, application)
             yield cluster
@@ -53,7 +89,7 @@ def declare(cluster: Any, application: str) -> None:
 
 
 def publish(cluster: Any, dataset: str, records: Sequence[Mapping[str, Any]]) -> None:
-    """Through the gateway and into the dataset before this returns."""
+    """Send records through the gateway and return when they are in the dataset."""
     import msgspec
 
     from tocsin.cluster.feed.gateway import Accepted, RecordForm
@@ -66,38 +102,17 @@ def publish(cluster: Any, dataset: str, records: Sequence[Mapping[str, Any]]) ->
     cluster.catch_up(dataset)
 
 
-class MemoryWatch:
-    """The highest resident memory of this process and all its children, sampled four times a second."""
+def stored_results(cluster: Any, channel: str, execution: int) -> set[tuple[int, str]]:
+    """(subscription number, report id) of an execution, read from its result files; empty if a pair is repeated."""
+    import pyarrow.parquet as pq
 
-    def __init__(self) -> None:
-        self.peak_mib = 0
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+    from tocsin.cluster.catalog import results_owner
 
-    def __enter__(self) -> MemoryWatch:
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _sample(self) -> None:
-        import psutil
-
-        this = psutil.Process()
-        while not self._stop.wait(0.25):
-            total = 0
-            for process in [this, *this.children(recursive=True)]:
-                try:
-                    total += process.memory_info().rss
-                except psutil.Error:
-                    continue  # it ended between the listing and the question
-            self.peak_mib = max(self.peak_mib, total >> 20)
-
-
-def memory_watch() -> MemoryWatch:
-    return MemoryWatch()
+    pairs: list[tuple[int, str]] = []
+    owner = results_owner(channel, cluster.channel(channel).epoch)
+    for file in cluster.catalog.files(owner, execution - 1, execution):
+        with cluster.storage.open(file.path) as stream:
+            table = pq.read_table(stream, columns=["_tocsin_subscription", "report_id"])
+        pairs += zip(*(column.to_pylist() for column in table.columns), strict=True)
+    distinct = set(pairs)
+    return distinct if len(distinct) == len(pairs) else set()

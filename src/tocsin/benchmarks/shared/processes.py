@@ -1,0 +1,119 @@
+"""Processes of a benchmark: their CPU time and memory, and children: a broker, the sink, a peer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mmap
+import struct
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+
+def cpu_time_s(process: Any) -> float:
+    """User and system time of a `psutil.Process`, without its children."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+class MemoryWatch:
+    """The highest resident memory of this process and all its children, sampled four times a second."""
+
+    def __init__(self) -> None:
+        self.peak_mib = 0
+        self._stop = threading.Event()
+
+    def __enter__(self) -> MemoryWatch:
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        import psutil
+
+        this = psutil.Process()
+        while not self._stop.wait(0.25):
+            total = 0
+            for process in [this, *this.children(recursive=True)]:
+                try:
+                    total += process.memory_info().rss
+                except psutil.Error:
+                    continue  # the process ended after it was listed
+            self.peak_mib = max(self.peak_mib, total >> 20)
+
+
+@asynccontextmanager
+async def child_process(*command: str, **streams: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A running child process, terminated at the end of the block."""
+    process = await asyncio.create_subprocess_exec(*command, **streams)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@asynccontextmanager
+async def broker_process(
+    folder: Path, subscribers: int, cluster_url: str, **settings: Any
+) -> AsyncIterator[tuple[int, int]]:
+    """`tocsin broker`, with a token for each subscriber in the file `tokens`; yields process id and port."""
+    _write_tokens(folder, subscribers)
+    settings = {"cluster": cluster_url, "keys": folder / "keys.json", "state": folder} | settings
+    flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-c", "from tocsin.cli.main import main; main()", "broker", "--port", "0", "--json"]
+    command += ["--log-level", "warning", *flags]
+    async with child_process(*command, stdout=asyncio.subprocess.PIPE) as process:
+        assert process.stdout is not None
+        started = json.loads(await process.stdout.readline())
+        yield process.pid, int(started["address"].rpartition(":")[2])
+
+
+def _write_tokens(folder: Path, count: int) -> None:
+    """Write a token for each subscriber, and the key that checks them."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from tocsin.runtime.http.credentials import Signer
+
+    signer = Signer(Ed25519PrivateKey.generate())
+    (folder / "keys.json").write_text(json.dumps(signer.jwks()), encoding="utf-8")
+    now_s = time.time()
+    tokens = (
+        signer.sign(f"s{number}", ["subscribe"], now_s=now_s, identity=str(number), lifetime_s=7200)
+        for number in range(count)
+    )
+    (folder / "tokens").write_text("\n".join(tokens), encoding="utf-8")
+
+
+@asynccontextmanager
+async def sink_process(folder: Path, **task: Any) -> AsyncIterator[Callable[[], int]]:
+    """A sink whose sockets are connected; yields a function that returns how many deliveries it has counted."""
+    file = folder / "counter"
+    file.write_bytes(bytes(8))
+    with file.open("r+b") as opened:
+        counter = mmap.mmap(opened.fileno(), 8)
+    path = folder / "sink.json"
+    path.write_text(json.dumps(task | {"counter": str(file), "tokens": str(folder / "tokens")}), encoding="utf-8")
+    command = (sys.executable, "-m", "tocsin.benchmarks.shared.sink", str(path))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None and process.stdin is not None
+    if (await process.stdout.readline()).strip() != b"ready":
+        raise RuntimeError("the sink could not connect")
+    try:
+        yield lambda: int(struct.unpack("<q", counter[:8])[0])
+        if process.returncode is not None:
+            raise RuntimeError("the sink found a missing or misplaced result, or lost a connection")
+    finally:
+        process.stdin.close()
+        await process.wait()

@@ -1,0 +1,36 @@
+"""The command of a benchmark prints its figures and fails when they are incorrect."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tocsin.benchmarks.shared.harness import command
+
+
+def example(size: Annotated[int, typer.Option(min=1)] = 3) -> dict[str, Any]:
+    return {"size": size, "rate_per_s": 1234.5, "correct": size < 10}
+
+
+@pytest.mark.parametrize(("size", "exit_code"), [("7", 0), ("12", 1)])
+def test_command_prints_json_and_exits_with_1_if_incorrect(size: str, exit_code: int) -> None:
+    app = typer.Typer()
+    command(example)(app)
+    done = CliRunner().invoke(app, ["--size", size, "--json"])
+    assert done.exit_code == exit_code
+    assert json.loads(done.stdout) == {"size": int(size), "rate_per_s": 1234.5, "correct": exit_code == 0}
+
+
+def test_command_without_json_prints_a_line_for_each_figure() -> None:
+    app = typer.Typer()
+    command(example)(app)
+    done = CliRunner().invoke(app, [])
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["size", "3"],
+        ["rate_per_s", "1,234"],
+        ["correct", "True"],
+    ]

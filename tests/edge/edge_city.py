@@ -8,7 +8,14 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tests.edge.edge_readings import in_seconds
-from tocsin.edge.messages import DeadlinePassed, Message, MessageReceived, Piece, SendMessage, TransferOrdered
+from tocsin.edge.messages import (
+    EdgeDeadlinePassed,
+    PeerMessage,
+    PeerMessageReceived,
+    Piece,
+    SendPeerMessage,
+    TransferOrdered,
+)
 from tocsin.edge.node import (
     EdgeNode,
     EmitResult,
@@ -22,9 +29,9 @@ from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.rounds import Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Tree
-from tocsin.policies.operators.transfer import Rules, Thresholds
+from tocsin.policies.operators.transfer import TransferRules, TransferThresholds
 
-ROOMY = Rules(Thresholds(lower_pct=1e6, upper_pct=1e9))
+ROOMY = TransferRules(TransferThresholds(lower_pct=1e6, upper_pct=1e9))
 
 
 class City:
@@ -34,7 +41,7 @@ class City:
         plans: QueryPlan | list[QueryPlan],
         placement: Mapping[OperatorId, EdgeNodeId],
         memory_bytes: int = 1_000_000,
-        rules: Rules = ROOMY,
+        rules: TransferRules = ROOMY,
     ) -> None:
         self.tree = tree
         deployed = plans if isinstance(plans, list) else [plans]
@@ -44,7 +51,7 @@ class City:
         }
         self.links: dict[EdgeNodeId, deque[Piece]] = {node: deque() for node in tree.nodes}
         """By the child that sends."""
-        self.messages: list[Message] = []
+        self.messages: list[PeerMessage] = []
         self.results: list[pa.RecordBatch] = []
         self.moves = 0
 
@@ -55,7 +62,7 @@ class City:
                     self.links[node].append(piece)
                 case EmitResult(_, batch):
                     self.results.append(batch)
-                case SendMessage(message):
+                case SendPeerMessage(message):
                     self.messages.append(message)
 
     def read(self, node: EdgeNodeId, stream: str, batch: pa.RecordBatch) -> None:
@@ -69,7 +76,7 @@ class City:
     def deliver(self, number: int) -> None:
         message = self.messages.pop(number)
         before = len(self.nodes[message.receiver].negotiator.placement.here)
-        self.happen(message.receiver, MessageReceived(message))
+        self.happen(message.receiver, PeerMessageReceived(message))
         self.moves += len(self.nodes[message.receiver].negotiator.placement.here) > before
 
     def possible_moves(self) -> list[tuple[EdgeNodeId, Transfer]]:
@@ -84,7 +91,7 @@ class City:
         self.happen(node, TransferOrdered(transfer))
 
     def time_out(self, node: EdgeNodeId) -> None:
-        self.happen(node, DeadlinePassed())
+        self.happen(node, EdgeDeadlinePassed())
 
     def settle(self) -> None:
         """Everything on its way arrives; hand-overs under way are repeated until they are done."""

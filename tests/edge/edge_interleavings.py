@@ -13,24 +13,24 @@ from typing import Any
 
 from tests.edge.edge_worlds import World, is_feasible
 from tocsin.edge.messages import (
-    DeadlinePassed,
+    EdgeDeadlinePassed,
     Event,
-    Message,
-    MessageReceived,
     PeerDied,
+    PeerMessage,
+    PeerMessageReceived,
     PeriodElapsed,
-    RejectMessage,
-    SendMessage,
+    RejectPeerMessage,
+    SendPeerMessage,
 )  # fmt: skip
 from tocsin.edge.negotiation import Negotiator
-from tocsin.edge.placement import Placement
+from tocsin.edge.placement import OperatorPlacement
 from tocsin.edge.rounds import Collecting, Timing
-from tocsin.edge.selection import Selection
+from tocsin.edge.selection import OperatorSelection
 from tocsin.model.edge import EdgeNodeId, OperatorId
-from tocsin.policies.operators.transfer import Rules
-from tocsin.sim.edge.host import SizedHost
+from tocsin.policies.operators.transfer import TransferRules
+from tocsin.sim.edge.tree import SizedHost
 
-RULES = Rules()
+RULES = TransferRules()
 AT_ONCE = Timing(0.0, 0.0, 0.0)
 
 
@@ -62,7 +62,7 @@ class Network:
 
     def __init__(self, world: World, sizes_pct: dict[OperatorId, float], budget: Budget) -> None:
         self.world = world
-        self.selection = Selection(world.graph, world.tree)
+        self.selection = OperatorSelection(world.graph, world.tree)
         self.sizes_pct = dict(sizes_pct)
         self.budget = budget
         self.nodes: dict[EdgeNodeId, Negotiator] = {}
@@ -73,12 +73,12 @@ class Network:
                 for operator, place in world.placement.items()
                 if place != node and world.tree.is_at_or_above(node, place)
             }
-            placement = Placement(node, self.selection, here, below)
+            placement = OperatorPlacement(node, self.selection, here, below)
             host = SizedHost(self.sizes_pct, here)
             self.nodes[node] = Negotiator(
                 placement, host, dict.fromkeys(world.tree.neighbours(node), 0), RULES, AT_ONCE
             )
-        self.messages: list[Message] = []
+        self.messages: list[PeerMessage] = []
         self.dead: dict[EdgeNodeId, set[OperatorId]] = {}
         self.unlearnt: list[tuple[EdgeNodeId, EdgeNodeId]] = []
         self.rejected: dict[str, int] = {}
@@ -90,7 +90,7 @@ class Network:
         shared: list[Any] = [self.world, self.selection, RULES, AT_ONCE, *self.messages]
         shared += [one.placement._available for one in self.nodes.values()]
         shared += [message for one in handovers for message in (*one._decided.values(), *one._confirmed.values())]
-        shared += [out.request for one in handovers for out in one.outgoing.values()]
+        shared += [out.message for one in handovers for out in one.outgoing.values()]
         return copy.deepcopy(self, {id(one): one for one in shared})
 
     def actions(self) -> Iterator[Action]:
@@ -131,7 +131,7 @@ class Network:
                 self._handle(action.node, PeriodElapsed())
             case "time out":
                 budget.time_outs -= 1
-                self._handle(action.node, DeadlinePassed())
+                self._handle(action.node, EdgeDeadlinePassed())
             case "learn":
                 node, died = self.unlearnt.pop(action.number)
                 if node not in self.dead:
@@ -149,17 +149,17 @@ class Network:
         if action.kind not in ("lose", "change"):
             self.check()
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: PeerMessage) -> None:
         if message.receiver not in self.dead:
-            self._handle(message.receiver, MessageReceived(message))
+            self._handle(message.receiver, PeerMessageReceived(message))
 
     def _handle(self, node: EdgeNodeId, event: Event) -> None:
         negotiator = self.nodes[node]
         before = set(negotiator.placement.here)
         for effect in negotiator.handle(event, 0.0):
-            if isinstance(effect, SendMessage):
+            if isinstance(effect, SendPeerMessage):
                 self.messages.append(effect.message)
-            elif isinstance(effect, RejectMessage):
+            elif isinstance(effect, RejectPeerMessage):
                 self.rejected[effect.code] = self.rejected.get(effect.code, 0) + 1
         if negotiator.placement.here - before:
             self.moves += 1
@@ -222,13 +222,13 @@ class Network:
         """Equal for states that differ only in the order in which things were put down."""
         nodes = [
             (
-                repr(one.phase) if not isinstance(one.phase, Collecting) else _collecting(one.phase),
+                repr(one.state.phase) if not isinstance(one.state.phase, Collecting) else _collecting(one.state.phase),
                 sorted(one.placement.here), sorted(one.placement.leaving.items()), sorted(one.placement.unconfirmed),
                 *(
                     sorted((key, repr(value)) for key, value in table.items())
                     for table in (
                         one.handovers.outgoing, one.handovers.incoming, one.handovers._decided,
-                        one.handovers._confirmed, one.peers,
+                        one.handovers._confirmed, one.state.peers,
                     )
                 ),
             )

@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 
 from tests.edge.edge_city import City
 from tests.edge.edge_readings import STREAMS, alarm_batches, alarms, in_seconds, reading_batches, readings
-from tocsin.edge.dataflow import Observed
 from tocsin.edge.layout import lay_out, lowest_placement, prepare
-from tocsin.edge.messages import Code, MessageType, Parcel, PeerDied, PeriodElapsed, Piece
+from tocsin.edge.messages import EdgeCode, MessageType, Parcel, PeerDied, PeriodElapsed, Piece
 from tocsin.edge.node import PieceReceived, ReadingsArrived, RejectData
 from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.query import EdgeQuery
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree, Usage
-from tocsin.policies.operators.transfer import Rules, Thresholds
+from tocsin.policies.operators.transfer import TransferRules, TransferThresholds
 
 N = {number: EdgeNodeId(f"n{number}") for number in range(1, 8)}
 TREE = Tree.perfect_binary(7)
@@ -119,7 +118,13 @@ def test_a_node_whose_windows_fill_its_memory_hands_them_to_its_parent_by_itself
     """The whole protocol over real operators: state is measured, offered, accepted and moved; no window suffers."""
     plans = [plan_of("exact", {"Readings": [N[4]]}), plan_of("again", {"Readings": [N[4]]})]
     placement = lowest_placement(plans[0], DEEP) | lowest_placement(plans[1], DEEP)
-    city = City(DEEP, plans, placement, memory_bytes=80_000, rules=Rules(Thresholds(lower_pct=-20, upper_pct=60)))
+    city = City(
+        DEEP,
+        plans,
+        placement,
+        memory_bytes=80_000,
+        rules=TransferRules(TransferThresholds(lower_pct=-20, upper_pct=60)),
+    )
     aggregates = {operator for operator in placement if "aggregate" in operator}
     for step in range(8):
         rows = [(float(step), f"meter {step} {number}", 1.0, 1) for number in range(100)]
@@ -157,8 +162,8 @@ def test_a_driver_with_a_clock_adds_processor_and_network_to_what_is_measured() 
     plan = plan_of("exact", {"Readings": [N[4]]})
     flow = City(DEEP, plan, lowest_placement(plan, DEEP)).nodes[N[4]].dataflow
     first, second = (stage.operator for stage in plan.stages[:2])
-    flow.observed[first] = Observed(cpu_pct=30.0, network_pct=2.0)
-    flow.observed[second] = Observed(cpu_pct=5.0)
+    flow.observed[first] = Usage(cpu_pct=30.0, network_pct=2.0)
+    flow.observed[second] = Usage(cpu_pct=5.0)
     assert (flow.usage().cpu_pct, flow.usage().network_pct) == (35.0, 2.0)
 
 
@@ -171,11 +176,11 @@ def test_what_peers_and_meters_send_wrongly_is_turned_down_and_changes_nothing()
     for sender, wrong in (
         (N[2], piece), (N[4], Piece(OperatorId("?"), 0, None, 5)), (N[4], Piece(first, 9, None, 5)),
     ):  # fmt: skip
-        assert node.handle(PieceReceived(sender, wrong), 0.0) == [RejectData(sender, Code.UNKNOWN_OPERATOR)]
-    assert top.handle(PieceReceived(N[2], piece), 0.0) == [RejectData("n2", Code.UNKNOWN_OPERATOR)]
+        assert node.handle(PieceReceived(sender, wrong), 0.0) == [RejectData(sender, EdgeCode.UNKNOWN_OPERATOR)]
+    assert top.handle(PieceReceived(N[2], piece), 0.0) == [RejectData("n2", EdgeCode.UNKNOWN_OPERATOR)]
     leaf = City(DEEP, plan, lowest_placement(plan, DEEP)).nodes[N[4]]
     strange = ReadingsArrived("Readings", alarms((1, "a", 1)))
-    assert leaf.handle(strange, 0.0) == [RejectData("Readings", Code.WRONG_COLUMNS)]
+    assert leaf.handle(strange, 0.0) == [RejectData("Readings", EdgeCode.WRONG_COLUMNS)]
     for state in (b"", b"nonsense of some length", (1 << 60).to_bytes(8, "little") + b"{"):
         assert not leaf.dataflow.hold([Parcel(OperatorId("q/1-aggregate"), Usage(), state)])
     assert leaf.dataflow.usage().memory_pct == 0

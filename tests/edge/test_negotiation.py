@@ -7,26 +7,26 @@ from dataclasses import replace
 from tests.edge.edge_interleavings import Action, Budget, Network
 from tests.edge.edge_worlds import World, small_world
 from tocsin.edge.messages import (
-    Code,
-    DeadlinePassed,
-    Message,
-    MessageReceived,
+    EdgeCode,
+    EdgeDeadlinePassed,
     MessageType,
     Parcel,
     PeerDied,
     PeerJoined,
+    PeerMessage,
+    PeerMessageReceived,
     PeriodElapsed,
-    RejectMessage,
+    RejectPeerMessage,
     RoundId,
-    SendMessage,
+    SendPeerMessage,
 )  # fmt: skip
 from tocsin.edge.negotiation import Negotiator
-from tocsin.edge.placement import Placement
+from tocsin.edge.placement import OperatorPlacement
 from tocsin.edge.rounds import Collecting, Timing
-from tocsin.edge.selection import Selection
+from tocsin.edge.selection import OperatorSelection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
-from tocsin.policies.operators.transfer import Urgency
-from tocsin.sim.edge.host import SizedHost
+from tocsin.policies.operators.transfer import ReplyUrgency
+from tocsin.sim.edge.tree import SizedHost
 
 TOP, MIDDLE, BOTTOM = EdgeNodeId("n0"), EdgeNodeId("n1"), EdgeNodeId("n2")
 A = OperatorId("A")
@@ -95,9 +95,9 @@ def test_a_node_in_a_round_begins_no_other_and_answers_others_with_nothing() -> 
     world = figure_12()
     world.do(Action("period", MIDDLE))
     assert world.nodes[MIDDLE].handle(PeriodElapsed(), 5.0) == []
-    request = Message(MessageType.OP_DEMAND_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), size_pct=50.0)
-    (effect,) = world.nodes[MIDDLE].handle(MessageReceived(request), 5.0)
-    assert isinstance(effect, SendMessage)
+    request = PeerMessage(MessageType.OP_DEMAND_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), size_pct=50.0)
+    (effect,) = world.nodes[MIDDLE].handle(PeerMessageReceived(request), 5.0)
+    assert isinstance(effect, SendPeerMessage)
     assert (effect.message.type, effect.message.transfers) == (MessageType.OP_DEMAND_REPLY, ())
 
 
@@ -115,15 +115,15 @@ def test_of_two_overloaded_nodes_that_ask_each_other_the_smaller_id_goes_first()
     world.do(Action("period", TOP))
     world.do(Action("period", MIDDLE))
     world.do(Action("deliver", number=0))
-    assert isinstance(world.nodes[TOP].phase, Collecting)
-    assert world.nodes[MIDDLE].phase is None, "it withdrew, answered, and had no room to promise"
+    assert isinstance(world.nodes[TOP].state.phase, Collecting)
+    assert world.nodes[MIDDLE].state.phase is None, "it withdrew, answered, and had no room to promise"
     deliver_all(world)
     assert not any(node.is_busy for node in world.nodes.values())
 
 
 def alone(world: World, node: EdgeNodeId, sizes: dict[str, float], timing: Timing = Timing()) -> Negotiator:
     """One node of a world, its neighbours played by the test."""
-    selection = Selection(world.graph, world.tree)
+    selection = OperatorSelection(world.graph, world.tree)
     here = {operator for operator, place in world.placement.items() if place == node}
     below = {
         operator for operator, place in world.placement.items()
@@ -131,7 +131,7 @@ def alone(world: World, node: EdgeNodeId, sizes: dict[str, float], timing: Timin
     }  # fmt: skip
     host = SizedHost({OperatorId(name): size for name, size in sizes.items()}, here)
     peers = dict.fromkeys(world.tree.neighbours(node), 0)
-    return Negotiator(Placement(node, selection, here, below), host, peers, timing=timing)
+    return Negotiator(OperatorPlacement(node, selection, here, below), host, peers, timing=timing)
 
 
 def taker() -> Negotiator:
@@ -139,17 +139,17 @@ def taker() -> Negotiator:
     return alone(small_world(CHAIN, {"A": "n0", "B": "n1"}, {}), MIDDLE, {"A": 10, "B": 45})
 
 
-def parcels(size_pct: float = 10, number: int = 1, sender: EdgeNodeId = TOP) -> Message:
-    return Message(
+def parcels(size_pct: float = 10, number: int = 1, sender: EdgeNodeId = TOP) -> PeerMessage:
+    return PeerMessage(
         MessageType.OP_OFFER_TRANSFER_REQUEST, sender, MIDDLE, RoundId(sender, 1),
         transfers=(Transfer((A,), MIDDLE, Usage(size_pct)),), handover=number, parcels=(Parcel(A, Usage(size_pct)),),
     )  # fmt: skip
 
 
-def said(node: Negotiator, message: Message, now_s: float = 0.0) -> list[Message | Code]:
+def said(node: Negotiator, message: PeerMessage, now_s: float = 0.0) -> list[PeerMessage | EdgeCode]:
     return [
-        effect.message if isinstance(effect, SendMessage) else effect.code
-        for effect in node.handle(MessageReceived(message), now_s)
+        effect.message if isinstance(effect, SendPeerMessage) else effect.code
+        for effect in node.handle(PeerMessageReceived(message), now_s)
     ]
 
 
@@ -158,45 +158,49 @@ def test_missing_replies_count_as_empty_when_the_time_is_up() -> None:
     node = alone(world, MIDDLE, {"A": 10, "B": 55})
     asked = node.handle(PeriodElapsed(), 0.0)
     assert node.deadline_s() == 1.0
-    offer = next(one.message for one in asked if isinstance(one, SendMessage) and one.message.receiver == BOTTOM)
-    reply = Message(MessageType.OP_OFFER_REPLY, BOTTOM, MIDDLE, offer.round, Urgency.HIGH, transfers=offer.transfers)
+    offer = next(one.message for one in asked if isinstance(one, SendPeerMessage) and one.message.receiver == BOTTOM)
+    reply = PeerMessage(
+        MessageType.OP_OFFER_REPLY, BOTTOM, MIDDLE, offer.round, ReplyUrgency.HIGH, transfers=offer.transfers
+    )
     assert said(node, reply, 0.1) == []
-    sent = [one.message for one in node.handle(DeadlinePassed(), 1.0) if isinstance(one, SendMessage)]
+    sent = [one.message for one in node.handle(EdgeDeadlinePassed(), 1.0) if isinstance(one, SendPeerMessage)]
     assert [(one.type, one.receiver) for one in sent] == [
         (MessageType.CLEAR, TOP), (MessageType.OP_OFFER_TRANSFER_REQUEST, BOTTOM),
     ]  # fmt: skip
-    late = Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, offer.round, Urgency.HIGH, transfers=offer.transfers)
+    late = PeerMessage(
+        MessageType.OP_OFFER_REPLY, TOP, MIDDLE, offer.round, ReplyUrgency.HIGH, transfers=offer.transfers
+    )
     answer = said(node, late, 1.1)
-    assert answer[0] is Code.STALE_ROUND
-    assert isinstance(answer[1], Message)
+    assert answer[0] is EdgeCode.STALE_ROUND
+    assert isinstance(answer[1], PeerMessage)
     assert answer[1].type is MessageType.CLEAR
 
 
 def test_a_promise_lapses_when_nothing_follows() -> None:
     node = taker()
-    offer = Message(
+    offer = PeerMessage(
         MessageType.OP_OFFER_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), transfers=(Transfer((A,), MIDDLE, Usage(10)),)
     )
     (reply,) = said(node, offer)
-    assert isinstance(reply, Message)
+    assert isinstance(reply, PeerMessage)
     assert reply.transfers
     assert said(node, offer) == [reply], "a repeated request gets the same answer"
     assert node.is_busy
-    assert node.handle(DeadlinePassed(), 3.0) == []
+    assert node.handle(EdgeDeadlinePassed(), 3.0) == []
     assert not node.is_busy
 
 
 def test_operators_that_grew_on_the_way_are_refused_above_the_upper_threshold() -> None:
     (reply,) = said(taker(), parcels(size_pct=16))
-    assert isinstance(reply, Message)
-    assert (reply.refusal, reply.transfers) == (Code.ABOVE_UPPER_THRESHOLD, ())
+    assert isinstance(reply, PeerMessage)
+    assert (reply.refusal, reply.transfers) == (EdgeCode.ABOVE_UPPER_THRESHOLD, ())
 
 
 def test_a_refused_hand_over_stays_refused_even_when_there_is_room_again() -> None:
     """The giver may have resumed already: the second copy of the message must not bring a second copy to life."""
     node = taker()
     refused = said(node, parcels(size_pct=16))
-    node.host.let_go((OperatorId("B"),), TOP)
+    node.host.release((OperatorId("B"),), TOP)
     assert said(node, parcels(size_pct=16)) == refused
     assert A not in node.placement.here
 
@@ -205,20 +209,20 @@ def test_a_repeated_hand_over_is_acknowledged_again_and_an_older_one_ignored() -
     node = taker()
     first = said(node, parcels(number=4))
     assert said(node, parcels(number=4)) == first
-    assert said(node, parcels(number=3)) == [Code.STALE_HANDOVER]
+    assert said(node, parcels(number=3)) == [EdgeCode.STALE_HANDOVER]
 
 
 def test_a_taker_runs_and_passes_on_nothing_before_the_giver_has_confirmed() -> None:
     node = taker()
     (reply,) = said(node, parcels())
-    assert isinstance(reply, Message)
+    assert isinstance(reply, PeerMessage)
     assert isinstance(node.host, SizedHost)
     assert A not in node.host.running
     assert all(A not in one.operators for one in node.placement.available_transfers())
     assert node.is_busy
-    repeated = node.handle(DeadlinePassed(), 1.0)
-    assert repeated == [SendMessage(reply)]
-    clear = Message(MessageType.CLEAR, TOP, MIDDLE, reply.round, handover=1)
+    repeated = node.handle(EdgeDeadlinePassed(), 1.0)
+    assert repeated == [SendPeerMessage(reply)]
+    clear = PeerMessage(MessageType.CLEAR, TOP, MIDDLE, reply.round, handover=1)
     assert said(node, clear) == []
     assert A in node.host.running
     assert any(A in one.operators for one in node.placement.available_transfers())
@@ -228,22 +232,29 @@ def test_a_giver_repeats_until_answered_and_takes_back_when_the_taker_is_dead() 
     world = small_world({"n1": "n0"}, {"A": "n1", "B": "n1"}, {})
     node = alone(world, MIDDLE, {"A": 10, "B": 55})
     (asked,) = node.handle(PeriodElapsed(), 0.0)
-    assert isinstance(asked, SendMessage)
-    yes = Message(
-        MessageType.OP_OFFER_REPLY, TOP, MIDDLE, asked.message.round, Urgency.HIGH, transfers=asked.message.transfers
+    assert isinstance(asked, SendPeerMessage)
+    yes = PeerMessage(
+        MessageType.OP_OFFER_REPLY,
+        TOP,
+        MIDDLE,
+        asked.message.round,
+        ReplyUrgency.HIGH,
+        transfers=asked.message.transfers,
     )
     (request,) = said(node, yes, 0.1)
-    assert node.handle(DeadlinePassed(), 1.1) == node.handle(DeadlinePassed(), 2.1) == [SendMessage(request)]  # type: ignore[arg-type]
+    assert (
+        node.handle(EdgeDeadlinePassed(), 1.1) == node.handle(EdgeDeadlinePassed(), 2.1) == [SendPeerMessage(request)]
+    )  # type: ignore[arg-type]
     assert isinstance(node.host, SizedHost)
     assert A not in node.host.running
     node.handle(PeerDied(TOP), 3.0)
     assert A in node.host.running
     assert not node.is_busy
-    ghost = Message(MessageType.OP_OFFER_TRANSFER_REPLY, TOP, MIDDLE, asked.message.round, handover=1)
-    assert said(node, ghost, 4.0) == [Code.NOT_ADJACENT]
+    ghost = PeerMessage(MessageType.OP_OFFER_TRANSFER_REPLY, TOP, MIDDLE, asked.message.round, handover=1)
+    assert said(node, ghost, 4.0) == [EdgeCode.NOT_ADJACENT]
     node.handle(PeerJoined(TOP, 1), 5.0)
-    assert said(node, ghost, 5.0) == [Code.WRONG_EPOCH]
-    assert said(node, replace(ghost, sender_epoch=1), 5.0) == [Code.STALE_HANDOVER]
+    assert said(node, ghost, 5.0) == [EdgeCode.WRONG_EPOCH]
+    assert said(node, replace(ghost, sender_epoch=1), 5.0) == [EdgeCode.STALE_HANDOVER]
 
 
 def test_an_operator_is_refused_while_its_peer_crosses_the_other_way() -> None:
@@ -251,30 +262,34 @@ def test_an_operator_is_refused_while_its_peer_crosses_the_other_way() -> None:
     world = small_world({"n1": "n0"}, {"u": "n1", "v": "n0", "x": "n1"}, {"u": ("v",)})
     node = alone(world, MIDDLE, {"u": 10, "v": 10, "x": 5})
     v = OperatorId("v")
-    coming = Message(
+    coming = PeerMessage(
         MessageType.OP_OFFER_TRANSFER_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), handover=1, parcels=(Parcel(v, Usage(10)),)
     )
     node.placement.freeze([OperatorId("u")], TOP)
     (refused,) = said(node, coming)
-    assert isinstance(refused, Message)
-    assert refused.refusal is Code.INFEASIBLE
+    assert isinstance(refused, PeerMessage)
+    assert refused.refusal is EdgeCode.INFEASIBLE
     node.placement.resume([OperatorId("u")])
     (accepted,) = said(node, replace(coming, handover=2))
-    assert isinstance(accepted, Message)
+    assert isinstance(accepted, PeerMessage)
     assert accepted.refusal is None
 
 
 def test_strangers_unknown_operators_and_nonsense_change_nothing() -> None:
     node = taker()
     stranger = replace(parcels(), sender=EdgeNodeId("n9"))
-    assert said(node, stranger) == [Code.NOT_ADJACENT]
+    assert said(node, stranger) == [EdgeCode.NOT_ADJACENT]
     unknown = replace(parcels(number=7), parcels=(Parcel(OperatorId("??"), Usage(1)),))
     (reply,) = said(node, unknown)
-    assert isinstance(reply, Message)
-    assert reply.refusal is Code.INFEASIBLE
-    assert said(node, replace(parcels(), handover=None)) == [Code.STALE_HANDOVER]
-    assert node.handle(MessageReceived(Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3))), 0.0) == [
-        RejectMessage(Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3)), Code.STALE_ROUND)
+    assert isinstance(reply, PeerMessage)
+    assert reply.refusal is EdgeCode.INFEASIBLE
+    assert said(node, replace(parcels(), handover=None)) == [EdgeCode.STALE_HANDOVER]
+    assert node.handle(
+        PeerMessageReceived(PeerMessage(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3))), 0.0
+    ) == [
+        RejectPeerMessage(
+            PeerMessage(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3)), EdgeCode.STALE_ROUND
+        )
     ]
     assert not node.is_busy
     assert node.placement.here == {OperatorId("B")}

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.edge.edge_readings import SECOND, alarms, in_seconds, reading_batches, readings
-from tocsin.edge.expressions import Call, ColumnRef, Constant
 from tocsin.edge.operators.aggregate import Aggregation, WindowAggregateSpec
 from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, END_OF_TIME_US, Operator, Specification
+from tocsin.edge.operators.expressions import Call, ColumnRef, Constant
 from tocsin.edge.operators.ordered import IntervalJoinSpec, SortSpec
-from tocsin.edge.operators.stateless import FilterSpec, MapSpec, UnionSpec
+from tocsin.edge.operators.stateless import Filter, Map, Union
 
 ALL = (
     Aggregation("total", "sum", "kwh"),
@@ -26,19 +26,19 @@ BEGINNING = BEGINNING_OF_TIME_US
 
 
 def test_a_filter_keeps_what_is_true_and_drops_null() -> None:
-    operator = FilterSpec(Call(">", (ColumnRef("kwh"), Constant(1)))).create()
+    operator = Filter(Call(">", (ColumnRef("kwh"), Constant(1)))).create()
     batch = readings((0, "a", 2.0, 1), (1, "b", 1.0, 1), (2, "c", None, 1))
     assert in_seconds(operator.on_batch(0, batch, BEGINNING)) == [(0.0, "a", 2.0, 1)]
 
 
 def test_a_map_computes_columns_and_division_by_zero_is_null() -> None:
-    operator = MapSpec((("who", ColumnRef("meter")), ("ratio", Call("/", (Constant(1), ColumnRef("kwh")))))).create()
+    operator = Map((("who", ColumnRef("meter")), ("ratio", Call("/", (Constant(1), ColumnRef("kwh")))))).create()
     batch = readings((0, "a", 4.0, 1), (1, "b", 0.0, 1))
     assert in_seconds(operator.on_batch(0, batch, BEGINNING)) == [("a", 0.25), ("b", None)]
 
 
 def test_a_union_passes_what_comes_on_any_port() -> None:
-    operator = UnionSpec().create()
+    operator = Union().create()
     batch = readings((0, "a", 4.0, 1))
     assert operator.on_batch(0, batch, BEGINNING) == operator.on_batch(1, batch, BEGINNING) == [batch]
     assert (operator.notify_at(), operator.state_bytes(), operator.snapshot()) == (None, 0, b"")

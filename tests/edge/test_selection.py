@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 
 from tests.edge.edge_worlds import World, is_feasible, worlds
-from tocsin.edge.selection import Selection
+from tocsin.edge.selection import OperatorSelection
 from tocsin.model.edge import EdgeNodeId, OperatorGraph, OperatorId, Tree
 
 
@@ -23,7 +23,7 @@ def graph(edges: dict[str, tuple[str, ...]], **entries: tuple[str, ...]) -> Oper
     )
 
 
-def found(selection: Selection, node: str, *here: str) -> set[tuple[str, ...]]:
+def found(selection: OperatorSelection, node: str, *here: str) -> set[tuple[str, ...]]:
     """Each transfer as (destination, operators…)."""
     transfers = selection.available_transfers(EdgeNodeId(node), [OperatorId(one) for one in here])
     assert len({(one.destination, one.operators) for one in transfers}) == len(transfers)
@@ -36,12 +36,12 @@ FORK = tree(left="middle", right="middle", middle="top")
 
 def test_a_single_operator_can_go_to_the_parent_or_to_the_child_that_feeds_it() -> None:
     """First scenario [AMI §2.2.2]."""
-    selection = Selection(graph({"A": ()}, A=("child",)), CHAIN)
+    selection = OperatorSelection(graph({"A": ()}, A=("child",)), CHAIN)
     assert found(selection, "middle", "A") == {("top", "A"), ("child", "A")}
 
 
 def test_dependent_operators_of_one_node_give_the_four_transfers_of_figures_8_and_9() -> None:
-    selection = Selection(graph({"A": ("B",), "B": ()}, A=("child",)), CHAIN)
+    selection = OperatorSelection(graph({"A": ("B",), "B": ()}, A=("child",)), CHAIN)
     assert found(selection, "middle", "A", "B") == {
         ("child", "A"),
         ("top", "B"),
@@ -52,19 +52,19 @@ def test_dependent_operators_of_one_node_give_the_four_transfers_of_figures_8_an
 
 def test_an_operator_fed_by_two_children_can_only_go_up() -> None:
     """Third scenario, figure 10."""
-    selection = Selection(graph({"L": ("A",), "R": ("A",), "A": ()}, L=("left",), R=("right",)), FORK)
+    selection = OperatorSelection(graph({"L": ("A",), "R": ("A",), "A": ()}, L=("left",), R=("right",)), FORK)
     assert found(selection, "middle", "A") == {("top", "A")}
 
 
 def test_two_upstream_peers_below_the_same_child_let_an_operator_go_down() -> None:
     """Listing 2 refuses this; the prose does not: one child feeds both."""
-    selection = Selection(graph({"P": ("A",), "Q": ("A",), "A": ()}, P=("left",), Q=("left",)), FORK)
+    selection = OperatorSelection(graph({"P": ("A",), "Q": ("A",), "A": ()}, P=("left",), Q=("left",)), FORK)
     assert found(selection, "middle", "A") == {("top", "A"), ("left", "A")}
     assert ("left", "P", "Q", "A") in found(selection, "middle", "A", "P", "Q")
 
 
 def test_a_deep_chain_moves_as_a_whole() -> None:
-    selection = Selection(graph({"A": ("B",), "B": ("C",), "C": ("D",), "D": ()}, A=("child",)), CHAIN)
+    selection = OperatorSelection(graph({"A": ("B",), "B": ("C",), "C": ("D",), "D": ()}, A=("child",)), CHAIN)
     transfers = found(selection, "middle", "A", "B", "C", "D")
     assert ("top", "A", "B", "C", "D") in transfers
     assert ("child", "A", "B", "C", "D") in transfers
@@ -72,7 +72,7 @@ def test_a_deep_chain_moves_as_a_whole() -> None:
 
 
 def test_an_operator_where_its_readings_enter_cannot_go_down_and_at_the_root_not_up() -> None:
-    selection = Selection(graph({"A": ()}, A=("middle",)), CHAIN)
+    selection = OperatorSelection(graph({"A": ()}, A=("middle",)), CHAIN)
     assert found(selection, "middle", "A") == {("top", "A")}
     assert found(selection, "top", "A") == {("middle", "A")}
 
@@ -81,7 +81,7 @@ def test_an_operator_where_its_readings_enter_cannot_go_down_and_at_the_root_not
 @given(worlds())
 def test_selection_finds_exactly_the_smallest_feasible_sets_of_brute_force(world: World) -> None:
     assert is_feasible(world, world.placement)
-    selection = Selection(world.graph, world.tree)
+    selection = OperatorSelection(world.graph, world.tree)
     for node in world.tree.nodes:
         here = [operator for operator, place in world.placement.items() if place == node]
         expected = set()
@@ -106,7 +106,7 @@ def test_selection_finds_exactly_the_smallest_feasible_sets_of_brute_force(world
 @given(worlds())
 def test_transfers_that_share_no_operator_are_feasible_together(world: World) -> None:
     """One round may give some operators up and others down: listing 5 relies on it."""
-    selection = Selection(world.graph, world.tree)
+    selection = OperatorSelection(world.graph, world.tree)
     for node in world.tree.nodes:
         here = [operator for operator, place in world.placement.items() if place == node]
         moved = dict(world.placement)

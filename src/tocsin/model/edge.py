@@ -1,8 +1,8 @@
-"""The values of the edge tier: where streams flow, what an operator costs, what could move where [AMI §3, tables 1–2].
+"""The values of the edge tier: the tree, the graph of operators, usage and transfers [AMI §3, tables 1–2].
 
-A tree of edge nodes carries streams from the leaves to the root and never the other way [AMI §2.2.1]. An operator
-therefore runs at the lowest node that sees all its sources or at an ancestor of that node, and never below an operator
-that feeds it. These values know that rule; who decides and who moves is in `policies/transfer.py` and `edge/`.
+Streams flow from the leaves of the tree to its root and never the other way [AMI §2.2.1]. An operator therefore runs at
+the lowest node that sees all its sources or at an ancestor of that node, and never below an operator that feeds it.
+`policies/operators/transfer.py` decides about transfers, and `edge/` makes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OperatorId = NewType("OperatorId", str)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What operators take of one node's resources, each in percent of all the node has.
+    """The resources that operators use at one node, each in percent of the node's own.
 
     The thesis measures memory alone; CPU and network are its future work [AMI §3.3].
     """
@@ -52,12 +52,12 @@ def total_usage(usages: Iterable[Usage]) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """An available transfer: operators that must move together, and where to [AMI table 1]."""
+    """An available transfer: operators that must move together, and their destination [AMI table 1]."""
 
     operators: tuple[OperatorId, ...]
     destination: EdgeNodeId
     usage: Usage = NOTHING
-    """As measured by the node that runs the operators, when it wrote the message."""
+    """Measured by the node that runs the operators, when it sent the message."""
 
     def shares_operators_with(self, taken: set[OperatorId]) -> bool:
         return any(operator in taken for operator in self.operators)
@@ -65,10 +65,10 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Tree:
-    """Who is whose parent. Streams go up; messages go both ways, between neighbours only."""
+    """The parent of each node. Streams flow up; messages travel both ways, between neighbours only."""
 
     parents: Mapping[EdgeNodeId, EdgeNodeId]
-    """Every node but the root."""
+    """The parent of every node except the root."""
     root: EdgeNodeId
 
     @classmethod
@@ -79,11 +79,11 @@ class Tree:
 
     @cached_property
     def children(self) -> dict[EdgeNodeId, tuple[EdgeNodeId, ...]]:
-        found: dict[EdgeNodeId, list[EdgeNodeId]] = {self.root: []}
+        children: dict[EdgeNodeId, list[EdgeNodeId]] = {self.root: []}
         for child, parent in self.parents.items():
-            found.setdefault(parent, []).append(child)
-            found.setdefault(child, [])
-        return {node: tuple(children) for node, children in found.items()}
+            children.setdefault(parent, []).append(child)
+            children.setdefault(child, [])
+        return {node: tuple(below) for node, below in children.items()}
 
     @cached_property
     def nodes(self) -> tuple[EdgeNodeId, ...]:
@@ -94,8 +94,7 @@ class Tree:
 
     def neighbours(self, node: EdgeNodeId) -> tuple[EdgeNodeId, ...]:
         """The parent first, then the children."""
-        parent = self.parents.get(node)
-        return (() if parent is None else (parent,)) + self.children[node]
+        return (self.parents[node], *self.children[node]) if node in self.parents else self.children[node]
 
     def path_up(self, node: EdgeNodeId) -> list[EdgeNodeId]:
         """From `node` to the root, both included."""
@@ -105,11 +104,11 @@ class Tree:
         return path
 
     def is_at_or_above(self, node: EdgeNodeId, other: EdgeNodeId) -> bool:
-        """True if the streams that leave `other` pass through `node`, or `node` is `other`."""
+        """True if the streams that leave `other` pass through `node`, or the two are the same."""
         return node in self.path_up(other)
 
     def child_towards(self, node: EdgeNodeId, below: EdgeNodeId) -> EdgeNodeId | None:
-        """The child of `node` through which the streams of `below` arrive; None if they do not arrive from a child."""
+        """The child of `node` through which streams from `below` arrive; None if `below` is not below `node`."""
         current = below
         while (parent := self.parents.get(current)) is not None:
             if parent == node:
@@ -130,44 +129,44 @@ class Tree:
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """Which operator feeds which, and at which node raw readings enter: fixed when a query is deployed.
+    """Which operator feeds which, and where raw readings enter. Fixed when a query is deployed.
 
-    The thesis gives an operator one downstream peer and several upstream peers [AMI table 1]; several downstream peers
-    follow the same rule, so any directed acyclic graph is taken.
+    In the thesis an operator has one downstream peer and several upstream peers [AMI table 1]. Several downstream peers
+    follow the same rule, so any directed acyclic graph is allowed.
     """
 
     downstream: Mapping[OperatorId, tuple[OperatorId, ...]]
     """Every operator is a key."""
     entries: Mapping[OperatorId, tuple[EdgeNodeId, ...]] = field(default_factory=dict)
-    """Nodes at which raw streams that an operator reads directly enter the tree."""
+    """The nodes at which the raw streams that an operator reads directly enter the tree."""
 
     @cached_property
     def upstream(self) -> dict[OperatorId, tuple[OperatorId, ...]]:
-        found: dict[OperatorId, list[OperatorId]] = {operator: [] for operator in self.downstream}
+        upstream: dict[OperatorId, list[OperatorId]] = {operator: [] for operator in self.downstream}
         for operator, fed in self.downstream.items():
             for other in fed:
-                found[other].append(operator)
-        return {operator: tuple(feeding) for operator, feeding in found.items()}
+                upstream[other].append(operator)
+        return {operator: tuple(feeding) for operator, feeding in upstream.items()}
 
     @cached_property
     def all_entries(self) -> dict[OperatorId, frozenset[EdgeNodeId]]:
-        """Every node at which readings enter that reach an operator, directly or through others."""
-        found: dict[OperatorId, frozenset[EdgeNodeId]] = {}
+        """The nodes at which readings enter that reach each operator, directly or through other operators."""
+        reached: dict[OperatorId, frozenset[EdgeNodeId]] = {}
         for first in self.downstream:
             pending = [first]
             while pending:
                 operator = pending[-1]
-                missing = [feeding for feeding in self.upstream[operator] if feeding not in found]
-                if missing and operator not in found:
+                missing = [feeding for feeding in self.upstream[operator] if feeding not in reached]
+                if missing and operator not in reached:
                     pending += missing
                     continue
                 pending.pop()
-                reached = (found[feeding] for feeding in self.upstream[operator])
-                found[operator] = frozenset(self.entries.get(operator, ())).union(*reached)
-        return found
+                through = (reached[feeding] for feeding in self.upstream[operator])
+                reached[operator] = frozenset(self.entries.get(operator, ())).union(*through)
+        return reached
 
     def lowest_places(self, tree: Tree) -> dict[OperatorId, EdgeNodeId]:
-        """For each operator the lowest node that sees all it reads: it can run there or above, nowhere else."""
+        """The lowest node that sees all the input of each operator. The operator runs there or above."""
         meetings: dict[frozenset[EdgeNodeId], EdgeNodeId] = {}
         for entries in self.all_entries.values():
             if entries not in meetings:

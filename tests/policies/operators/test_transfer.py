@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
 from tocsin.policies.operators import transfer as policy
-from tocsin.policies.operators.transfer import Band, Combine, LoadMeasure, Reply, Rules, Urgency
+from tocsin.policies.operators.transfer import Band, Combine, LoadMeasure, Reply, TransferRules, ReplyUrgency
 
-RULES = Rules()
+RULES = TransferRules()
 PARENT, CHILD = EdgeNodeId("parent"), EdgeNodeId("child")
 
 
@@ -42,19 +42,19 @@ def test_an_acceptor_stays_one_percent_under_the_upper_threshold_and_takes_an_op
 
 def test_the_underloaded_acceptor_is_served_before_the_normal_one() -> None:
     up, down = move(10, "A"), move(10, "A", to=CHILD)
-    replies = [Reply(PARENT, Urgency.NORMAL, (up,)), Reply(CHILD, Urgency.HIGH, (down,))]
+    replies = [Reply(PARENT, ReplyUrgency.NORMAL, (up,)), Reply(CHILD, ReplyUrgency.HIGH, (down,))]
     assert policy.agreed(replies, Usage(65), available(up, down), RULES) == {CHILD: (down,)}
 
 
 def test_an_overloaded_node_gives_no_more_than_takes_it_to_the_target() -> None:
     wanted = (move(8, "A"), move(8, "B"), move(5, "C"))
-    plan = policy.agreed([Reply(PARENT, Urgency.NORMAL, wanted)], Usage(65), available(*wanted), RULES)
+    plan = policy.agreed([Reply(PARENT, ReplyUrgency.NORMAL, wanted)], Usage(65), available(*wanted), RULES)
     assert plan == {PARENT: (wanted[0], wanted[2])}
 
 
 def test_what_has_become_unavailable_is_not_given() -> None:
     gone = move(10, "A")
-    assert policy.agreed([Reply(PARENT, Urgency.HIGH, (gone,))], Usage(70), {}, RULES) == {}
+    assert policy.agreed([Reply(PARENT, ReplyUrgency.HIGH, (gone,))], Usage(70), {}, RULES) == {}
 
 
 def test_a_demand_is_answered_by_what_leaves_the_giver_at_the_target() -> None:
@@ -66,7 +66,7 @@ def test_a_demand_is_answered_by_what_leaves_the_giver_at_the_target() -> None:
 
 def test_an_underloaded_node_relieves_the_overloaded_giver_first_and_stops_at_the_target() -> None:
     normal, urgent = move(9, "A", to=CHILD), move(12, "B", to=CHILD)
-    replies = [Reply(PARENT, Urgency.NORMAL, (normal,)), Reply(CHILD, Urgency.HIGH, (urgent,))]
+    replies = [Reply(PARENT, ReplyUrgency.NORMAL, (normal,)), Reply(CHILD, ReplyUrgency.HIGH, (urgent,))]
     assert policy.taken(replies, Usage(30), RULES) == {CHILD: (urgent,)}
 
 
@@ -76,8 +76,8 @@ def test_the_scarcest_resource_decides_under_maximum_and_all_count_under_weights
     weights = LoadMeasure(0.5, 0.3, 0.2, Combine.WEIGHTS)
     assert maximum.load_pct(usage) == 70
     assert weights.load_pct(usage) == 0.5 * 20 + 0.3 * 70 + 0.2 * 10
-    assert Rules(measure=maximum).band(usage) is Band.OVERLOADED
-    assert Rules().band(usage) is Band.UNDERLOADED
+    assert TransferRules(measure=maximum).band(usage) is Band.OVERLOADED
+    assert TransferRules().band(usage) is Band.UNDERLOADED
 
 
 usages = st.builds(Usage, *(st.floats(0, 30) for _ in range(3)))
@@ -101,10 +101,10 @@ moves = st.lists(
 def test_no_decision_crosses_its_threshold_or_moves_an_operator_twice(
     transfers: list[Transfer], usage: Usage, measure: LoadMeasure, scale: float
 ) -> None:
-    rules = Rules(measure=measure)
+    rules = TransferRules(measure=measure)
     mine = Usage(usage.memory_pct * scale, usage.cpu_pct * scale, usage.network_pct * scale)
     replies = [
-        Reply(peer, Urgency.NORMAL, tuple(one for one in transfers if one.destination == peer))
+        Reply(peer, ReplyUrgency.NORMAL, tuple(one for one in transfers if one.destination == peer))
         for peer in (PARENT, CHILD)
     ]
     for plan, sign in (

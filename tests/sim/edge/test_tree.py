@@ -7,7 +7,7 @@ import pytest
 
 from tocsin.model.edge import EdgeNodeId, OperatorGraph, OperatorId, Tree
 from tocsin.sim.edge.tree import EdgeRun, EdgeSimulation
-from tocsin.sim.edge.workload import Change, Deployment, EdgeWorld, Fluctuation, deploy, fluctuate
+from tocsin.sim.edge.workload import Deployment, EdgeWorld, Fluctuation, SizeChange, deploy, fluctuate
 from tocsin.sim.kernel import Kernel
 
 UPPER_PCT = 60.0
@@ -52,7 +52,7 @@ def test_a_node_that_overflows_is_relieved_within_a_monitoring_period() -> None:
     world = EdgeWorld(
         tree, graph, {a: EdgeNodeId("leaf"), b: EdgeNodeId("leaf"), c: EdgeNodeId("top")}, {a: 10.0, b: 45.0, c: 45.0}
     )
-    simulation = EdgeSimulation(Kernel(1), world, [Change(10.0, b, 12.0)], EdgeRun(length_s=30.0))
+    simulation = EdgeSimulation(Kernel(1), world, [SizeChange(10.0, b, 12.0)], EdgeRun(length_s=30.0))
     log = simulation.run()
     assert simulation.hosts[EdgeNodeId("top")].running == {a, c}
     assert log.operators_moved == 1

@@ -1,21 +1,21 @@
-"""Filter, map and union: one row at a time, nothing to remember [AMI §2.1.2]."""
+"""Filter, map and union: operators without state [AMI §2.1.2]. They never change, so each is its own specification."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 
-from tocsin.edge.expressions import Expression, evaluate
+from tocsin.edge.operators.expressions import Expression, evaluate
 
 
 class Stateless:
-    """What the three share: no state, nothing to wait for."""
-
     delay_us = 0
+    late_rows = 0
 
-    def __init__(self) -> None:
-        self.late_rows = 0
+    def create(self) -> Self:
+        return self
 
     def on_notify(self, watermark_us: int) -> list[pa.RecordBatch]:
         return []
@@ -33,51 +33,28 @@ class Stateless:
         return 0
 
 
+@dataclass(frozen=True)
 class Filter(Stateless):
-    def __init__(self, predicate: Expression) -> None:
-        super().__init__()
-        self._predicate = predicate
+    predicate: Expression
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
-        """Null is not true: such rows go, as in SQL."""
-        kept = batch.filter(evaluate(self._predicate, batch), null_selection_behavior="drop")
+        """Null is not true: such rows are dropped, as in SQL."""
+        kept = batch.filter(evaluate(self.predicate, batch), null_selection_behavior="drop")
         return [kept] if kept.num_rows else []
 
 
+@dataclass(frozen=True)
 class Map(Stateless):
-    def __init__(self, columns: tuple[tuple[str, Expression], ...]) -> None:
-        super().__init__()
-        self._columns = columns
+    columns: tuple[tuple[str, Expression], ...]
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
-        arrays = [evaluate(expression, batch) for _, expression in self._columns]
-        return [pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self._columns])]
+        arrays = [evaluate(expression, batch) for _, expression in self.columns]
+        return [pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self.columns])]
 
 
+@dataclass(frozen=True)
 class Union(Stateless):
-    """Several streams with the same columns as one; its watermark is the least of theirs."""
+    """Several streams with the same columns as one; its watermark is the lowest of theirs."""
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
         return [batch]
-
-
-@dataclass(frozen=True, slots=True)
-class FilterSpec:
-    predicate: Expression
-
-    def create(self) -> Filter:
-        return Filter(self.predicate)
-
-
-@dataclass(frozen=True, slots=True)
-class MapSpec:
-    columns: tuple[tuple[str, Expression], ...]
-
-    def create(self) -> Map:
-        return Map(self.columns)
-
-
-@dataclass(frozen=True, slots=True)
-class UnionSpec:
-    def create(self) -> Union:
-        return Union()

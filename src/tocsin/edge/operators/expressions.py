@@ -1,9 +1,8 @@
-"""Expressions over the columns of a batch: what filters and maps compute. Values, so that a query can be sent and kept.
+"""Expressions over the columns of a batch, evaluated by filters and maps. They are values that can be sent and stored.
 
-Three-valued logic as in SQL: null is neither true nor false, and a filter keeps what is true. An expression is
-evaluated on whole columns at once. It never fails on a reading: a division by zero is null, where Spark in ANSI mode
-stops the query, because one meter must not silence the others. `query.py` makes expressions from SQL; nothing here
-parses.
+Logic has three values as in SQL: null is neither true nor false, and a filter keeps rows for which its predicate is
+true. An expression is evaluated on whole columns at once. It never fails on a reading: a division by zero is null,
+where Spark in ANSI mode stops the query, because one meter must not silence the others.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Expression = ColumnRef | Constant | Call
 
 
 def _divide(left: Any, right: Any) -> Any:
-    """`/` is division of doubles, as in Spark; by zero it is null."""
+    """`/` divides doubles, as in Spark. Division by zero is null."""
     divisor = pc.cast(right, pa.float64())
     return pc.divide(
         pc.cast(left, pa.float64()), pc.if_else(pc.equal(divisor, 0.0), pa.scalar(None, pa.float64()), divisor)
@@ -72,7 +71,7 @@ def _value(expression: Expression, batch: pa.RecordBatch) -> Any:
 
 
 def columns_of(expression: Expression) -> Iterator[str]:
-    """Every column an expression reads."""
+    """The names of all columns the expression reads."""
     match expression:
         case ColumnRef(name):
             yield name

@@ -23,9 +23,8 @@ from tocsin.edge.messages import (
     SendPeerMessage,
 )  # fmt: skip
 from tocsin.edge.negotiation import Negotiator
-from tocsin.edge.placement import OperatorPlacement
+from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.rounds import Collecting, Timing
-from tocsin.edge.selection import OperatorSelection
 from tocsin.model.edge import EdgeNodeId, OperatorId
 from tocsin.policies.operators.transfer import TransferRules
 from tocsin.sim.edge.tree import SizedHost

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from tests.edge.edge_readings import SECOND, alarms, in_seconds, reading_batches, readings
 from tocsin.edge.operators.aggregate import Aggregation, WindowAggregateSpec
 from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, END_OF_TIME_US, Operator, Specification
-from tocsin.edge.operators.expressions import Call, ColumnRef, Constant
 from tocsin.edge.operators.ordered import IntervalJoinSpec, SortSpec
-from tocsin.edge.operators.stateless import Filter, Map, Union
+from tocsin.edge.operators.stateless import Call, ColumnRef, Constant, Filter, Map, Union
 
 ALL = (
     Aggregation("total", "sum", "kwh"),

@@ -16,10 +16,9 @@ from tocsin.edge import messages
 from tocsin.edge.dataflow import Dataflow
 from tocsin.edge.messages import EdgeCode, Piece
 from tocsin.edge.negotiation import Negotiator
-from tocsin.edge.placement import OperatorPlacement
+from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.plan import QueryPlan, graph_of
 from tocsin.edge.rounds import DEFAULT_TIMING, Timing
-from tocsin.edge.selection import OperatorSelection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
 from tocsin.policies.operators.transfer import DEFAULT_RULES, TransferRules
 
@@ -91,7 +90,7 @@ class EdgeNode:
     ) -> None:
         """`placement` gives the current node of every operator of the plans."""
         self.node = node
-        self._parent = tree.parent(node)
+        self._parent = tree.parents.get(node)
         self._children = tree.children[node]
         here = [operator for operator, place in placement.items() if place == node]
         below = [

@@ -24,8 +24,8 @@ import sqlglot
 from sqlglot import TokenType, exp
 
 from tocsin.edge.operators.aggregate import END, START, WindowAggregateSpec
-from tocsin.edge.operators.expressions import Call, ColumnRef, Expression, columns_of
 from tocsin.edge.operators.ordered import IntervalJoinSpec, SortSpec
+from tocsin.edge.operators.stateless import Call, ColumnRef, Expression, columns_of
 from tocsin.edge.plan import Stream, is_supported
 from tocsin.edge.sql_expressions import (
     GroupedConverter,
@@ -105,7 +105,7 @@ def parse_edge_query(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | Qu
     except sqlglot.errors.SqlglotError as error:
         return QueryRejected(QueryCode.SYNTAX, str(error).splitlines()[0])
     try:
-        return _Compiler(streams).compile(header["name"], header["select"], round(lateness_s * 1e6), select)
+        return _Compiler(select, streams).compile(header["name"], header["select"], round(lateness_s * 1e6))
     except UnsupportedQueryError as error:
         return QueryRejected(QueryCode(error.code), error.reason)
 
@@ -127,66 +127,56 @@ _CLAUSES = {"kind", "expressions", "from_", "joins", "where", "group", "having",
 
 
 class _Compiler:
-    """One query. It raises `UnsupportedQueryError`, which `parse_edge_query` turns into a rejection."""
+    """Compiles one query. It raises `UnsupportedQueryError`, which `parse_edge_query` turns into a rejection."""
 
-    def __init__(self, streams: Mapping[str, Stream]) -> None:
-        self._streams = {name.lower(): (name, stream) for name, stream in streams.items()}
-
-    def compile(self, name: str, text: str, lateness_us: int, select: exp.Expr) -> EdgeQuery:
+    def __init__(self, select: exp.Expr, streams: Mapping[str, Stream]) -> None:
         if not isinstance(select, exp.Select):
             raise UnsupportedQueryError("UNSUPPORTED", "only a single SELECT")
         extra = [key for key, value in select.args.items() if value and key not in _CLAUSES]
         if extra:
             raise UnsupportedQueryError("UNSUPPORTED", f"{extra[0].upper().rstrip('_')} is not supported at the edge")
-        joins = select.args.get("joins") or []
-        tables = [select.args["from_"].this, *(join.this for join in joins)] if select.args.get("from_") else []
+        self._joins: list[exp.Join] = select.args.get("joins") or []
+        tables = [select.args["from_"].this, *(join.this for join in self._joins)] if select.args.get("from_") else []
         if not 1 <= len(tables) <= 2:
             raise UnsupportedQueryError("UNSUPPORTED", "FROM takes one stream, or two joined")
-        scope = Scope([self._table(table) for table in tables])
-        join, rest = self._join(joins[0], scope) if joins else (None, [])
-        filters: list[list[Expression]] = [[] for _ in tables]
-        residual: list[Expression] = list(rest)
-        for condition in conjuncts(select.args["where"].this if select.args.get("where") else None):
+        declared = {name.lower(): (name, stream) for name, stream in streams.items()}
+        self._select = select
+        self._scope = Scope([_declared_table(table, declared) for table in tables])
+
+    def compile(self, name: str, text: str, lateness_us: int) -> EdgeQuery:
+        scope, where = self._scope, self._select.args.get("where")
+        join, residual = self._join(self._joins[0]) if self._joins else (None, [])
+        filters: list[list[Expression]] = [[] for _ in scope.tables]
+        for condition in conjuncts(where.this if where else None):
             predicate = convert(condition, scope)
             sides = {scope.side_of(column) for column in columns_of(predicate)}
             (filters[sides.pop()] if len(sides) == 1 else residual).append(predicate)
-        aggregate, having, output = self._result(select, scope)
-        needed = self._needed(join, residual, aggregate, output)
+        aggregate, having, output = self._result()
+        needed = _needed_columns(join, residual, aggregate, output)
         return EdgeQuery(
             name,
             text,
             lateness_us,
-            sides=tuple(self._side(number, scope, filters[number], needed) for number in range(len(tables))),
+            sides=tuple(self._side(number, predicates, needed) for number, predicates in enumerate(filters)),
             join=join,
             residual=_all_of(residual),
             aggregate=aggregate,
             having=having,
             output=output,
-            sort=self._sort(select, scope, output, aggregate),
+            sort=self._sort(output, aggregate),
             streams={stream: declared for _, stream, declared in scope.tables},
         )
 
-    def _table(self, table: exp.Expr) -> tuple[str, str, Stream]:
-        declared = self._streams.get(table.name.lower()) if isinstance(table, exp.Table) else None
-        if declared is None or table.args.get("db"):
-            reason = f"there is no stream {table.sql()!r}; the streams are {sorted(self._streams)}"
-            raise UnsupportedQueryError("UNKNOWN_STREAM", reason)
-        name, stream = declared
-        unsupported = [column.type for column in stream.schema.columns if not is_supported(column.type)]
-        if unsupported:
-            raise UnsupportedQueryError("WRONG_TYPE", f"{unsupported[0]} columns are not supported at the edge")
-        return table.alias_or_name.lower(), name, stream
-
-    def _join(self, join: exp.Join, scope: Scope) -> tuple[IntervalJoinSpec, list[Expression]]:
+    def _join(self, join: exp.Join) -> tuple[IntervalJoinSpec, list[Expression]]:
         """The join by equal columns and a bound on the difference of times, and the other conditions, for a filter."""
         if join.args.get("side") or join.kind not in ("", "INNER") or not join.args.get("on"):
             raise UnsupportedQueryError("UNSUPPORTED", "only JOIN … ON, inner")
         keys: list[tuple[str, str]] = []
         bounds: tuple[int, int] | None = None
         rest: list[Expression] = []
-        times = scope.times()
+        scope = self._scope
         for condition in conjuncts(join.args["on"]):
-            interval = self._bounds(condition, scope, times)
+            interval = self._bounds(condition)
             if interval is not None:
                 bounds = interval
                 continue
@@ -201,22 +191,24 @@ class _Compiler:
                 "UNBOUNDED", "a join needs equal columns and b.time BETWEEN a.time - INTERVAL … AND a.time + INTERVAL …"
             )
         left_keys, right_keys = zip(*keys, strict=True)
-        return IntervalJoinSpec((left_keys, right_keys), times, *bounds), rest
+        return IntervalJoinSpec((left_keys, right_keys), scope.times(), *bounds), rest
 
-    def _bounds(self, between: exp.Expr, scope: Scope, times: tuple[str, str]) -> tuple[int, int] | None:
+    def _bounds(self, between: exp.Expr) -> tuple[int, int] | None:
         """(before, after) of `right BETWEEN left - before AND left + after`, with the sides in either order.
 
         None if the condition is not a bound on the two event times.
         """
         if not isinstance(between, exp.Between) or not isinstance(between.this, exp.Column):
             return None
+        scope, times = self._scope, self._scope.times()
         subject = scope.column(between.this)
         low, high = interval_us(between.args["low"], scope), interval_us(between.args["high"], scope)
         if low is None or high is None or low[0] != high[0] or {subject, low[0]} != set(times):
             return None
         return (-low[1], high[1]) if subject == times[1] else (high[1], -low[1])
 
-    def _result(self, select: exp.Select, scope: Scope) -> tuple[WindowAggregateSpec | None, Expression | None, Output]:
+    def _result(self) -> tuple[WindowAggregateSpec | None, Expression | None, Output]:
+        select, scope = self._select, self._scope
         group = select.args.get("group")
         having = select.args.get("having")
         aliases = {item.alias.lower(): item.this for item in select.expressions if isinstance(item, exp.Alias)}
@@ -224,20 +216,20 @@ class _Compiler:
             if having or any(select.find_all(exp.AggFunc)):
                 raise UnsupportedQueryError("UNBOUNDED", "an aggregate needs GROUP BY … WINDOW(time, 'size')")
             return None, None, _named(select, lambda item: convert(item, scope))
-        keys, window = self._group(group, scope)
+        keys, window = self._group(group)
         grouped = GroupedConverter(scope, keys)
         output = _named(select, grouped.convert)
         condition = None if having is None else grouped.convert(_without_aliases(having.this, aliases, scope))
         return WindowAggregateSpec(keys, *window, tuple(grouped.aggregations.values())), condition, output
 
-    def _group(self, group: exp.Group, scope: Scope) -> tuple[tuple[str, ...], tuple[str, int, int]]:
+    def _group(self, group: exp.Group) -> tuple[tuple[str, ...], tuple[str, int, int]]:
         keys: list[str] = []
         window: tuple[str, int, int] | None = None
         for item in group.expressions:
             if isinstance(item, exp.Anonymous) and item.name == _WINDOW and window is None:
-                window = window_of(item, scope)
+                window = window_of(item, self._scope)
             elif isinstance(item, exp.Column):
-                keys.append(scope.column(item))
+                keys.append(self._scope.column(item))
             else:
                 raise UnsupportedQueryError(
                     "UNSUPPORTED", f"GROUP BY takes columns and one WINDOW, not {item.sql('spark')}"
@@ -246,39 +238,20 @@ class _Compiler:
             raise UnsupportedQueryError("UNBOUNDED", "GROUP BY needs a WINDOW(time, 'size' [, 'slide'])")
         return tuple(dict.fromkeys(keys)), window
 
-    def _needed(
-        self,
-        join: IntervalJoinSpec | None,
-        residual: list[Expression],
-        aggregate: WindowAggregateSpec | None,
-        output: Output,
-    ) -> set[str]:
-        """The columns that leave the entries."""
-        needed = {column for predicate in residual for column in columns_of(predicate)}
-        if join is not None:
-            needed |= {*join.keys[0], *join.keys[1], *join.times}
-        if aggregate is not None:
-            sources = {item.column for item in aggregate.aggregations if item.column is not None}
-            return needed | {*aggregate.keys, aggregate.time, *sources}
-        return needed | {column for _, expression in output for column in columns_of(expression)}
-
-    def _side(self, number: int, scope: Scope, filters: list[Expression], needed: set[str]) -> Side:
+    def _side(self, number: int, filters: list[Expression], needed: set[str]) -> Side:
         """Filters use the stream's own column names; the columns that leave have the names of the scope."""
-        columns = scope.columns_of_side(number)
-        kept = [(name, ColumnRef(raw)) for name, raw in columns.items() if name in needed]
-        if not kept:
-            kept = [(name, ColumnRef(raw)) for name, raw in columns.items() if raw == scope.tables[number][2].time]
-        predicate = _all_of(filters)
-        return Side(scope.tables[number][1], None if predicate is None else _renamed(predicate, columns), tuple(kept))
+        _, name, stream = self._scope.tables[number]
+        columns = self._scope.columns_of_side(number)
+        kept = needed & set(columns) or {planned for planned, raw in columns.items() if raw == stream.time}
+        predicate = _all_of([_renamed(filter_, columns) for filter_ in filters])
+        return Side(name, predicate, tuple((key, ColumnRef(raw)) for key, raw in columns.items() if key in kept))
 
-    def _sort(
-        self, select: exp.Select, scope: Scope, output: Output, aggregate: WindowAggregateSpec | None
-    ) -> SortSpec | None:
-        order = select.args.get("order")
+    def _sort(self, output: Output, aggregate: WindowAggregateSpec | None) -> SortSpec | None:
+        order = self._select.args.get("order")
         if order is None:
             return None
         names = {name.lower(): name for name, _ in output}
-        for (name, _), item in reversed(list(zip(output, select.expressions, strict=True))):
+        for (name, _), item in reversed(list(zip(output, self._select.expressions, strict=True))):
             names[item.unalias().sql("spark").lower()] = name
         keys: list[str] = []
         for item in order.expressions:
@@ -290,10 +263,38 @@ class _Compiler:
                 raise UnsupportedQueryError("UNSUPPORTED", reason)
             keys.append(key)
         first = dict(output)[keys[0]]
-        lags = dict.fromkeys(scope.times(), 0) if aggregate is None else {START: aggregate.size_us - 1, END: -1}
+        lags = dict.fromkeys(self._scope.times(), 0) if aggregate is None else {START: aggregate.size_us - 1, END: -1}
         if not isinstance(first, ColumnRef) or first.name not in lags:
             raise UnsupportedQueryError("UNBOUNDED", "an endless stream can only be ordered by its time first")
         return SortSpec(tuple(keys), lags[first.name])
+
+
+def _declared_table(table: exp.Expr, streams: Mapping[str, tuple[str, Stream]]) -> tuple[str, str, Stream]:
+    declared = streams.get(table.name.lower()) if isinstance(table, exp.Table) else None
+    if declared is None or table.args.get("db"):
+        reason = f"there is no stream {table.sql()!r}; the streams are {sorted(streams)}"
+        raise UnsupportedQueryError("UNKNOWN_STREAM", reason)
+    name, stream = declared
+    unsupported = [column.type for column in stream.schema.columns if not is_supported(column.type)]
+    if unsupported:
+        raise UnsupportedQueryError("WRONG_TYPE", f"{unsupported[0]} columns are not supported at the edge")
+    return table.alias_or_name.lower(), name, stream
+
+
+def _needed_columns(
+    join: IntervalJoinSpec | None,
+    residual: list[Expression],
+    aggregate: WindowAggregateSpec | None,
+    output: Output,
+) -> set[str]:
+    """The columns that leave the entries."""
+    needed = {column for predicate in residual for column in columns_of(predicate)}
+    if join is not None:
+        needed |= {*join.keys[0], *join.keys[1], *join.times}
+    if aggregate is not None:
+        sources = {item.column for item in aggregate.aggregations if item.column is not None}
+        return needed | {*aggregate.keys, aggregate.time, *sources}
+    return needed | {column for _, expression in output for column in columns_of(expression)}
 
 
 def _named(select: exp.Select, to_expression: Callable[[exp.Expr], Expression]) -> Output:

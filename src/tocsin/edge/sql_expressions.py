@@ -11,7 +11,7 @@ from functools import reduce
 from sqlglot import exp
 
 from tocsin.edge.operators.aggregate import END, START, Aggregation
-from tocsin.edge.operators.expressions import Call, ColumnRef, Constant, Expression
+from tocsin.edge.operators.stateless import Call, ColumnRef, Constant, Expression
 from tocsin.edge.plan import Stream
 from tocsin.model.duration import parse_duration_s
 

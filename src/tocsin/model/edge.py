@@ -42,12 +42,7 @@ NOTHING = Usage()
 
 
 def total_usage(usages: Iterable[Usage]) -> Usage:
-    memory = cpu = network = 0.0
-    for usage in usages:
-        memory += usage.memory_pct
-        cpu += usage.cpu_pct
-        network += usage.network_pct
-    return Usage(memory, cpu, network)
+    return sum(usages, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +83,6 @@ class Tree:
     @cached_property
     def nodes(self) -> tuple[EdgeNodeId, ...]:
         return tuple(self.children)
-
-    def parent(self, node: EdgeNodeId) -> EdgeNodeId | None:
-        return self.parents.get(node)
 
     def neighbours(self, node: EdgeNodeId) -> tuple[EdgeNodeId, ...]:
         """The parent first, then the children."""

@@ -113,9 +113,8 @@ class Sort:
 
     delay_us = 0
 
-    def __init__(self, keys: tuple[str, ...], lag_us: int) -> None:
-        self._keys = keys
-        self._lag_us = lag_us
+    def __init__(self, spec: SortSpec) -> None:
+        self._keys, self._lag_us = spec.keys, spec.lag_us
         self._rows: pa.Table | None = None
         self.late_rows = 0
 
@@ -168,4 +167,4 @@ class SortSpec:
     lag_us: int = 0
 
     def create(self) -> Sort:
-        return Sort(self.keys, self.lag_us)
+        return Sort(self)

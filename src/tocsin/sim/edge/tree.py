@@ -24,9 +24,8 @@ from tocsin.edge.messages import (
     SendPeerMessage,
 )
 from tocsin.edge.negotiation import Negotiator
-from tocsin.edge.placement import OperatorPlacement
+from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.rounds import DEFAULT_TIMING, Timing
-from tocsin.edge.selection import OperatorSelection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Usage
 from tocsin.policies.operators.transfer import DEFAULT_RULES, TransferRules
 from tocsin.sim.edge.workload import EdgeWorld, SizeChange

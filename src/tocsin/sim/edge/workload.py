@@ -86,7 +86,7 @@ def deploy(settings: Deployment, rng: np.random.Generator) -> EdgeWorld:
 def _link(
     tree: Tree, placement: dict[OperatorId, EdgeNodeId], linked: float, rng: np.random.Generator
 ) -> OperatorGraph:
-    """Let operators feed others at their node or above. An operator without a feeder reads the stream of a leaf below."""
+    """Let operators feed others at their node or above. An operator without a feeder reads a leaf below it."""
     at: dict[EdgeNodeId, list[OperatorId]] = {node: [] for node in tree.nodes}
     downstream: dict[OperatorId, tuple[OperatorId, ...]] = {}
     fed: set[OperatorId] = set()

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 
 from tests.edge.edge_worlds import World, is_feasible, worlds
-from tocsin.edge.selection import OperatorSelection
+from tocsin.edge.placement import OperatorSelection
 from tocsin.model.edge import EdgeNodeId, OperatorGraph, OperatorId, Tree
 
 

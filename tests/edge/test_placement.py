@@ -1,4 +1,4 @@
-"""Operator selection: the thesis' scenarios exactly, and random worlds against brute force."""
+"""Operator selection: the exact scenarios of the thesis, and random worlds compared with brute force."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ def tree(**parents: str) -> Tree:
 
 def graph(edges: dict[str, tuple[str, ...]], **entries: tuple[str, ...]) -> OperatorGraph:
     return OperatorGraph(
-        {OperatorId(one): tuple(map(OperatorId, fed)) for one, fed in edges.items()},
-        {OperatorId(one): tuple(map(EdgeNodeId, nodes)) for one, nodes in entries.items()},
+        {OperatorId(name): tuple(map(OperatorId, fed)) for name, fed in edges.items()},
+        {OperatorId(name): tuple(map(EdgeNodeId, nodes)) for name, nodes in entries.items()},
     )
 
 
-def found(selection: OperatorSelection, node: str, *here: str) -> set[tuple[str, ...]]:
+def transfers_of(selection: OperatorSelection, node: str, *here: str) -> set[tuple[str, ...]]:
     """Each transfer as (destination, operators…)."""
-    transfers = selection.available_transfers(EdgeNodeId(node), [OperatorId(one) for one in here])
-    assert len({(one.destination, one.operators) for one in transfers}) == len(transfers)
-    return {(one.destination, *one.operators) for one in transfers}
+    transfers = selection.available_transfers(EdgeNodeId(node), [OperatorId(name) for name in here])
+    result = {(transfer.destination, *transfer.operators) for transfer in transfers}
+    assert len(result) == len(transfers)
+    return result
 
 
 CHAIN = tree(child="middle", middle="top")
 FORK = tree(left="middle", right="middle", middle="top")
 
 
-def test_a_single_operator_can_go_to_the_parent_or_to_the_child_that_feeds_it() -> None:
+def test_single_operator_can_move_to_parent_or_feeding_child() -> None:
     """First scenario [AMI §2.2.2]."""
     selection = OperatorSelection(graph({"A": ()}, A=("child",)), CHAIN)
-    assert found(selection, "middle", "A") == {("top", "A"), ("child", "A")}
+    assert transfers_of(selection, "middle", "A") == {("top", "A"), ("child", "A")}
 
 
-def test_dependent_operators_of_one_node_give_the_four_transfers_of_figures_8_and_9() -> None:
+def test_dependent_operators_give_the_transfers_of_figures_8_and_9() -> None:
     selection = OperatorSelection(graph({"A": ("B",), "B": ()}, A=("child",)), CHAIN)
-    assert found(selection, "middle", "A", "B") == {
+    assert transfers_of(selection, "middle", "A", "B") == {
         ("child", "A"),
         ("top", "B"),
         ("child", "A", "B"),
@@ -50,36 +51,36 @@ def test_dependent_operators_of_one_node_give_the_four_transfers_of_figures_8_an
     }
 
 
-def test_an_operator_fed_by_two_children_can_only_go_up() -> None:
+def test_operator_fed_by_two_children_can_only_move_up() -> None:
     """Third scenario, figure 10."""
     selection = OperatorSelection(graph({"L": ("A",), "R": ("A",), "A": ()}, L=("left",), R=("right",)), FORK)
-    assert found(selection, "middle", "A") == {("top", "A")}
+    assert transfers_of(selection, "middle", "A") == {("top", "A")}
 
 
-def test_two_upstream_peers_below_the_same_child_let_an_operator_go_down() -> None:
-    """Listing 2 refuses this; the prose does not: one child feeds both."""
+def test_operator_with_two_feeders_below_one_child_can_move_down() -> None:
+    """Listing 2 refuses this, the prose does not: one child feeds both."""
     selection = OperatorSelection(graph({"P": ("A",), "Q": ("A",), "A": ()}, P=("left",), Q=("left",)), FORK)
-    assert found(selection, "middle", "A") == {("top", "A"), ("left", "A")}
-    assert ("left", "P", "Q", "A") in found(selection, "middle", "A", "P", "Q")
+    assert transfers_of(selection, "middle", "A") == {("top", "A"), ("left", "A")}
+    assert ("left", "P", "Q", "A") in transfers_of(selection, "middle", "A", "P", "Q")
 
 
-def test_a_deep_chain_moves_as_a_whole() -> None:
+def test_deep_chain_can_move_as_a_whole() -> None:
     selection = OperatorSelection(graph({"A": ("B",), "B": ("C",), "C": ("D",), "D": ()}, A=("child",)), CHAIN)
-    transfers = found(selection, "middle", "A", "B", "C", "D")
+    transfers = transfers_of(selection, "middle", "A", "B", "C", "D")
     assert ("top", "A", "B", "C", "D") in transfers
     assert ("child", "A", "B", "C", "D") in transfers
     assert len(transfers) == 8
 
 
-def test_an_operator_where_its_readings_enter_cannot_go_down_and_at_the_root_not_up() -> None:
+def test_operator_cannot_move_below_its_entry_or_above_the_root() -> None:
     selection = OperatorSelection(graph({"A": ()}, A=("middle",)), CHAIN)
-    assert found(selection, "middle", "A") == {("top", "A")}
-    assert found(selection, "top", "A") == {("middle", "A")}
+    assert transfers_of(selection, "middle", "A") == {("top", "A")}
+    assert transfers_of(selection, "top", "A") == {("middle", "A")}
 
 
 @settings(max_examples=200)
 @given(worlds())
-def test_selection_finds_exactly_the_smallest_feasible_sets_of_brute_force(world: World) -> None:
+def test_selection_equals_the_smallest_feasible_sets_of_brute_force(world: World) -> None:
     assert is_feasible(world, world.placement)
     selection = OperatorSelection(world.graph, world.tree)
     for node in world.tree.nodes:
@@ -98,21 +99,21 @@ def test_selection_finds_exactly_the_smallest_feasible_sets_of_brute_force(world
                     smallest = min(containing, key=len)
                     assert all(smallest <= chosen for chosen in containing), "the set that must move together is unique"
                     expected.add((destination, smallest))
-        actual = {(one.destination, frozenset(one.operators)) for one in selection.available_transfers(node, here)}
+        actual = {(move.destination, frozenset(move.operators)) for move in selection.available_transfers(node, here)}
         assert actual == expected
 
 
 @settings(max_examples=100)
 @given(worlds())
 def test_transfers_that_share_no_operator_are_feasible_together(world: World) -> None:
-    """One round may give some operators up and others down: listing 5 relies on it."""
+    """One round may move some operators up and others down: listing 5 relies on it."""
     selection = OperatorSelection(world.graph, world.tree)
     for node in world.tree.nodes:
         here = [operator for operator, place in world.placement.items() if place == node]
         moved = dict(world.placement)
         taken: set[OperatorId] = set()
-        for one in selection.available_transfers(node, here):
-            if not one.shares_operators_with(taken):
-                taken.update(one.operators)
-                moved.update(dict.fromkeys(one.operators, one.destination))
+        for transfer in selection.available_transfers(node, here):
+            if not transfer.shares_operators_with(taken):
+                taken.update(transfer.operators)
+                moved.update(dict.fromkeys(transfer.operators, transfer.destination))
         assert is_feasible(world, moved)

@@ -54,7 +54,7 @@ class Negotiator:
         """`peers` gives the epoch of each neighbour."""
         self.placement = placement
         self.host = host
-        self.state = RoundState(placement, host, peers, rules, timing, epoch)
+        self.state = RoundState(placement, host, dict(peers), rules, timing, epoch)
         self.handovers = self.state.handovers
         self._requests = RoundRequests(self.state)
         self._replies = RoundReplies(self.state)

@@ -89,7 +89,6 @@ class EdgeNode:
         epoch: int = 0,
     ) -> None:
         """`placement` gives the current node of every operator of the plans."""
-        self.node = node
         self._parent = tree.parents.get(node)
         self._children = tree.children[node]
         here = [operator for operator, place in placement.items() if place == node]

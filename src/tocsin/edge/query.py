@@ -27,15 +27,7 @@ from tocsin.edge.operators.aggregate import END, START, WindowAggregateSpec
 from tocsin.edge.operators.ordered import IntervalJoinSpec, SortSpec
 from tocsin.edge.operators.stateless import Call, ColumnRef, Expression, columns_of
 from tocsin.edge.plan import Stream, is_supported
-from tocsin.edge.sql_expressions import (
-    GroupedConverter,
-    Scope,
-    UnsupportedQueryError,
-    conjuncts,
-    convert,
-    interval_us,
-    window_of,
-)
+from tocsin.edge.sql_expressions import GroupedConverter, QueryError, Scope, conjuncts, convert, interval_us, window_of
 from tocsin.model.duration import parse_duration_s
 from tocsin.model.schema import is_name
 
@@ -106,8 +98,9 @@ def parse_edge_query(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | Qu
         return QueryRejected(QueryCode.SYNTAX, str(error).splitlines()[0])
     try:
         return _Compiler(select, streams).compile(header["name"], header["select"], round(lateness_s * 1e6))
-    except UnsupportedQueryError as error:
-        return QueryRejected(QueryCode(error.code), error.reason)
+    except QueryError as error:
+        code, reason = error.args
+        return QueryRejected(QueryCode(code), reason)
 
 
 def _with_window_function(select: str) -> str:
@@ -127,18 +120,18 @@ _CLAUSES = {"kind", "expressions", "from_", "joins", "where", "group", "having",
 
 
 class _Compiler:
-    """Compiles one query. It raises `UnsupportedQueryError`, which `parse_edge_query` turns into a rejection."""
+    """Compiles one query. It raises `QueryError`, which `parse_edge_query` turns into a rejection."""
 
     def __init__(self, select: exp.Expr, streams: Mapping[str, Stream]) -> None:
         if not isinstance(select, exp.Select):
-            raise UnsupportedQueryError("UNSUPPORTED", "only a single SELECT")
+            raise QueryError("UNSUPPORTED", "only a single SELECT")
         extra = [key for key, value in select.args.items() if value and key not in _CLAUSES]
         if extra:
-            raise UnsupportedQueryError("UNSUPPORTED", f"{extra[0].upper().rstrip('_')} is not supported at the edge")
+            raise QueryError("UNSUPPORTED", f"{extra[0].upper().rstrip('_')} is not supported at the edge")
         self._joins: list[exp.Join] = select.args.get("joins") or []
         tables = [select.args["from_"].this, *(join.this for join in self._joins)] if select.args.get("from_") else []
         if not 1 <= len(tables) <= 2:
-            raise UnsupportedQueryError("UNSUPPORTED", "FROM takes one stream, or two joined")
+            raise QueryError("UNSUPPORTED", "FROM takes one stream, or two joined")
         declared = {name.lower(): (name, stream) for name, stream in streams.items()}
         self._select = select
         self._scope = Scope([_declared_table(table, declared) for table in tables])
@@ -170,7 +163,7 @@ class _Compiler:
     def _join(self, join: exp.Join) -> tuple[IntervalJoinSpec, list[Expression]]:
         """The join by equal columns and a bound on the difference of times, and the other conditions, for a filter."""
         if join.args.get("side") or join.kind not in ("", "INNER") or not join.args.get("on"):
-            raise UnsupportedQueryError("UNSUPPORTED", "only JOIN … ON, inner")
+            raise QueryError("UNSUPPORTED", "only JOIN … ON, inner")
         keys: list[tuple[str, str]] = []
         bounds: tuple[int, int] | None = None
         rest: list[Expression] = []
@@ -187,7 +180,7 @@ class _Compiler:
                 case _:
                     rest.append(predicate)
         if not keys or bounds is None:
-            raise UnsupportedQueryError(
+            raise QueryError(
                 "UNBOUNDED", "a join needs equal columns and b.time BETWEEN a.time - INTERVAL … AND a.time + INTERVAL …"
             )
         left_keys, right_keys = zip(*keys, strict=True)
@@ -214,7 +207,7 @@ class _Compiler:
         aliases = {item.alias.lower(): item.this for item in select.expressions if isinstance(item, exp.Alias)}
         if group is None:
             if having or any(select.find_all(exp.AggFunc)):
-                raise UnsupportedQueryError("UNBOUNDED", "an aggregate needs GROUP BY … WINDOW(time, 'size')")
+                raise QueryError("UNBOUNDED", "an aggregate needs GROUP BY … WINDOW(time, 'size')")
             return None, None, _named(select, lambda item: convert(item, scope))
         keys, window = self._group(group)
         grouped = GroupedConverter(scope, keys)
@@ -231,11 +224,9 @@ class _Compiler:
             elif isinstance(item, exp.Column):
                 keys.append(self._scope.column(item))
             else:
-                raise UnsupportedQueryError(
-                    "UNSUPPORTED", f"GROUP BY takes columns and one WINDOW, not {item.sql('spark')}"
-                )
+                raise QueryError("UNSUPPORTED", f"GROUP BY takes columns and one WINDOW, not {item.sql('spark')}")
         if window is None or len(group.expressions) != len(keys) + 1:
-            raise UnsupportedQueryError("UNBOUNDED", "GROUP BY needs a WINDOW(time, 'size' [, 'slide'])")
+            raise QueryError("UNBOUNDED", "GROUP BY needs a WINDOW(time, 'size' [, 'slide'])")
         return tuple(dict.fromkeys(keys)), window
 
     def _side(self, number: int, filters: list[Expression], needed: set[str]) -> Side:
@@ -256,16 +247,15 @@ class _Compiler:
         keys: list[str] = []
         for item in order.expressions:
             if item.args.get("desc") or item.args.get("nulls_first") is False:
-                raise UnsupportedQueryError("UNSUPPORTED", "ORDER BY is ascending, nulls first")
+                raise QueryError("UNSUPPORTED", "ORDER BY is ascending, nulls first")
             key = names.get(item.this.sql("spark").lower())
             if key is None:
-                reason = f"ORDER BY {item.this.sql('spark')} is not among the selected columns"
-                raise UnsupportedQueryError("UNSUPPORTED", reason)
+                raise QueryError("UNSUPPORTED", f"ORDER BY {item.this.sql('spark')} is not among the selected columns")
             keys.append(key)
         first = dict(output)[keys[0]]
         lags = dict.fromkeys(self._scope.times(), 0) if aggregate is None else {START: aggregate.size_us - 1, END: -1}
         if not isinstance(first, ColumnRef) or first.name not in lags:
-            raise UnsupportedQueryError("UNBOUNDED", "an endless stream can only be ordered by its time first")
+            raise QueryError("UNBOUNDED", "an endless stream can only be ordered by its time first")
         return SortSpec(tuple(keys), lags[first.name])
 
 
@@ -273,11 +263,11 @@ def _declared_table(table: exp.Expr, streams: Mapping[str, tuple[str, Stream]]) 
     declared = streams.get(table.name.lower()) if isinstance(table, exp.Table) else None
     if declared is None or table.args.get("db"):
         reason = f"there is no stream {table.sql()!r}; the streams are {sorted(streams)}"
-        raise UnsupportedQueryError("UNKNOWN_STREAM", reason)
+        raise QueryError("UNKNOWN_STREAM", reason)
     name, stream = declared
     unsupported = [column.type for column in stream.schema.columns if not is_supported(column.type)]
     if unsupported:
-        raise UnsupportedQueryError("WRONG_TYPE", f"{unsupported[0]} columns are not supported at the edge")
+        raise QueryError("WRONG_TYPE", f"{unsupported[0]} columns are not supported at the edge")
     return table.alias_or_name.lower(), name, stream
 
 
@@ -301,11 +291,11 @@ def _named(select: exp.Select, to_expression: Callable[[exp.Expr], Expression]) 
     output: list[tuple[str, Expression]] = []
     for item in select.expressions:
         if item.is_star:
-            raise UnsupportedQueryError("UNSUPPORTED", "name the columns: * is not supported at the edge")
+            raise QueryError("UNSUPPORTED", "name the columns: * is not supported at the edge")
         name = item.alias_or_name or item.sql("spark")
         output.append((name, to_expression(item.unalias())))
     if len({name.lower() for name, _ in output}) < len(output):
-        raise UnsupportedQueryError("UNSUPPORTED", "two columns of the result have one name")
+        raise QueryError("UNSUPPORTED", "two columns of the result have one name")
     return tuple(output)
 
 

@@ -6,7 +6,6 @@ the rounds of its neighbours; both work on the same `RoundState`. `negotiation.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tocsin.edge.handover import Handovers, OperatorHost
@@ -64,26 +63,20 @@ class Expecting:
     deadline_s: float
 
 
+@dataclass
 class RoundState:
-    def __init__(
-        self,
-        placement: OperatorPlacement,
-        host: OperatorHost,
-        peers: Mapping[EdgeNodeId, int],
-        rules: TransferRules,
-        timing: Timing,
-        epoch: int,
-    ) -> None:
-        self.node = placement.node
-        self.placement = placement
-        self.host = host
-        self.peers = dict(peers)
-        """The current epoch of each living neighbour."""
-        self.rules = rules
-        self.timing = timing
-        self.epoch = epoch
-        self.handovers = Handovers(placement, host, rules, timing.repeat_s)
-        self.phase: Collecting | Promised | Expecting | None = None
+    placement: OperatorPlacement
+    host: OperatorHost
+    peers: dict[EdgeNodeId, int]
+    """The current epoch of each living neighbour."""
+    rules: TransferRules
+    timing: Timing
+    epoch: int
+    phase: Collecting | Promised | Expecting | None = None
+
+    def __post_init__(self) -> None:
+        self.node = self.placement.node
+        self.handovers = Handovers(self.placement, self.host, self.rules, self.timing.repeat_s)
 
     @property
     def is_busy(self) -> bool:

@@ -16,13 +16,8 @@ from tocsin.edge.plan import Stream
 from tocsin.model.duration import parse_duration_s
 
 
-class UnsupportedQueryError(Exception):
-    """Raised and caught inside the compiler only; `code` is a value of `QueryCode`."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
+class QueryError(Exception):
+    """Raised and caught inside the compiler only. Its arguments are a value of `QueryCode` and a reason."""
 
 
 class Scope:
@@ -46,7 +41,7 @@ class Scope:
         ]
         if len(matches) != 1:
             problem = "is in both streams: add the name of one" if matches else "is in no stream"
-            raise UnsupportedQueryError("UNKNOWN_COLUMN", f"{column.sql('spark')} {problem}")
+            raise QueryError("UNKNOWN_COLUMN", f"{column.sql('spark')} {problem}")
         return matches[0]
 
     def has(self, name: str) -> bool:
@@ -70,17 +65,11 @@ class Scope:
 
 Leaf = Callable[[exp.Expr], "Expression | None"]
 
-_BINARY: dict[type[exp.Expr], str] = {
+_FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=",
-    exp.GT: ">", exp.GTE: ">=", exp.And: "and", exp.Or: "or",
+    exp.GT: ">", exp.GTE: ">=", exp.And: "and", exp.Or: "or", exp.Not: "not", exp.Neg: "negate", exp.Abs: "abs",
+    exp.Upper: "upper", exp.Lower: "lower",
 }  # fmt: skip
-_UNARY: dict[type[exp.Expr], str] = {
-    exp.Not: "not",
-    exp.Neg: "negate",
-    exp.Abs: "abs",
-    exp.Upper: "upper",
-    exp.Lower: "lower",
-}
 
 
 def convert(item: exp.Expr, scope: Scope, leaf: Leaf = lambda item: None) -> Expression:
@@ -115,11 +104,10 @@ def convert(item: exp.Expr, scope: Scope, leaf: Leaf = lambda item: None) -> Exp
             return Call("is null", (inner(item.this),))
         case exp.Coalesce():
             return Call("coalesce", (inner(item.this), *map(inner, item.expressions)))
-    if type(item) in _BINARY:
-        return Call(_BINARY[type(item)], (inner(item.this), inner(item.expression)))
-    if type(item) in _UNARY:
-        return Call(_UNARY[type(item)], (inner(item.this),))
-    raise UnsupportedQueryError("UNSUPPORTED", f"{item.sql('spark')} is not supported at the edge")
+    if type(item) not in _FUNCTIONS:
+        raise QueryError("UNSUPPORTED", f"{item.sql('spark')} is not supported at the edge")
+    arguments = (item.this, item.expression) if isinstance(item, exp.Binary) else (item.this,)
+    return Call(_FUNCTIONS[type(item)], tuple(map(inner, arguments)))
 
 
 def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
@@ -161,9 +149,7 @@ class GroupedConverter:
                 return ColumnRef(START if item.name.lower() == "start" else END)
             name = self._scope.column(item)
             if name not in self._keys:
-                raise UnsupportedQueryError(
-                    "UNKNOWN_COLUMN", f"{item.sql('spark')} is neither grouped by nor aggregated"
-                )
+                raise QueryError("UNKNOWN_COLUMN", f"{item.sql('spark')} is neither grouped by nor aggregated")
             return ColumnRef(name)
         return None
 
@@ -173,7 +159,7 @@ class GroupedConverter:
         elif isinstance(item.this, exp.Column):
             column = self._scope.column(item.this)
         else:
-            raise UnsupportedQueryError("UNSUPPORTED", f"{item.sql('spark')}: aggregates take a column")
+            raise QueryError("UNSUPPORTED", f"{item.sql('spark')}: aggregates take a column")
         match item:
             case exp.Avg() if column is not None:
                 return Call("/", (self._column("sum", column), self._column("count", column)))
@@ -181,7 +167,7 @@ class GroupedConverter:
                 return self._column(type(item).__name__.lower(), column)
             case exp.Count() if not item.args.get("expressions"):
                 return self._column("count", column)
-        raise UnsupportedQueryError("UNSUPPORTED", f"{item.sql('spark')}: there are SUM, COUNT, MIN, MAX and AVG")
+        raise QueryError("UNSUPPORTED", f"{item.sql('spark')}: there are SUM, COUNT, MIN, MAX and AVG")
 
     def _column(self, function: str, column: str | None) -> ColumnRef:
         aggregation = Aggregation(f"_{function}{len(self.aggregations)}", function, column)
@@ -192,12 +178,12 @@ def window_of(item: exp.Anonymous, scope: Scope) -> tuple[str, int, int]:
     """(time column, size, slide) of `WINDOW(time, 'size' [, 'slide'])`, in microseconds."""
     arguments = item.expressions
     if not 2 <= len(arguments) <= 3 or not isinstance(arguments[0], exp.Column):
-        raise UnsupportedQueryError("SYNTAX", "WINDOW(time, 'size' [, 'slide'])")
+        raise QueryError("SYNTAX", "WINDOW(time, 'size' [, 'slide'])")
     time = scope.column(arguments[0])
     if time not in scope.times():
-        raise UnsupportedQueryError("UNSUPPORTED", f"{arguments[0].sql('spark')} is not the event time of its stream")
+        raise QueryError("UNSUPPORTED", f"{arguments[0].sql('spark')} is not the event time of its stream")
     lengths = [parse_duration_s(length.name) if isinstance(length, exp.Literal) else None for length in arguments[1:]]
     size_s, slide_s = lengths[0], lengths[-1]
     if size_s is None or slide_s is None or slide_s > size_s:
-        raise UnsupportedQueryError("SYNTAX", "a window has a positive size and a slide no longer than it")
+        raise QueryError("SYNTAX", "a window has a positive size and a slide no longer than it")
     return time, round(size_s * 1e6), round(slide_s * 1e6)

@@ -6,6 +6,7 @@ seconds [AMI §4.2]. It also counts messages and moved operators and records how
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from tocsin.edge.messages import (
     EdgeDeadlinePassed,
-    Effect,
     Event,
     MessageType,
     Parcel,
@@ -54,7 +54,7 @@ class EdgeLog:
     times_s: list[float] = field(default_factory=list)
     memory_pct: list[list[float]] = field(default_factory=list)
     """One row per sample, one column per node."""
-    messages: dict[MessageType, int] = field(default_factory=dict)
+    messages: Counter[MessageType] = field(default_factory=Counter)
     messages_lost: int = 0
     operators_moved: int = 0
     overload_spells_s: list[float] = field(default_factory=list)
@@ -181,7 +181,8 @@ class EdgeSimulation:
         negotiator = self.negotiators[node]
         before = len(negotiator.placement.here)
         for effect in negotiator.handle(event, self._kernel.now_s):
-            self._perform(effect)
+            if isinstance(effect, SendPeerMessage):
+                self._send(effect.message)
         self._set_timer(node)
         if len(negotiator.placement.here) != before:
             self._record_moves(node, negotiator)
@@ -200,17 +201,12 @@ class EdgeSimulation:
         elif (since_s := self._overloaded_since_s.pop(node, None)) is not None:
             self.log.overload_spells_s.append(self._kernel.now_s - since_s)
 
-    def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, SendPeerMessage):
-            message = effect.message
-            self.log.messages[message.type] = self.log.messages.get(message.type, 0) + 1
-            if self._run.loss and self._loss.random() < self._run.loss:
-                self.log.messages_lost += 1
-            else:
-                self._kernel.call_after(self._run.delay_s, self._receive, message)
-
-    def _receive(self, message: PeerMessage) -> None:
-        self._handle(message.receiver, PeerMessageReceived(message))
+    def _send(self, message: PeerMessage) -> None:
+        self.log.messages[message.type] += 1
+        if self._run.loss and self._loss.random() < self._run.loss:
+            self.log.messages_lost += 1
+        else:
+            self._kernel.call_after(self._run.delay_s, self._handle, message.receiver, PeerMessageReceived(message))
 
     def _set_timer(self, node: EdgeNodeId) -> None:
         deadline_s = self.negotiators[node].deadline_s()

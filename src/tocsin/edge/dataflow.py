@@ -161,9 +161,7 @@ class Dataflow:
 
     def _send_up(self, piece: Piece) -> None:
         if self._parent is None:
-            raise RuntimeError(
-                f"no node on the path to the root runs {piece.operator}; {self.node} runs {self.running}"
-            )
+            raise RuntimeError(f"the root {self.node} does not run {piece.operator}; it runs {self.running}")
         self._sent[self._parent] += 1
         self.outbox.append(piece)
 
@@ -206,12 +204,10 @@ class Dataflow:
         return self._received[peer]
 
     def freeze(self, operators: Sequence[OperatorId]) -> tuple[Parcel, ...]:
-        usages = [self._usage_of(operator) for operator in operators]
         for operator in operators:
             self._stopped[operator] = self._running.pop(operator)
         return tuple(
-            Parcel(operator, usage, self._stopped[operator].snapshot())
-            for operator, usage in zip(operators, usages, strict=True)
+            Parcel(operator, self._usage_of(operator), self._stopped[operator].snapshot()) for operator in operators
         )
 
     def hold(self, parcels: Sequence[Parcel]) -> bool:

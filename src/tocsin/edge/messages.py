@@ -148,7 +148,7 @@ class PeerJoined:
 
 @dataclass(frozen=True, slots=True)
 class TransferOrdered:
-    """Operators must move whatever the load, for example to drain a node. The taker still refuses if it has no room."""
+    """Operators must move at any load, for example to drain a node. The taker still refuses if it has no room."""
 
     transfer: Transfer
 

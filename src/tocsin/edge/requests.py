@@ -66,7 +66,7 @@ class RoundRequests:
         return [state.begin_handover(transfer.destination, (transfer,), round_, now_s)]
 
     def withdraw_for(self, request: PeerMessage) -> list[Effect]:
-        """Withdraw this node's round if `request` comes from a waiting neighbour that has precedence.
+        """Withdraw this node's round if the sender of `request` owes it a reply and has precedence.
 
         An overloaded node precedes an underloaded one, then the smaller id decides. Any other neighbour gets an empty
         reply and starts another round later. Neighbours that may have promised transfers get a Clear. The preceding

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import NewType, Self
 
 EdgeNodeId = NewType("EdgeNodeId", str)
@@ -144,18 +145,10 @@ class OperatorGraph:
     def all_entries(self) -> dict[OperatorId, frozenset[EdgeNodeId]]:
         """The nodes at which readings enter that reach each operator, directly or through other operators."""
         reached: dict[OperatorId, frozenset[EdgeNodeId]] = {}
-        for first in self.downstream:
-            pending = [first]
-            while pending:
-                operator = pending[-1]
-                missing = [feeding for feeding in self.upstream[operator] if feeding not in reached]
-                if missing and operator not in reached:
-                    pending += missing
-                    continue
-                pending.pop()
-                through = (reached[feeding] for feeding in self.upstream[operator])
-                reached[operator] = frozenset(self.entries.get(operator, ())).union(*through)
-        return reached
+        for operator in TopologicalSorter(self.upstream).static_order():
+            through = (reached[feeding] for feeding in self.upstream[operator])
+            reached[operator] = frozenset(self.entries.get(operator, ())).union(*through)
+        return {operator: reached[operator] for operator in self.downstream}
 
     def lowest_places(self, tree: Tree) -> dict[OperatorId, EdgeNodeId]:
         """The lowest node that sees all the input of each operator. The operator runs there or above."""

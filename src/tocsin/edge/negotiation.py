@@ -2,7 +2,7 @@
 
 `handle(event, now_s)` returns effects. It reads no clock and opens no socket: the driver (a live node or the simulator)
 sends the messages and calls it with `EdgeDeadlinePassed` at `deadline_s()`. Rounds that this node starts are in
-`requests.py`, replies to its neighbours' rounds in `replies.py`, transfers of operators in `handover.py`, and decisions
+`rounds.py`, replies to its neighbours' rounds in `replies.py`, transfers of operators in `handover.py`, and decisions
 in `policies/operators/transfer.py`. This module checks each message, routes it, and ends waits.
 
 A busy node replies at once without transfers, where the thesis ignores the message [AMI listing 8] and lets the sender
@@ -35,8 +35,7 @@ from tocsin.edge.messages import (
 )
 from tocsin.edge.placement import OperatorPlacement
 from tocsin.edge.replies import RoundReplies
-from tocsin.edge.requests import RoundRequests
-from tocsin.edge.rounds import DEFAULT_TIMING, Collecting, Expecting, Promised, RoundState, Timing
+from tocsin.edge.rounds import DEFAULT_TIMING, Collecting, Expecting, Promised, RoundRequests, RoundState, Timing
 from tocsin.model.edge import NOTHING, EdgeNodeId
 from tocsin.policies.operators.transfer import DEFAULT_RULES, TransferRules
 

@@ -111,13 +111,8 @@ class Tree:
 
     def lowest_seeing(self, entries: Iterable[EdgeNodeId]) -> EdgeNodeId:
         """The lowest node through which the streams of all `entries` pass."""
-        paths = [self.path_up(entry)[::-1] for entry in entries]
-        meeting = self.root
-        for level in zip(*paths, strict=False):
-            if len(set(level)) > 1:
-                break
-            meeting = level[0]
-        return meeting
+        paths = [self.path_up(entry) for entry in entries] or [[self.root]]
+        return next(node for node in paths[0] if all(node in path for path in paths))
 
 
 @dataclass(frozen=True)

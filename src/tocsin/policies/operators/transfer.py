@@ -1,7 +1,7 @@
 """The decisions of the load balancing protocol: which node gives which operators to which neighbour.
 
 Pure arithmetic on a node's usage and the offered transfers [AMI listings 3–5, 8, 9], without messages, rounds or state:
-`edge/requests.py` and `edge/replies.py` call these functions. Every bound is compared with the load *after* the
+`edge/rounds.py` and `edge/replies.py` call these functions. Every bound is compared with the load *after* the
 transfer. For memory alone this is the thesis' subtraction. It stays right when several resources are combined by their
 maximum, where sizes do not add up.
 """

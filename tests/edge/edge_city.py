@@ -1,4 +1,4 @@
-"""A tree of whole edge nodes with links between them: data in order and complete, messages lossy and in any order."""
+"""A tree of complete edge nodes. Links carry data in order and without loss; messages may be lost or reordered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tests.edge.edge_readings import in_seconds
-from tocsin.edge.messages import DeadlinePassed, Message, MessageReceived, Piece, SendMessage, TransferOrdered
+from tocsin.edge.messages import (
+    EdgeDeadlinePassed,
+    PeerMessage,
+    PeerMessageReceived,
+    Piece,
+    SendPeerMessage,
+    TransferOrdered,
+)
 from tocsin.edge.node import (
     EdgeNode,
     EmitResult,
@@ -22,9 +29,9 @@ from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.rounds import Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Tree
-from tocsin.policies.operators.transfer import Rules, Thresholds
+from tocsin.policies.operators.transfer import TransferRules, TransferThresholds
 
-ROOMY = Rules(Thresholds(lower_pct=1e6, upper_pct=1e9))
+ROOMY = TransferRules(TransferThresholds(lower_pct=1e6, upper_pct=1e9))
 
 
 class City:
@@ -34,7 +41,7 @@ class City:
         plans: QueryPlan | list[QueryPlan],
         placement: Mapping[OperatorId, EdgeNodeId],
         memory_bytes: int = 1_000_000,
-        rules: Rules = ROOMY,
+        rules: TransferRules = ROOMY,
     ) -> None:
         self.tree = tree
         deployed = plans if isinstance(plans, list) else [plans]
@@ -43,74 +50,74 @@ class City:
             for node in tree.nodes
         }
         self.links: dict[EdgeNodeId, deque[Piece]] = {node: deque() for node in tree.nodes}
-        """By the child that sends."""
-        self.messages: list[Message] = []
+        """The pieces in transit, by the child that sent them."""
+        self.messages: list[PeerMessage] = []
         self.results: list[pa.RecordBatch] = []
         self.moves = 0
 
-    def happen(self, node: EdgeNodeId, event: Event) -> None:
+    def handle(self, node: EdgeNodeId, event: Event) -> None:
         for effect in self.nodes[node].handle(event, 0.0):
             match effect:
                 case SendPiece(_, piece):
                     self.links[node].append(piece)
                 case EmitResult(_, batch):
                     self.results.append(batch)
-                case SendMessage(message):
+                case SendPeerMessage(message):
                     self.messages.append(message)
 
     def read(self, node: EdgeNodeId, stream: str, batch: pa.RecordBatch) -> None:
-        self.happen(node, ReadingsArrived(stream, batch))
+        self.handle(node, ReadingsArrived(stream, batch))
 
     def carry(self, child: EdgeNodeId) -> None:
-        """The oldest piece on a link arrives."""
+        """Deliver the oldest piece on the link from `child` to its parent."""
         piece = self.links[child].popleft()
-        self.happen(self.tree.parents[child], PieceReceived(child, piece))
+        self.handle(self.tree.parents[child], PieceReceived(child, piece))
 
     def deliver(self, number: int) -> None:
         message = self.messages.pop(number)
         before = len(self.nodes[message.receiver].negotiator.placement.here)
-        self.happen(message.receiver, MessageReceived(message))
+        self.handle(message.receiver, PeerMessageReceived(message))
         self.moves += len(self.nodes[message.receiver].negotiator.placement.here) > before
 
     def possible_moves(self) -> list[tuple[EdgeNodeId, Transfer]]:
         return [
             (node, transfer)
-            for node, one in self.nodes.items()
-            if not one.negotiator.is_busy
-            for transfer in one.negotiator.placement.available_transfers()
+            for node, edge_node in self.nodes.items()
+            if not edge_node.negotiator.is_busy
+            for transfer in edge_node.negotiator.placement.available_transfers()
         ]
 
     def order(self, node: EdgeNodeId, transfer: Transfer) -> None:
-        self.happen(node, TransferOrdered(transfer))
+        self.handle(node, TransferOrdered(transfer))
 
     def time_out(self, node: EdgeNodeId) -> None:
-        self.happen(node, DeadlinePassed())
+        self.handle(node, EdgeDeadlinePassed())
 
     def settle(self) -> None:
-        """Everything on its way arrives; hand-overs under way are repeated until they are done."""
+        """Deliver all data and messages, and pass deadlines until no hand-over is in progress."""
         for _ in range(1_000):
             for child in self.links:
                 while self.links[child]:
                     self.carry(child)
             while self.messages:
                 self.deliver(0)
-            waiting = [node for node, one in self.nodes.items() if one.deadline_s() is not None]
+            waiting = [name for name, node in self.nodes.items() if node.deadline_s() is not None]
             if not waiting and not any(self.links.values()):
                 return
-            for node in waiting:
-                self.time_out(node)
-        raise AssertionError("the city does not come to rest")
+            for name in waiting:
+                self.time_out(name)
+        raise AssertionError("the city still has pending work")
 
     def finish(self, streams: Mapping[str, list[EdgeNodeId]]) -> list[tuple[object, ...]]:
-        """The streams end; returns all results."""
+        """End the streams and return all results."""
         self.settle()
         for stream, entries in streams.items():
             for node in entries:
-                self.happen(node, WatermarkAdvanced(stream, END_OF_TIME_US))
+                self.handle(node, WatermarkAdvanced(stream, END_OF_TIME_US))
                 self.settle()
-        running = [operator for one in self.nodes.values() for operator in one.dataflow.running]
+        running = [operator for node in self.nodes.values() for operator in node.dataflow.running]
         assert len(running) == len(set(running))
         return in_seconds(self.results)
 
     def late_rows(self) -> int:
-        return sum(count for one in self.nodes.values() for count in one.dataflow.late_rows().values())
+        return sum(count for node in self.nodes.values() for count in node.dataflow.late_rows().values())

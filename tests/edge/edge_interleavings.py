@@ -1,7 +1,7 @@
-"""A world of negotiating nodes in which anything may happen next: the state space that the protocol tests walk.
+"""A network of negotiating nodes and every action that may happen next: the state space of the protocol tests.
 
-Time is abstract: every time-out may fire at any moment. Messages may be lost, repeated and overtake each other; a node
-may die at any moment and its neighbours learn of it later, each for itself.
+Time is abstract: every deadline may pass at any moment. Messages may be lost, repeated and reordered. A node may die at
+any moment, and each of its neighbours learns of the death at another moment later.
 """
 
 from __future__ import annotations
@@ -13,36 +13,33 @@ from typing import Any
 
 from tests.edge.edge_worlds import World, is_feasible
 from tocsin.edge.messages import (
-    DeadlinePassed,
+    EdgeDeadlinePassed,
     Event,
-    Message,
-    MessageReceived,
     PeerDied,
+    PeerMessage,
+    PeerMessageReceived,
     PeriodElapsed,
-    RejectMessage,
-    SendMessage,
-)  # fmt: skip
+    RejectPeerMessage,
+    SendPeerMessage,
+)
 from tocsin.edge.negotiation import Negotiator
-from tocsin.edge.placement import Placement
+from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.rounds import Collecting, Timing
-from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId
-from tocsin.policies.operators.transfer import Rules
-from tocsin.sim.edge.host import SizedHost
+from tocsin.policies.operators.transfer import TransferRules
+from tocsin.sim.edge.tree import SizedHost
 
-RULES = Rules()
+RULES = TransferRules()
 AT_ONCE = Timing(0.0, 0.0, 0.0)
-
-
-NOBODY = EdgeNodeId("")
+NO_NODE = EdgeNodeId("")
 
 
 @dataclass(frozen=True, order=True)
 class Action:
-    """What happens next. `kind` is one of deliver, repeat, lose, period, time out, die, learn, change."""
+    """The next step. `kind` is one of deliver, repeat, lose, period, time out, die, learn, change."""
 
     kind: str
-    node: EdgeNodeId = NOBODY
+    node: EdgeNodeId = NO_NODE
     number: int = 0
 
 
@@ -54,15 +51,15 @@ class Budget:
     repetitions: int = 0
     deaths: int = 0
     changes: tuple[tuple[str, float], ...] = ()
-    """Operators that take another size, each at some moment, in this order."""
+    """Operators and their new sizes, applied in this order at any moment."""
 
 
 class Network:
-    """All nodes of a world, the messages between them and what may still go wrong."""
+    """All nodes of a world, the messages between them and the budget of failures left."""
 
     def __init__(self, world: World, sizes_pct: dict[OperatorId, float], budget: Budget) -> None:
         self.world = world
-        self.selection = Selection(world.graph, world.tree)
+        self.selection = OperatorSelection(world.graph, world.tree)
         self.sizes_pct = dict(sizes_pct)
         self.budget = budget
         self.nodes: dict[EdgeNodeId, Negotiator] = {}
@@ -73,25 +70,25 @@ class Network:
                 for operator, place in world.placement.items()
                 if place != node and world.tree.is_at_or_above(node, place)
             }
-            placement = Placement(node, self.selection, here, below)
+            placement = OperatorPlacement(node, self.selection, here, below)
             host = SizedHost(self.sizes_pct, here)
             self.nodes[node] = Negotiator(
                 placement, host, dict.fromkeys(world.tree.neighbours(node), 0), RULES, AT_ONCE
             )
-        self.messages: list[Message] = []
+        self.messages: list[PeerMessage] = []
         self.dead: dict[EdgeNodeId, set[OperatorId]] = {}
         self.unlearnt: list[tuple[EdgeNodeId, EdgeNodeId]] = []
         self.rejected: dict[str, int] = {}
         self.moves = 0
 
     def fork(self) -> Network:
-        """Immutable values are shared: a copy costs what the nodes themselves cost."""
-        handovers = [one.handovers for one in self.nodes.values()]
+        """A copy of the network that shares immutable values, to be cheap."""
+        handovers = [negotiator.handovers for negotiator in self.nodes.values()]
         shared: list[Any] = [self.world, self.selection, RULES, AT_ONCE, *self.messages]
-        shared += [one.placement._available for one in self.nodes.values()]
-        shared += [message for one in handovers for message in (*one._decided.values(), *one._confirmed.values())]
-        shared += [out.request for one in handovers for out in one.outgoing.values()]
-        return copy.deepcopy(self, {id(one): one for one in shared})
+        shared += [negotiator.placement._available for negotiator in self.nodes.values()]
+        shared += [message for node in handovers for message in (*node._decided.values(), *node._confirmed.values())]
+        shared += [handover.message for node in handovers for handover in node.outgoing.values()]
+        return copy.deepcopy(self, {id(value): value for value in shared})
 
     def actions(self) -> Iterator[Action]:
         budget = self.budget
@@ -131,7 +128,7 @@ class Network:
                 self._handle(action.node, PeriodElapsed())
             case "time out":
                 budget.time_outs -= 1
-                self._handle(action.node, DeadlinePassed())
+                self._handle(action.node, EdgeDeadlinePassed())
             case "learn":
                 node, died = self.unlearnt.pop(action.number)
                 if node not in self.dead:
@@ -140,8 +137,8 @@ class Network:
                 (operator, size_pct), *rest = budget.changes
                 budget.changes = tuple(rest)
                 self.sizes_pct[OperatorId(operator)] = size_pct
-                for one in self.nodes.values():
-                    one.host.sizes_changed()  # type: ignore[attr-defined]
+                for negotiator in self.nodes.values():
+                    negotiator.host.sizes_changed()  # type: ignore[attr-defined]
             case "die":
                 budget.deaths -= 1
                 self.dead[action.node] = set(self.nodes[action.node].placement.here)
@@ -149,35 +146,35 @@ class Network:
         if action.kind not in ("lose", "change"):
             self.check()
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: PeerMessage) -> None:
         if message.receiver not in self.dead:
-            self._handle(message.receiver, MessageReceived(message))
+            self._handle(message.receiver, PeerMessageReceived(message))
 
     def _handle(self, node: EdgeNodeId, event: Event) -> None:
         negotiator = self.nodes[node]
         before = set(negotiator.placement.here)
         for effect in negotiator.handle(event, 0.0):
-            if isinstance(effect, SendMessage):
+            if isinstance(effect, SendPeerMessage):
                 self.messages.append(effect.message)
-            elif isinstance(effect, RejectMessage):
+            elif isinstance(effect, RejectPeerMessage):
                 self.rejected[effect.code] = self.rejected.get(effect.code, 0) + 1
         if negotiator.placement.here - before:
             self.moves += 1
             assert RULES.may_hold(negotiator.host.usage()), "a node accepted operators above U_t"
 
     def living(self) -> dict[EdgeNodeId, Negotiator]:
-        return {node: one for node, one in self.nodes.items() if node not in self.dead}
+        return {node: negotiator for node, negotiator in self.nodes.items() if node not in self.dead}
 
     def check(self) -> None:
-        """What must hold at every moment, whatever happened."""
+        """Check the invariants that hold in every state."""
         living = self.living()
         lost = set().union(*self.dead.values()) if self.dead else set()
         placement: dict[OperatorId, EdgeNodeId] = {}
         for operator in self.world.graph.downstream:
-            running = [node for node, one in living.items() if operator in one.host.running]  # type: ignore[attr-defined]
+            running = [node for node in living if operator in _host(living[node]).running]
             assert len(running) <= 1, f"{operator} runs at {running}"
-            holding = [node for node, one in living.items() if operator in one.placement.here]
-            assert holding or operator in lost, f"{operator} is nowhere"
+            holding = [node for node in living if operator in living[node].placement.here]
+            assert holding or operator in lost, f"no node holds {operator}"
             if len(holding) > 1:
                 giver, taker = sorted(holding, key=lambda node: operator in living[node].placement.unconfirmed)
                 assert len(holding) == 2, holding
@@ -188,53 +185,65 @@ class Network:
                 placement[operator] = holding[0]
         if len(placement) == len(self.world.graph.downstream):
             assert is_feasible(self.world, placement), placement
-        for node, one in living.items():
-            assert one.host.running | one.host.idle == one.placement.here  # type: ignore[attr-defined]
+        for node, negotiator in living.items():
+            known = negotiator.placement
+            assert _host(negotiator).running | _host(negotiator).idle == known.here
             for operator, place in placement.items():
                 is_below = place != node and self.world.tree.is_at_or_above(node, place)
-                giving = one.placement.leaving.get(operator) in self.world.tree.children[node]
+                giving = known.leaving.get(operator) in self.world.tree.children[node]
                 if not self.dead and not giving:
-                    assert (operator in one.placement.below) == is_below, "a node is wrong about what is below it"
+                    assert (operator in known.below) == is_below, "a node is wrong about the operators below it"
 
     def settle(self) -> None:
-        """Let everything that is under way end, with no further mishap; then every operator runs, at one node."""
+        """Finish all pending work without further failures, and check that every operator then runs at one node."""
         self.budget = Budget(0, 0)
         for _ in range(200):
             while self.unlearnt:
                 self.do(Action("learn"))
             while self.messages:
                 self.do(Action("deliver"))
-            waiting = [node for node, one in self.living().items() if one.deadline_s() is not None]
+            waiting = [node for node, negotiator in self.living().items() if negotiator.deadline_s() is not None]
             if not waiting:
                 break
             for node in waiting:
                 self.budget.time_outs = 1
                 self.do(Action("time out", node))
         else:
-            raise AssertionError("the network does not come to rest")
+            raise AssertionError("the network still has pending work")
         lost = set().union(*self.dead.values()) if self.dead else set()
+        living = self.living()
         for operator in self.world.graph.downstream:
-            running = [node for node, one in self.living().items() if operator in one.host.running]  # type: ignore[attr-defined]
+            running = [node for node in living if operator in _host(living[node]).running]
             assert len(running) == 1 or (not running and operator in lost), f"{operator} runs at {running}"
-        assert not any(one.is_busy for one in self.living().values())
+        assert not any(negotiator.is_busy for negotiator in living.values())
 
     def fingerprint(self) -> int:
-        """Equal for states that differ only in the order in which things were put down."""
-        nodes = [
-            (
-                repr(one.phase) if not isinstance(one.phase, Collecting) else _collecting(one.phase),
-                sorted(one.placement.here), sorted(one.placement.leaving.items()), sorted(one.placement.unconfirmed),
-                *(
-                    sorted((key, repr(value)) for key, value in table.items())
-                    for table in (
-                        one.handovers.outgoing, one.handovers.incoming, one.handovers._decided,
-                        one.handovers._confirmed, one.peers,
-                    )
-                ),
-            )
-            for one in self.nodes.values()
-        ]  # fmt: skip
+        """Equal for states that differ only in the order of entries in their tables."""
+        nodes = [_fingerprint(negotiator) for negotiator in self.nodes.values()]
         return hash(repr((nodes, sorted(map(repr, self.messages)), self.budget, sorted(self.dead), self.unlearnt)))
+
+
+def _host(negotiator: Negotiator) -> SizedHost:
+    assert isinstance(negotiator.host, SizedHost)
+    return negotiator.host
+
+
+def _fingerprint(negotiator: Negotiator) -> tuple[object, ...]:
+    phase, placement, handovers = negotiator.state.phase, negotiator.placement, negotiator.handovers
+    tables: tuple[dict[Any, Any], ...] = (
+        handovers.outgoing,
+        handovers.incoming,
+        handovers._decided,
+        handovers._confirmed,
+        negotiator.state.peers,
+    )
+    return (
+        _collecting(phase) if isinstance(phase, Collecting) else repr(phase),
+        sorted(placement.here),
+        sorted(placement.leaving.items()),
+        sorted(placement.unconfirmed),
+        *(sorted((key, repr(value)) for key, value in table.items()) for table in tables),
+    )
 
 
 def _collecting(phase: Collecting) -> str:

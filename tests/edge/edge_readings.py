@@ -1,4 +1,4 @@
-"""Meter readings for tests: hand-made and drawn. Values are eighths: sums of them are exact in any order."""
+"""Meter readings for tests, hand-made and drawn. Values are eighths, so that their sums are exact in any order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = tuple[float | None, str | None, float | None, int | None]
 
 
 def readings(*rows: Row) -> pa.RecordBatch:
-    """(seconds, meter, kwh, zone) each."""
+    """A batch of rows (seconds, meter, kwh, zone)."""
     times = pa.array([None if row[0] is None else round(row[0] * SECOND) for row in rows], pa.int64())
     columns = [times.cast(pa.timestamp("us", "UTC"))]
     columns += [
@@ -41,7 +41,7 @@ def in_seconds(batches: list[pa.RecordBatch]) -> list[tuple[object, ...]]:
         for column in batch.columns:
             if pa.types.is_timestamp(column.type):
                 whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-                columns.append([None if one is None else one / SECOND for one in whole.to_pylist()])
+                columns.append([None if value is None else value / SECOND for value in whole.to_pylist()])
             else:
                 columns.append(column.to_pylist())
         rows += zip(*columns, strict=True)

@@ -1,4 +1,4 @@
-"""Hypothesis worlds for the edge tier: random trees, graphs and feasible placements."""
+"""Hypothesis strategies for the edge tier: random trees, graphs and feasible placements."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def trees(draw: st.DrawFn, most_nodes: int = 8) -> Tree:
 
 @st.composite
 def worlds(draw: st.DrawFn, most_nodes: int = 8, most_operators: int = 7) -> World:
-    """Operators in topological order, each fed by earlier ones or by raw readings, each at a place that sees them."""
+    """Operators in topological order, fed by earlier ones or by readings, each at a node that sees all its input."""
     tree = draw(trees(most_nodes))
     operators = [OperatorId(f"op{k}") for k in range(draw(st.integers(1, most_operators)))]
     downstream: dict[OperatorId, tuple[OperatorId, ...]] = dict.fromkeys(operators, ())
     entries: dict[OperatorId, tuple[EdgeNodeId, ...]] = {}
     for number, operator in enumerate(operators):
         feeding = draw(st.lists(st.sampled_from(operators[:number]), unique=True, max_size=3)) if number else []
-        for one in feeding:
-            downstream[one] = (*downstream[one], operator)
+        for feeder in feeding:
+            downstream[feeder] = (*downstream[feeder], operator)
         if not feeding or draw(st.booleans()):
             entries[operator] = tuple(draw(st.lists(st.sampled_from(tree.nodes), unique=True, min_size=1, max_size=2)))
     graph = OperatorGraph(downstream, entries)
@@ -45,19 +45,19 @@ def worlds(draw: st.DrawFn, most_nodes: int = 8, most_operators: int = 7) -> Wor
 
 
 def small_world(parents: dict[str, str], places: dict[str, str], feeds: dict[str, tuple[str, ...]]) -> World:
-    """Readings of every operator without a feeder enter at the last node named."""
-    tree = Tree({EdgeNodeId(one): EdgeNodeId(up) for one, up in parents.items()}, EdgeNodeId("n0"))
-    fed = {one for targets in feeds.values() for one in targets}
+    """The readings of every operator without a feeder enter at the last node of `parents`."""
+    tree = Tree({EdgeNodeId(child): EdgeNodeId(parent) for child, parent in parents.items()}, EdgeNodeId("n0"))
+    fed = {name for targets in feeds.values() for name in targets}
     lowest = EdgeNodeId(list(parents)[-1])
     graph = OperatorGraph(
-        {OperatorId(one): tuple(map(OperatorId, feeds.get(one, ()))) for one in places},
-        {OperatorId(one): (lowest,) for one in places if one not in fed},
+        {OperatorId(name): tuple(map(OperatorId, feeds.get(name, ()))) for name in places},
+        {OperatorId(name): (lowest,) for name in places if name not in fed},
     )
-    return World(tree, graph, {OperatorId(one): EdgeNodeId(place) for one, place in places.items()})
+    return World(tree, graph, {OperatorId(name): EdgeNodeId(place) for name, place in places.items()})
 
 
 def is_feasible(world: World, placement: dict[OperatorId, EdgeNodeId]) -> bool:
-    """The definition, without any cleverness: every stream flows upwards only [AMI §2.2.1]."""
+    """The definition, checked directly: every stream flows upwards only [AMI §2.2.1]."""
     return all(
         all(world.tree.is_at_or_above(place, entry) for entry in world.graph.entries.get(operator, ()))
         and all(world.tree.is_at_or_above(placement[fed], place) for fed in world.graph.downstream[operator])

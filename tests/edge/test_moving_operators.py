@@ -1,7 +1,7 @@
-"""Operators that move while they work: the results are those of a run in which nothing moved [AMI §2.1.3.2, figure 6].
+"""Operators that move while they work give the results of a run without moves [AMI §2.1.3.2, figure 6].
 
 The thesis accepts inaccurate windows after a transfer of a stateful operator. Here readings, pieces on links, messages
-(lost, late, out of order) and transfers are interleaved at random, and not a row may differ.
+(lost, late, out of order) and transfers are interleaved at random, and no row may differ.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 
 from tests.edge.edge_city import City
 from tests.edge.edge_readings import STREAMS, alarm_batches, alarms, in_seconds, reading_batches, readings
-from tocsin.edge.dataflow import Observed
 from tocsin.edge.layout import lay_out, lowest_placement, prepare
-from tocsin.edge.messages import Code, MessageType, Parcel, PeerDied, PeriodElapsed, Piece
+from tocsin.edge.messages import EdgeCode, MessageType, Parcel, PeerDied, PeriodElapsed, Piece
 from tocsin.edge.node import PieceReceived, ReadingsArrived, RejectData
 from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.query import EdgeQuery
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree, Usage
-from tocsin.policies.operators.transfer import Rules, Thresholds
+from tocsin.policies.operators.transfer import TransferRules, TransferThresholds
 
 N = {number: EdgeNodeId(f"n{number}") for number in range(1, 8)}
 TREE = Tree.perfect_binary(7)
@@ -40,7 +39,7 @@ QUERIES = {
     "ORDER BY ts, meter, kwh, zone",
     "joined": "CREATE EDGE QUERY q LATENESS 200 SECONDS AS SELECT r.ts, r.meter, r.kwh, a.level FROM Readings r "
     "JOIN Alarms a ON r.meter = a.meter AND a.at BETWEEN r.ts - INTERVAL 10 SECONDS AND r.ts + INTERVAL 30 SECONDS",
-}  # fmt: skip
+}
 
 
 def plan_of(name: str, entries: dict[str, list[EdgeNodeId]]) -> QueryPlan:
@@ -49,7 +48,7 @@ def plan_of(name: str, entries: dict[str, list[EdgeNodeId]]) -> QueryPlan:
     return lay_out(query, entries)
 
 
-def test_an_aggregate_that_moves_up_takes_its_open_windows_along_and_its_tuples_follow() -> None:
+def test_aggregate_moving_up_keeps_its_open_windows_and_queued_tuples() -> None:
     plan = plan_of("windows", {"Readings": [N[4]]})
     city = City(DEEP, plan, lowest_placement(plan, DEEP))
     aggregate = next(stage.operator for stage in plan.stages if "aggregate" in stage.operator)
@@ -58,7 +57,7 @@ def test_an_aggregate_that_moves_up_takes_its_open_windows_along_and_its_tuples_
         move for node, move in city.possible_moves() if aggregate in move.operators and move.destination == N[3]
     )
     city.order(N[4], ordered)
-    city.read(N[4], "Readings", readings((2, "a", 2.0, 1)))  # while the operator is on its way
+    city.read(N[4], "Readings", readings((2, "a", 2.0, 1)))  # while the operator is in transit
     assert city.nodes[N[4]].dataflow.usage().memory_pct > 0
     city.settle()
     assert aggregate in city.nodes[N[3]].dataflow.running
@@ -66,17 +65,17 @@ def test_an_aggregate_that_moves_up_takes_its_open_windows_along_and_its_tuples_
     assert city.finish({"Readings": [N[4]]}) == [("a", -20.0, 7.0, 3), ("a", 0.0, 7.0, 3)]
 
 
-def test_tuples_that_passed_an_operator_on_its_way_down_are_sent_after_it_and_counted_first() -> None:
+def test_tuples_that_passed_an_operator_moving_down_are_processed_first() -> None:
     plan = plan_of("ordered", {"Readings": [N[4]]})
     everything = [stage.operator for stage in plan.stages]
     city = City(DEEP, plan, dict.fromkeys(everything, N[3]))
-    city.read(N[4], "Readings", readings((1, "a", 1.0, 1)))  # on the link to n3, not yet there
+    city.read(N[4], "Readings", readings((1, "a", 1.0, 1)))  # on the link to n3, not yet delivered
     down = next(move for _, move in city.possible_moves() if set(move.operators) == set(everything))
     down = type(down)(down.operators, N[4])
     city.order(N[3], down)
-    city.deliver(0)  # n4 holds the operators now and says yes
+    city.deliver(0)  # n4 now holds the operators and accepts
     city.read(N[4], "Readings", readings((2, "b", 1.0, 1)))
-    city.deliver(0)  # n3 hears yes, but what n4 sent before has not arrived
+    city.deliver(0)  # n3 receives the acceptance, but not yet the data that n4 sent before it
     assert not city.messages
     city.carry(N[4])
     city.settle()
@@ -87,11 +86,13 @@ def test_tuples_that_passed_an_operator_on_its_way_down_are_sent_after_it_and_co
 @pytest.mark.parametrize(
     "lost", [MessageType.OP_OFFER_TRANSFER_REQUEST, MessageType.OP_OFFER_TRANSFER_REPLY, MessageType.CLEAR]
 )
-def test_a_hand_over_survives_the_loss_of_each_of_its_messages(lost: MessageType) -> None:
+def test_hand_over_completes_after_the_loss_of_any_message(lost: MessageType) -> None:
     plan = plan_of("windows", {"Readings": [N[4]]})
     city = City(DEEP, plan, lowest_placement(plan, DEEP))
     city.read(N[4], "Readings", readings((1, "a", 1.0, 1)))
-    node, move = next(one for one in city.possible_moves() if one[1].destination == N[3] and len(one[1].operators) > 1)
+    node, move = next(
+        (node, move) for node, move in city.possible_moves() if move.destination == N[3] and len(move.operators) > 1
+    )
     city.order(node, move)
     while city.messages[0].type is not lost:
         city.deliver(0)
@@ -101,31 +102,37 @@ def test_a_hand_over_survives_the_loss_of_each_of_its_messages(lost: MessageType
     assert set(move.operators) <= city.nodes[N[3]].dataflow.running
 
 
-def test_memory_is_state_plus_what_is_queued() -> None:
+def test_memory_is_state_plus_queued_data() -> None:
     plan = plan_of("ordered", {"Readings": [N[4]]})
     city = City(DEEP, plan, lowest_placement(plan, DEEP))
     flow = city.nodes[N[4]].dataflow
     city.read(N[4], "Readings", readings((1, "a", 1.0, 1)))
     state_pct = flow.usage().memory_pct
     assert state_pct > 0
-    node, move = next(one for one in city.possible_moves() if len(one[1].operators) > 1)
+    node, move = next((node, move) for node, move in city.possible_moves() if len(move.operators) > 1)
     city.order(node, move)
     batch = readings(*[(2.0, "b", 1.0, 1)] * 100)
     city.read(N[4], "Readings", batch)
     assert flow.usage().memory_pct == pytest.approx(state_pct + 100 * batch.nbytes / 1_000_000)
 
 
-def test_a_node_whose_windows_fill_its_memory_hands_them_to_its_parent_by_itself() -> None:
-    """The whole protocol over real operators: state is measured, offered, accepted and moved; no window suffers."""
+def test_node_with_full_memory_hands_an_aggregate_to_its_parent() -> None:
+    """The whole protocol with real operators: state is measured, offered, accepted and moved; no window loses a row."""
     plans = [plan_of("exact", {"Readings": [N[4]]}), plan_of("again", {"Readings": [N[4]]})]
     placement = lowest_placement(plans[0], DEEP) | lowest_placement(plans[1], DEEP)
-    city = City(DEEP, plans, placement, memory_bytes=80_000, rules=Rules(Thresholds(lower_pct=-20, upper_pct=60)))
+    city = City(
+        DEEP,
+        plans,
+        placement,
+        memory_bytes=80_000,
+        rules=TransferRules(TransferThresholds(lower_pct=-20, upper_pct=60)),
+    )
     aggregates = {operator for operator in placement if "aggregate" in operator}
     for step in range(8):
         rows = [(float(step), f"meter {step} {number}", 1.0, 1) for number in range(100)]
         city.read(N[4], "Readings", readings(*rows))
         for node in (N[4], N[3], N[2], N[1]):
-            city.happen(node, PeriodElapsed())
+            city.handle(node, PeriodElapsed())
             city.settle()
     assert len(aggregates & city.nodes[N[4]].dataflow.running) == 1
     assert len(aggregates & city.nodes[N[3]].dataflow.running) == 1
@@ -133,59 +140,64 @@ def test_a_node_whose_windows_fill_its_memory_hands_them_to_its_parent_by_itself
     assert len(city.finish({"Readings": [N[4]]})) == 2 * 800
 
 
-def test_a_giver_goes_on_from_its_own_copy_when_the_taker_dies() -> None:
+def test_giver_resumes_its_own_copy_when_the_taker_dies() -> None:
     plan = plan_of("exact", {"Readings": [N[4]]})
     city = City(DEEP, plan, dict.fromkeys((stage.operator for stage in plan.stages), N[3]))
     city.read(N[4], "Readings", readings((1, "a", 1.0, 1)))
     city.settle()
-    city.order(*next(one for one in city.possible_moves() if one[1].destination == N[4]))
+    city.order(*next((node, move) for node, move in city.possible_moves() if move.destination == N[4]))
     city.read(N[4], "Readings", readings((2, "a", 2.0, 1)))
     city.carry(N[4])  # reaches n3 while the operators are frozen there
     city.messages.clear()
-    city.happen(N[3], PeerDied(N[4]))
+    city.handle(N[3], PeerDied(N[4]))
     assert set(city.nodes[N[3]].dataflow.running) == {stage.operator for stage in plan.stages}
     for stage in plan.stages:
         if "aggregate" in stage.operator:
             usage = city.nodes[N[3]].dataflow.usage_of([stage.operator])
             assert usage.memory_pct > 0
-    city.happen(N[3], PieceReceived(N[4], Piece(plan.stages[0].operator, 0, None, END_OF_TIME_US)))
+    city.handle(N[3], PieceReceived(N[4], Piece(plan.stages[0].operator, 0, None, END_OF_TIME_US)))
     city.settle()
     assert in_seconds(city.results) == [("a", 0.0, 3.0, 2)]
 
 
-def test_a_driver_with_a_clock_adds_processor_and_network_to_what_is_measured() -> None:
+def test_usage_includes_cpu_and_network_observed_by_the_driver() -> None:
     plan = plan_of("exact", {"Readings": [N[4]]})
     flow = City(DEEP, plan, lowest_placement(plan, DEEP)).nodes[N[4]].dataflow
     first, second = (stage.operator for stage in plan.stages[:2])
-    flow.observed[first] = Observed(cpu_pct=30.0, network_pct=2.0)
-    flow.observed[second] = Observed(cpu_pct=5.0)
+    flow.observed[first] = Usage(cpu_pct=30.0, network_pct=2.0)
+    flow.observed[second] = Usage(cpu_pct=5.0)
     assert (flow.usage().cpu_pct, flow.usage().network_pct) == (35.0, 2.0)
 
 
-def test_what_peers_and_meters_send_wrongly_is_turned_down_and_changes_nothing() -> None:
+def test_invalid_pieces_readings_and_states_are_rejected_without_effect() -> None:
     plan = plan_of("exact", {"Readings": [N[4]]})
     first = plan.stages[0].operator
     node = City(DEEP, plan, dict.fromkeys((stage.operator for stage in plan.stages), N[3])).nodes[N[3]]
     top = City(DEEP, plan, dict.fromkeys((stage.operator for stage in plan.stages), N[3])).nodes[N[1]]
     piece = Piece(first, 0, readings((1, "a", 1.0, 1)))
-    for sender, wrong in (
-        (N[2], piece), (N[4], Piece(OperatorId("?"), 0, None, 5)), (N[4], Piece(first, 9, None, 5)),
-    ):  # fmt: skip
-        assert node.handle(PieceReceived(sender, wrong), 0.0) == [RejectData(sender, Code.UNKNOWN_OPERATOR)]
-    assert top.handle(PieceReceived(N[2], piece), 0.0) == [RejectData("n2", Code.UNKNOWN_OPERATOR)]
+    unknown_operator, unknown_port = Piece(OperatorId("?"), 0, None, 5), Piece(first, 9, None, 5)
+    for sender, wrong in ((N[2], piece), (N[4], unknown_operator), (N[4], unknown_port)):
+        assert node.handle(PieceReceived(sender, wrong), 0.0) == [RejectData(sender, EdgeCode.UNKNOWN_OPERATOR)]
+    assert top.handle(PieceReceived(N[2], piece), 0.0) == [RejectData("n2", EdgeCode.UNKNOWN_OPERATOR)]
     leaf = City(DEEP, plan, lowest_placement(plan, DEEP)).nodes[N[4]]
-    strange = ReadingsArrived("Readings", alarms((1, "a", 1)))
-    assert leaf.handle(strange, 0.0) == [RejectData("Readings", Code.WRONG_COLUMNS)]
+    wrong_columns = ReadingsArrived("Readings", alarms((1, "a", 1)))
+    assert leaf.handle(wrong_columns, 0.0) == [RejectData("Readings", EdgeCode.WRONG_COLUMNS)]
     for state in (b"", b"nonsense of some length", (1 << 60).to_bytes(8, "little") + b"{"):
         assert not leaf.dataflow.hold([Parcel(OperatorId("q/1-aggregate"), Usage(), state)])
     assert leaf.dataflow.usage().memory_pct == 0
 
 
 def run_with_moves(
-    name: str, tree: Tree, entries: dict[str, list[EdgeNodeId]], feed: list[tuple[str, EdgeNodeId, pa.RecordBatch]],
+    name: str,
+    tree: Tree,
+    entries: dict[str, list[EdgeNodeId]],
+    feed: list[tuple[str, EdgeNodeId, pa.RecordBatch]],
     seed: int | None,
-) -> tuple[list[tuple[object, ...]], int]:  # fmt: skip
-    """Without a seed nothing moves. With one, operators start low or all at the root, and anything may happen."""
+) -> tuple[list[tuple[object, ...]], int]:
+    """Run a query and return its results and the number of moves.
+
+    Without a seed no operator moves. With a seed operators start low or all at the root, and actions are random.
+    """
     plan = plan_of(name, entries)
     placement = lowest_placement(plan, tree)
     chance = random.Random(seed)
@@ -197,22 +209,22 @@ def run_with_moves(
         if seed is None:
             city.settle()
         for _ in range(chance.randrange(24) if seed is not None else 0):
-            _something_happens(city, chance)
+            _act_at_random(city, chance)
     return city.finish(entries), city.moves
 
 
-def _something_happens(city: City, chance: random.Random) -> None:
+def _act_at_random(city: City, chance: random.Random) -> None:
     links = [child for child, pieces in city.links.items() if pieces]
-    what = chance.choices(["move", "carry", "deliver", "lose", "time out"], [3, 12, 8, 1, 3])[0]
-    if what == "move" and (moves := city.possible_moves()):
+    action = chance.choices(["move", "carry", "deliver", "lose", "time out"], [3, 12, 8, 1, 3])[0]
+    if action == "move" and (moves := city.possible_moves()):
         city.order(*chance.choice(moves))
-    elif what == "carry" and links:
+    elif action == "carry" and links:
         city.carry(chance.choice(links))
-    elif what == "deliver" and city.messages:
+    elif action == "deliver" and city.messages:
         city.deliver(chance.randrange(len(city.messages)))
-    elif what == "lose" and city.messages:
+    elif action == "lose" and city.messages:
         city.messages.pop(chance.randrange(len(city.messages)))
-    elif what == "time out":
+    elif action == "time out":
         city.time_out(chance.choice(list(city.nodes)))
 
 
@@ -220,7 +232,7 @@ feeds = st.lists(st.sampled_from([4, 5, 6, 7]), min_size=6, max_size=6)
 seeds = st.integers(0, 2**32 - 1)
 SLOW = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 FEW = settings(SLOW, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-"""A walk is one number: shrinking it would only find another walk."""
+"""Without shrinking: another seed is another walk, not a smaller one."""
 
 
 @FEW
@@ -240,7 +252,7 @@ def test_sorted_readings_are_the_same_with_and_without_transfers(
 def test_windows_and_late_readings_are_the_same_with_and_without_transfers(
     batches: list[pa.RecordBatch], seed: int
 ) -> None:
-    """One entry, so that which readings are late does not depend on how streams interleave; then nothing else may."""
+    """With one entry the late readings do not depend on the order in which streams are interleaved."""
     entries = {"Readings": [N[4]]}
     feed = [("Readings", N[4], batch) for batch in batches]
     moved, _ = run_with_moves("windows", DEEP, entries, feed, seed)
@@ -264,18 +276,18 @@ def test_joined_rows_are_the_same_with_and_without_transfers(
 
 @pytest.mark.parametrize("seed", range(25))
 def test_windows_stay_exact_through_long_walks_on_a_deep_tree(seed: int) -> None:
-    """Times rise and every window counts, so a tuple lost, repeated or overtaken by a watermark shows."""
+    """Times rise and every window is counted, so a tuple lost, repeated or overtaken by a watermark is visible."""
     feed = [
         ("Readings", N[4], readings(*((float(start + step), "a", 1.0, 1) for step in range(10))))
         for start in range(0, 400, 10)
     ]
-    found, moves = run_with_moves("exact", DEEP, {"Readings": [N[4]]}, feed, seed)
-    assert found == [("a", float(start), 20.0, 20) for start in range(0, 400, 20)]
+    rows, moves = run_with_moves("exact", DEEP, {"Readings": [N[4]]}, feed, seed)
+    assert rows == [("a", float(start), 20.0, 20) for start in range(0, 400, 20)]
     assert moves >= 1
 
 
-def test_the_random_runs_do_move_operators() -> None:
-    """A guard on the tests above: a fixed shuffle of the same kind really moves state about."""
+def test_random_transfers_really_move_operators() -> None:
+    """A check of the tests above: a fixed series of such transfers moves operators and their state."""
     plan = plan_of("ordered", {"Readings": [N[4], N[5]]})
     city = City(TREE, plan, lowest_placement(plan, TREE))
     for number in range(30):
@@ -287,11 +299,11 @@ def test_the_random_runs_do_move_operators() -> None:
     assert [row[0] for row in city.finish({"Readings": [N[4], N[5]]})] == [float(number) for number in range(30)]
 
 
-def test_a_join_by_hand_across_two_leaves() -> None:
+def test_join_of_streams_at_two_leaves_by_hand() -> None:
     entries = {"Readings": [N[4]], "Alarms": [N[5]]}
     feed = [("Readings", N[4], readings((100, "a", 1.5, 1))), ("Alarms", N[5], alarms((95, "a", 2), (89, "a", 3)))]
-    found, _ = run_with_moves("joined", TREE, entries, feed, None)
-    assert found == [(100.0, "a", 1.5, 2)]
+    rows, _ = run_with_moves("joined", TREE, entries, feed, None)
+    assert rows == [(100.0, "a", 1.5, 2)]
 
 
 def test_operator_ids_of_a_plan_are_unique() -> None:

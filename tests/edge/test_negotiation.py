@@ -1,4 +1,4 @@
-"""Negotiation, step by step on hand-made worlds: who says what to whom, and what is turned down with which code."""
+"""Negotiation step by step on hand-made worlds: which messages nodes send, and which they reject with which code."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from dataclasses import replace
 from tests.edge.edge_interleavings import Action, Budget, Network
 from tests.edge.edge_worlds import World, small_world
 from tocsin.edge.messages import (
-    Code,
-    DeadlinePassed,
-    Message,
-    MessageReceived,
+    EdgeCode,
+    EdgeDeadlinePassed,
     MessageType,
     Parcel,
     PeerDied,
     PeerJoined,
+    PeerMessage,
+    PeerMessageReceived,
     PeriodElapsed,
-    RejectMessage,
+    RejectPeerMessage,
     RoundId,
-    SendMessage,
-)  # fmt: skip
+    SendPeerMessage,
+)
 from tocsin.edge.negotiation import Negotiator
-from tocsin.edge.placement import Placement
+from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.rounds import Collecting, Timing
-from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
-from tocsin.policies.operators.transfer import Urgency
-from tocsin.sim.edge.host import SizedHost
+from tocsin.policies.operators.transfer import ReplyUrgency
+from tocsin.sim.edge.tree import SizedHost
 
 TOP, MIDDLE, BOTTOM = EdgeNodeId("n0"), EdgeNodeId("n1"), EdgeNodeId("n2")
 A = OperatorId("A")
@@ -34,13 +33,13 @@ CHAIN = {"n1": "n0", "n2": "n1"}
 
 
 def network(parents: dict[str, str], operators: dict[str, tuple[str, float]], **feeds: tuple[str, ...]) -> Network:
-    """Operators as name: (node, size in percent)."""
+    """`operators` gives the node and the size in percent of each operator."""
     world = small_world(parents, {name: node for name, (node, _) in operators.items()}, feeds)
     return Network(world, {OperatorId(name): size for name, (_, size) in operators.items()}, Budget(99, 99))
 
 
 def deliver_all(world: Network) -> list[tuple[str, str, str]]:
-    """Deliver in order until nothing is left; returns (type, sender, receiver) of each message."""
+    """Deliver all messages in order; return (type, sender, receiver) of each."""
     log = []
     while world.messages:
         log.append((str(world.messages[0].type), str(world.messages[0].sender), str(world.messages[0].receiver)))
@@ -52,7 +51,7 @@ def figure_12() -> Network:
     return network(CHAIN, {"A": ("n1", 10), "rest1": ("n1", 55), "rest0": ("n0", 59), "rest2": ("n2", 40)})
 
 
-def test_an_overloaded_node_moves_operator_a_to_the_child_as_in_figures_12_and_13() -> None:
+def test_overloaded_node_gives_an_operator_as_in_figures_12_and_13() -> None:
     world = figure_12()
     world.do(Action("period", MIDDLE))
     assert deliver_all(world) == [
@@ -70,13 +69,13 @@ def test_an_overloaded_node_moves_operator_a_to_the_child_as_in_figures_12_and_1
     assert not any(node.is_busy for node in world.nodes.values())
 
 
-def test_an_underloaded_node_fetches_operators_from_an_overloaded_one_first_as_in_figure_14() -> None:
+def test_underloaded_node_takes_operators_from_overloaded_neighbour_as_in_figure_14() -> None:
     world = network(
         CHAIN, {"A": ("n0", 5), "rest0": ("n0", 50), "mine": ("n1", 38), "B": ("n2", 5), "rest2": ("n2", 58)}
     )
     world.do(Action("period", MIDDLE))
     log = deliver_all(world)
-    assert [one for one in log if one[1] == "n1" and one[0] != "opOfferTransferReply"] == [
+    assert [entry for entry in log if entry[1] == "n1" and entry[0] != "opOfferTransferReply"] == [
         ("opDemandRequest", "n1", "n0"),
         ("opDemandRequest", "n1", "n2"),
         ("opDemandTransferRequest", "n1", "n0"),
@@ -86,22 +85,22 @@ def test_an_underloaded_node_fetches_operators_from_an_overloaded_one_first_as_i
     assert world.nodes[MIDDLE].host.usage() == Usage(48)
 
 
-def test_a_normal_node_says_nothing() -> None:
+def test_normal_node_sends_no_message() -> None:
     world = network({"n1": "n0"}, {"A": ("n0", 50), "B": ("n1", 40)})
     assert world.nodes[TOP].handle(PeriodElapsed(), 0.0) == []
 
 
-def test_a_node_in_a_round_begins_no_other_and_answers_others_with_nothing() -> None:
+def test_busy_node_starts_no_round_and_replies_without_transfers() -> None:
     world = figure_12()
     world.do(Action("period", MIDDLE))
     assert world.nodes[MIDDLE].handle(PeriodElapsed(), 5.0) == []
-    request = Message(MessageType.OP_DEMAND_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), size_pct=50.0)
-    (effect,) = world.nodes[MIDDLE].handle(MessageReceived(request), 5.0)
-    assert isinstance(effect, SendMessage)
+    request = PeerMessage(MessageType.OP_DEMAND_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), size_pct=50.0)
+    (effect,) = world.nodes[MIDDLE].handle(PeerMessageReceived(request), 5.0)
+    assert isinstance(effect, SendPeerMessage)
     assert (effect.message.type, effect.message.transfers) == (MessageType.OP_DEMAND_REPLY, ())
 
 
-def test_of_two_nodes_that_ask_each_other_the_overloaded_one_goes_first() -> None:
+def test_overloaded_node_precedes_underloaded_node_in_simultaneous_rounds() -> None:
     world = network({"n1": "n0"}, {"A": ("n1", 10), "rest": ("n1", 55), "low": ("n0", 20)})
     world.do(Action("period", TOP))
     world.do(Action("period", MIDDLE))
@@ -110,171 +109,184 @@ def test_of_two_nodes_that_ask_each_other_the_overloaded_one_goes_first() -> Non
     assert not any(node.is_busy for node in world.nodes.values())
 
 
-def test_of_two_overloaded_nodes_that_ask_each_other_the_smaller_id_goes_first() -> None:
+def test_smaller_id_precedes_in_simultaneous_rounds_of_overloaded_nodes() -> None:
     world = network({"n1": "n0"}, {"A": ("n0", 10), "x": ("n0", 55), "B": ("n1", 10), "y": ("n1", 55)})
     world.do(Action("period", TOP))
     world.do(Action("period", MIDDLE))
     world.do(Action("deliver", number=0))
-    assert isinstance(world.nodes[TOP].phase, Collecting)
-    assert world.nodes[MIDDLE].phase is None, "it withdrew, answered, and had no room to promise"
+    assert isinstance(world.nodes[TOP].state.phase, Collecting)
+    assert world.nodes[MIDDLE].state.phase is None, "the node withdrew its round and replied; it had no room to promise"
     deliver_all(world)
     assert not any(node.is_busy for node in world.nodes.values())
 
 
 def alone(world: World, node: EdgeNodeId, sizes: dict[str, float], timing: Timing = Timing()) -> Negotiator:
-    """One node of a world, its neighbours played by the test."""
-    selection = Selection(world.graph, world.tree)
+    """One node of a world. The test plays its neighbours."""
+    selection = OperatorSelection(world.graph, world.tree)
     here = {operator for operator, place in world.placement.items() if place == node}
     below = {
-        operator for operator, place in world.placement.items()
+        operator
+        for operator, place in world.placement.items()
         if place != node and world.tree.is_at_or_above(node, place)
-    }  # fmt: skip
+    }
     host = SizedHost({OperatorId(name): size for name, size in sizes.items()}, here)
     peers = dict.fromkeys(world.tree.neighbours(node), 0)
-    return Negotiator(Placement(node, selection, here, below), host, peers, timing=timing)
+    return Negotiator(OperatorPlacement(node, selection, here, below), host, peers, timing=timing)
 
 
 def taker() -> Negotiator:
-    """n1 of a chain, 45 % used, offered A by n0."""
+    """Node n1 of a chain with a load of 45 %; n0 offers it operator A."""
     return alone(small_world(CHAIN, {"A": "n0", "B": "n1"}, {}), MIDDLE, {"A": 10, "B": 45})
 
 
-def parcels(size_pct: float = 10, number: int = 1, sender: EdgeNodeId = TOP) -> Message:
-    return Message(
-        MessageType.OP_OFFER_TRANSFER_REQUEST, sender, MIDDLE, RoundId(sender, 1),
-        transfers=(Transfer((A,), MIDDLE, Usage(size_pct)),), handover=number, parcels=(Parcel(A, Usage(size_pct)),),
-    )  # fmt: skip
+def parcels(size_pct: float = 10, number: int = 1, sender: EdgeNodeId = TOP) -> PeerMessage:
+    return PeerMessage(
+        MessageType.OP_OFFER_TRANSFER_REQUEST,
+        sender,
+        MIDDLE,
+        RoundId(sender, 1),
+        transfers=(Transfer((A,), MIDDLE, Usage(size_pct)),),
+        handover=number,
+        parcels=(Parcel(A, Usage(size_pct)),),
+    )
 
 
-def said(node: Negotiator, message: Message, now_s: float = 0.0) -> list[Message | Code]:
+def answers(node: Negotiator, message: PeerMessage, now_s: float = 0.0) -> list[PeerMessage | EdgeCode]:
     return [
-        effect.message if isinstance(effect, SendMessage) else effect.code
-        for effect in node.handle(MessageReceived(message), now_s)
+        effect.message if isinstance(effect, SendPeerMessage) else effect.code
+        for effect in node.handle(PeerMessageReceived(message), now_s)
     ]
 
 
-def test_missing_replies_count_as_empty_when_the_time_is_up() -> None:
+def accepted(offer: PeerMessage, sender: EdgeNodeId) -> PeerMessage:
+    """The reply of an underloaded neighbour that accepts all transfers."""
+    reply = MessageType.OP_OFFER_REPLY
+    return PeerMessage(reply, sender, MIDDLE, offer.round, ReplyUrgency.HIGH, transfers=offer.transfers)
+
+
+def test_missing_replies_count_as_empty_after_the_deadline() -> None:
     world = small_world(CHAIN, {"A": "n1", "B": "n1"}, {})
     node = alone(world, MIDDLE, {"A": 10, "B": 55})
-    asked = node.handle(PeriodElapsed(), 0.0)
+    requests = [effect.message for effect in node.handle(PeriodElapsed(), 0.0) if isinstance(effect, SendPeerMessage)]
     assert node.deadline_s() == 1.0
-    offer = next(one.message for one in asked if isinstance(one, SendMessage) and one.message.receiver == BOTTOM)
-    reply = Message(MessageType.OP_OFFER_REPLY, BOTTOM, MIDDLE, offer.round, Urgency.HIGH, transfers=offer.transfers)
-    assert said(node, reply, 0.1) == []
-    sent = [one.message for one in node.handle(DeadlinePassed(), 1.0) if isinstance(one, SendMessage)]
-    assert [(one.type, one.receiver) for one in sent] == [
-        (MessageType.CLEAR, TOP), (MessageType.OP_OFFER_TRANSFER_REQUEST, BOTTOM),
-    ]  # fmt: skip
-    late = Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, offer.round, Urgency.HIGH, transfers=offer.transfers)
-    answer = said(node, late, 1.1)
-    assert answer[0] is Code.STALE_ROUND
-    assert isinstance(answer[1], Message)
+    offer = next(request for request in requests if request.receiver == BOTTOM)
+    reply = accepted(offer, BOTTOM)
+    assert answers(node, reply, 0.1) == []
+    effects = node.handle(EdgeDeadlinePassed(), 1.0)
+    sent = [effect.message for effect in effects if isinstance(effect, SendPeerMessage)]
+    assert [(message.type, message.receiver) for message in sent] == [
+        (MessageType.CLEAR, TOP),
+        (MessageType.OP_OFFER_TRANSFER_REQUEST, BOTTOM),
+    ]
+    late = accepted(offer, TOP)
+    answer = answers(node, late, 1.1)
+    assert answer[0] is EdgeCode.STALE_ROUND
+    assert isinstance(answer[1], PeerMessage)
     assert answer[1].type is MessageType.CLEAR
 
 
-def test_a_promise_lapses_when_nothing_follows() -> None:
+def test_promise_expires_without_a_decision() -> None:
     node = taker()
-    offer = Message(
+    offer = PeerMessage(
         MessageType.OP_OFFER_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), transfers=(Transfer((A,), MIDDLE, Usage(10)),)
     )
-    (reply,) = said(node, offer)
-    assert isinstance(reply, Message)
+    (reply,) = answers(node, offer)
+    assert isinstance(reply, PeerMessage)
     assert reply.transfers
-    assert said(node, offer) == [reply], "a repeated request gets the same answer"
+    assert answers(node, offer) == [reply], "a repeated request gets the same answer"
     assert node.is_busy
-    assert node.handle(DeadlinePassed(), 3.0) == []
+    assert node.handle(EdgeDeadlinePassed(), 3.0) == []
     assert not node.is_busy
 
 
-def test_operators_that_grew_on_the_way_are_refused_above_the_upper_threshold() -> None:
-    (reply,) = said(taker(), parcels(size_pct=16))
-    assert isinstance(reply, Message)
-    assert (reply.refusal, reply.transfers) == (Code.ABOVE_UPPER_THRESHOLD, ())
+def test_operators_grown_in_transit_are_refused_above_the_upper_threshold() -> None:
+    (reply,) = answers(taker(), parcels(size_pct=16))
+    assert isinstance(reply, PeerMessage)
+    assert (reply.refusal, reply.transfers) == (EdgeCode.ABOVE_UPPER_THRESHOLD, ())
 
 
-def test_a_refused_hand_over_stays_refused_even_when_there_is_room_again() -> None:
-    """The giver may have resumed already: the second copy of the message must not bring a second copy to life."""
+def test_refused_hand_over_stays_refused_when_room_becomes_free() -> None:
+    """The giver may have resumed the operator already: a repeated message must not start a second copy."""
     node = taker()
-    refused = said(node, parcels(size_pct=16))
-    node.host.let_go((OperatorId("B"),), TOP)
-    assert said(node, parcels(size_pct=16)) == refused
+    refused = answers(node, parcels(size_pct=16))
+    node.host.release((OperatorId("B"),), TOP)
+    assert answers(node, parcels(size_pct=16)) == refused
     assert A not in node.placement.here
 
 
-def test_a_repeated_hand_over_is_acknowledged_again_and_an_older_one_ignored() -> None:
+def test_repeated_hand_over_gets_the_same_reply_and_older_one_none() -> None:
     node = taker()
-    first = said(node, parcels(number=4))
-    assert said(node, parcels(number=4)) == first
-    assert said(node, parcels(number=3)) == [Code.STALE_HANDOVER]
+    first = answers(node, parcels(number=4))
+    assert answers(node, parcels(number=4)) == first
+    assert answers(node, parcels(number=3)) == [EdgeCode.STALE_HANDOVER]
 
 
-def test_a_taker_runs_and_passes_on_nothing_before_the_giver_has_confirmed() -> None:
+def test_taker_neither_runs_nor_passes_on_unconfirmed_operators() -> None:
     node = taker()
-    (reply,) = said(node, parcels())
-    assert isinstance(reply, Message)
+    (reply,) = answers(node, parcels())
+    assert isinstance(reply, PeerMessage)
     assert isinstance(node.host, SizedHost)
     assert A not in node.host.running
-    assert all(A not in one.operators for one in node.placement.available_transfers())
+    assert all(A not in transfer.operators for transfer in node.placement.available_transfers())
     assert node.is_busy
-    repeated = node.handle(DeadlinePassed(), 1.0)
-    assert repeated == [SendMessage(reply)]
-    clear = Message(MessageType.CLEAR, TOP, MIDDLE, reply.round, handover=1)
-    assert said(node, clear) == []
+    repeated = node.handle(EdgeDeadlinePassed(), 1.0)
+    assert repeated == [SendPeerMessage(reply)]
+    clear = PeerMessage(MessageType.CLEAR, TOP, MIDDLE, reply.round, handover=1)
+    assert answers(node, clear) == []
     assert A in node.host.running
-    assert any(A in one.operators for one in node.placement.available_transfers())
+    assert any(A in transfer.operators for transfer in node.placement.available_transfers())
 
 
-def test_a_giver_repeats_until_answered_and_takes_back_when_the_taker_is_dead() -> None:
+def test_giver_repeats_its_request_and_resumes_when_the_taker_dies() -> None:
     world = small_world({"n1": "n0"}, {"A": "n1", "B": "n1"}, {})
     node = alone(world, MIDDLE, {"A": 10, "B": 55})
-    (asked,) = node.handle(PeriodElapsed(), 0.0)
-    assert isinstance(asked, SendMessage)
-    yes = Message(
-        MessageType.OP_OFFER_REPLY, TOP, MIDDLE, asked.message.round, Urgency.HIGH, transfers=asked.message.transfers
-    )
-    (request,) = said(node, yes, 0.1)
-    assert node.handle(DeadlinePassed(), 1.1) == node.handle(DeadlinePassed(), 2.1) == [SendMessage(request)]  # type: ignore[arg-type]
+    (offer,) = node.handle(PeriodElapsed(), 0.0)
+    assert isinstance(offer, SendPeerMessage)
+    accept = accepted(offer.message, TOP)
+    (request,) = answers(node, accept, 0.1)
+    assert isinstance(request, PeerMessage)
+    for now_s in (1.1, 2.1):
+        assert node.handle(EdgeDeadlinePassed(), now_s) == [SendPeerMessage(request)]
     assert isinstance(node.host, SizedHost)
     assert A not in node.host.running
     node.handle(PeerDied(TOP), 3.0)
     assert A in node.host.running
     assert not node.is_busy
-    ghost = Message(MessageType.OP_OFFER_TRANSFER_REPLY, TOP, MIDDLE, asked.message.round, handover=1)
-    assert said(node, ghost, 4.0) == [Code.NOT_ADJACENT]
+    ghost = PeerMessage(MessageType.OP_OFFER_TRANSFER_REPLY, TOP, MIDDLE, offer.message.round, handover=1)
+    assert answers(node, ghost, 4.0) == [EdgeCode.NOT_ADJACENT]
     node.handle(PeerJoined(TOP, 1), 5.0)
-    assert said(node, ghost, 5.0) == [Code.WRONG_EPOCH]
-    assert said(node, replace(ghost, sender_epoch=1), 5.0) == [Code.STALE_HANDOVER]
+    assert answers(node, ghost, 5.0) == [EdgeCode.WRONG_EPOCH]
+    assert answers(node, replace(ghost, sender_epoch=1), 5.0) == [EdgeCode.STALE_HANDOVER]
 
 
-def test_an_operator_is_refused_while_its_peer_crosses_the_other_way() -> None:
-    """u (at the child) feeds v (at the parent). Were both to swap places, u's stream would have to flow down."""
+def test_operator_is_refused_while_its_feeder_moves_the_other_way() -> None:
+    """u (at the child) feeds v (at the parent). If both swapped places, u's stream would have to flow down."""
     world = small_world({"n1": "n0"}, {"u": "n1", "v": "n0", "x": "n1"}, {"u": ("v",)})
     node = alone(world, MIDDLE, {"u": 10, "v": 10, "x": 5})
     v = OperatorId("v")
-    coming = Message(
+    coming = PeerMessage(
         MessageType.OP_OFFER_TRANSFER_REQUEST, TOP, MIDDLE, RoundId(TOP, 1), handover=1, parcels=(Parcel(v, Usage(10)),)
     )
     node.placement.freeze([OperatorId("u")], TOP)
-    (refused,) = said(node, coming)
-    assert isinstance(refused, Message)
-    assert refused.refusal is Code.INFEASIBLE
+    (refused,) = answers(node, coming)
+    assert isinstance(refused, PeerMessage)
+    assert refused.refusal is EdgeCode.INFEASIBLE
     node.placement.resume([OperatorId("u")])
-    (accepted,) = said(node, replace(coming, handover=2))
-    assert isinstance(accepted, Message)
+    (accepted,) = answers(node, replace(coming, handover=2))
+    assert isinstance(accepted, PeerMessage)
     assert accepted.refusal is None
 
 
-def test_strangers_unknown_operators_and_nonsense_change_nothing() -> None:
+def test_messages_of_strangers_and_unknown_operators_change_nothing() -> None:
     node = taker()
     stranger = replace(parcels(), sender=EdgeNodeId("n9"))
-    assert said(node, stranger) == [Code.NOT_ADJACENT]
+    assert answers(node, stranger) == [EdgeCode.NOT_ADJACENT]
     unknown = replace(parcels(number=7), parcels=(Parcel(OperatorId("??"), Usage(1)),))
-    (reply,) = said(node, unknown)
-    assert isinstance(reply, Message)
-    assert reply.refusal is Code.INFEASIBLE
-    assert said(node, replace(parcels(), handover=None)) == [Code.STALE_HANDOVER]
-    assert node.handle(MessageReceived(Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3))), 0.0) == [
-        RejectMessage(Message(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3)), Code.STALE_ROUND)
-    ]
+    (reply,) = answers(node, unknown)
+    assert isinstance(reply, PeerMessage)
+    assert reply.refusal is EdgeCode.INFEASIBLE
+    assert answers(node, replace(parcels(), handover=None)) == [EdgeCode.STALE_HANDOVER]
+    stale = PeerMessage(MessageType.OP_OFFER_REPLY, TOP, MIDDLE, RoundId(MIDDLE, 3))
+    assert node.handle(PeerMessageReceived(stale), 0.0) == [RejectPeerMessage(stale, EdgeCode.STALE_ROUND)]
     assert not node.is_busy
     assert node.placement.here == {OperatorId("B")}

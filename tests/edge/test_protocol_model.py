@@ -1,8 +1,8 @@
-"""The protocol, model-checked on small worlds and walked at random on larger ones.
+"""The protocol: model checking of small worlds and random walks through larger ones.
 
-In every reachable state an operator is held by exactly one node (two only while one hands it to the other), runs at one
-at most, no node has accepted operators above U_t, all streams flow upwards; and from every state the network comes to
-rest with each operator running at exactly one node.
+In every reachable state exactly one node holds an operator (two only during a hand-over), at most one runs it, no node
+has accepted operators above U_t, and all streams flow upwards. From every state the network reaches a state without
+pending work in which each operator runs at exactly one node.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FULL_BETWEEN_EMPTY = small_world(CHAIN, {"a": "n1", "b": "n1", "c": "n2"}, {})
 FEEDING = small_world(PAIR, {"u": "n1", "v": "n0", "x": "n0", "y": "n1"}, {"u": ("v",)})
 
 CASES = {
-    "an overloaded parent and an underloaded child ask each other, messages are lost": (
+    "simultaneous rounds of an overloaded parent and an underloaded child, messages are lost": (
         FULL_AND_EMPTY, {"a": 10.0, "b": 55.0, "c": 15.0}, Budget(periods=2, time_outs=1, losses=1),
     ),
-    "an overloaded parent and an underloaded child ask each other, messages are repeated": (
+    "simultaneous rounds of an overloaded parent and an underloaded child, messages are repeated": (
         FULL_AND_EMPTY, {"a": 10.0, "b": 55.0, "c": 15.0}, Budget(periods=2, time_outs=1, repetitions=1),
     ),
-    "a full node between two that ask for more": (
+    "a full node between two underloaded nodes": (
         FULL_BETWEEN_EMPTY, {"a": 8.0, "b": 54.0, "c": 30.0}, Budget(periods=2, time_outs=0, losses=1),
     ),
     "a taker or a giver dies": (
@@ -63,8 +63,8 @@ def test_every_interleaving_keeps_each_operator_at_one_node(case: str) -> None:
                 seen.add(fingerprint)
                 pending.append(after)
         network.settle()
-    assert len(seen) > 500, "the world is too tame to prove anything"
-    assert moves > 50, "operators hardly ever moved"
+    assert len(seen) > 500, "the world has too few states to prove anything"
+    assert moves > 50, "operators moved too rarely"
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

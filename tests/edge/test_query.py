@@ -1,4 +1,4 @@
-"""CREATE EDGE QUERY: what it becomes, and what is refused with which code."""
+"""CREATE EDGE QUERY: the plan of a query, and the codes with which queries are rejected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def compiled(text: str) -> EdgeQuery:
     return query
 
 
-def test_a_query_becomes_filters_and_maps_at_its_entries_and_one_aggregate_above_them() -> None:
+def test_query_becomes_operators_at_its_entries_and_one_aggregate_above() -> None:
     plan = lay_out(compiled(HIGH_USE), {"Readings": LEAVES})
     kinds = [stage.operator.rpartition("-")[2] for stage in plan.stages]
     assert kinds == ["filter", "map"] * 3 + ["union", "aggregate", "filter", "map", "sort"]
@@ -39,17 +39,20 @@ def test_a_query_becomes_filters_and_maps_at_its_entries_and_one_aggregate_above
     )
 
 
-def test_only_the_columns_that_are_needed_leave_the_entry() -> None:
+def test_only_needed_columns_leave_the_entry() -> None:
     query = compiled(HIGH_USE)
     assert [name for name, _ in query.sides[0].columns] == ["ts", "meter", "kwh"]
 
 
-def test_the_columns_of_a_result_are_known_before_any_reading() -> None:
+def test_result_columns_are_known_before_any_reading() -> None:
     schema = output_schema(compiled(HIGH_USE), STREAMS)
     assert not isinstance(schema, QueryRejected)
     assert [(field.name, str(field.type)) for field in schema] == [
-        ("meter", "string"), ("since", "timestamp[us, tz=UTC]"), ("total", "double"), ("mean", "double"),
-    ]  # fmt: skip
+        ("meter", "string"),
+        ("since", "timestamp[us, tz=UTC]"),
+        ("total", "double"),
+        ("mean", "double"),
+    ]
 
 
 JOINED = (
@@ -59,18 +62,18 @@ JOINED = (
 )
 
 
-def test_a_join_is_bounded_in_time_and_its_bounds_may_be_written_either_way_round() -> None:
-    one = compiled(JOINED)
-    other = compiled(
+def test_bounds_of_a_join_may_name_the_streams_in_either_order() -> None:
+    query = compiled(JOINED)
+    swapped = compiled(
         JOINED.replace(
             "a.at BETWEEN r.ts - INTERVAL 5 MINUTES AND r.ts + INTERVAL '1' MINUTE",
             "r.ts BETWEEN a.at - INTERVAL 1 MINUTE AND a.at + INTERVAL 5 MINUTES",
         )
     )
-    assert one.join == other.join
-    assert one.join is not None
-    assert (one.join.before_us, one.join.after_us) == (300_000_000, 60_000_000)
-    assert one.residual is not None
+    assert query.join == swapped.join
+    assert query.join is not None
+    assert (query.join.before_us, query.join.after_us) == (300_000_000, 60_000_000)
+    assert query.residual is not None
 
 
 @pytest.mark.parametrize(
@@ -103,8 +106,8 @@ def test_a_join_is_bounded_in_time_and_its_bounds_may_be_written_either_way_roun
         ("CREATE EDGE QUERY x AS SELECT SUM(meter) FROM Readings GROUP BY WINDOW(ts, '1 hour')", QueryCode.WRONG_TYPE),
     ],
 )  # fmt: skip
-def test_what_an_edge_node_cannot_run_is_refused_with_a_code(text: str, code: QueryCode) -> None:
-    refused = prepare(text, STREAMS)
-    assert isinstance(refused, QueryRejected), refused
-    assert refused.code is code, refused
-    assert refused.reason
+def test_query_that_an_edge_node_cannot_run_is_rejected(text: str, code: QueryCode) -> None:
+    rejected = prepare(text, STREAMS)
+    assert isinstance(rejected, QueryRejected), rejected
+    assert rejected.code is code, rejected
+    assert rejected.reason

@@ -1,4 +1,4 @@
-"""The same CREATE EDGE QUERY at the edge and in Spark: its SELECT, run on the raw readings, gives the same rows.
+"""The same CREATE EDGE QUERY at the edge and in Spark: both return the same rows for the same readings.
 
 Readings enter at four leaves, out of order within the lateness, and operators move while they work.
 """
@@ -31,7 +31,7 @@ QUERIES = {
     "sliding": "SELECT meter, zone, window.start, SUM(kwh) * 2 + 1 AS twice FROM Readings "
     "WHERE kwh > 0.5 AND meter <> 'm3' GROUP BY meter, zone, WINDOW(ts, '40 seconds', '15 seconds') "
     "HAVING COUNT(*) > 1 AND SUM(kwh) BETWEEN 1 AND 15",
-    "logic": "SELECT ts, meter, kwh / 4 AS quarter, -zone AS minus, COALESCE(kwh, 0.0) AS known, UPPER(meter) AS who "
+    "logic": "SELECT ts, meter, kwh / 4 AS quarter, -zone AS minus, COALESCE(kwh, 0.0) AS known, UPPER(meter) AS name "
     "FROM Readings WHERE NOT (kwh > 3 OR zone = 2) OR meter IS NULL OR (zone IN (1, 3) AND ABS(kwh) < 1)",
     "ordered windows": "SELECT window.start AS since, meter, COUNT(*) AS n FROM Readings "
     "GROUP BY meter, WINDOW(ts, '30 seconds') HAVING n >= 1 ORDER BY since, meter",
@@ -40,16 +40,16 @@ QUERIES = {
     "joined windows": "SELECT a.level, window.end AS until, SUM(r.kwh) AS total FROM Readings r JOIN Alarms a "
     "ON r.meter = a.meter AND r.ts BETWEEN a.at AND a.at + INTERVAL 1 MINUTE "
     "GROUP BY a.level, WINDOW(r.ts, '1 minute')",
-}  # fmt: skip
+}
 
 
 def at_the_edge(query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]], seed: int) -> list[tuple[object, ...]]:
-    """Batches of all streams in a random order at random leaves; operators are moved about meanwhile."""
+    """Feed the batches of all streams in random order at random leaves, and move operators meanwhile."""
     chance = random.Random(seed)
     entries = {side.stream: LEAVES for side in query.sides}
     plan = lay_out(query, entries)
     city = City(TREE, plan, lowest_placement(plan, TREE))
-    feed = [(name, batch) for name, some in batches.items() for batch in some if name in entries]
+    feed = [(name, batch) for name, stream in batches.items() for batch in stream if name in entries]
     for name, batch in chance.sample(feed, len(feed)):
         city.read(chance.choice(LEAVES), name, batch)
         for _ in range(chance.randrange(4)):
@@ -58,9 +58,9 @@ def at_the_edge(query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]], seed
                 city.order(*chance.choice(moves))
             if chance.random() < 0.7:
                 city.settle()
-    found = city.finish(entries)
+    rows = city.finish(entries)
     assert city.late_rows() == 0
-    return found
+    return rows
 
 
 def in_spark(spark: Session, query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]]) -> list[tuple[object, ...]]:
@@ -73,13 +73,13 @@ def in_spark(spark: Session, query: EdgeQuery, batches: dict[str, list[pa.Record
 @pytest.mark.parametrize("name", QUERIES)
 @settings(max_examples=5, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
 @given(batches=reading_batches, others=alarm_batches, seed=st.integers(0, 2**32 - 1))
-def test_spark_and_the_edge_give_the_same_rows(
+def test_spark_and_the_edge_return_the_same_rows(
     spark: Session, name: str, batches: list[pa.RecordBatch], others: list[pa.RecordBatch], seed: int
 ) -> None:
     query = prepare(f"CREATE EDGE QUERY q LATENESS 1 HOUR AS {QUERIES[name]}", STREAMS)
     assert isinstance(query, EdgeQuery), query
-    given_to_both = {"Readings": batches, "Alarms": others}
-    edge, expected = at_the_edge(query, given_to_both, seed), in_spark(spark, query, given_to_both)
+    readings = {"Readings": batches, "Alarms": others}
+    edge, expected = at_the_edge(query, readings, seed), in_spark(spark, query, readings)
     if query.sort is not None:
-        assert edge == expected, "rows in their order"
+        assert edge == expected, "rows and their order"
     assert Counter(edge) == Counter(expected)

@@ -1,4 +1,4 @@
-"""`ami` and `ami-scale`: quality bounds on seeded worlds, claims computed from the table, figures written."""
+"""`ami` and `ami-scale`: quality bounds on seeded worlds, claims computed from the table, files of the figures."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def log_of(*samples: list[float]) -> EdgeLog:
     return EdgeLog(times_s=[2.0 * row for row in range(len(samples))], memory_pct=list(samples))
 
 
-def test_the_measures_of_a_pair_of_runs_by_hand() -> None:
+def test_measures_of_a_pair_of_runs_by_hand() -> None:
     without = log_of([50, 50], [70, 50], [70, 65], [70, 50])
     with_ = log_of([50, 50], [60, 60], [70, 65], [61, 59])
-    found = ami.compare(without, with_)
-    assert found["overloaded_node_s_without"] == 2 * (1 + 2 + 1)
-    assert found["overloaded_node_s_with"] == 2 * (0 + 2 + 1)
-    assert found["either_s"] == 6.0
-    assert found["fewer_pct"] == pytest.approx(100 / 3)
-    assert found["more_pct"] == 0.0
-    assert found["steadier_pct"] == 50.0
-    assert found["excess_without"] == 2 * (10 + 15 + 10)
+    measures = ami.compare(without, with_)
+    assert measures["overloaded_node_s_without"] == 2 * (1 + 2 + 1)
+    assert measures["overloaded_node_s_with"] == 2 * (0 + 2 + 1)
+    assert measures["either_s"] == 6.0
+    assert measures["fewer_pct"] == pytest.approx(100 / 3)
+    assert measures["more_pct"] == 0.0
+    assert measures["steadier_pct"] == 50.0
+    assert measures["excess_without"] == 2 * (10 + 15 + 10)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def two_runs() -> pa.Table:
     return runner.run_here(ami.EXPERIMENT, ami.EXPERIMENT.settings(2, sensitivity="no"))
 
 
-def test_ami_relieves_nodes_as_the_thesis_claims_and_writes_its_figures(two_runs: pa.Table, tmp_path: Path) -> None:
+def test_ami_confirms_the_claims_and_writes_its_figures(two_runs: pa.Table, tmp_path: Path) -> None:
     answer = runner.finish(ami.EXPERIMENT, 2, two_runs, tmp_path)
     assert all(claim["holds"] for claim in answer["claims"]), answer["claims"]
     assert answer["metrics"]["overload_reduction_pct"] > 60
@@ -42,7 +42,7 @@ def test_ami_relieves_nodes_as_the_thesis_claims_and_writes_its_figures(two_runs
 
 
 def test_a_claim_of_ami_fails_when_the_runs_do_not_support_it(two_runs: pa.Table, tmp_path: Path) -> None:
-    """Swap with and without: no claim about overload may hold."""
+    """With the two sides swapped no claim about overload may hold."""
     swapped = {"without": "with", "with": "without"}
     names = []
     for name in two_runs.column_names:
@@ -53,11 +53,11 @@ def test_a_claim_of_ami_fails_when_the_runs_do_not_support_it(two_runs: pa.Table
     assert [claim.holds for claim in report.claims][:2] == [False, False]
 
 
-def test_the_sweep_covers_the_undisclosed_details() -> None:
+def test_sweep_covers_the_details_missing_in_the_thesis() -> None:
     settings = ami.EXPERIMENT.settings(15)
-    assert sum(one["variant"] == "base" for one in settings) == 15
-    assert {one["unit_pct"] for one in settings} == set(ami.UNITS_PCT)
-    assert {one["mean_load_pct"] for one in settings} == set(ami.STARTS_PCT)
+    assert sum(setting["variant"] == "base" for setting in settings) == 15
+    assert {setting["unit_pct"] for setting in settings} == set(ami.UNITS_PCT)
+    assert {setting["mean_load_pct"] for setting in settings} == set(ami.STARTS_PCT)
     with pytest.raises(ValueError, match="no option"):
         ami.EXPERIMENT.settings(1, colour="red")
 

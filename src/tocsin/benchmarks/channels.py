@@ -121,7 +121,7 @@ def _restart(cluster: Any) -> tuple[float, int]:
 
     cluster.close()
     restarted, restart_s = timed(lambda: DataCluster(cluster.spark, cluster.settings, time.time))
-    survived = len(restarted.book)
+    survived = len(restarted.subscriptions.book)
     restarted.close()
     return restart_s, survived
 

@@ -1,8 +1,8 @@
-"""A compiled query laid out over the nodes at which its streams enter: the plan that is deployed.
+"""From a compiled query to the deployed plan: one operator after another, for the nodes at which its streams enter.
 
-Filters and projections run per entry, so that they can stay where the readings are; then the entries of a stream are
-united, the two sides joined, windows aggregated, results filtered, named and ordered. It also says where each operator
-can start: at the lowest node that sees all it reads, which is where least data travels [AMI §2.2].
+Filters and projections run per entry, so that they can stay where the readings are. Further operators unite the entries
+of a stream, join the two sides, aggregate windows, and filter, name and order the results. Each operator starts at the
+lowest node that sees all its input, where the least data travels [AMI §2.2].
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, END_OF_TIME_US, Specification
 from tocsin.edge.operators.ordered import IntervalJoinSpec
-from tocsin.edge.operators.stateless import FilterSpec, MapSpec, UnionSpec
+from tocsin.edge.operators.stateless import Filter, Map, Union
 from tocsin.edge.plan import Entry, QueryPlan, Stage, Stream, graph_of
 from tocsin.edge.query import EdgeQuery, QueryCode, QueryRejected, parse_edge_query
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
 
 
 def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]]) -> QueryPlan:
-    """`entries` says at which nodes each stream enters; a stream must enter somewhere."""
+    """`entries` gives the nodes at which each stream enters, at least one per stream."""
     stages: list[Stage] = []
 
     def add(kind: str, spec: Specification, *inputs: OperatorId | Entry) -> OperatorId:
@@ -32,26 +32,26 @@ def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]]) -> Qu
     for side in query.sides:
         chains: list[OperatorId] = []
         for node in entries[side.stream]:
-            last: OperatorId | Entry = Entry(side.stream, node)
+            feeder: OperatorId | Entry = Entry(side.stream, node)
             if side.predicate is not None:
-                last = add("filter", FilterSpec(side.predicate), last)
-            chains.append(add("map", MapSpec(side.columns), last))
-        sides.append(chains[0] if len(chains) == 1 else add("union", UnionSpec(), *chains))
-    last_one = sides[0] if query.join is None else add("join", query.join, *sides)
+                feeder = add("filter", Filter(side.predicate), feeder)
+            chains.append(add("map", Map(side.columns), feeder))
+        sides.append(chains[0] if len(chains) == 1 else add("union", Union(), *chains))
+    last = sides[0] if query.join is None else add("join", query.join, *sides)
     if query.residual is not None:
-        last_one = add("filter", FilterSpec(query.residual), last_one)
+        last = add("filter", Filter(query.residual), last)
     if query.aggregate is not None:
-        last_one = add("aggregate", query.aggregate, last_one)
+        last = add("aggregate", query.aggregate, last)
     if query.having is not None:
-        last_one = add("filter", FilterSpec(query.having), last_one)
-    last_one = add("map", MapSpec(query.output), last_one)
+        last = add("filter", Filter(query.having), last)
+    last = add("map", Map(query.output), last)
     if query.sort is not None:
-        add("sort", query.sort, last_one)
+        add("sort", query.sort, last)
     return QueryPlan(query.name, tuple(stages), query.streams, query.lateness_us)
 
 
 def prepare(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:
-    """Parse a query and check its types: what is not rejected here runs on any reading."""
+    """Parse a query and check its types: a query that is not rejected here runs on any reading."""
     query = parse_edge_query(text, streams)
     if isinstance(query, QueryRejected):
         return query
@@ -60,8 +60,11 @@ def prepare(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryReject
 
 
 def output_schema(query: EdgeQuery, streams: Mapping[str, Stream]) -> pa.Schema | QueryRejected:
-    """The columns of the result, found by letting one row of zeros through: what Arrow cannot compute on these types
-    comes to light here and not with a reading. Filters are evaluated but keep the row."""
+    """Run one row of zeros through the query and return the columns of the result.
+
+    An expression that Arrow cannot compute on these types fails here and not on a reading. Filters are evaluated, but
+    keep the row.
+    """
     nowhere = EdgeNodeId("nowhere")
     plan = lay_out(query, dict.fromkeys((side.stream for side in query.sides), (nowhere,)))
     outputs: dict[OperatorId | Entry, pa.RecordBatch] = {
@@ -70,30 +73,32 @@ def output_schema(query: EdgeQuery, streams: Mapping[str, Stream]) -> pa.Schema 
     try:
         for stage in plan.stages:
             inputs = [outputs[feeder] for feeder in stage.inputs]
-            rows = _through(stage.spec, inputs)
-            if isinstance(stage.spec, FilterSpec):
-                rows = inputs
+            batches = _run(stage.spec, inputs)
+            if isinstance(stage.spec, Filter):
+                batches = inputs
             elif isinstance(stage.spec, IntervalJoinSpec):
-                rows = [_side_by_side(*inputs)]
-            outputs[stage.operator] = rows[0]
+                batches = [_side_by_side(*inputs)]
+            outputs[stage.operator] = batches[0]
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
         return QueryRejected(QueryCode.WRONG_TYPE, str(error).splitlines()[0])
     return outputs[plan.result_of].schema
 
 
-def _through(spec: Specification, inputs: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _run(spec: Specification, inputs: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     operator = spec.create()
-    rows = [one for port, batch in enumerate(inputs) for one in operator.on_batch(port, batch, BEGINNING_OF_TIME_US)]
-    return rows + operator.on_notify(END_OF_TIME_US)
+    outputs: list[pa.RecordBatch] = []
+    for port, batch in enumerate(inputs):
+        outputs += operator.on_batch(port, batch, BEGINNING_OF_TIME_US)
+    return outputs + operator.on_notify(END_OF_TIME_US)
 
 
 def _row_of_zeros(schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        pa.array([""]) if pa.types.is_string(field.type)
-        else pa.array([0], pa.int32() if pa.types.is_date(field.type) else pa.int64()).cast(field.type)
-        for field in schema
-    ]  # fmt: skip
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    def zero(type_: pa.DataType) -> pa.Array:
+        if pa.types.is_string(type_):
+            return pa.array([""])
+        return pa.array([0], pa.int32() if pa.types.is_date(type_) else pa.int64()).cast(type_)
+
+    return pa.RecordBatch.from_arrays([zero(field.type) for field in schema], schema=schema)
 
 
 def _side_by_side(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
@@ -101,5 +106,5 @@ def _side_by_side(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch
 
 
 def lowest_placement(plan: QueryPlan, tree: Tree) -> dict[OperatorId, EdgeNodeId]:
-    """Every operator as close to its readings as it can be."""
+    """Every operator at the lowest node that sees all its input."""
     return graph_of([plan]).lowest_places(tree)

@@ -1,7 +1,7 @@
-"""What edge nodes say to their neighbours [AMI tables 2–3], and why a message can be turned down.
+"""The messages between neighbouring edge nodes [AMI tables 2–3], and the reasons for rejecting one.
 
-Values only. Beyond the thesis a message carries the round it belongs to, the number of a hand-over, the operators'
-state and the lives (epochs) of sender and receiver, so that a late or repeated message is recognised as such.
+Values only. Beyond the thesis a message carries its round, the number of a hand-over, the operators' state and the
+epochs of sender and receiver, so that a node recognises a late or repeated message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
-from tocsin.policies.operators.transfer import Urgency
+from tocsin.policies.operators.transfer import ReplyUrgency
 
 
 class MessageType(StrEnum):
@@ -27,34 +27,34 @@ class MessageType(StrEnum):
     OP_DEMAND_REPLY = "opDemandReply"
     OP_DEMAND_TRANSFER_REQUEST = "opDemandTransferRequest"
     CLEAR = "Clear"
-    """Without a hand-over number: this round is over for you. With one: the operators are yours, run them."""
+    """Without a hand-over number: the round is over for the receiver. With one: the receiver now runs the operators."""
 
 
-class Code(StrEnum):
-    """Why a message was turned down. None of them changes anything at the node that answers."""
+class EdgeCode(StrEnum):
+    """Why a node rejected a message or data. A rejection changes nothing at that node."""
 
     NOT_ADJACENT = "NOT_ADJACENT"
     """Not from a living neighbour, or not to this node."""
     WRONG_EPOCH = "WRONG_EPOCH"
-    """From or to an earlier life of a node."""
+    """From or to an earlier epoch of a node."""
     STALE_ROUND = "STALE_ROUND"
-    """The round it belongs to is over here."""
+    """The message's round is over at this node."""
     STALE_HANDOVER = "STALE_HANDOVER"
-    """That hand-over was decided long ago."""
+    """The hand-over is already decided."""
     OUTRAN_DATA = "OUTRAN_DATA"
-    """Tuples sent before it have not arrived yet; its repetition will find them."""
+    """Tuples sent before the message have not arrived yet. Its repetition will succeed."""
     ABOVE_UPPER_THRESHOLD = "ABOVE_UPPER_THRESHOLD"
     """The operators would take this node above U_t."""
     INFEASIBLE = "INFEASIBLE"
-    """A stream would have to flow downwards: a peer of the operators is on the wrong side, or on its way there."""
+    """A stream would have to flow downwards: a peer of the operators is on the wrong side, or moving there."""
     UNREADABLE = "UNREADABLE"
-    """The state of an operator is not one that it can go on from."""
+    """The operator cannot be restored from this state."""
     UNKNOWN_OPERATOR = "UNKNOWN_OPERATOR"
     """Data for an operator or an input that no query here has, or not from a child."""
     WRONG_COLUMNS = "WRONG_COLUMNS"
-    """Readings that are not as their stream was declared."""
+    """Readings whose columns differ from the declaration of their stream."""
     UNAVAILABLE = "UNAVAILABLE"
-    """An ordered transfer that cannot be made from here now."""
+    """An ordered transfer that this node cannot make now."""
     UNSETTLED = "UNSETTLED"
     """An earlier hand-over from the same neighbour is not finished here."""
 
@@ -67,7 +67,7 @@ class RoundId:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """One operator on its way: its state is all that the next node needs besides the query, which every node knows."""
+    """One operator in transit. Every node knows the query, so the next node needs only the state."""
 
     operator: OperatorId
     usage: Usage
@@ -76,9 +76,9 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What flows up a tree, addressed to an input of an operator: rows, or a watermark, never both.
+    """Data for one input of an operator, flowing up the tree: rows, or a watermark, never both.
 
-    Between two nodes pieces arrive in order and none is lost (a live link is TCP); messages may be lost and overtake.
+    Between two nodes pieces arrive in order and none is lost (a live link is TCP). Messages may be lost or reordered.
     """
 
     operator: OperatorId
@@ -92,23 +92,23 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PeerMessage:
     type: MessageType
     sender: EdgeNodeId
     receiver: EdgeNodeId
     round: RoundId
-    urgent: Urgency = Urgency.UNSET
+    urgent: ReplyUrgency = ReplyUrgency.UNSET
     size_pct: float = 0.0
     transfers: tuple[Transfer, ...] = ()
     handover: int | None = None
     """Numbered by the giver, rising."""
     parcels: tuple[Parcel, ...] = ()
-    refusal: Code | None = None
-    """In an opOfferTransferReply: why none of it was taken."""
+    refusal: EdgeCode | None = None
+    """In an opOfferTransferReply: why the taker refused all parcels."""
     barrier: int = 0
-    """How many pieces of data the sender had sent up when it wrote this, on the link between the two."""
+    """How many pieces of data the sender had sent to the receiver before this message."""
     leftovers: tuple[Piece, ...] = ()
-    """With Clear: what reached the giver for operators that have moved down, in order."""
+    """In a Clear: the data that reached the giver for operators that have moved down, in order."""
     sender_epoch: int = 0
     receiver_epoch: int = 0
 
@@ -122,25 +122,25 @@ class PeriodElapsed:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageReceived:
-    message: Message
+class PeerMessageReceived:
+    message: PeerMessage
 
 
 @dataclass(frozen=True, slots=True)
-class DeadlinePassed:
-    """`deadline_s()` has come."""
+class EdgeDeadlinePassed:
+    """The time `deadline_s()` has been reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerDied:
-    """A neighbour is dead for good: whoever says so has made sure that this life of it never acts again."""
+    """A neighbour is dead. The sender of this event has fenced the neighbour's epoch: it never acts again."""
 
     peer: EdgeNodeId
 
 
 @dataclass(frozen=True, slots=True)
 class PeerJoined:
-    """A neighbour began a new life, with nothing of the old one."""
+    """A neighbour started a new epoch, without the operators and state of the old one."""
 
     peer: EdgeNodeId
     epoch: int
@@ -148,29 +148,28 @@ class PeerJoined:
 
 @dataclass(frozen=True, slots=True)
 class TransferOrdered:
-    """Someone wants operators elsewhere whatever the load: a node is drained, a test shuffles. The taker still decides
-    whether it has room."""
+    """Operators must move at any load, for example to drain a node. The taker still refuses if it has no room."""
 
     transfer: Transfer
 
 
-Event = TransferOrdered | PeriodElapsed | MessageReceived | DeadlinePassed | PeerDied | PeerJoined
+Event = TransferOrdered | PeriodElapsed | PeerMessageReceived | EdgeDeadlinePassed | PeerDied | PeerJoined
 
 
 # Effects: what a driver has to do.
 
 
 @dataclass(frozen=True, slots=True)
-class SendMessage:
-    message: Message
+class SendPeerMessage:
+    message: PeerMessage
 
 
 @dataclass(frozen=True, slots=True)
-class RejectMessage:
-    """To count and to log; nothing is sent back by itself."""
+class RejectPeerMessage:
+    """The driver counts and logs the rejection. It sends no answer."""
 
-    message: Message
-    code: Code
+    message: PeerMessage
+    code: EdgeCode
 
 
-Effect = SendMessage | RejectMessage
+Effect = SendPeerMessage | RejectPeerMessage

@@ -1,8 +1,8 @@
-"""An edge node: its operators at work and its side of the protocol, as one thing to drive.
+"""An edge node: the operators it runs and its part in the load balancing protocol.
 
-`handle(event, now_s)` returns effects; a driver sends pieces and messages in the order given, calls back at
-`deadline_s()`, and beats the monitoring period. Pieces go before messages, because a message may speak of pieces
-already sent. The same class serves a live process and a simulation.
+`handle(event, now_s)` returns effects. A driver sends pieces and messages in the order given, calls back at
+`deadline_s()`, and sends `PeriodElapsed` once a monitoring period. Pieces come before messages, because a message may
+refer to pieces already sent. The same class serves a live process and a simulation.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import pyarrow as pa
 
 from tocsin.edge import messages
 from tocsin.edge.dataflow import Dataflow
-from tocsin.edge.messages import Code, Piece
+from tocsin.edge.messages import EdgeCode, Piece
 from tocsin.edge.negotiation import Negotiator
-from tocsin.edge.placement import Placement
+from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.plan import QueryPlan, graph_of
 from tocsin.edge.rounds import DEFAULT_TIMING, Timing
-from tocsin.edge.selection import Selection
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
-from tocsin.policies.operators.transfer import DEFAULT_RULES, Rules
+from tocsin.policies.operators.transfer import DEFAULT_RULES, TransferRules
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingsArrived:
-    """From meters, at the node where their stream enters the tree."""
+    """Readings of meters, at the node where their stream enters the tree."""
 
     stream: str
     batch: pa.RecordBatch
@@ -34,7 +33,7 @@ class ReadingsArrived:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkAdvanced:
-    """No reading of this stream older than this will enter here: the clock of a silent meter."""
+    """No older reading of this stream will enter here. The driver sends it for silent meters."""
 
     stream: str
     watermark_us: int
@@ -51,7 +50,7 @@ Event = messages.Event | ReadingsArrived | WatermarkAdvanced | PieceReceived
 
 @dataclass(frozen=True, slots=True)
 class SendPiece:
-    """To the parent, in order and without loss."""
+    """Send a piece to the parent, in order and without loss."""
 
     receiver: EdgeNodeId
     piece: Piece
@@ -59,7 +58,7 @@ class SendPiece:
 
 @dataclass(frozen=True, slots=True)
 class EmitResult:
-    """The root has rows of a query for whoever asked for it."""
+    """The root has result rows of a query."""
 
     query: str
     batch: pa.RecordBatch
@@ -67,11 +66,11 @@ class EmitResult:
 
 @dataclass(frozen=True, slots=True)
 class RejectData:
-    """Readings or a piece that were turned down: to count and to log. Nothing else happened."""
+    """The node rejected readings or a piece, with no other effect. The driver counts and logs it."""
 
     sender: str
-    """A neighbour, or the stream the readings claim to be."""
-    code: Code
+    """A neighbour, or the stream that the readings name."""
+    code: EdgeCode
 
 
 Effect = messages.Effect | SendPiece | EmitResult | RejectData
@@ -85,20 +84,19 @@ class EdgeNode:
         plans: Sequence[QueryPlan],
         placement: Mapping[OperatorId, EdgeNodeId],
         memory_bytes: int,
-        rules: Rules = DEFAULT_RULES,
+        rules: TransferRules = DEFAULT_RULES,
         timing: Timing = DEFAULT_TIMING,
         epoch: int = 0,
     ) -> None:
-        """`placement` says where every operator of the plans is at this moment."""
-        self.node = node
-        self._parent = tree.parent(node)
+        """`placement` gives the current node of every operator of the plans."""
+        self._parent = tree.parents.get(node)
         self._children = tree.children[node]
         here = [operator for operator, place in placement.items() if place == node]
         below = [
             operator for operator, place in placement.items() if place != node and tree.is_at_or_above(node, place)
         ]
         self.dataflow = Dataflow(node, self._parent, plans, here, memory_bytes)
-        known = Placement(node, Selection(graph_of(plans), tree), here, below)
+        known = OperatorPlacement(node, OperatorSelection(graph_of(plans), tree), here, below)
         peers = dict.fromkeys(tree.neighbours(node), epoch)
         self.negotiator = Negotiator(known, self.dataflow, peers, rules, timing, epoch)
 
@@ -109,23 +107,20 @@ class EdgeNode:
         effects: list[messages.Effect] = []
         match event:
             case ReadingsArrived(stream, batch):
-                if not self.dataflow.declared(stream, batch.schema):
-                    return [RejectData(stream, Code.WRONG_COLUMNS)]
+                if not self.dataflow.matches_declaration(stream, batch.schema):
+                    return [RejectData(stream, EdgeCode.WRONG_COLUMNS)]
                 self.dataflow.read(stream, batch)
             case WatermarkAdvanced(stream, watermark_us):
                 self.dataflow.advance(stream, watermark_us)
             case PieceReceived(sender, piece):
-                if sender not in self._children or not self.dataflow.takes(piece):
-                    return [RejectData(sender, Code.UNKNOWN_OPERATOR)]
+                if sender not in self._children or not self.dataflow.accepts(piece):
+                    return [RejectData(sender, EdgeCode.UNKNOWN_OPERATOR)]
                 self.dataflow.receive(sender, piece)
             case _:
                 effects = self.negotiator.handle(event, now_s)
-        return [*self._drained(), *effects]
-
-    def _drained(self) -> list[Effect]:
         pieces, self.dataflow.outbox = self.dataflow.outbox, []
         results, self.dataflow.results = self.dataflow.results, []
-        effects: list[Effect] = [EmitResult(result.query, result.batch) for result in results]
+        outputs: list[Effect] = [EmitResult(query, batch) for query, batch in results]
         if self._parent is not None:
-            effects += [SendPiece(self._parent, piece) for piece in pieces]
-        return effects
+            outputs += [SendPiece(self._parent, piece) for piece in pieces]
+        return [*outputs, *effects]

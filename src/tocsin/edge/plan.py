@@ -1,7 +1,7 @@
-"""A query as operators: which there are, what feeds which, where its readings enter.
+"""A query as operators: the operators, which feeds which, and where the readings enter.
 
-A `QueryPlan` is a value that every node of the tree is given when the query is deployed; operators made from it differ
-only in their state. `query.py` makes plans from SQL, `dataflow.py` runs them, `selection.py` sees them as a graph.
+Every node of the tree gets the same `QueryPlan` when the query is deployed; operators created from it differ only in
+their state. `query.py` compiles SQL, `layout.py` makes the plan, `dataflow.py` runs it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _SCALARS = {
 }  # fmt: skip
 
 
-def is_carried(type_: str) -> bool:
-    """True for column types that operators work on."""
+def is_supported(type_: str) -> bool:
+    """True for column types that operators can process."""
     return type_ in _SCALARS
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Readings as they enter the tree."""
+    """The declaration of the readings that enter the tree."""
 
     schema: Schema
     time: str
-    """The TIMESTAMP column that is their event time."""
+    """The TIMESTAMP column with the event time."""
 
     def arrow(self) -> pa.Schema:
         return pa.schema([(column.name, _SCALARS[column.type]) for column in self.schema.columns])
@@ -42,7 +42,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where raw readings of a stream feed an operator: an input port at the node at which they enter."""
+    """The readings of a stream that enter the tree at one node. They can feed operators, as operators can."""
 
     stream: str
     node: EdgeNodeId
@@ -53,18 +53,18 @@ class Stage:
     operator: OperatorId
     spec: Specification
     inputs: tuple[OperatorId | Entry, ...]
-    """One per port."""
+    """The feeder of each port."""
 
 
 @dataclass(frozen=True)
 class QueryPlan:
     name: str
     stages: tuple[Stage, ...]
-    """Feeders before those they feed; the last one's output is the query's result."""
+    """Each stage comes after its feeders; the last stage outputs the query's result."""
     streams: Mapping[str, Stream]
-    """Those it reads, as they were declared."""
+    """The declarations of the streams that the query reads."""
     lateness_us: int
-    """How far behind the newest reading the watermark of an entry stays."""
+    """How far the watermark of an entry stays behind its newest reading."""
 
     @property
     def result_of(self) -> OperatorId:
@@ -72,16 +72,16 @@ class QueryPlan:
 
     @cached_property
     def fed_by(self) -> dict[OperatorId | Entry, tuple[tuple[OperatorId, int], ...]]:
-        """Who reads the output of an operator or entry, at which port."""
-        found: dict[OperatorId | Entry, list[tuple[OperatorId, int]]] = {}
+        """The (operator, port) pairs that read the output of an operator or entry."""
+        readers: dict[OperatorId | Entry, list[tuple[OperatorId, int]]] = {}
         for stage in self.stages:
             for port, feeder in enumerate(stage.inputs):
-                found.setdefault(feeder, []).append((stage.operator, port))
-        return {feeder: tuple(readers) for feeder, readers in found.items()}
+                readers.setdefault(feeder, []).append((stage.operator, port))
+        return {feeder: tuple(ports) for feeder, ports in readers.items()}
 
 
 def graph_of(plans: Iterable[QueryPlan]) -> OperatorGraph:
-    """All operators of some queries as operator selection sees them."""
+    """The operators of all plans as one graph, for operator selection."""
     downstream: dict[OperatorId, tuple[OperatorId, ...]] = {}
     entries: dict[OperatorId, tuple[EdgeNodeId, ...]] = {}
     for plan in plans:

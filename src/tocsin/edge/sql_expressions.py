@@ -1,31 +1,31 @@
-"""Scalar SQL, as sqlglot parses it, to the expressions an edge node evaluates; and the names it may use."""
+"""SQL expressions, as sqlglot parses them, to the expressions and aggregations of an edge node.
+
+`Scope` resolves column names, `convert` translates scalar SQL, `GroupedConverter` and `window_of` translate GROUP BY.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
 
 from sqlglot import exp
 
-from tocsin.edge.expressions import Call, ColumnRef, Constant, Expression
+from tocsin.edge.operators.aggregate import END, START, Aggregation
+from tocsin.edge.operators.stateless import Call, ColumnRef, Constant, Expression
 from tocsin.edge.plan import Stream
 from tocsin.model.duration import parse_duration_s
 
 
-class Unsupported(Exception):
-    """Raised and caught inside the compiler only; `code` is one of QueryCode's."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
+class QueryError(Exception):
+    """Raised and caught inside the compiler only. Its arguments are a value of `QueryCode` and a reason."""
 
 
 class Scope:
-    """The columns of FROM. With one stream they keep their names; with two they are `alias.column` inside the plan."""
+    """The columns of FROM. With one stream they keep their names; with two they are `alias.column` in the plan."""
 
     def __init__(self, tables: list[tuple[str, str, Stream]]) -> None:
         self.tables = tables
-        """(alias, stream, its declaration)."""
+        """(alias, stream, declaration of the stream)."""
         self._columns: list[dict[str, str]] = [
             {(name if len(tables) == 1 else f"{alias}.{name}"): name for name in stream.schema.names}
             for alias, _, stream in tables
@@ -33,16 +33,16 @@ class Scope:
 
     def column(self, column: exp.Column) -> str:
         name, table = column.name.lower(), column.table.lower()
-        found = [
-            known
+        matches = [
+            planned
             for (alias, _, _), columns in zip(self.tables, self._columns, strict=True)
-            for known, raw in columns.items()
+            for planned, raw in columns.items()
             if raw.lower() == name and table in ("", alias)
         ]
-        if len(found) != 1:
-            problem = "is in no stream" if not found else "is in both streams: say which"
-            raise Unsupported("UNKNOWN_COLUMN", f"{column.sql('spark')} {problem}")
-        return found[0]
+        if len(matches) != 1:
+            problem = "is in both streams: add the name of one" if matches else "is in no stream"
+            raise QueryError("UNKNOWN_COLUMN", f"{column.sql('spark')} {problem}")
+        return matches[0]
 
     def has(self, name: str) -> bool:
         return any(raw.lower() == name.lower() for columns in self._columns for raw in columns.values())
@@ -55,37 +55,31 @@ class Scope:
         return self._columns[number]
 
     def times(self) -> tuple[str, str]:
-        """The event times of the first and the last stream, which are the same if there is only one."""
-        found = [
-            next(known for known, raw in columns.items() if raw == stream.time)
+        """The event time columns of the first and the last stream, which are equal if there is only one stream."""
+        times = [
+            next(planned for planned, raw in columns.items() if raw == stream.time)
             for (_, _, stream), columns in zip(self.tables, self._columns, strict=True)
         ]
-        return found[0], found[-1]
+        return times[0], times[-1]
 
 
 Leaf = Callable[[exp.Expr], "Expression | None"]
 
-_BINARY: dict[type[exp.Expr], str] = {
+_FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=",
-    exp.GT: ">", exp.GTE: ">=", exp.And: "and", exp.Or: "or",
+    exp.GT: ">", exp.GTE: ">=", exp.And: "and", exp.Or: "or", exp.Not: "not", exp.Neg: "negate", exp.Abs: "abs",
+    exp.Upper: "upper", exp.Lower: "lower",
 }  # fmt: skip
-_UNARY: dict[type[exp.Expr], str] = {
-    exp.Not: "not",
-    exp.Neg: "negate",
-    exp.Abs: "abs",
-    exp.Upper: "upper",
-    exp.Lower: "lower",
-}
 
 
 def convert(item: exp.Expr, scope: Scope, leaf: Leaf = lambda item: None) -> Expression:
-    """`leaf` is asked first at every node: it knows what a column or an aggregate means where it stands."""
-    known = leaf(item)
-    if known is not None:
-        return known
+    """`leaf` is called first for every item; it may give columns and aggregates a special meaning, or return None."""
+    special = leaf(item)
+    if special is not None:
+        return special
 
-    def inner(one: exp.Expr) -> Expression:
-        return convert(one, scope, leaf)
+    def inner(item: exp.Expr) -> Expression:
+        return convert(item, scope, leaf)
 
     match item:
         case exp.Paren():
@@ -104,19 +98,16 @@ def convert(item: exp.Expr, scope: Scope, leaf: Leaf = lambda item: None) -> Exp
             low = Call(">=", (inner(item.this), inner(item.args["low"])))
             return Call("and", (low, Call("<=", (inner(item.this), inner(item.args["high"])))))
         case exp.In() if item.expressions:
-            found: Expression = Call("=", (inner(item.this), inner(item.expressions[0])))
-            for one in item.expressions[1:]:
-                found = Call("or", (found, Call("=", (inner(item.this), inner(one)))))
-            return found
+            equalities = (Call("=", (inner(item.this), inner(value))) for value in item.expressions)
+            return reduce(lambda left, right: Call("or", (left, right)), equalities)
         case exp.Is() if isinstance(item.expression, exp.Null):
             return Call("is null", (inner(item.this),))
         case exp.Coalesce():
-            return Call("coalesce", (inner(item.this), *(inner(one) for one in item.expressions)))
-    if type(item) in _BINARY:
-        return Call(_BINARY[type(item)], (inner(item.this), inner(item.expression)))
-    if type(item) in _UNARY:
-        return Call(_UNARY[type(item)], (inner(item.this),))
-    raise Unsupported("UNSUPPORTED", f"{item.sql('spark')} is not supported at the edge")
+            return Call("coalesce", (inner(item.this), *map(inner, item.expressions)))
+    if type(item) not in _FUNCTIONS:
+        raise QueryError("UNSUPPORTED", f"{item.sql('spark')} is not supported at the edge")
+    arguments = (item.this, item.expression) if isinstance(item, exp.Binary) else (item.this,)
+    return Call(_FUNCTIONS[type(item)], tuple(map(inner, arguments)))
 
 
 def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
@@ -125,7 +116,7 @@ def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
 
 
 def interval_us(item: exp.Expr, scope: Scope) -> tuple[str, int] | None:
-    """(column, offset) of `column`, `column + INTERVAL …` or `column - INTERVAL …`."""
+    """(column, offset) of `column`, `column + INTERVAL …` or `column - INTERVAL …`; None for anything else."""
     item = item.unnest()
     if isinstance(item, exp.Column):
         return scope.column(item), 0
@@ -137,3 +128,62 @@ def interval_us(item: exp.Expr, scope: Scope) -> tuple[str, int] | None:
                 sign = 1 if isinstance(item, exp.Add) else -1
                 return scope.column(item.this), sign * round(length_s * 1e6)
     return None
+
+
+class GroupedConverter:
+    """Converts expressions over groups: each aggregate becomes a column; keys, window.start and window.end stay."""
+
+    def __init__(self, scope: Scope, keys: tuple[str, ...]) -> None:
+        self._scope = scope
+        self._keys = keys
+        self.aggregations: dict[tuple[str, str | None], Aggregation] = {}
+
+    def convert(self, item: exp.Expr) -> Expression:
+        return convert(item, self._scope, self._leaf)
+
+    def _leaf(self, item: exp.Expr) -> Expression | None:
+        if isinstance(item, exp.AggFunc):
+            return self._aggregate(item)
+        if isinstance(item, exp.Column):
+            if item.table.lower() == "window" and item.name.lower() in ("start", "end"):
+                return ColumnRef(START if item.name.lower() == "start" else END)
+            name = self._scope.column(item)
+            if name not in self._keys:
+                raise QueryError("UNKNOWN_COLUMN", f"{item.sql('spark')} is neither grouped by nor aggregated")
+            return ColumnRef(name)
+        return None
+
+    def _aggregate(self, item: exp.AggFunc) -> Expression:
+        if item.this is None or isinstance(item.this, exp.Star | exp.Literal):
+            column = None
+        elif isinstance(item.this, exp.Column):
+            column = self._scope.column(item.this)
+        else:
+            raise QueryError("UNSUPPORTED", f"{item.sql('spark')}: aggregates take a column")
+        match item:
+            case exp.Avg() if column is not None:
+                return Call("/", (self._column("sum", column), self._column("count", column)))
+            case exp.Sum() | exp.Min() | exp.Max() if column is not None:
+                return self._column(type(item).__name__.lower(), column)
+            case exp.Count() if not item.args.get("expressions"):
+                return self._column("count", column)
+        raise QueryError("UNSUPPORTED", f"{item.sql('spark')}: there are SUM, COUNT, MIN, MAX and AVG")
+
+    def _column(self, function: str, column: str | None) -> ColumnRef:
+        aggregation = Aggregation(f"_{function}{len(self.aggregations)}", function, column)
+        return ColumnRef(self.aggregations.setdefault((function, column), aggregation).output)
+
+
+def window_of(item: exp.Anonymous, scope: Scope) -> tuple[str, int, int]:
+    """(time column, size, slide) of `WINDOW(time, 'size' [, 'slide'])`, in microseconds."""
+    arguments = item.expressions
+    if not 2 <= len(arguments) <= 3 or not isinstance(arguments[0], exp.Column):
+        raise QueryError("SYNTAX", "WINDOW(time, 'size' [, 'slide'])")
+    time = scope.column(arguments[0])
+    if time not in scope.times():
+        raise QueryError("UNSUPPORTED", f"{arguments[0].sql('spark')} is not the event time of its stream")
+    lengths = [parse_duration_s(length.name) if isinstance(length, exp.Literal) else None for length in arguments[1:]]
+    size_s, slide_s = lengths[0], lengths[-1]
+    if size_s is None or slide_s is None or slide_s > size_s:
+        raise QueryError("SYNTAX", "a window has a positive size and a slide no longer than it")
+    return time, round(size_s * 1e6), round(slide_s * 1e6)

@@ -1,9 +1,9 @@
 """`ami`: the thesis' evaluation, 15 nodes and 360 operators with and without the protocol [AMI §4, figures 15–16].
 
-Each run is a pair on identical operators, places and changes. What the thesis does not disclose (how much of a node's
-memory one unit is, how full nodes are at the start, how operators are linked, how sizes are spread) is a setting here:
-the base setting keeps the thesis' own premise that the load stays manageable [AMI §2.2.1] and that nodes start
-underloaded or normal [AMI §4.2], and the sweep shows what happens elsewhere. Driven by `tocsin experiment ami`.
+Each run is a pair on identical operators, nodes and changes. The thesis does not give several details: how much of a
+node's memory one unit is, how full nodes are at the start, how operators are linked, how sizes are spread. They are
+settings here. The base setting keeps the thesis' own premises: the load stays manageable [AMI §2.2.1] and nodes start
+underloaded or normal [AMI §4.2]. The sweep shows the effect of other values. Driven by `tocsin experiment ami`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
@@ -26,20 +27,18 @@ from tocsin.sim.kernel import Kernel, seed_from
 
 UPPER_PCT = 60.0
 THESIS_PCT = (26.44, 80.83)
-"""Less overload in total, and time with fewer overloaded nodes [AMI §4.2]."""
-BASE: dict[str, float] = {
-    "unit_pct": 0.25, "mean_load_pct": 40.0, "linked": 0.5, "size_spread": 0.5, "delay_s": 0.02, "loss": 0.0,
-}  # fmt: skip
+"""The reduction of the total overload, and the share of time with fewer overloaded nodes [AMI §4.2]."""
+BASE = {"unit_pct": 0.25, "mean_load_pct": 40.0, "linked": 0.5, "size_spread": 0.5, "delay_s": 0.02, "loss": 0.0}
 UNITS_PCT = (0.125, 0.25, 0.5, 1.0)
 STARTS_PCT = (28.0, 34.0, 40.0, 46.0)
-ASIDE: tuple[tuple[str, float], ...] = (
-    ("linked", 0.0), ("linked", 0.9), ("size_spread", 0.0), ("size_spread", 0.95), ("delay_s", 0.2), ("loss", 0.1),
-)  # fmt: skip
+OTHERS = {"linked": (0.0, 0.9), "size_spread": (0.0, 0.95), "delay_s": (0.2,), "loss": (0.1,)}
+"""Further values of base settings, each tried alone."""
 SENSITIVITY_RUNS = 5
+_SERIES = (("without", figures.ORANGE, "without protocol"), ("with", figures.BLUE, "with protocol"))
 
 
 def pair_of_runs(setting: Mapping[str, Any]) -> tuple[EdgeLog, EdgeLog]:
-    """Without and with the protocol, on the same operators, places and changes."""
+    """One run without and one with the protocol, on the same operators, nodes and changes."""
     seed = int(setting["seed"])
     deployment = Deployment(
         mean_load_pct=setting["mean_load_pct"], linked=setting["linked"], size_spread=setting["size_spread"]
@@ -47,14 +46,12 @@ def pair_of_runs(setting: Mapping[str, Any]) -> tuple[EdgeLog, EdgeLog]:
     world = deploy(deployment, np.random.default_rng(seed_from(seed, "world")))
     fluctuation = Fluctuation(unit_pct=setting["unit_pct"])
     changes = fluctuate(fluctuation, list(world.placement), np.random.default_rng(seed_from(seed, "changes")))
-    logs = [
-        EdgeSimulation(
-            Kernel(seed), world, changes,
-            EdgeRun(protocol=protocol, delay_s=setting["delay_s"], loss=setting["loss"]),
-        ).run()
-        for protocol in (False, True)
-    ]  # fmt: skip
-    return logs[0], logs[1]
+
+    def run(protocol: bool) -> EdgeLog:
+        settings = EdgeRun(protocol=protocol, delay_s=setting["delay_s"], loss=setting["loss"])
+        return EdgeSimulation(Kernel(seed), world, changes, settings).run()
+
+    return run(protocol=False), run(protocol=True)
 
 
 def compare(without: EdgeLog, with_: EdgeLog, log_s: float = 2.0) -> dict[str, Any]:
@@ -83,17 +80,14 @@ def compare(without: EdgeLog, with_: EdgeLog, log_s: float = 2.0) -> dict[str, A
 
 
 def samples_of(without: EdgeLog, with_: EdgeLog) -> list[dict[str, Any]]:
-    before, after = without.samples, with_.samples
+    sides = {"without": without.samples, "with": with_.samples}
     return [
-        {
-            "time_s": time_s,
-            "mean_without": float(before[row].mean()), "mean_with": float(after[row].mean()),
-            "std_without": float(before[row].std()), "std_with": float(after[row].std()),
-            "overloaded_without": int((before[row] > UPPER_PCT).sum()),
-            "overloaded_with": int((after[row] > UPPER_PCT).sum()),
-        }
+        {"time_s": time_s}
+        | {f"mean_{side}": float(samples[row].mean()) for side, samples in sides.items()}
+        | {f"std_{side}": float(samples[row].std()) for side, samples in sides.items()}
+        | {f"overloaded_{side}": int((samples[row] > UPPER_PCT).sum()) for side, samples in sides.items()}
         for row, time_s in enumerate(with_.times_s)
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True)
@@ -108,14 +102,21 @@ class Ami:
         if unknown:
             raise ValueError(f"ami has no option {sorted(unknown)}; it has {sorted(BASE)} and sensitivity")
         base = BASE | {key: float(value) for key, value in options.items() if key in BASE}
-        found: list[dict[str, Any]] = [{"variant": "base", "seed": seed, **base} for seed in range(runs)]
+        settings: list[dict[str, Any]] = [{"variant": "base", "seed": seed, **base} for seed in range(runs)]
         if options.get("sensitivity", "yes") == "no":
-            return found
-        grid = [{"unit_pct": unit, "mean_load_pct": start} for unit in UNITS_PCT for start in STARTS_PCT]
+            return settings
         for seed in range(min(runs, SENSITIVITY_RUNS)):
-            found += [{"variant": "grid", "seed": seed, **base, **point} for point in grid]
-            found += [{"variant": f"{key} = {value:g}", "seed": seed, **base, key: value} for key, value in ASIDE]
-        return found
+            settings += [
+                {"variant": "grid", "seed": seed, **base, "unit_pct": unit, "mean_load_pct": start}
+                for unit in UNITS_PCT
+                for start in STARTS_PCT
+            ]
+            settings += [
+                {"variant": f"{key} = {value:g}", "seed": seed, **base, key: value}
+                for key, values in OTHERS.items()
+                for value in values
+            ]
+        return settings
 
     def run(self, setting: Mapping[str, Any]) -> list[dict[str, Any]]:
         without, with_ = pair_of_runs(setting)
@@ -129,24 +130,26 @@ class Ami:
         pairs = table.filter(pc.equal(table["kind"], "pair"))
         base = pairs.filter(pc.equal(pairs["variant"], "base"))
         metrics = _metrics(base)
+        less_overload = "26.44 % less overloaded in total (one run)"
+        fewer_nodes = "fewer overloaded nodes in 80.83 % of the time (mean of 15 runs; 85.52 % in one)"
+        lower_deviation = "lower throughout the run shown"
+        reduction_pct, fewer_pct = metrics["overload_reduction_pct"], metrics["fewer_overloaded_pct"]
+        steadier_pct = metrics["steadier_pct"]
+        either, always = "% of the time in which either has any", "% of the time"
         claims = [
-            at_least("overload-in-total", "[AMI §4.2]", "26.44 % less overloaded in total (one run)",
-                     metrics["overload_reduction_pct"], 20.0, "%"),
-            at_least("fewer-overloaded-nodes", "[AMI §4.2, figure 16]",
-                     "fewer overloaded nodes in 80.83 % of the time (mean of 15 runs; 85.52 % in one)",
-                     metrics["fewer_overloaded_pct"], 75.0, "% of the time in which either has any"),
-            at_least("lower-standard-deviation", "[AMI §4.2, figure 15]", "lower throughout the run shown",
-                     metrics["steadier_pct"], 50.0, "% of the time"),
-        ]  # fmt: skip
+            at_least("overload-in-total", "[AMI §4.2]", less_overload, reduction_pct, 20.0, "%"),
+            at_least("fewer-overloaded-nodes", "[AMI §4.2, figure 16]", fewer_nodes, fewer_pct, 75.0, either),
+            at_least("lower-standard-deviation", "[AMI §4.2, figure 15]", lower_deviation, steadier_pct, 50.0, always),
+        ]
         return ExperimentReport(metrics, claims, _draw(table, pairs, out), _body(pairs), _NOTES)
 
 
 EXPERIMENT = Ami()
 
 _NOTES = (
-    "The thesis gives increases as numbers drawn from Poisson(2) without saying how much memory a unit is. With a unit "
-    "of 1 % the changes alone add 64 points to the mean node, which no protocol can place; the base takes 0.25 %, so "
-    "that the mean stays under U_t at the peak: the thesis' own premise that the load stays manageable [AMI §2.2.1].",
+    "The thesis draws increases from Poisson(2) without giving the memory of one unit. With a unit of 1 % the changes "
+    "alone add 64 points to the mean node, and no protocol can place them. The base takes 0.25 %, so that the mean "
+    "stays under U_t at the peak: the thesis' own premise that the load stays manageable [AMI §2.2.1].",
     "Nodes start underloaded or normal [AMI §4.2]; the base starts them at 40 % on average, L_t itself. Operators are "
     "placed uniformly at random, half of them feed another at their node or above; sizes are uniform within ± 50 %.",
     "Overload in total is node-seconds above U_t, from samples every 2 s. The thesis does not define its figure.",
@@ -154,48 +157,41 @@ _NOTES = (
 )
 
 
+def _mean(rows: pa.Table, name: str) -> float | None:
+    return pc.mean(rows[name]).as_py()  # type: ignore[no-any-return]
+
+
+def _reduction_pct(rows: pa.Table, quantity: str) -> float | None:
+    """How much less of a quantity the runs with the protocol have in total; None if the runs without it have none."""
+    without, with_ = (pc.sum(rows[f"{quantity}_{suffix}"]).as_py() for suffix in ("without", "with"))
+    return 100 * (1 - with_ / without) if without else None
+
+
 def _metrics(base: pa.Table) -> dict[str, Any]:
-    def total(name: str) -> float:
-        return float(pc.sum(base[name]).as_py() or 0.0)
-
-    def mean(name: str) -> float | None:
-        return pc.mean(base[name]).as_py()  # type: ignore[no-any-return]
-
-    without, with_ = total("overloaded_node_s_without"), total("overloaded_node_s_with")
-    reductions = _reductions(base)
+    runs = [_reduction_pct(base.slice(row, 1), "overloaded_node_s") for row in range(len(base))]
+    reductions = [reduction for reduction in runs if reduction is not None]
     return {
-        "overload_reduction_pct": 100 * (1 - with_ / without) if without else None,
+        "overload_reduction_pct": _reduction_pct(base, "overloaded_node_s"),
         "overload_reduction_smallest_run_pct": min(reductions, default=None),
         "overload_reduction_largest_run_pct": max(reductions, default=None),
-        "excess_reduction_pct": 100 * (1 - total("excess_with") / total("excess_without")) if without else None,
-        "fewer_overloaded_pct": mean("fewer_pct"),
+        "excess_reduction_pct": _reduction_pct(base, "excess"),
+        "fewer_overloaded_pct": _mean(base, "fewer_pct"),
         "fewer_overloaded_worst_run_pct": pc.min(base["fewer_pct"]).as_py(),
         "fewer_overloaded_best_run_pct": pc.max(base["fewer_pct"]).as_py(),
-        "more_overloaded_pct": mean("more_pct"),
-        "steadier_pct": mean("steadier_pct"),
-        "peak_mean_memory_pct": mean("peak_mean_pct"),
-        "mean_spell_without_s": mean("mean_spell_without_s"),
-        "mean_spell_with_s": mean("mean_spell_with_s"),
-        "operators_moved_a_run": mean("operators_moved"),
-        "messages_a_node_and_minute": (mean("messages") or 0.0) / 15 / (964 / 60),
+        "more_overloaded_pct": _mean(base, "more_pct"),
+        "steadier_pct": _mean(base, "steadier_pct"),
+        "peak_mean_memory_pct": _mean(base, "peak_mean_pct"),
+        "mean_spell_without_s": _mean(base, "mean_spell_without_s"),
+        "mean_spell_with_s": _mean(base, "mean_spell_with_s"),
+        "operators_moved_a_run": _mean(base, "operators_moved"),
+        "messages_a_node_and_minute": (_mean(base, "messages") or 0.0) / 15 / (964 / 60),
     }
-
-
-def _reductions(pairs: pa.Table) -> list[float]:
-    """Per run, in percent; runs without any overload to begin with have none."""
-    both = zip(pairs["overloaded_node_s_without"].to_pylist(), pairs["overloaded_node_s_with"].to_pylist(), strict=True)
-    return [100 * (1 - after / before) for before, after in both if before]
 
 
 def _pooled(pairs: pa.Table) -> tuple[float | None, float | None, float | None, float | None]:
     """(reduction of overload, time with fewer overloaded nodes, time steadier, mean memory at the peak)."""
-    before = pc.sum(pairs["overloaded_node_s_without"]).as_py()
-    after = pc.sum(pairs["overloaded_node_s_with"]).as_py()
-    return (
-        100 * (1 - after / before) if before else None,
-        pc.mean(pairs["fewer_pct"]).as_py(), pc.mean(pairs["steadier_pct"]).as_py(),
-        pc.mean(pairs["peak_mean_pct"]).as_py(),
-    )  # fmt: skip
+    fewer, steadier, peak = (_mean(pairs, name) for name in ("fewer_pct", "steadier_pct", "peak_mean_pct"))
+    return _reduction_pct(pairs, "overloaded_node_s"), fewer, steadier, peak
 
 
 def _at(pairs: pa.Table, unit_pct: float, start_pct: float) -> pa.Table:
@@ -205,16 +201,16 @@ def _at(pairs: pa.Table, unit_pct: float, start_pct: float) -> pa.Table:
 
 def _body(pairs: pa.Table) -> str:
     columns = ("setting", "less overload %", "fewer overloaded, % of time", "steadier, % of time", "mean at peak %")
-    rows: list[tuple[Any, ...]] = []
-    for unit in UNITS_PCT:
-        for start in STARTS_PCT:
-            found = _at(pairs, unit, start)
-            if len(found):
-                rows.append((f"unit {shown(unit)} %, start {shown(start)} %", *_pooled(found)))
-    for key, value in ASIDE:
-        found = pairs.filter(pc.equal(pairs["variant"], f"{key} = {value:g}"))
-        if len(found):
-            rows.append((f"base, {key} = {value:g}", *_pooled(found)))
+    settings = {
+        f"unit {shown(unit)} %, start {shown(start)} %": _at(pairs, unit, start)
+        for unit in UNITS_PCT
+        for start in STARTS_PCT
+    }
+    for key, values in OTHERS.items():
+        for value in values:
+            variant = f"{key} = {value:g}"
+            settings[f"base, {variant}"] = pairs.filter(pc.equal(pairs["variant"], variant))
+    rows: list[tuple[Any, ...]] = [(name, *_pooled(runs)) for name, runs in settings.items() if len(runs)]
     if not rows:
         return ""
     measured = [row for row in rows if row[1] is not None and row[2] is not None]
@@ -230,47 +226,43 @@ def _body(pairs: pa.Table) -> str:
 def _draw(table_: pa.Table, pairs: pa.Table, out: Path) -> list[Path]:
     samples = table_.filter(pc.equal(table_["kind"], "sample"))
     seeds = sorted(set(samples["seed"].to_pylist()))
-    minutes = samples.filter(pc.equal(samples["seed"], seeds[0]))["time_s"].to_numpy() / 60
+    runs = [samples.filter(pc.equal(samples["seed"], seed)) for seed in seeds]
+    minutes = runs[0]["time_s"].to_numpy() / 60
 
-    def series(name: str) -> np.ndarray[Any, Any]:
-        return np.stack([samples.filter(pc.equal(samples["seed"], seed))[name].to_numpy() for seed in seeds])
-
-    def both(axes: Any, quantity: str) -> None:
-        for suffix, colour, label in (("without", figures.ORANGE, "without protocol"),
-                                      ("with", figures.BLUE, "with protocol")):  # fmt: skip
-            found = series(f"{quantity}_{suffix}")
-            low, high = np.quantile(found, [0.1, 0.9], axis=0)
-            axes.fill_between(minutes, low, high, color=colour, alpha=0.15, linewidth=0)
-            axes.plot(minutes, found.mean(axis=0), color=colour, label=label)
+    def mark_time(axes: Axes) -> None:
         axes.set_xlim(0, minutes[-1])
         axes.set_xticks(range(0, 17, 2))
         axes.axvline(8, color=figures.GREY, linewidth=0.8, linestyle=":")
 
+    def plot_means(axes: Axes, quantity: str) -> None:
+        for suffix, colour, label in _SERIES:
+            values = np.stack([run[f"{quantity}_{suffix}"].to_numpy() for run in runs])
+            low, high = np.quantile(values, [0.1, 0.9], axis=0)
+            axes.fill_between(minutes, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.plot(minutes, values.mean(axis=0), color=colour, label=label)
+        mark_time(axes)
+
     def figure_15(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
-        both(left, "mean")
+        plot_means(left, "mean")
         left.set(title="Mean memory of the nodes", xlabel="time (min)", ylabel="memory (%)")
         figures.seed_line(left, UPPER_PCT, "$U_t$ = 60 %", at=0.02)
         left.set_ylim(top=UPPER_PCT * 1.06)
-        left.annotate("both curves coincide", (0.53, 0.1), xycoords="axes fraction", ha="left", fontsize=7.5,
-                      color="#222222")  # fmt: skip
-        both(right, "std")
-        right.set(
-            title=f"Standard deviation, {len(seeds)} runs", xlabel="time (min)", ylabel="standard deviation (points)"
-        )
+        note = {"xycoords": "axes fraction", "ha": "left", "fontsize": 7.5, "color": "#222222"}
+        left.annotate("both curves coincide", (0.53, 0.1), **note)
+        plot_means(right, "std")
+        title = f"Standard deviation, {len(seeds)} runs"
+        right.set(title=title, xlabel="time (min)", ylabel="standard deviation (points)")
         right.set_ylim(bottom=0)
         figures.legend_below(figure, right)
 
     def figure_16(figure: Figure) -> None:
         left, right = figure.subplots(1, 2, sharey=True)
-        one = samples.filter(pc.equal(samples["seed"], seeds[0]))
-        for suffix, colour, label in (("without", figures.ORANGE, "without protocol"),
-                                      ("with", figures.BLUE, "with protocol")):  # fmt: skip
-            left.step(minutes, one[f"overloaded_{suffix}"].to_numpy(), color=colour, where="post", label=label)
-        left.axvline(8, color=figures.GREY, linewidth=0.8, linestyle=":")
-        left.set(title="Nodes above $U_t$, first run", xlabel="time (min)", ylabel="nodes of 15", xlim=(0, minutes[-1]))
-        left.set_xticks(range(0, 17, 2))
-        both(right, "overloaded")
+        for suffix, colour, label in _SERIES:
+            left.step(minutes, runs[0][f"overloaded_{suffix}"].to_numpy(), color=colour, where="post", label=label)
+        left.set(title="Nodes above $U_t$, first run", xlabel="time (min)", ylabel="nodes of 15")
+        mark_time(left)
+        plot_means(right, "overloaded")
         right.set(title=f"Mean of {len(seeds)} runs, 10th–90th percentile", xlabel="time (min)")
         left.set_ylim(bottom=0)
         figures.legend_below(figure, left)
@@ -285,19 +277,17 @@ def _draw(table_: pa.Table, pairs: pa.Table, out: Path) -> list[Path]:
 def _heatmaps(figure: Figure, pairs: pa.Table) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     cells = [[_pooled(_at(pairs, unit, start)) for start in STARTS_PCT] for unit in UNITS_PCT]
-    for axes, index, title in (
-        (panels[0], 0, f"Less overload in total, %\n(the thesis: {THESIS_PCT[0]:g})"),
-        (panels[1], 1, f"Time with fewer overloaded nodes, %\n(the thesis: {THESIS_PCT[1]:g})"),
-    ):
+    centred = {"ha": "center", "va": "center"}
+    for index, title in enumerate(("Less overload in total", "Time with fewer overloaded nodes")):
+        axes = panels[index]
         values = np.array([[np.nan if cell[index] is None else cell[index] for cell in row] for row in cells], float)
         axes.imshow(values, cmap="Blues", vmin=0, vmax=150, aspect="auto", origin="lower")
         for y, row in enumerate(cells):
             for x, cell in enumerate(row):
                 text = "–" if cell[index] is None else f"{cell[index]:.0f}"
-                manageable = cell[3] is not None and cell[3] <= UPPER_PCT
-                axes.text(x, y + 0.12, text, ha="center", va="center", fontsize=10,
-                          weight="bold" if manageable else "normal")  # fmt: skip
-                axes.text(x, y - 0.25, f"peak {cell[3]:.0f}", ha="center", va="center", fontsize=7, color="#222222")
+                weight = "bold" if cell[3] is not None and cell[3] <= UPPER_PCT else "normal"
+                axes.text(x, y + 0.12, text, fontsize=10, weight=weight, **centred)
+                axes.text(x, y - 0.25, f"peak {cell[3]:.0f}", fontsize=7, color="#222222", **centred)
         axes.set_xticks(range(len(STARTS_PCT)), [f"{start:g}" for start in STARTS_PCT])
         axes.set_yticks(range(len(UNITS_PCT)), [f"{unit:g}" for unit in UNITS_PCT])
         axes.set_xticks(np.arange(len(STARTS_PCT) + 1) - 0.5, minor=True)
@@ -306,7 +296,7 @@ def _heatmaps(figure: Figure, pairs: pa.Table) -> None:
         axes.grid(which="minor", color="white", linewidth=1.5)
         axes.tick_params(which="both", length=0)
         axes.spines[:].set_visible(False)
-        axes.set_title(title)
+        axes.set_title(f"{title}, %\n(the thesis: {THESIS_PCT[index]:g})")
     panels[0].set_ylabel("one unit of memory (% of a node)")
     figure.supxlabel(
         "mean memory at the start (%)   ·   peak: its largest value (%)   ·   bold: stays manageable, under $U_t$",

@@ -1,8 +1,8 @@
-"""Values of the edge tier: the tree of nodes, operators, their usage and their transfers [AMI §3, tables 1–2].
+"""The values of the edge tier: the tree, the graph of operators, usage and transfers [AMI §3, tables 1–2].
 
-The tree carries streams from the leaves to the root only [AMI §2.2.1]. An operator therefore runs at the lowest node
-that sees all its sources or at an ancestor of that node, and never below an operator that feeds it. These values hold
-that rule; `policies/operators` decides on transfers and `edge/` carries them out.
+Streams flow from the leaves of the tree to its root and never the other way [AMI §2.2.1]. An operator therefore runs at
+the lowest node that sees all its sources or at an ancestor of that node, and never below an operator that feeds it.
+`policies/operators/transfer.py` decides about transfers, and `edge/` makes them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import NewType, Self
 
 EdgeNodeId = NewType("EdgeNodeId", str)
@@ -18,7 +19,7 @@ OperatorId = NewType("OperatorId", str)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources that operators use at a node, each in percent of the node's capacity.
+    """The resources that operators use at one node, each in percent of the node's own.
 
     The thesis measures memory alone; CPU and network are its future work [AMI §3.3].
     """
@@ -42,12 +43,7 @@ NOTHING = Usage()
 
 
 def total_usage(usages: Iterable[Usage]) -> Usage:
-    memory = cpu = network = 0.0
-    for usage in usages:
-        memory += usage.memory_pct
-        cpu += usage.cpu_pct
-        network += usage.network_pct
-    return Usage(memory, cpu, network)
+    return sum(usages, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ class Transfer:
     operators: tuple[OperatorId, ...]
     destination: EdgeNodeId
     usage: Usage = NOTHING
-    """Measured by the node that runs the operators, at the time of its message."""
+    """Measured by the node that runs the operators, when it sent the message."""
 
     def shares_operators_with(self, taken: set[OperatorId]) -> bool:
         return any(operator in taken for operator in self.operators)
@@ -65,10 +61,10 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Tree:
-    """The parent of each node. Streams flow up; messages go both ways, between neighbours only."""
+    """The parent of each node. Streams flow up; messages travel both ways, between neighbours only."""
 
     parents: Mapping[EdgeNodeId, EdgeNodeId]
-    """An entry for every node except the root."""
+    """The parent of every node except the root."""
     root: EdgeNodeId
 
     @classmethod
@@ -89,13 +85,9 @@ class Tree:
     def nodes(self) -> tuple[EdgeNodeId, ...]:
         return tuple(self.children)
 
-    def parent(self, node: EdgeNodeId) -> EdgeNodeId | None:
-        return self.parents.get(node)
-
     def neighbours(self, node: EdgeNodeId) -> tuple[EdgeNodeId, ...]:
         """The parent first, then the children."""
-        parent = self.parents.get(node)
-        return (() if parent is None else (parent,)) + self.children[node]
+        return (self.parents[node], *self.children[node]) if node in self.parents else self.children[node]
 
     def path_up(self, node: EdgeNodeId) -> list[EdgeNodeId]:
         """From `node` to the root, both included."""
@@ -105,11 +97,11 @@ class Tree:
         return path
 
     def is_at_or_above(self, node: EdgeNodeId, other: EdgeNodeId) -> bool:
-        """True if `node` is `other`, or if the streams of `other` pass through `node`."""
+        """True if the streams that leave `other` pass through `node`, or the two are the same."""
         return node in self.path_up(other)
 
     def child_towards(self, node: EdgeNodeId, below: EdgeNodeId) -> EdgeNodeId | None:
-        """The child through which `node` receives the streams of `below`; None if there is none."""
+        """The child of `node` through which streams from `below` arrive; None if `below` is not below `node`."""
         current = below
         while (parent := self.parents.get(current)) is not None:
             if parent == node:
@@ -119,55 +111,42 @@ class Tree:
 
     def lowest_seeing(self, entries: Iterable[EdgeNodeId]) -> EdgeNodeId:
         """The lowest node through which the streams of all `entries` pass."""
-        paths = [self.path_up(entry)[::-1] for entry in entries]
-        meeting = self.root
-        for level in zip(*paths, strict=False):
-            if len(set(level)) > 1:
-                break
-            meeting = level[0]
-        return meeting
+        paths = [self.path_up(entry) for entry in entries] or [[self.root]]
+        return next(node for node in paths[0] if all(node in path for path in paths))
 
 
 @dataclass(frozen=True)
 class OperatorGraph:
-    """The operators that feed each other, and the nodes where raw readings enter; fixed when a query is deployed.
+    """Which operator feeds which, and where raw readings enter. Fixed when a query is deployed.
 
-    The thesis gives an operator one downstream peer and several upstream peers [AMI table 1]; several downstream peers
-    follow the same rule, so any directed acyclic graph is accepted.
+    In the thesis an operator has one downstream peer and several upstream peers [AMI table 1]. Several downstream peers
+    follow the same rule, so any directed acyclic graph is allowed.
     """
 
     downstream: Mapping[OperatorId, tuple[OperatorId, ...]]
-    """The operators that each operator feeds; every operator is a key."""
+    """Every operator is a key."""
     entries: Mapping[OperatorId, tuple[EdgeNodeId, ...]] = field(default_factory=dict)
-    """The nodes at which the raw streams of an operator enter the tree, for operators that read some directly."""
+    """The nodes at which the raw streams that an operator reads directly enter the tree."""
 
     @cached_property
     def upstream(self) -> dict[OperatorId, tuple[OperatorId, ...]]:
-        feeding: dict[OperatorId, list[OperatorId]] = {operator: [] for operator in self.downstream}
+        upstream: dict[OperatorId, list[OperatorId]] = {operator: [] for operator in self.downstream}
         for operator, fed in self.downstream.items():
             for other in fed:
-                feeding[other].append(operator)
-        return {operator: tuple(sources) for operator, sources in feeding.items()}
+                upstream[other].append(operator)
+        return {operator: tuple(feeding) for operator, feeding in upstream.items()}
 
     @cached_property
     def all_entries(self) -> dict[OperatorId, frozenset[EdgeNodeId]]:
-        """For each operator, the nodes at which its readings enter the tree, directly or through other operators."""
-        known: dict[OperatorId, frozenset[EdgeNodeId]] = {}
-        for first in self.downstream:
-            pending = [first]
-            while pending:
-                operator = pending[-1]
-                missing = [feeding for feeding in self.upstream[operator] if feeding not in known]
-                if missing and operator not in known:
-                    pending += missing
-                    continue
-                pending.pop()
-                reached = (known[feeding] for feeding in self.upstream[operator])
-                known[operator] = frozenset(self.entries.get(operator, ())).union(*reached)
-        return known
+        """The nodes at which readings enter that reach each operator, directly or through other operators."""
+        reached: dict[OperatorId, frozenset[EdgeNodeId]] = {}
+        for operator in TopologicalSorter(self.upstream).static_order():
+            through = (reached[feeding] for feeding in self.upstream[operator])
+            reached[operator] = frozenset(self.entries.get(operator, ())).union(*through)
+        return {operator: reached[operator] for operator in self.downstream}
 
     def lowest_places(self, tree: Tree) -> dict[OperatorId, EdgeNodeId]:
-        """For each operator, the lowest node that sees all its sources. It can run there or above, nowhere else."""
+        """The lowest node that sees all the input of each operator. The operator runs there or above."""
         meetings: dict[frozenset[EdgeNodeId], EdgeNodeId] = {}
         for entries in self.all_entries.values():
             if entries not in meetings:

@@ -1,4 +1,4 @@
-"""The tree of edge nodes in virtual time: workloads as the thesis describes them, runs that lose nothing."""
+"""The tree of edge nodes in virtual time: the thesis' workloads, and runs that lose no operator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from tocsin.model.edge import EdgeNodeId, OperatorGraph, OperatorId, Tree
 from tocsin.sim.edge.tree import EdgeRun, EdgeSimulation
-from tocsin.sim.edge.workload import Change, Deployment, EdgeWorld, Fluctuation, deploy, fluctuate
+from tocsin.sim.edge.workload import Deployment, EdgeWorld, Fluctuation, SizeChange, deploy, fluctuate
 from tocsin.sim.kernel import Kernel
 
 UPPER_PCT = 60.0
@@ -18,7 +18,7 @@ def world_of(seed: int, **settings: float) -> EdgeWorld:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_deployment_starts_without_overload_and_streams_flow_upwards(seed: int) -> None:
+def test_deployment_starts_without_overload_and_streams_flow_upwards(seed: int) -> None:
     world = world_of(seed)
     loads = dict.fromkeys(world.tree.nodes, 0.0)
     for operator, place in world.placement.items():
@@ -30,7 +30,7 @@ def test_a_deployment_starts_without_overload_and_streams_flow_upwards(seed: int
     assert np.mean(list(loads.values())) == pytest.approx(40.0, rel=0.05)
 
 
-def test_operators_rise_for_eight_minutes_and_fall_no_lower_than_they_began() -> None:
+def test_sizes_rise_for_eight_minutes_then_fall_to_their_start() -> None:
     operators = [OperatorId(f"o{number}") for number in range(20)]
     changes = fluctuate(Fluctuation(), operators, np.random.default_rng(1))
     rising = [change for change in changes if change.time_s < 482]
@@ -44,15 +44,15 @@ def test_operators_rise_for_eight_minutes_and_fall_no_lower_than_they_began() ->
     assert {change.operator for change in changes if 2 <= change.time_s < 18} == {changes[0].operator}
 
 
-def test_a_node_that_overflows_is_relieved_within_a_monitoring_period() -> None:
-    """One change, one round: the exact outcome."""
+def test_overloaded_node_is_relieved_within_a_monitoring_period() -> None:
+    """One change and one round, with an exact outcome."""
     tree = Tree({EdgeNodeId("leaf"): EdgeNodeId("top")}, EdgeNodeId("top"))
     a, b, c = OperatorId("a"), OperatorId("b"), OperatorId("c")
     graph = OperatorGraph({a: (), b: (), c: ()}, dict.fromkeys((a, b, c), (EdgeNodeId("leaf"),)))
     world = EdgeWorld(
         tree, graph, {a: EdgeNodeId("leaf"), b: EdgeNodeId("leaf"), c: EdgeNodeId("top")}, {a: 10.0, b: 45.0, c: 45.0}
     )
-    simulation = EdgeSimulation(Kernel(1), world, [Change(10.0, b, 12.0)], EdgeRun(length_s=30.0))
+    simulation = EdgeSimulation(Kernel(1), world, [SizeChange(10.0, b, 12.0)], EdgeRun(length_s=30.0))
     log = simulation.run()
     assert simulation.hosts[EdgeNodeId("top")].running == {a, c}
     assert log.operators_moved == 1
@@ -62,7 +62,7 @@ def test_a_node_that_overflows_is_relieved_within_a_monitoring_period() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])
-def test_every_operator_runs_at_one_node_after_a_long_run_even_when_messages_are_lost(loss: float) -> None:
+def test_every_operator_runs_at_one_node_after_lost_messages(loss: float) -> None:
     world = world_of(5)
     changes = fluctuate(Fluctuation(unit_pct=0.5), list(world.placement), np.random.default_rng(5))
     simulation = EdgeSimulation(Kernel(5), world, changes, EdgeRun(loss=loss))
@@ -71,10 +71,10 @@ def test_every_operator_runs_at_one_node_after_a_long_run_even_when_messages_are
     assert (log.messages_lost > 100) == (loss > 0)
     running = [operator for host in simulation.hosts.values() for operator in host.running | host.idle]
     assert len(set(running)) == len(world.placement)
-    assert len(running) - len(set(running)) <= 3, "only what is being handed over at the last instant is held twice"
+    assert len(running) - len(set(running)) <= 3, "only operators in transit are held twice"
 
 
-def test_without_the_protocol_nothing_moves_and_runs_with_one_seed_are_equal() -> None:
+def test_nothing_moves_without_protocol_and_equal_seeds_give_equal_runs() -> None:
     world = world_of(2)
     changes = fluctuate(Fluctuation(), list(world.placement), np.random.default_rng(2))
     still = EdgeSimulation(Kernel(2), world, changes, EdgeRun(protocol=False)).run()

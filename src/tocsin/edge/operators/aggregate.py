@@ -1,10 +1,10 @@
 """Aggregates over tumbling and sliding windows of event time.
 
-Each batch is grouped at once by key and window; the small results are kept and folded together now and then. State is
-therefore one row per open window and key (plus a bounded number not yet folded), never the readings themselves.
-Windows start at multiples of the slide since 1970, half-open [start, end), as Spark's do. Results leave when the
-watermark reaches the end of their window, ordered by window and key: neither how readings were cut into batches nor
-where the operator ran can be seen in them. (Sums of floats depend on the order of addition in the last bit.)
+The operator groups each batch by key and window at once, and folds the small partial results together from time to
+time. Its state is one row per open window and key (plus a bounded number of unfolded rows), never the readings.
+Windows start at multiples of the slide since 1970, half-open [start, end), as Spark's do. The operator emits a window
+when the watermark reaches its end, ordered by window and key. Results depend neither on how readings are cut into
+batches nor on where the operator runs. (Sums of floats depend on the order of addition in the last bit.)
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ import pyarrow.compute as pc
 from tocsin.edge.operators.contract import batches_of, microseconds, pack, unpack
 
 _FOLD_ROWS = 8_192
-"""Rows not yet folded, beyond twice the folded ones, at which they are: keeps folding a constant share of the work."""
+"""Fold when more than this plus twice the folded rows are unfolded: folding then stays a constant share of the work."""
 START, END = "_window_start", "_window_end"
 _FOLDED_BY = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
-_OPTIONS = {
-    "sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1),
-    "count": pc.CountOptions(mode="only_valid"),
-    "min": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1),
-    "max": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1),
-}
+_VALID = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+_OPTIONS = {"sum": _VALID, "count": pc.CountOptions(mode="only_valid"), "min": _VALID, "max": _VALID}
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """`function` is sum, count, min or max; `column` None counts rows. A mean is a sum and a count, divided later."""
+    """`function` is sum, count, min or max; `column` None counts rows. A mean is a sum divided by a count later."""
 
     output: str
     function: str
@@ -40,22 +36,15 @@ class Aggregation:
 
 class WindowAggregate:
     delay_us: int = 0
-    """A closed window's rows are stamped with its last microsecond, which is below the watermark that closes it; all
-    that follow end after it. So the watermark passes through."""
+    """The watermark passes through: a result row carries the last microsecond of its window, which is below the
+    watermark that closes the window, and every later window ends after that watermark."""
 
-    def __init__(
-        self,
-        keys: tuple[str, ...],
-        time: str,
-        size_us: int,
-        slide_us: int,
-        aggregations: tuple[Aggregation, ...],
-    ) -> None:
-        self._keys = keys
-        self._time = time
-        self._size_us = size_us
-        self._slide_us = slide_us
-        self._aggregations = aggregations
+    def __init__(self, spec: WindowAggregateSpec) -> None:
+        self._keys = spec.keys
+        self._time = spec.time
+        self._size_us = spec.size_us
+        self._slide_us = spec.slide_us
+        self._aggregations = spec.aggregations
         self._folded: pa.Table | None = None
         self._unfolded: list[pa.Table] = []
         self._unfolded_rows = 0
@@ -63,7 +52,7 @@ class WindowAggregate:
         self.late_rows = 0
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
-        """Rows without a time belong to no window: Spark leaves them out too."""
+        """Rows without a time belong to no window, as in Spark."""
         times = microseconds(batch.column(self._time))
         if times.null_count:
             batch, times = batch.filter(times.is_valid()), times.drop_null()
@@ -83,7 +72,7 @@ class WindowAggregate:
     def _windows(
         self, times: np.ndarray[tuple[int], np.dtype[np.int64]]
     ) -> tuple[np.ndarray[tuple[int], np.dtype[np.intp]] | None, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        """The start of each window of each row, and the rows (None: each row once, in its order)."""
+        """The row numbers (None: each row once, in order) and the start of a window for each of them."""
         newest = times - np.mod(times, self._slide_us)
         count = -(-self._size_us // self._slide_us)
         if count == 1 and self._size_us == self._slide_us:
@@ -95,14 +84,11 @@ class WindowAggregate:
 
     def _keep(self, batch: pa.RecordBatch, starts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         columns = {START: pa.array(starts)} | {key: batch.column(key) for key in self._keys}
-        wanted = []
-        for number, one in enumerate(self._aggregations):
-            if one.column is None:
-                columns[f"v{number}"] = columns[START]  # counting any column without nulls counts rows
-            else:
-                columns[f"v{number}"] = batch.column(one.column)
-            wanted.append((f"v{number}", one.function, _OPTIONS[one.function]))
-        partial = self._group(pa.table(columns), wanted)
+        for number, aggregation in enumerate(self._aggregations):
+            # A count of START, which has no nulls, counts rows.
+            source = columns[START] if aggregation.column is None else batch.column(aggregation.column)
+            columns[f"v{number}"] = source
+        partial = self._group(pa.table(columns), [aggregation.function for aggregation in self._aggregations])
         earliest_us = int(starts.min())
         self._earliest_us = earliest_us if self._earliest_us is None else min(self._earliest_us, earliest_us)
         self._unfolded.append(partial)
@@ -110,11 +96,15 @@ class WindowAggregate:
         if self._unfolded_rows > _FOLD_ROWS + 2 * (0 if self._folded is None else self._folded.num_rows):
             self._fold()
 
-    def _group(self, table: pa.Table, wanted: list[tuple[str, str, object]]) -> pa.Table:
-        """One thread: a node shares its processor, and the order of groups must not depend on luck."""
-        grouped = table.group_by([START, *self._keys], use_threads=False).aggregate(wanted)
-        values = [grouped.column(f"{name}_{function}") for name, function, _ in wanted]
-        names = [START, *self._keys, *(f"v{number}" for number in range(len(wanted)))]
+    def _group(self, table: pa.Table, functions: list[str]) -> pa.Table:
+        """Apply one function to each column v0, v1, … per window and key.
+
+        One thread: a node shares its processor, and the order of groups must not vary between runs.
+        """
+        calls = [(f"v{number}", function, _OPTIONS[function]) for number, function in enumerate(functions)]
+        grouped = table.group_by([START, *self._keys], use_threads=False).aggregate(calls)
+        values = [grouped.column(f"{name}_{function}") for name, function, _ in calls]
+        names = [START, *self._keys, *(name for name, _, _ in calls)]
         return pa.table([grouped.column(START), *(grouped.column(key) for key in self._keys), *values], names=names)
 
     def _fold(self) -> pa.Table | None:
@@ -122,11 +112,8 @@ class WindowAggregate:
             parts = self._unfolded if self._folded is None else [self._folded, *self._unfolded]
             self._folded = parts[0]
             if len(parts) > 1:
-                wanted = [
-                    (f"v{number}", _FOLDED_BY[one.function], _OPTIONS[_FOLDED_BY[one.function]])
-                    for number, one in enumerate(self._aggregations)
-                ]
-                self._folded = self._group(pa.concat_tables(parts, promote_options="permissive"), wanted)
+                functions = [_FOLDED_BY[aggregation.function] for aggregation in self._aggregations]
+                self._folded = self._group(pa.concat_tables(parts, promote_options="permissive"), functions)
             self._unfolded, self._unfolded_rows = [], 0
         return self._folded
 
@@ -149,7 +136,7 @@ class WindowAggregate:
         ordered = closed.sort_by([(name, "ascending") for name in (START, *self._keys)])
         starts = ordered.column(START)
         columns = {key: ordered.column(key) for key in self._keys}
-        columns |= {one.output: ordered.column(f"v{number}") for number, one in enumerate(self._aggregations)}
+        columns |= {item.output: ordered.column(f"v{number}") for number, item in enumerate(self._aggregations)}
         columns[START] = starts.cast(pa.timestamp("us", "UTC"))
         columns[END] = pc.add(starts, self._size_us).cast(pa.timestamp("us", "UTC"))
         return pa.table(columns)
@@ -177,4 +164,4 @@ class WindowAggregateSpec:
     aggregations: tuple[Aggregation, ...]
 
     def create(self) -> WindowAggregate:
-        return WindowAggregate(self.keys, self.time, self.size_us, self.slide_us, self.aggregations)
+        return WindowAggregate(self)

@@ -1,13 +1,13 @@
 """What an operator is: columns in, columns out, and a state that can be moved [AMI §2.1.2].
 
-The shape is bytewax's (`on_batch`, `on_notify`, `notify_at`, `snapshot`), which is what makes an operator movable. Time
-is event time in microseconds and arrives as a **watermark**: a promise that no row older than it will come. An operator
-is told of a watermark only when it has asked for it (`notify_at`).
+The interface is bytewax's (`on_batch`, `on_notify`, `notify_at`, `snapshot`), which makes an operator movable. Time is
+event time in microseconds and arrives as a **watermark**: a promise that no older row will arrive. An operator receives
+a watermark only after it has requested one with `notify_at`.
 
-The rule for late rows is one for all: a row counts in whatever is still open, and is dropped and counted in `late_rows`
-for what a watermark has already closed. A window is closed by the first watermark at or after its end.
+All operators treat late rows alike: a row counts in every window that is still open. For windows that a watermark has
+closed, the row is dropped and counted in `late_rows`. The first watermark at or after a window's end closes the window.
 
-Operators do not know their neighbours, ports but their own, or nodes: `dataflow.py` drives them.
+An operator knows its own ports, but neither its neighbours nor its node: `dataflow.py` drives it.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 END_OF_TIME_US = 2**62
-"""The watermark of a stream that has ended: everything open is closed."""
+"""The watermark of a stream that has ended. It closes every window."""
 BEGINNING_OF_TIME_US = -(2**62)
 
 
 class Operator(Protocol):
-    late_rows: int
-    """Counted once for each window (or order, or partner) a row came too late for."""
+    @property
+    def late_rows(self) -> int:
+        """Counted once for each window (or order, or join partner) for which a row was too late."""
 
     @property
     def delay_us(self) -> int:
-        """How far the watermark of its output stays behind that of its input."""
+        """How far the output's watermark stays behind the input's watermark."""
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
-        """Rows arrived on an input; `watermark_us` is the least of all inputs so far."""
+        """Process rows of one input; `watermark_us` is the lowest watermark of all inputs."""
 
     def on_notify(self, watermark_us: int) -> list[pa.RecordBatch]:
         """The watermark has reached `notify_at()`."""
 
     def notify_at(self) -> int | None:
-        """The least watermark at which there is something to do; None for none."""
+        """The lowest watermark at which the operator has work to do; None if it waits for no watermark."""
 
     def snapshot(self) -> bytes:
-        """All it needs to go on elsewhere as if nothing had happened."""
+        """The complete state, from which another node can continue."""
 
     def restore(self, state: bytes) -> None: ...
 
     def state_bytes(self) -> int:
-        """What it keeps in memory between batches."""
+        """The memory the operator uses between batches."""
 
 
 class Specification(Protocol):
-    """How to make an operator. A value: every node has it with the query, so that only state travels."""
+    """How to create an operator. Every node has it with the query, so that only state travels."""
 
     def create(self) -> Operator: ...
 
@@ -78,7 +79,7 @@ def unpack(state: bytes) -> tuple[dict[str, Any], list[pa.Table]]:
 
 
 def batches_of(table: pa.Table) -> list[pa.RecordBatch]:
-    """The rows of a table as one batch, or none if there are none."""
+    """The rows of a table as one batch; an empty list for an empty table."""
     return table.combine_chunks().to_batches() if table.num_rows else []
 
 

@@ -1,4 +1,4 @@
-"""Join and sort: what has to remember rows until no partner, or no earlier row, can come any more."""
+"""Join and sort: operators that keep rows until no join partner, or no earlier row, can arrive."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tocsin.edge.operators.contract import batches_of, microseconds, pack, unpac
 
 
 class IntervalJoin:
-    """Rows of two streams with equal keys whose times are close: right − left within [−before, after].
+    """Joins rows of two streams with equal keys and close times: right − left within [−before, after].
 
-    A bound on time is what lets a join of streams forget. Port 0 is left, port 1 right; columns of the two must have
+    The bound on time allows the join to drop old rows. Port 0 is left, port 1 is right; their columns must have
     different names. Rows older than the watermark are late and dropped.
     """
 
@@ -24,7 +24,7 @@ class IntervalJoin:
 
     @property
     def delay_us(self) -> int:
-        """A row that arrives can meet a partner this much older than the watermark."""
+        """An arriving row can match a partner that is older than the watermark by this much."""
         return max(self._spec.before_us, self._spec.after_us, 0)
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
@@ -34,8 +34,8 @@ class IntervalJoin:
         self.late_rows += batch.num_rows - rows.num_rows
         if rows.num_rows == 0:
             return []
-        mine, other = self._sides[port], self._sides[1 - port]
-        self._sides[port] = rows if mine is None else pa.concat_tables([mine, rows])
+        kept, other = self._sides[port], self._sides[1 - port]
+        self._sides[port] = rows if kept is None else pa.concat_tables([kept, rows])
         if other is None:
             return []
         left, right = (rows, other) if port == 0 else (other, rows)
@@ -43,17 +43,15 @@ class IntervalJoin:
 
     def _matches(self, left: pa.Table, right: pa.Table) -> pa.Table:
         spec = self._spec
-        # A join leaves one copy of the keys: the right ones go in under other names and come back as equal to the left.
-        renamed = right.rename_columns(
-            [f"_key_{name}" if name in spec.keys[1] else name for name in right.column_names]
-        )
+        # Arrow keeps one copy of the keys: rename the right keys for the join, then copy them back from the left keys.
+        names = [f"_key_{name}" if name in spec.keys[1] else name for name in right.column_names]
+        right_keys = [f"_key_{name}" for name in spec.keys[1]]
         joined = left.join(
-            renamed, keys=list(spec.keys[0]), right_keys=[f"_key_{name}" for name in spec.keys[1]],
-            join_type="inner", use_threads=False,
-        )  # fmt: skip
-        for mine, theirs in zip(spec.keys[0], spec.keys[1], strict=True):
-            if theirs not in joined.column_names:
-                joined = joined.append_column(theirs, joined.column(mine))
+            right.rename_columns(names), list(spec.keys[0]), right_keys, join_type="inner", use_threads=False
+        )
+        for left_key, right_key in zip(spec.keys[0], spec.keys[1], strict=True):
+            if right_key not in joined.column_names:
+                joined = joined.append_column(right_key, joined.column(left_key))
         apart = pc.subtract(self._times(joined, 1), self._times(joined, 0))
         near = pc.and_(pc.greater_equal(apart, -spec.before_us), pc.less_equal(apart, spec.after_us))
         return joined.filter(near).select([*left.column_names, *right.column_names])
@@ -61,13 +59,13 @@ class IntervalJoin:
     def _times(self, table: pa.Table, port: int) -> pa.ChunkedArray:
         return microseconds(table.column(self._spec.times[port]))
 
-    def _keeps_us(self, port: int) -> int:
-        """How long after its own time a row can still find a partner."""
+    def _keep_us(self, port: int) -> int:
+        """How long after its own time a row can still match a new partner."""
         return self._spec.after_us if port == 0 else self._spec.before_us
 
     def notify_at(self) -> int | None:
         oldest = [
-            pc.min(self._times(side, port)).as_py() + self._keeps_us(port) + 1
+            pc.min(self._times(side, port)).as_py() + self._keep_us(port) + 1
             for port, side in enumerate(self._sides)
             if side is not None
         ]
@@ -76,7 +74,7 @@ class IntervalJoin:
     def on_notify(self, watermark_us: int) -> list[pa.RecordBatch]:
         for port, side in enumerate(self._sides):
             if side is not None:
-                kept = side.filter(pc.greater_equal(self._times(side, port), watermark_us - self._keeps_us(port)))
+                kept = side.filter(pc.greater_equal(self._times(side, port), watermark_us - self._keep_us(port)))
                 self._sides[port] = kept.combine_chunks() if kept.num_rows else None
         return []
 
@@ -87,8 +85,8 @@ class IntervalJoin:
     def restore(self, state: bytes) -> None:
         facts, tables = unpack(state)
         self.late_rows = facts["late_rows"]
-        waiting = iter(tables)
-        self._sides = [next(waiting) if held else None for held in facts["held"]]
+        sides = iter(tables)
+        self._sides = [next(sides) if is_held else None for is_held in facts["held"]]
 
     def state_bytes(self) -> int:
         return sum(side.nbytes for side in self._sides if side is not None)
@@ -97,7 +95,7 @@ class IntervalJoin:
 @dataclass(frozen=True, slots=True)
 class IntervalJoinSpec:
     keys: tuple[tuple[str, ...], tuple[str, ...]]
-    """Left and right, pairwise equal."""
+    """The key columns of the left and the right stream, compared pairwise."""
     times: tuple[str, str]
     before_us: int
     after_us: int
@@ -107,17 +105,16 @@ class IntervalJoinSpec:
 
 
 class Sort:
-    """Rows in the order of `keys`, the first of which is a time: an endless stream has no other beginning.
+    """Emits rows in the order of `keys`. The first key is a time: an endless stream has no other first row.
 
-    A row leaves when its time plus `lag_us` has fallen behind the watermark; what comes after that would break the
-    order and is dropped as late.
+    A row is emitted when its time plus `lag_us` is below the watermark. A row that arrives later than that would break
+    the order and is dropped as late.
     """
 
     delay_us = 0
 
-    def __init__(self, keys: tuple[str, ...], lag_us: int) -> None:
-        self._keys = keys
-        self._lag_us = lag_us
+    def __init__(self, spec: SortSpec) -> None:
+        self._keys, self._lag_us = spec.keys, spec.lag_us
         self._rows: pa.Table | None = None
         self.late_rows = 0
 
@@ -145,12 +142,12 @@ class Sort:
         return batches_of(ripe.take(self._order(ripe)))
 
     def _order(self, rows: pa.Table) -> pa.Array:
-        """Nulls first, as in Spark: whether a key is there sorts before the key, and False before True."""
+        """Row numbers in order, nulls first as in Spark: the validity of each key sorts before the key."""
         columns: dict[str, pa.ChunkedArray] = {}
         keys: list[tuple[str, str]] = []
         for number, key in enumerate(self._keys):
-            columns |= {f"there{number}": rows.column(key).is_valid(), f"key{number}": rows.column(key)}
-            keys += [(f"there{number}", "ascending"), (f"key{number}", "ascending")]
+            columns |= {f"valid{number}": rows.column(key).is_valid(), f"key{number}": rows.column(key)}
+            keys += [(f"valid{number}", "ascending"), (f"key{number}", "ascending")]
         return pc.sort_indices(pa.table(columns), sort_keys=keys)
 
     def snapshot(self) -> bytes:
@@ -170,4 +167,4 @@ class SortSpec:
     lag_us: int = 0
 
     def create(self) -> Sort:
-        return Sort(self.keys, self.lag_us)
+        return Sort(self)

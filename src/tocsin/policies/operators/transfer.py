@@ -1,8 +1,9 @@
-"""Who gives which operators to whom: the decisions of the load balancing protocol [AMI listings 3–5, 8, 9].
+"""The decisions of the load balancing protocol: which node gives which operators to which neighbour.
 
-Pure arithmetic on what a node uses and what was offered. No messages, no rounds, no state: `edge/negotiation.py` asks
-these questions at the right moments. Every bound is asked as "the load *after* the transfer", which for memory alone is
-the thesis' subtraction and stays right when several measures are combined by their maximum, where sizes do not add up.
+Pure arithmetic on a node's usage and the offered transfers [AMI listings 3–5, 8, 9], without messages, rounds or state:
+`edge/rounds.py` and `edge/replies.py` call these functions. Every bound is compared with the load *after* the
+transfer. For memory alone this is the thesis' subtraction. It stays right when several resources are combined by their
+maximum, where sizes do not add up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from enum import IntEnum, StrEnum
 from tocsin.model.edge import NOTHING, EdgeNodeId, OperatorId, Transfer, Usage
 
 _ROUNDING_PCT = 1e-9
-"""Sums of floats: a bound reached exactly is kept, not missed by the last bit."""
+"""Tolerance for sums of floats, so that a load exactly at a bound counts as within it."""
 
 
 class Combine(StrEnum):
@@ -26,7 +27,7 @@ class Combine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadMeasure:
-    """How a usage becomes one number in percent. Weight 0 leaves a resource out, also under MAXIMUM."""
+    """Combines a usage to one load in percent. Weight 0 leaves a resource out, also under MAXIMUM."""
 
     memory_weight: float = 1.0
     cpu_weight: float = 0.0
@@ -47,17 +48,17 @@ MEMORY_ONLY = LoadMeasure()
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
+class TransferThresholds:
     """L_t and U_t in percent [AMI figure 11, table 5]."""
 
     lower_pct: float = 40.0
     upper_pct: float = 60.0
     spare_pct: float = 1.0
-    """An acceptor stays this far under U_t: the "− 1" of [AMI listing 4, line 5]."""
+    """A node that accepts an offer stays this far below U_t: the "− 1" of [AMI listing 4, line 5]."""
 
     @property
     def target_pct(self) -> float:
-        """T_t is the mean of the two: aiming at U_t itself would start the next round at once [AMI §3.3]."""
+        """T_t, the mean of the two: a node at U_t itself would start the next round at once [AMI §3.3]."""
         return (self.lower_pct + self.upper_pct) / 2
 
 
@@ -67,8 +68,8 @@ class Band(StrEnum):
     OVERLOADED = "OVERLOADED"
 
 
-class Urgency(IntEnum):
-    """Sorts the replies of one round; the most urgent is served first [AMI table 2]."""
+class ReplyUrgency(IntEnum):
+    """Orders the replies of one round, the most urgent first [AMI table 2]."""
 
     UNSET = 0
     NORMAL = 1
@@ -76,8 +77,8 @@ class Urgency(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    thresholds: Thresholds = Thresholds()
+class TransferRules:
+    thresholds: TransferThresholds = TransferThresholds()
     measure: LoadMeasure = MEMORY_ONLY
 
     def load_pct(self, usage: Usage) -> float:
@@ -90,36 +91,39 @@ class Rules:
         return Band.UNDERLOADED if load_pct < self.thresholds.lower_pct else Band.NORMAL
 
     def may_hold(self, usage: Usage) -> bool:
-        """No acceptance above U_t: the last word, asked again when the operators themselves arrive."""
+        """True if the load is at most U_t. A taker checks this again when the operators arrive."""
         return self.load_pct(usage) <= self.thresholds.upper_pct + _ROUNDING_PCT
 
+    def may_give(self, usage: Usage, given: Usage) -> bool:
+        """True if the load stays at T_t or above without `given`."""
+        return self.load_pct(usage - given) >= self.thresholds.target_pct - _ROUNDING_PCT
 
-DEFAULT_RULES = Rules()
+
+DEFAULT_RULES = TransferRules()
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one neighbour answered, as far as a decision needs it."""
+    """The part of a neighbour's reply that decisions need."""
 
     sender: EdgeNodeId
-    urgency: Urgency
+    urgency: ReplyUrgency
     transfers: tuple[Transfer, ...]
 
 
-def offered(transfers: Iterable[Transfer], usage: Usage, rules: Rules) -> tuple[Transfer, ...]:
-    """What an overloaded node offers: whatever does not take it below T_t [AMI listing 3, lines 4–13].
+def offered(transfers: Iterable[Transfer], usage: Usage, rules: TransferRules) -> tuple[Transfer, ...]:
+    """The transfers an overloaded node offers: each alone leaves it at T_t or above [AMI listing 3, lines 4–13].
 
-    The listing adds up nothing here: the sets may overlap, and each is small enough by itself.
+    Like the listing this adds nothing up, and the sets may overlap.
     """
-    target_pct = rules.thresholds.target_pct
-    return tuple(one for one in transfers if rules.load_pct(usage - one.usage) >= target_pct - _ROUNDING_PCT)
+    return tuple(transfer for transfer in transfers if rules.may_give(usage, transfer.usage))
 
 
-def acceptable(transfers: Iterable[Transfer], usage: Usage, rules: Rules) -> tuple[Transfer, ...]:
-    """What a node takes of an offer, in the order offered, staying under U_t − 1 [AMI listing 4, lines 5–14].
+def acceptable(transfers: Iterable[Transfer], usage: Usage, rules: TransferRules) -> tuple[Transfer, ...]:
+    """The offered transfers a node accepts, in their order, up to U_t − 1 [AMI listing 4, lines 5–14].
 
-    One that is too large is passed over for a smaller one behind it (line 8). Having taken a set, the node takes no
-    other with an operator of it: line 11 as its prose explains it.
+    The node skips a transfer that is too large and tries the smaller ones after it (line 8). It accepts no two sets
+    with a common operator: line 11 as its prose explains it.
     """
     if rules.band(usage) is Band.OVERLOADED:
         return ()
@@ -127,95 +131,90 @@ def acceptable(transfers: Iterable[Transfer], usage: Usage, rules: Rules) -> tup
     return _greedy(transfers, usage, rules, ceiling_pct)[0]
 
 
-def acceptor_urgency(usage: Usage, rules: Rules) -> Urgency:
-    """An underloaded node gets the operators before a normal one [AMI listing 4, lines 15–18]."""
-    return Urgency.HIGH if rules.load_pct(usage) <= rules.thresholds.lower_pct else Urgency.NORMAL
+def acceptor_urgency(usage: Usage, rules: TransferRules) -> ReplyUrgency:
+    """An underloaded node gets operators before a normal one [AMI listing 4, lines 15–18]."""
+    return ReplyUrgency.HIGH if rules.load_pct(usage) <= rules.thresholds.lower_pct else ReplyUrgency.NORMAL
 
 
 def agreed(
-    replies: Sequence[Reply], usage: Usage, available: Mapping[tuple[EdgeNodeId, tuple[OperatorId, ...]], Transfer],
-    rules: Rules,
-) -> dict[EdgeNodeId, tuple[Transfer, ...]]:  # fmt: skip
-    """Which operators an overloaded node really gives, and to whom [AMI listing 5].
+    replies: Sequence[Reply],
+    usage: Usage,
+    available: Mapping[tuple[EdgeNodeId, tuple[OperatorId, ...]], Transfer],
+    rules: TransferRules,
+) -> dict[EdgeNodeId, tuple[Transfer, ...]]:
+    """The transfers an overloaded node makes to each neighbour, down to T_t [AMI listing 5].
 
-    A transfer must still be available and share no operator with one already given away (line 14 removes the transfer;
-    removing only that one would give an operator twice when sets overlap). It stops at T_t.
+    A transfer must still be available and share no operator with an earlier one. (Line 14 removes only the transfer
+    itself, which would give an operator twice when sets overlap.)
     """
-    target_pct = rules.thresholds.target_pct
     given: set[OperatorId] = set()
     leaving = NOTHING
     plan: dict[EdgeNodeId, tuple[Transfer, ...]] = {}
     for reply in _most_urgent_first(replies):
-        mine: list[Transfer] = []
-        for wanted in reply.transfers:
-            current = available.get((reply.sender, wanted.operators))
+        for accepted in reply.transfers:
+            current = available.get((reply.sender, accepted.operators))
             if current is None or current.shares_operators_with(given):
                 continue
-            if rules.load_pct(usage - leaving - current.usage) >= target_pct - _ROUNDING_PCT:
+            if rules.may_give(usage - leaving, current.usage):
                 leaving = leaving + current.usage
                 given.update(current.operators)
-                mine.append(current)
-        if mine:
-            plan[reply.sender] = tuple(mine)
+                plan[reply.sender] = (*plan.get(reply.sender, ()), current)
     return plan
 
 
-def demanded_pct(usage: Usage, rules: Rules) -> float:
-    """How much an underloaded node asks for: up to T_t [AMI listing 3, line 19]."""
+def demanded_pct(usage: Usage, rules: TransferRules) -> float:
+    """The load that takes an underloaded node up to T_t [AMI listing 3, line 19]."""
     return rules.thresholds.target_pct - rules.load_pct(usage)
 
 
-def givable(transfers: Iterable[Transfer], size_pct: float, usage: Usage, rules: Rules) -> tuple[Transfer, ...]:
-    """What a node can give to one that asks for `size_pct`, without falling below T_t [AMI listing 8].
+def givable(transfers: Iterable[Transfer], size_pct: float, usage: Usage, rules: TransferRules) -> tuple[Transfer, ...]:
+    """The transfers of at most `size_pct` that each leave the giver at T_t or above [AMI listing 8].
 
-    Under MAXIMUM the load of a set alone bounds what it adds anywhere, so comparing it with `size_pct` is safe.
+    Under MAXIMUM a set adds at most its own load at any node, so the comparison with `size_pct` is safe.
     """
-    target_pct = rules.thresholds.target_pct
-    if rules.load_pct(usage) <= target_pct:
+    if rules.load_pct(usage) <= rules.thresholds.target_pct:
         return ()
     return tuple(
-        one
-        for one in transfers
-        if rules.load_pct(one.usage) <= size_pct + _ROUNDING_PCT
-        and rules.load_pct(usage - one.usage) >= target_pct - _ROUNDING_PCT
+        transfer
+        for transfer in transfers
+        if rules.load_pct(transfer.usage) <= size_pct + _ROUNDING_PCT and rules.may_give(usage, transfer.usage)
     )
 
 
-def giver_urgency(usage: Usage, rules: Rules) -> Urgency:
+def giver_urgency(usage: Usage, rules: TransferRules) -> ReplyUrgency:
     """An overloaded giver is relieved first [AMI listing 8, lines 17–20]."""
-    return Urgency.NORMAL if rules.load_pct(usage) < rules.thresholds.upper_pct else Urgency.HIGH
+    return ReplyUrgency.NORMAL if rules.load_pct(usage) < rules.thresholds.upper_pct else ReplyUrgency.HIGH
 
 
-def taken(replies: Sequence[Reply], usage: Usage, rules: Rules) -> dict[EdgeNodeId, tuple[Transfer, ...]]:
-    """What an underloaded node takes of what it was shown, up to T_t [AMI listing 9].
+def taken(replies: Sequence[Reply], usage: Usage, rules: TransferRules) -> dict[EdgeNodeId, tuple[Transfer, ...]]:
+    """The transfers an underloaded node takes from each neighbour, up to T_t [AMI listing 9].
 
-    A giver's reply lists alternatives, each of which alone leaves it at T_t or above; taken together they might not.
-    The giver therefore has the last word: it passes what it is asked for through `agreed` before it lets go.
+    Each transfer in a giver's reply alone leaves the giver at T_t or above; several together might not. The giver
+    therefore decides last: it passes the demanded transfers through `agreed` before it hands operators over.
     """
     ceiling_pct = rules.thresholds.target_pct + _ROUNDING_PCT
-    arriving = usage
     plan: dict[EdgeNodeId, tuple[Transfer, ...]] = {}
     for reply in _most_urgent_first(replies):
-        chosen, arriving = _greedy(reply.transfers, arriving, rules, ceiling_pct)
+        chosen, usage = _greedy(reply.transfers, usage, rules, ceiling_pct)
         if chosen:
             plan[reply.sender] = chosen
     return plan
 
 
 def _greedy(
-    transfers: Iterable[Transfer], usage: Usage, rules: Rules, ceiling_pct: float
+    transfers: Iterable[Transfer], usage: Usage, rules: TransferRules, ceiling_pct: float
 ) -> tuple[tuple[Transfer, ...], Usage]:
-    """Transfers in their order, none sharing an operator with an earlier one, while the load stays at the ceiling."""
+    """Transfers in their order, without a common operator, with a load up to the ceiling; and the new usage."""
     chosen: list[Transfer] = []
     operators: set[OperatorId] = set()
-    for one in transfers:
-        if not one.shares_operators_with(operators) and rules.load_pct(usage + one.usage) <= ceiling_pct:
-            usage = usage + one.usage
-            operators.update(one.operators)
-            chosen.append(one)
+    for transfer in transfers:
+        if not transfer.shares_operators_with(operators) and rules.load_pct(usage + transfer.usage) <= ceiling_pct:
+            usage = usage + transfer.usage
+            operators.update(transfer.operators)
+            chosen.append(transfer)
     return tuple(chosen), usage
 
 
 def _most_urgent_first(replies: Sequence[Reply]) -> list[Reply]:
-    """Stable: replies of equal urgency keep the order in which they came."""
+    """Replies of equal urgency keep the order in which they arrived."""
     return sorted(replies, key=lambda reply: -reply.urgency)

@@ -1,7 +1,7 @@
-"""Worlds and fluctuations for the edge tier: the thesis' evaluation set-up, with its undisclosed details as settings.
+"""Worlds and fluctuations for the edge tier: the thesis' evaluation, with the details it does not give as settings.
 
-A world is drawn from one generator and a sequence of changes from another, so that two runs with the same seed see the
-same operators at the same places and the same changes, whatever the protocol does to them [AMI §4.2].
+A world is drawn from one generator and a sequence of changes from another. Two runs with the same seed therefore have
+the same operators at the same nodes and the same changes, with or without the protocol [AMI §4.2].
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from tocsin.model.edge import EdgeNodeId, OperatorGraph, OperatorId, Tree
 
 @dataclass(frozen=True, slots=True)
 class Fluctuation:
-    """How operators change [AMI table 4, table 5]."""
+    """How the sizes of operators change [AMI table 4, table 5]."""
 
     first_s: float = 2.0
-    """After the nodes have loaded their operators."""
+    """When the changes start, after the nodes have loaded their operators."""
     rising_s: float = 480.0
     falling_s: float = 480.0
     timespan_s: float = 16.0
-    """How long one operator is altered before the next is chosen."""
+    """How long one operator changes before the next is chosen."""
     period_s: float = 1.0
     increase_mean: float = 2.0
     """λ of the Poisson distribution, in units of memory."""
     unit_pct: float = 0.25
-    """What one unit of memory is in percent of a node. The thesis does not say."""
+    """One unit of memory in percent of a node. The thesis does not give it."""
     at_once: int = 1
-    """Operators altered side by side. The thesis alters one in a system of 15 nodes."""
+    """How many operators change at the same time. The thesis changes one in a system of 15 nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is where at the start. The thesis says: 360 operators at random on 15 nodes, none of which is overloaded."""
+    """The start of a run. The thesis: 360 operators at random on 15 nodes, none of them overloaded."""
 
     nodes: int = 15
     operators: int = 360
     mean_load_pct: float = 40.0
-    """Of a node, at the start. The thesis does not say."""
+    """The mean load of a node at the start. The thesis does not give it."""
     size_spread: float = 0.5
-    """Sizes are uniform within this share of their mean, either way. The thesis does not say."""
+    """Sizes are uniform within ± this share of their mean. The thesis does not give it."""
     linked: float = 0.5
-    """The share of operators that feed another one here or above. The thesis does not say."""
+    """The share of operators that feed another operator at their node or above. The thesis does not give it."""
     upper_pct: float = 60.0
-    """No node starts above it [AMI §4.2]."""
+    """No node starts above this load [AMI §4.2]."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class EdgeWorld:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SizeChange:
     time_s: float
     operator: OperatorId
     delta_pct: float
 
 
 def deploy(settings: Deployment, rng: np.random.Generator) -> EdgeWorld:
-    """Operators one after another at nodes drawn uniformly; a node that would start overloaded is drawn again."""
+    """Place operators one after another at nodes drawn uniformly. A node that would be overloaded is drawn again."""
     if settings.mean_load_pct > 0.9 * settings.upper_pct:
-        raise ValueError(f"no placement of {settings} starts without an overloaded node")
+        raise ValueError(f"every placement of {settings} would start with an overloaded node")
     tree = Tree.perfect_binary(settings.nodes)
     operators = [OperatorId(f"o{number:05d}") for number in range(settings.operators)]
     mean_pct = settings.mean_load_pct * settings.nodes / settings.operators
@@ -86,14 +86,14 @@ def deploy(settings: Deployment, rng: np.random.Generator) -> EdgeWorld:
 def _link(
     tree: Tree, placement: dict[OperatorId, EdgeNodeId], linked: float, rng: np.random.Generator
 ) -> OperatorGraph:
-    """Some operators feed one at their node or above it; those that nobody feeds read a stream of a leaf below them."""
+    """Let operators feed others at their node or above. An operator without a feeder reads a leaf below it."""
     at: dict[EdgeNodeId, list[OperatorId]] = {node: [] for node in tree.nodes}
     downstream: dict[OperatorId, tuple[OperatorId, ...]] = {}
     fed: set[OperatorId] = set()
-    # In the order of the nodes, parents come first: an operator feeds only one already seen, so there is no cycle.
-    for operator in sorted(placement, key=lambda one: (len(tree.path_up(placement[one])), one)):
+    # Operators of higher nodes come first, and an operator feeds only an earlier one, so there is no cycle.
+    for operator in sorted(placement, key=lambda operator: (len(tree.path_up(placement[operator])), operator)):
         node = placement[operator]
-        candidates = [one for place in tree.path_up(node) for one in at[place]]
+        candidates = [candidate for place in tree.path_up(node) for candidate in at[place]]
         downstream[operator] = ()
         if candidates and rng.random() < linked:
             chosen = candidates[rng.integers(len(candidates))]
@@ -112,19 +112,19 @@ def _leaf_below(tree: Tree, node: EdgeNodeId, rng: np.random.Generator) -> EdgeN
     return node
 
 
-def fluctuate(settings: Fluctuation, operators: list[OperatorId], rng: np.random.Generator) -> list[Change]:
+def fluctuate(settings: Fluctuation, operators: list[OperatorId], rng: np.random.Generator) -> list[SizeChange]:
     """Every change of a run, in order of time [AMI §4.1].
 
-    Rising, an operator is chosen uniformly among all; falling, among those that are still larger than they were at the
-    start. None falls below its first size: the thesis only decreases what it has increased.
+    While sizes rise, an operator is chosen uniformly among all; while they fall, among those still larger than at the
+    start. None falls below its first size: the thesis only decreases operators that it has increased.
     """
-    changes: list[Change] = []
+    changes: list[SizeChange] = []
     raised: dict[OperatorId, float] = {}
     steps = round(settings.timespan_s / settings.period_s)
     for phase, length_s in ((+1, settings.rising_s), (-1, settings.falling_s)):
         start_s = settings.first_s + (settings.rising_s if phase < 0 else 0.0)
         for span in range(int(length_s // settings.timespan_s)):
-            candidates = operators if phase > 0 else [one for one, size in raised.items() if size > 0]
+            candidates = operators if phase > 0 else [operator for operator, size in raised.items() if size > 0]
             count = min(settings.at_once, len(candidates))
             chosen = [candidates[index] for index in rng.choice(len(candidates), size=count, replace=False)]
             for step in range(steps):
@@ -135,5 +135,5 @@ def fluctuate(settings: Fluctuation, operators: list[OperatorId], rng: np.random
                     delta_pct = size_pct if phase > 0 else -min(size_pct, before_pct)
                     raised[operator] = before_pct + delta_pct
                     if delta_pct:
-                        changes.append(Change(time_s, operator, delta_pct))
+                        changes.append(SizeChange(time_s, operator, delta_pct))
     return changes

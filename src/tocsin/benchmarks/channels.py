@@ -157,7 +157,7 @@ def _single_query_s(cluster: Any, parameters: dict[str, Any]) -> float:
     from tocsin.cluster.sql.query_sql import to_single_sql
 
     reports = cluster.dataset("Reports")
-    files = cluster.catalog.files(dataset_owner("Reports"), reports.writer.version - 1)
+    files = cluster.catalog.files.of(dataset_owner("Reports"), reports.writer.version - 1)
     frame = dataset_frame(cluster.spark, cluster.storage, reports.dataset, files)
     frame.createOrReplaceTempView("one_by_one")
     query = to_single_sql(cluster.channel("OfKindInArea").prepared.query, lambda _name, _new: "one_by_one")

@@ -116,7 +116,7 @@ async def _pull_results(cluster: Any, broker: Any, pulled_at: dict[str, float]) 
     cluster.announcements.listen(lambda: loop.call_soon_threadsafe(announced.set))
     sequence, offset = cluster.announcements.sequence, 0
     epoch = cluster.channel("OfKind").epoch
-    numbers = cluster.book.held_by(broker).tolist()
+    numbers = cluster.subscriptions.book.held_by(broker).tolist()
 
     def pull(start: int) -> list[str]:
         tables = cluster.results.read("OfKind", epoch, dict.fromkeys(numbers, start))

@@ -110,7 +110,7 @@ def stored_results(cluster: Any, channel: str, execution: int) -> set[tuple[int,
 
     pairs: list[tuple[int, str]] = []
     owner = results_owner(channel, cluster.channel(channel).epoch)
-    for file in cluster.catalog.files(owner, execution - 1, execution):
+    for file in cluster.catalog.files.of(owner, execution - 1, execution):
         with cluster.storage.open(file.path) as stream:
             table = pq.read_table(stream, columns=["_tocsin_subscription", "report_id"])
         pairs += zip(*(column.to_pylist() for column in table.columns), strict=True)

@@ -202,7 +202,7 @@ def test_route_through_the_head_itself_counts_as_withdrawn() -> None:
     effects = head.handle(HeadMessageReceived(B, 1, Advertise(T, (source, B))))
     assert SendToHead(B, SubscribeFlow(Flow(T, source))) in effects
     head.handle(HeadMessageReceived(B, 1, Advertise(T, (source, A, B))))
-    assert head.routes.chosen(Flow(T, source)) is None
+    assert Flow(T, source) not in head.routes.chosen
 
 
 def test_head_withdraws_a_flow_that_it_can_no_longer_offer() -> None:

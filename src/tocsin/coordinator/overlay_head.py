@@ -21,31 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tocsin.coordinator.overlay_messages import (
-    Advertise,
-    Carry,
-    EdgeLost,
-    Effect,
-    Event,
-    Flow,
-    HeadMessage,
-    HeadMessageReceived,
-    MessagePublished,
-    NeighbourJoined,
-    NeighbourLost,
-    Number,
-    OverlayCode,
-    OverlayRejection,
-    PublisherJoined,
-    PublisherLeft,
-    SendToEdge,
-    SendToHead,
-    SubscribeFlow,
-    SubscriberJoined,
-    SubscriberLeft,
-    UnsubscribeFlow,
-    Withdraw,
-)
+from tocsin.coordinator import overlay_messages as messages
+from tocsin.coordinator.overlay_messages import Effect, Flow, Number, OverlayCode, OverlayRejection, SendToHead
 from tocsin.coordinator.overlay_tables import FlowRoutes, Path, SiteClients
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName
@@ -74,30 +51,30 @@ class OverlayHead:
         tables = (self._federations, self._advertised, self._subscribed, self._received)
         return len(self.clients) + len(self.routes) + sum(len(table) for table in tables)
 
-    def handle(self, event: Event) -> list[Effect]:
+    def handle(self, event: messages.Event) -> list[Effect]:
         match event:
-            case NeighbourJoined(head, link):
+            case messages.NeighbourJoined(head, link):
                 return self._on_joined(head, link)
-            case NeighbourLost(head, link):
+            case messages.NeighbourLost(head, link):
                 return self._on_lost(head) if self.links.get(head) == link else []
-            case HeadMessageReceived(head, link, message):
+            case messages.HeadMessageReceived(head, link, message):
                 return self._on_message(head, link, message)
-            case PublisherJoined(publisher, topic):
+            case messages.PublisherJoined(publisher, topic):
                 self.clients.add_publisher(publisher, topic)
                 return self._settle([Flow(topic, self.head)])
-            case PublisherLeft(publisher, topic):
+            case messages.PublisherLeft(publisher, topic):
                 self.clients.remove_publisher(publisher, topic)
                 return self._settle([Flow(topic, self.head)])
-            case SubscriberJoined(subscriber, topic, edge):
+            case messages.SubscriberJoined(subscriber, topic, edge):
                 self.clients.add_subscriber(subscriber, topic, edge)
                 return self._settle(self._flows_of([topic]))
-            case SubscriberLeft(subscriber, topic):
+            case messages.SubscriberLeft(subscriber, topic):
                 self.clients.remove_subscriber(subscriber, topic)
                 return self._settle(self._flows_of([topic]))
-            case EdgeLost(edge):
+            case messages.EdgeLost(edge):
                 return self._settle(self._flows_of(self.clients.remove_edge(edge)))
-            case MessagePublished(publisher, topic, body):
-                if not self.clients.publishes(publisher, topic):
+            case messages.MessagePublished(publisher, topic, body):
+                if publisher not in self.clients.publishers.get(topic, ()):
                     detail = f"{publisher} has not registered as a publisher of {topic}"
                     return [OverlayRejection(OverlayCode.UNKNOWN_PUBLISHER, detail)]
                 self._last = Number(self._last.epoch, self._last.serial + 1)
@@ -113,8 +90,8 @@ class OverlayHead:
             return [OverlayRejection(OverlayCode.OLD_LINK, f"link {link} to {head} is not newer than {known}")]
         effects = [] if known is None else self._on_lost(head)
         self.links[head] = link
-        own = [Flow(topic, self.head) for topic in self.clients.published()]
-        return effects + self._settle([*own, *self.routes.flows()])
+        own = [Flow(topic, self.head) for topic in self.clients.publishers]
+        return effects + self._settle([*own, *self.routes.paths])
 
     def _on_lost(self, head: BrokerId) -> list[Effect]:
         del self.links[head]
@@ -132,28 +109,28 @@ class OverlayHead:
 
     # Messages from neighbours.
 
-    def _on_message(self, head: BrokerId, link: int, message: HeadMessage) -> list[Effect]:
+    def _on_message(self, head: BrokerId, link: int, message: messages.HeadMessage) -> list[Effect]:
         if head not in self.links:
             return [OverlayRejection(OverlayCode.NOT_A_NEIGHBOUR, f"{head} is not a neighbour of {self.head}")]
         if link != self.links[head]:
             detail = f"link {link} to {head} has been replaced by {self.links[head]}"
             return [OverlayRejection(OverlayCode.OLD_LINK, detail)]
         match message:
-            case Advertise(_, path):
+            case messages.Advertise(_, path):
                 if not path or path[-1] != head or len(set(path)) < len(path):
                     return [OverlayRejection(OverlayCode.BAD_PATH, f"{head} advertised by the path {path}")]
                 self.routes.learn(message.flow, head, path)
                 return self._settle([message.flow])
-            case Withdraw(flow):
+            case messages.Withdraw(flow):
                 self.routes.forget(flow, head)
                 return self._settle([flow])
-            case SubscribeFlow(flow):
+            case messages.SubscribeFlow(flow):
                 self._federations.setdefault(flow, set()).add(head)
                 return self._settle([flow])
-            case UnsubscribeFlow(flow):
+            case messages.UnsubscribeFlow(flow):
                 self._remove_federation(flow, head)
                 return self._settle([flow])
-            case Carry(flow, number, body):
+            case messages.Carry(flow, number, body):
                 return self._on_carried(head, flow, number, body)
 
     def _on_carried(self, head: BrokerId, flow: Flow, number: Number, body: Any) -> list[Effect]:
@@ -165,16 +142,17 @@ class OverlayHead:
         return self._forward(flow, number, body, head)
 
     def _forward(self, flow: Flow, number: Number, body: Any, received_from: BrokerId | None) -> list[Effect]:
-        edges = [SendToEdge(edge, flow.topic, number, body) for edge in self.clients.edges(flow.topic)]
+        edges = sorted(self.clients.edges.get(flow.topic, ()))
         heads = sorted(self._federations.get(flow, set()) - {received_from})
-        return [*edges, *(SendToHead(other, Carry(flow, number, body)) for other in heads)]
+        effects: list[Effect] = [messages.SendToEdge(edge, flow.topic, number, body) for edge in edges]
+        return effects + [SendToHead(other, messages.Carry(flow, number, body)) for other in heads]
 
     # Sending neighbours what has changed.
 
     def _flows_of(self, topics: Iterable[TopicName]) -> list[Flow]:
         """The known flows of the topics, withdrawn ones included: `_settle` clears the state of the latter."""
         chosen = set(topics)
-        known = [*self.routes.flows(), *self._subscribed, *self._received]
+        known = [*self.routes.paths, *self._subscribed, *self._received]
         return [flow for flow in dict.fromkeys(known) if flow.topic in chosen]
 
     def _settle(self, flows: Iterable[Flow]) -> list[Effect]:
@@ -191,9 +169,11 @@ class OverlayHead:
         path = self._path(flow)
         offered = {} if path is None else {other: path for other in self.links if other not in path}
         old = self._advertised.get(flow, {})
-        effects: list[Effect] = [SendToHead(other, Withdraw(flow)) for other in old if other not in offered]
+        effects: list[Effect] = [SendToHead(other, messages.Withdraw(flow)) for other in old if other not in offered]
         effects += [
-            SendToHead(other, Advertise(flow.topic, by)) for other, by in offered.items() if old.get(other) != by
+            SendToHead(other, messages.Advertise(flow.topic, by))
+            for other, by in offered.items()
+            if old.get(other) != by
         ]
         self._advertised[flow] = offered
         if not offered:
@@ -203,28 +183,28 @@ class OverlayHead:
     def _path(self, flow: Flow) -> Path | None:
         """The path by which this head offers a flow: its own route, then itself. None if it cannot offer the flow."""
         if flow.source == self.head:
-            return (self.head,) if self.clients.is_published(flow.topic) else None
+            return (self.head,) if flow.topic in self.clients.publishers else None
         path = self.routes.path(flow)
         return None if path is None else (*path, self.head)
 
     def _subscribe(self, flow: Flow) -> list[Effect]:
         """[ePEER figure 4-11]: subscribe from the chosen neighbour while the flow has a receiver here or beyond."""
-        source = self.routes.chosen(flow) if self._has_receivers(flow) else None
+        source = self.routes.chosen.get(flow) if self._has_receivers(flow) else None
         old = self._subscribed.get(flow)
         if old == source:
             return []
         effects: list[Effect] = []
         if source is not None:
             self._subscribed[flow] = source
-            effects.append(SendToHead(source, SubscribeFlow(flow)))
+            effects.append(SendToHead(source, messages.SubscribeFlow(flow)))
         else:
             del self._subscribed[flow]
         if old is not None:
-            effects.append(SendToHead(old, UnsubscribeFlow(flow)))
+            effects.append(SendToHead(old, messages.UnsubscribeFlow(flow)))
         return effects
 
     def _has_receivers(self, flow: Flow) -> bool:
-        return flow in self._federations or self.clients.is_subscribed(flow.topic)
+        return flow in self._federations or flow.topic in self.clients.edges
 
     def _remove_federation(self, flow: Flow, head: BrokerId) -> None:
         heads = self._federations.get(flow, set())

@@ -22,54 +22,39 @@ class SiteClients:
     """
 
     def __init__(self) -> None:
-        self._publishers: dict[TopicName, set[PublisherId]] = {}
+        self.publishers: dict[TopicName, set[PublisherId]] = {}
+        self.edges: dict[TopicName, Counter[BrokerId]] = {}
+        """Per topic, the number of subscribers at each edge."""
         self._edge_of: dict[tuple[SubscriberId, TopicName], BrokerId] = {}
-        self._edges: dict[TopicName, Counter[BrokerId]] = {}
 
     def __len__(self) -> int:
-        return len(self._edge_of) + sum(len(publishers) for publishers in self._publishers.values())
-
-    def is_published(self, topic: TopicName) -> bool:
-        return topic in self._publishers
-
-    def publishes(self, publisher: PublisherId, topic: TopicName) -> bool:
-        return publisher in self._publishers.get(topic, ())
-
-    def is_subscribed(self, topic: TopicName) -> bool:
-        return topic in self._edges
-
-    def published(self) -> list[TopicName]:
-        return list(self._publishers)
-
-    def edges(self, topic: TopicName) -> list[BrokerId]:
-        """Edges with a subscriber of the topic, sorted."""
-        return sorted(self._edges.get(topic, ()))
+        return len(self._edge_of) + sum(len(publishers) for publishers in self.publishers.values())
 
     def add_publisher(self, publisher: PublisherId, topic: TopicName) -> None:
-        self._publishers.setdefault(topic, set()).add(publisher)
+        self.publishers.setdefault(topic, set()).add(publisher)
 
     def remove_publisher(self, publisher: PublisherId, topic: TopicName) -> None:
-        publishers = self._publishers.get(topic, set())
+        publishers = self.publishers.get(topic, set())
         publishers.discard(publisher)
         if not publishers:
-            self._publishers.pop(topic, None)
+            self.publishers.pop(topic, None)
 
     def add_subscriber(self, subscriber: SubscriberId, topic: TopicName, edge: BrokerId) -> None:
         """A subscriber has one edge per topic: a second registration moves it [ePEER §4.4.4.1]."""
         self.remove_subscriber(subscriber, topic)
         self._edge_of[subscriber, topic] = edge
-        self._edges.setdefault(topic, Counter())[edge] += 1
+        self.edges.setdefault(topic, Counter())[edge] += 1
 
     def remove_subscriber(self, subscriber: SubscriberId, topic: TopicName) -> None:
         edge = self._edge_of.pop((subscriber, topic), None)
         if edge is None:
             return
-        counts = self._edges[topic]
+        counts = self.edges[topic]
         counts[edge] -= 1
         if not counts[edge]:
             del counts[edge]
         if not counts:
-            del self._edges[topic]
+            del self.edges[topic]
 
     def remove_edge(self, edge: BrokerId) -> list[TopicName]:
         """Remove all subscribers of an edge; returns their topics."""
@@ -94,46 +79,40 @@ class FlowRoutes:
 
     def __init__(self, head: BrokerId) -> None:
         self._head = head
-        self._paths: dict[Flow, dict[BrokerId, Path]] = {}
-        self._chosen: dict[Flow, BrokerId] = {}
+        self.paths: dict[Flow, dict[BrokerId, Path]] = {}
+        """Per flow, the path by which each neighbour offers it: the chosen route and the spare ones."""
+        self.chosen: dict[Flow, BrokerId] = {}
 
     def __len__(self) -> int:
-        """The number of known routes, spare ones included."""
-        return sum(len(paths) for paths in self._paths.values())
-
-    def flows(self) -> list[Flow]:
-        return list(self._paths)
-
-    def chosen(self, flow: Flow) -> BrokerId | None:
-        return self._chosen.get(flow)
+        return sum(len(paths) for paths in self.paths.values())
 
     def path(self, flow: Flow) -> Path | None:
         """The path from the source to the chosen neighbour; None without a route."""
-        chosen = self._chosen.get(flow)
-        return None if chosen is None else self._paths[flow][chosen]
+        chosen = self.chosen.get(flow)
+        return None if chosen is None else self.paths[flow][chosen]
 
     def learn(self, flow: Flow, neighbour: BrokerId, path: Path) -> None:
         """`neighbour` offers `flow` by `path`. A path through this head counts as withdrawn."""
         if self._head in path:
             self.forget(flow, neighbour)
             return
-        self._paths.setdefault(flow, {})[neighbour] = path
-        self._chosen.setdefault(flow, neighbour)
+        self.paths.setdefault(flow, {})[neighbour] = path
+        self.chosen.setdefault(flow, neighbour)
 
     def forget(self, flow: Flow, neighbour: BrokerId) -> None:
-        paths = self._paths.get(flow)
+        paths = self.paths.get(flow)
         if paths is None or paths.pop(neighbour, None) is None:
             return
-        if self._chosen[flow] == neighbour:
-            del self._chosen[flow]
+        if self.chosen[flow] == neighbour:
+            del self.chosen[flow]
             if paths:
-                self._chosen[flow] = min(paths, key=lambda other: (len(paths[other]), other))
+                self.chosen[flow] = min(paths, key=lambda other: (len(paths[other]), other))
         if not paths:
-            del self._paths[flow]
+            del self.paths[flow]
 
     def forget_neighbour(self, neighbour: BrokerId) -> list[Flow]:
         """Forget all routes of a neighbour; returns the flows that it offered."""
-        offered = [flow for flow, paths in self._paths.items() if neighbour in paths]
+        offered = [flow for flow, paths in self.paths.items() if neighbour in paths]
         for flow in offered:
             self.forget(flow, neighbour)
         return offered

@@ -88,11 +88,7 @@ def _row(variant: str, run: int, policy: str, world: SiteWorld, log: SiteLog) ->
     # One detection message a second and edge, plus the messages of migrations, over the matching capacity of all edges.
     row["detection_overhead"] = len(world.edges) / capacity
     row["control_overhead"] = log.control_messages / len(log.used) / capacity
-    return row | {
-        "overloaded_s": log.overloaded_s,
-        "limited_s": log.limited_s,
-        "longest_busy_s": log.longest_busy_s,
-    }
+    return row | {"overloaded_s": log.overloaded_s, "limited_s": log.limited_s, "longest_busy_s": log.longest_busy_s}
 
 
 @dataclass(frozen=True)

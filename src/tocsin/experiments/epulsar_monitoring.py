@@ -44,7 +44,8 @@ class Monitoring:
         rows: list[Row] = []
         ours = naive = 0
         for number in range(max(TOPICS)):
-            clients = [_anywhere(rng) for _ in range(2 * half)]
+            points = rng.uniform(0.0, 0.1, (2 * half, DIMENSIONS)).tolist()
+            clients = [Coordinate(tuple(point), 0.005, 0.0, 0.1) for point in points]
             name = TopicName(f"topic-{number:04}")
             report = summarise(name, BrokerId("broker-00"), Coordinate(), clients[:half], clients[half:])
             ours += len(pack(report))
@@ -82,10 +83,7 @@ class Monitoring:
         files = figures.draw(out, "epulsar-monitoring", lambda figure: _draw(figure, rows), width_in=6.4, height_in=3.6)
         body = "## Bytes per topic and report\n\n" + table(
             ("clients per topic", "Tocsin", "all pairs"),
-            [
-                (clients, float(ours[ours.clients == clients].bytes_per_topic.mean()), float(per_client[clients]))
-                for clients in CLIENTS
-            ],
+            [(n, float(ours[ours.clients == n].bytes_per_topic.mean()), float(per_client[n])) for n in CLIENTS],
         )
         notes = [
             f"A coordinate is {DIMENSIONS + 3} numbers of 8 bytes; a report is sent every {PERIOD_S:g} s. The paper "
@@ -94,17 +92,12 @@ class Monitoring:
         return Report(metrics, claims, files, body, notes)
 
 
-def _anywhere(rng: np.random.Generator) -> Coordinate:
-    return Coordinate(tuple(rng.uniform(0.0, 0.1, DIMENSIONS).tolist()), 0.005, 0.0, 0.1)
-
-
 def _draw(figure: Figure, rows: Any) -> None:
     axes = figure.add_subplot()
     ends = []
     for number, clients in enumerate(reversed(CLIENTS)):
-        naive = (
-            rows[(rows.policy == "all-pairs") & (rows.clients == clients)].groupby("topics").bytes_per_s.mean() / 1e3
-        )
+        of_clients = rows[(rows.policy == "all-pairs") & (rows.clients == clients)]
+        naive = of_clients.groupby("topics").bytes_per_s.mean() / 1e3
         axes.plot(naive.index, naive, color=figures.ORANGE, marker=figures.MARKERS[number + 1], alpha=1 - 0.18 * number)
         ends.append((float(naive.iloc[-1]), f"all pairs, {clients} clients per topic"))
     ours = rows[rows.policy == "partition"].groupby("topics").bytes_per_s.mean() / 1e3

@@ -34,17 +34,10 @@ from tocsin.policies.topics.types import (
     TopicReport,
 )
 from tocsin.sim.kernel import seed_from
-from tocsin.sim.topics.places import (
-    CITY_HOP_S,
-    LTE_ACCESS_S,
-    SITE_HOP_S,
-    Places,
-    edge_sites,
-    read_places,
-    settled_sites,
-    us_cities,
-)
+from tocsin.sim.topics import places as topic_places
+from tocsin.sim.topics.places import CITY_HOP_S, LTE_ACCESS_S, SITE_HOP_S, Places, settled_sites
 
+Counts = npt.NDArray[np.int64]
 CITIES = (2, 4, 8, 12, 16, 20)
 ZONES = (2, 4, 8, 16, 24, 32)
 CLIENTS, GROUPS, MMOG_BOUND_S = 1024, 128, 0.100
@@ -143,13 +136,13 @@ class Topology:
 @lru_cache(maxsize=32)
 def _city_topology(count: int, path: str, delay_per_ping: float) -> Topology:
     scale: Any = {"delay_per_ping": delay_per_ping}
-    places = read_places(Path(path), **scale) if path else us_cities(**scale)
+    places = topic_places.read_places(Path(path), **scale) if path else topic_places.us_cities(**scale)
     return _topology(places.first(count), CITY_HOP_S, CITY_HOP_S, 0.0)
 
 
 @lru_cache(maxsize=32)
 def _zone_topology(count: int) -> Topology:
-    return _topology(edge_sites(count), SITE_HOP_S, SITE_HOP_S + LTE_ACCESS_S, 2.0 * LTE_ACCESS_S)
+    return _topology(topic_places.edge_sites(count), SITE_HOP_S, SITE_HOP_S + LTE_ACCESS_S, 2.0 * LTE_ACCESS_S)
 
 
 def _topology(places: Places, agent_hop_s: float, client_hop_s: float, access_rtt_s: float) -> Topology:
@@ -181,9 +174,7 @@ def _mmog(permutation: int, topology: Topology, rng: np.random.Generator) -> lis
         for at, others in zip(city.tolist(), consumer_cities, strict=True)
     ]
     topics = _new_topics(reports, clients, MMOG_BOUND_S)
-    return [
-        {"scenario": "mmog", "permutation": permutation} | row for row in _compared(topology, topics, city, consumers)
-    ]
+    return _compared({"scenario": "mmog", "permutation": permutation}, topology, topics, city, consumers)
 
 
 def _uav(permutation: int, topology: Topology, rng: np.random.Generator) -> list[Row]:
@@ -201,8 +192,8 @@ def _uav(permutation: int, topology: Topology, rng: np.random.Generator) -> list
             zone_of.append(zone)
             pairs.append(sending * receiving * (np.arange(zones) == zone))
     topics = _new_topics(reports, clients, UAV_BOUND_S)
-    rows = _compared(topology, topics, np.array(zone_of), np.array(pairs, dtype=np.int64))
-    return [{"scenario": "uav", "permutation": permutation} | row for row in rows]
+    key = {"scenario": "uav", "permutation": permutation}
+    return _compared(key, topology, topics, np.array(zone_of), np.array(pairs, dtype=np.int64))
 
 
 def _new_topics(reports: Sequence[TopicReport], clients: Sequence[Clients], bound_s: float) -> tuple[Topic, ...]:
@@ -211,9 +202,9 @@ def _new_topics(reports: Sequence[TopicReport], clients: Sequence[Clients], boun
 
 
 def _compared(
-    topology: Topology, topics: tuple[Topic, ...], producer_place: npt.NDArray[np.int64], pairs: npt.NDArray[np.int64]
+    key: Row, topology: Topology, topics: tuple[Topic, ...], producer_place: Counts, pairs: Counts
 ) -> list[Row]:
-    """The violations of each policy's plan by true delays.
+    """A row per policy, with the given key: the violations of its plan by true delays.
 
     A topic's producers are all at one place; `pairs` counts producer–consumer pairs by topic and place of the consumer.
     """
@@ -227,7 +218,7 @@ def _compared(
         latency_s = topology.leg_s[homes, producer_place][:, None] + topology.leg_s[homes]
         late = (latency_s > bounds_s + 1e-12) & (pairs > 0)
         worst_ms = float(np.where(pairs > 0, latency_s, 0.0).max()) * 1e3
-        row: Row = {"places": len(topology.brokers), "policy": policy}
+        row = {**key, "places": len(topology.brokers), "policy": policy}
         rows.append(row | {"violations": float(pairs[late].sum() / pairs.sum()), "worst_ms": worst_ms})
     return rows
 

@@ -4,10 +4,8 @@ PEER lets subscribers connect to a random edge and balances whenever the loads o
 overloaded or not. It chooses the subscriptions that relieve the offloading broker with the least side effect for the
 accepting one, and ignores delay requirements. PEER-DRD is PEER with the priorities of DRD-LB.
 
-The thesis does not disclose the following, so it is ours. Any of the three metrics may differ. A side effect is the
-load added at the acceptor per load removed at the source; ties are broken at random, so no delay requirement is
-favoured. Balancing ends at half the difference that starts it. A bundle moves only if that makes the loads of the two
-edges more even (`settles`).
+Undisclosed, and therefore ours: any of the three metrics may differ; a side effect is the load added at the acceptor
+per load removed at the source, with ties broken at random; see also `settles` and `OffloadParams.balanced`.
 """
 
 from __future__ import annotations
@@ -18,14 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.model.ids import BrokerId
-from tocsin.policies.sites.offload import (
-    DEFAULT_PARAMS,
-    DRD_LB,
-    Acceptor,
-    Balancer,
-    acceptors_of,
-    subscribers_first,
-)
+from tocsin.policies.sites.offload import DEFAULT_PARAMS, DRD_LB, Acceptor, Balancer, acceptors_of, subscribers_first
 from tocsin.policies.sites.types import (
     BrokerReport,
     Bundle,

@@ -11,11 +11,8 @@ Where the thesis leaves the choice open:
   topic must fit all of them; otherwise one broker would stay overloaded while another has room.
 - Bandwidth is filled to TH_high, not completely: a completely filled broker would stay overloaded.
 - After the marginal topic, the policy goes on to smaller topics, which use the rest.
-- A publisher without utility may send one message in ten seconds, enough to be rated again. The thesis' lowest class
-  would allow ten messages a second, although the thesis also says that rates are set to zero (§5.3.4).
 - A stopped publisher gets no feedback: the snapshot contains its last known utility.
-- Feedback is noisy. A publisher changes class only if its utility passes the border of the class by a margin. A topic
-  that is being published counts as a tenth more important, so that two equal topics do not alternate.
+- Feedback is noisy: a class and a selection change only by a margin (`class_margin`, `stickiness`).
 """
 
 from __future__ import annotations
@@ -66,11 +63,12 @@ class CongestionParams:
     useless_below: float = 0.01
     """Ours: a publisher below this utility is useless. 0 gives the classes of the thesis."""
     probe_per_s: float = 0.1
-    """Ours: the rate of a useless publisher, enough to be rated again."""
+    """Ours: the rate of a useless publisher, enough to be rated again. The thesis' lowest class would allow ten
+    messages a second, although the thesis also says that rates are set to zero (§5.3.4)."""
     class_margin: float = 0.02
     """Ours: utility beyond the border of a class before a publisher changes class."""
     stickiness: float = 0.10
-    """Ours: additional importance of a topic while it is published, as a share."""
+    """Ours: additional importance of a topic while it is published, so that two equal topics do not alternate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tocsin.model.ids import SubscriberId
-from tocsin.policies.sites.types import (
-    Bundle,
-    Load,
-    LoadState,
-    LoadThresholds,
-    Metric,
-    PublisherId,
-    Reach,
-    Utilisation,
-)
+from tocsin.policies.sites.types import Bundle, Load, LoadState, LoadThresholds, Metric, PublisherId, Reach, Utilisation
 from tocsin.policies.topics.types import TopicName
 
 WEIGHTS = (0.3, 0.7)

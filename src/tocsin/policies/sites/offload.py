@@ -65,10 +65,7 @@ class DrdLb:
         return drd_edge(topic, edges, params.thresholds)
 
     def plan(
-        self,
-        snapshot: OffloadSnapshot,
-        params: OffloadParams = DEFAULT_PARAMS,
-        rng: np.random.Generator | None = None,
+        self, snapshot: OffloadSnapshot, params: OffloadParams = DEFAULT_PARAMS, rng: np.random.Generator | None = None
     ) -> OffloadPlan:
         """Relieve the most overloaded broker first. A broker takes part in at most one offloading."""
         offloads: list[Offload] = []
@@ -249,7 +246,10 @@ class OffloadSelection:
         influence = NO_LOAD
         # The last client stays: with it the bundle would move whole, and that did not fit.
         for client, rate in list(zip(bundle.clients, bundle.client_bytes_per_s, strict=True))[moved:-1]:
-            more = self._split_influence(bundle, acceptor, sent + rate)
+            if self.source.is_head:  # these publishers bring their input; it may have to go out to all subscribers
+                more = Load(sent + rate, bundle.load.out_bytes_per_s, 0.0)
+            else:
+                more = acceptor.influence(bundle, sent + rate)
             if not more.fits(acceptor.room) or self.overload().get(relieved, 0.0) <= sent:
                 break
             chosen.append(client)
@@ -257,12 +257,6 @@ class OffloadSelection:
         if chosen:
             relief = Load(sent, 0.0, 0.0) if self.source.is_head else Load(0.0, sent, 0.0)
             self._move(bundle, tuple(chosen), acceptor, influence, relief)
-
-    def _split_influence(self, bundle: Bundle, acceptor: Acceptor, bytes_per_s: float) -> Load:
-        # Some of the publishers bring their own input, and the acceptor may have to send it to all subscribers.
-        if self.source.is_head:
-            return Load(bytes_per_s, bundle.load.out_bytes_per_s, 0.0)
-        return acceptor.influence(bundle, bytes_per_s)
 
     def _move(
         self, bundle: Bundle, clients: tuple[ClientId, ...], acceptor: Acceptor, influence: Load, relief: Load

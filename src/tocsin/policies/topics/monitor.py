@@ -31,18 +31,10 @@ def summarise(
     """The report of one topic: rates, centroids, W(t) and E(t)."""
     producer_centroid = centroid(producers) if producers else None
     consumer_centroid = centroid(consumers) if consumers else None
-    return TopicReport(
-        topic,
-        broker,
-        in_rate_per_s,
-        out_rate_per_s,
-        len(producers),
-        len(consumers),
-        producer_centroid,
-        consumer_centroid,
-        _deviation_s(producers, producer_centroid) + _deviation_s(consumers, consumer_centroid),
-        worst_latency_s(broker_coordinate, producers, consumers),
-    )
+    deviation_s = _deviation_s(producers, producer_centroid) + _deviation_s(consumers, consumer_centroid)
+    worst_s = worst_latency_s(broker_coordinate, producers, consumers)
+    rates, counts = (in_rate_per_s, out_rate_per_s), (len(producers), len(consumers))
+    return TopicReport(topic, broker, *rates, *counts, producer_centroid, consumer_centroid, deviation_s, worst_s)
 
 
 def worst_latency_s(broker: Coordinate, producers: Sequence[Coordinate], consumers: Sequence[Coordinate]) -> float:
@@ -76,14 +68,8 @@ _NUMBERS = struct.Struct("<4d2I")
 
 def pack(report: TopicReport) -> bytes:
     """The report as bytes on the network. Its length depends only on the names."""
-    numbers = _NUMBERS.pack(
-        report.in_rate_per_s,
-        report.out_rate_per_s,
-        report.deviation_s,
-        report.worst_latency_s,
-        report.producers,
-        report.consumers,
-    )
+    rates, counts = (report.in_rate_per_s, report.out_rate_per_s), (report.producers, report.consumers)
+    numbers = _NUMBERS.pack(*rates, report.deviation_s, report.worst_latency_s, *counts)
     origin = Coordinate()
     centroids = _packed(report.producer_centroid or origin) + _packed(report.consumer_centroid or origin)
     return _packed_names(report.topic, report.broker) + numbers + centroids

@@ -18,7 +18,7 @@ Additions to algorithm 1, because the policy plans every few seconds:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -79,20 +79,19 @@ def plan_with(estimate: Estimate, snapshot: PartitionSnapshot, params: Partition
     """PerformRepartitioning [ePulsar §3.3, algorithm 1] with the given estimate of latency."""
     if not snapshot.brokers or not snapshot.topics:
         return PartitionPlan(snapshot.generation)
-    planning = _Planning(estimate, snapshot, params)
-    violated = planning.worst_s > planning.target_s  # lines 15–17
-    tried = np.zeros(len(planning.topics), dtype=bool)
-    picked = violated | planning.picked_from_overloaded(tried)  # lines 18–21
+    partitioning = _Partitioning(estimate, snapshot, params)
+    violated = partitioning.worst_s > partitioning.target_s  # lines 15–17
+    tried = np.zeros(len(partitioning.topics), dtype=bool)
+    picked = violated | partitioning.picked_from_overloaded(tried)  # lines 18–21
     while picked.any():
         tried |= picked
-        moved = planning.place_topics(np.flatnonzero(picked), violated)  # line 22
+        moved = partitioning.place_topics(np.flatnonzero(picked), violated)  # line 22
         # Topics that moved have made room at their sources: try again the topics that had no room.
-        picked = planning.picked_from_overloaded(tried) | (planning.without_room() if moved else False)
-    return PartitionPlan(snapshot.generation, tuple(planning.moves), planning.unmet())
+        picked = partitioning.picked_from_overloaded(tried) | (partitioning.without_room() if moved else False)
+    return PartitionPlan(snapshot.generation, tuple(partitioning.moves), partitioning.unmet())
 
 
-@dataclass(frozen=True, slots=True)
-class HostLoads:
+class HostLoads(NamedTuple):
     """The load of every broker. `_place` changes the arrays as it places topics."""
 
     rates: Vectors
@@ -139,7 +138,7 @@ class HostLoads:
         return excess_per_s
 
 
-class _Planning:
+class _Partitioning:
     """The snapshot as arrays, and the decisions so far. Used for one call of `plan_with`."""
 
     def __init__(self, estimate: Estimate, snapshot: PartitionSnapshot, params: PartitionParams) -> None:
@@ -191,18 +190,11 @@ class _Planning:
         counts = feasible.sum(axis=1)
         # If no broker is feasible, all are candidates [§3.4.1], so such topics are placed last. Ties: by name.
         order = np.argsort(np.where(counts == 0, len(self.brokers), counts), kind="stable")
-        loads = self.loads
+        candidates, reachable = feasible | (counts == 0)[:, None], counts > 0
+        resting = self._resting(chosen, expected_s)
+        topics = (self.home[rows], self.rates[rows], violated[rows])
         targets, shortfalls = _place(
-            order,
-            self.home[rows],
-            self.rates[rows],
-            expected_s,
-            feasible | (counts == 0)[:, None],
-            counts > 0,
-            self._resting(chosen, expected_s),
-            violated[rows],
-            self.params.gain_s,
-            (loads.rates, loads.rate_limits, loads.used, loads.costs, loads.used_limit),
+            order, topics, expected_s, candidates, reachable, resting, self.params.gain_s, self.loads
         )
         positions = np.arange(len(rows))
         before_s = expected_s[positions, self.home[rows]]
@@ -249,18 +241,14 @@ class _Planning:
 
 # The inner loop, compiled: here 10,000 topics meet 500 brokers.
 
-_LoadArrays = tuple[Vectors, Vectors, Vectors, Vectors, float]
-"""The fields of `HostLoads`, in order."""
-
 
 @numba.njit(cache=True)
-def _is_overloaded(broker: int, extra: float, loads: _LoadArrays) -> bool:
+def _is_overloaded(broker: int, extra: float, loads: HostLoads) -> bool:
     """Whether `extra` more messages per second would overload the broker."""
-    rates, rate_limits, used, costs, used_limit = loads
-    if rates[broker] + extra > rate_limits[broker] * (1.0 + _ROUNDING):
+    if loads.rates[broker] + extra > loads.rate_limits[broker] * (1.0 + _ROUNDING):
         return True
-    for resource in range(used.shape[1]):
-        if used[broker, resource] + costs[broker, resource] * extra > used_limit + _ROUNDING:
+    for resource in range(loads.used.shape[1]):
+        if loads.used[broker, resource] + loads.costs[broker, resource] * extra > loads.used_limit + _ROUNDING:
             return True
     return False
 
@@ -268,23 +256,22 @@ def _is_overloaded(broker: int, extra: float, loads: _LoadArrays) -> bool:
 @numba.njit(cache=True)
 def _place(
     order: Indices,
-    home: Indices,
-    topic_rates: Vectors,
+    topics: tuple[Indices, Vectors, Flags],
     expected_s: Vectors,
     candidates: Flags,
     reachable: Flags,
     resting: Flags,
-    violated: Flags,
     gain_s: float,
-    loads: _LoadArrays,
+    loads: HostLoads,
 ) -> tuple[Indices, Indices]:
     """For each topic in `order`: the candidate of least expected latency that can host it, or -1; and its shortfall.
 
-    The first broker of a ranked list that can host the topic is the best of those that can, so no list is sorted.
+    `topics` holds the home, the rate and whether the bound is violated. The first broker of a ranked list that can host
+    a topic is the best of those that can, so no list is sorted.
     """
+    home, topic_rates, violated = topics
     targets = np.full(len(home), -1, dtype=np.int64)
     shortfalls = np.zeros(len(home), dtype=np.int64)
-    rates, _, used, costs, _ = loads
     for topic in order:
         source, rate = home[topic], topic_rates[topic]
         if source < 0:
@@ -315,7 +302,7 @@ def _place(
         if best >= 0:
             targets[topic] = best
             for broker, sign in ((source, -1.0), (best, 1.0)):
-                for resource in range(used.shape[1]):
-                    used[broker, resource] += sign * costs[broker, resource] * rate
-                rates[broker] += sign * rate
+                for resource in range(loads.used.shape[1]):
+                    loads.used[broker, resource] += sign * loads.costs[broker, resource] * rate
+                loads.rates[broker] += sign * rate
     return targets, shortfalls

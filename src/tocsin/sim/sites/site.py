@@ -15,17 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.policies.sites import migration
 from tocsin.policies.sites.load import Window, state_of, subscriber_bundle
-from tocsin.policies.sites.migration import (
-    ClientConnected,
-    ClientDrained,
-    Effect,
-    LeaveBusy,
-    NotifyClient,
-    OffloadDeadlinePassed,
-    OffloadMigrations,
-    OffloadOrdered,
-)
+from tocsin.policies.sites.migration import LeaveBusy, NotifyClient, OffloadMigrations, OffloadOrdered
 from tocsin.policies.sites.offload import Balancer
 from tocsin.policies.sites.types import (
     BrokerReport,
@@ -254,7 +246,7 @@ class SiteSimulation:
         self._served[number, self._number[target]] += 1
         self._seats[number][client] = self._number[target]
         self._idle_ticks = 0
-        self._do(self.migrations.handle(ClientConnected(client, topic), self.kernel.now_s))
+        self._do(self.migrations.handle(migration.ClientConnected(client, topic), self.kernel.now_s))
 
     def _drained(self, client: SubscriberId, topic: TopicName, source: BrokerId) -> None:
         number = self._topic_number[topic]
@@ -262,12 +254,12 @@ class SiteSimulation:
         self._idle_ticks = 0
         record, since_s = self._moving.pop((client, topic))
         record.delay_ratio += (self.kernel.now_s - since_s) / float(self.world.delay_s[number])
-        self._do(self.migrations.handle(ClientDrained(client, topic), self.kernel.now_s))
+        self._do(self.migrations.handle(migration.ClientDrained(client, topic), self.kernel.now_s))
 
     def _on_deadline(self) -> None:
-        self._do(self.migrations.handle(OffloadDeadlinePassed(), self.kernel.now_s))
+        self._do(self.migrations.handle(migration.OffloadDeadlinePassed(), self.kernel.now_s))
 
-    def _do(self, effects: list[Effect]) -> None:
+    def _do(self, effects: list[migration.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, LeaveBusy):
                 for broker in effect.brokers:

@@ -151,16 +151,9 @@ class TopicControl:
             return tuple(known.get((state.name, client)) or self._coordinate_of(client) for client in sorted(clients))
 
         producers, consumers = coordinates(state.producers), coordinates(state.consumers)
-        rate_per_s = state.rate_per_producer * len(producers)
-        report = summarise(
-            state.name,
-            home,
-            self._broker_coordinates[home],
-            producers,
-            consumers,
-            in_rate_per_s=rate_per_s,
-            out_rate_per_s=rate_per_s * len(consumers),
-        )
+        in_per_s, coordinate = state.rate_per_producer * len(producers), self._broker_coordinates[home]
+        rates = {"in_rate_per_s": in_per_s, "out_rate_per_s": in_per_s * len(consumers)}
+        report = summarise(state.name, home, coordinate, producers, consumers, **rates)
         return Topic(report, state.bound_s, (), Clients(producers, consumers))
 
     def _receive_topic(self, topic: Topic) -> None:

@@ -146,9 +146,7 @@ _NOTES = (
 
 def _compared(runs: Any) -> Any:
     """One row per run, a column per measure and policy."""
-    wide = runs.pivot(
-        index="run", columns="policy", values=["offloads", "offloads_later", "delay_pct", "delay_later_pct"]
-    )
+    wide = runs.pivot(index="run", columns="policy", values=list(MEASURES[:4]))
     wide.columns = [f"{measure}:{policy}" for measure, policy in wide.columns]
     return wide.astype(float)
 

@@ -86,13 +86,9 @@ class Coordinates:
             files += figures.draw(
                 out, "epulsar-coordinates-measured", lambda figure: _draw_measured(figure, measured), width_in=4.6
             )
-        body = "## Mean error per setting\n\n" + table(
-            ("nodes", *(f"RTT {rtt} ms" for rtt in RTTS_MS)),
-            [
-                (int(nodes), *(float(group[group.rtt_ms == rtt].error_ms.iloc[0]) for rtt in RTTS_MS))
-                for nodes, group in by_setting.groupby("nodes")
-            ],
-        )
+        errors_ms = by_setting.pivot(index="nodes", columns="rtt_ms", values="error_ms")
+        lines = [(int(nodes), *(float(row[rtt]) for rtt in RTTS_MS)) for nodes, row in errors_ms.iterrows()]
+        body = "## Mean error per setting\n\n" + table(("nodes", *(f"RTT {rtt} ms" for rtt in RTTS_MS)), lines)
         return Report(metrics, claims, files, body + "\n\nMilliseconds, mean over pairs and seeds.", notes)
 
 

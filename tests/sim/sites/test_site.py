@@ -20,20 +20,16 @@ def played(policy: str, seed: int, *, assign_each: bool = False) -> tuple[SiteSi
     return simulation, simulation.run()
 
 
-def seats(simulation: SiteSimulation) -> int:
-    return int(simulation._served.sum())
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_subscriber_ends_at_one_edge_and_no_broker_is_busy(policy: str) -> None:
     simulation, log = played(policy, seed=4)
     world = simulation.world
-    assert seats(simulation) == world.audience.sum()
+    assert simulation._served.sum() == world.audience.sum()
     assert not simulation.migrations.busy
     assert len(log.used) == 1_000
-    for topic, of_topic in enumerate(simulation._seats):
-        assert set(of_topic) == set(world.subscribers[topic])
-        counted = np.bincount(list(of_topic.values()), minlength=len(world.edges))
+    for topic, edge_of in enumerate(simulation._edge_of):
+        assert set(edge_of) == set(world.subscribers[topic])
+        counted = np.bincount(list(edge_of.values()), minlength=len(world.edges))
         assert (counted == simulation._served[topic]).all()
 
 

@@ -1,4 +1,4 @@
-"""One site whose bandwidth breaks down and comes back, with and without congestion control [ePEER §5.3].
+"""One site whose bandwidth breaks down and returns, with and without congestion control [ePEER §5.3].
 
 The simulation advances by seconds, not by messages: rates are constant, so a second is a few sums. The limits of a plan
 apply from the next second. Load reductions are relative to the same site without congestion control, which gets all
@@ -93,7 +93,7 @@ class DamagedSite:
         self._edge = np.full(len(world.topics), -1)
         """The edge of each topic's subscribers (-1: none yet): DRD-LB keeps them together."""
         self._counts = world.audience
-        self._would_send: Floats | None = None
+        self._unlimited: Floats | None = None
         """Loads without limits; None after a topic was placed or moved."""
         self._second = 0
         self._is_limited = False
@@ -123,7 +123,7 @@ class DamagedSite:
     def _place(self, topic: int) -> None:
         chosen = drd_edge(self.world.topics[topic], self._reports(), self.params.thresholds)
         assert chosen is not None
-        self._would_send = None
+        self._unlimited = None
         self._edge[topic] = self.world.edges.index(chosen)
 
     def _published(self) -> Floats:
@@ -164,12 +164,12 @@ class DamagedSite:
         experience = utilities[served] / sources[served]
         joined = int((self._edge[audience.subscriber_topic] >= 0).sum())
         capacity = self._capacity()
-        if self._would_send is None:
-            self._would_send = self._loads(np.where(self._edge[audience.publisher_topic] >= 0, self._offered, 0.0))
+        if self._unlimited is None:
+            self._unlimited = self._loads(np.where(self._edge[audience.publisher_topic] >= 0, self._offered, 0.0))
         self.log.seconds.append(
             Second(
                 used=self._loads(rates) / capacity,
-                offered=self._would_send / capacity,
+                offered=self._unlimited / capacity,
                 heard=float(experience.mean()) if served.any() else None,
                 everybody=float(experience.sum()) / max(joined, 1),
                 by_message=float((worth[served] / received[served]).mean()) if served.any() else None,
@@ -184,13 +184,11 @@ class DamagedSite:
             reports = self._reports()
             if not any(report.state is LoadState.OVERLOAD for report in reports):
                 return
-            snapshot = OffloadSnapshot(
-                self._second, float(self._second), tuple(reports), EdgeProfiles(self.world, self._profile)
-            )
-            offloading = DRD_LB.plan(snapshot)
+            profiles = EdgeProfiles(self.world, self._profile)
+            offloading = DRD_LB.plan(OffloadSnapshot(self._second, float(self._second), tuple(reports), profiles))
             for move in (move for offload in offloading.offloads for move in offload.moves):
                 self._edge[self.world.topics.index(move.topic)] = self.world.edges.index(move.target)
-            self._would_send = None
+            self._unlimited = None
             self.log.offloads += len(offloading.offloads)
             self._is_limited = bool(offloading.limited)
             if not self._is_limited:
@@ -218,35 +216,32 @@ class DamagedSite:
         return reports
 
     def _snapshot(self) -> CongestionSnapshot:
-        bandwidth = self._bandwidth().tolist()
-        rooms = {HEAD: self._head_bandwidth()} | dict(zip(self.world.edges, bandwidth, strict=True))
-        whole = BrokerId("all edges")
+        world, bandwidth = self.world, self._bandwidth().tolist()
+        all_edges = BrokerId("all edges")
+        rooms = {HEAD: self._head_bandwidth()} | dict(zip(world.edges, bandwidth, strict=True))
+        if self._one_budget:
+            rooms = {all_edges: sum(bandwidth)}
         offered, utility, limit = self._offered.tolist(), self._utility.tolist(), self._limit.tolist()
         topics, at = [], 0
-        for number, publishers in enumerate(self.world.publishers):
+        for number, publishers in enumerate(world.publishers):
             views = tuple(
                 PublisherView(name, offered[n], utility[n], None if math.isinf(limit[n]) else limit[n])
                 for n, name in enumerate(publishers, start=at)
             )
             at += len(publishers)
-            count = len(self.world.subscribers[number])
-            edge = whole if self._one_budget else self.world.edges[int(self._edge[number])]
-            copies = {edge: count} if self._one_budget else {edge: count, HEAD: 1}
-            topics.append(
-                TopicView(self.world.topics[number], float(self.world.size_bytes[number]), count, copies, views)
-            )
-        if self._one_budget:
-            rooms = {whole: sum(bandwidth)}
+            size_bytes, count = float(world.size_bytes[number]), len(world.subscribers[number])
+            edge = world.edges[int(self._edge[number])]
+            copies = {all_edges: count} if self._one_budget else {edge: count, HEAD: 1}
+            topics.append(TopicView(world.topics[number], size_bytes, count, copies, views))
         return CongestionSnapshot(self._second, rooms, tuple(topics), limited=True)
 
     def _profile(self, edge: int) -> tuple[Bundle, ...]:
-        per_topic = np.bincount(self.audience.publisher_topic, self._published(), len(self.world.topics))
-        bundles = []
+        world, bundles = self.world, []
+        per_topic = np.bincount(self.audience.publisher_topic, self._published(), len(world.topics))
         for number in np.flatnonzero(self._edge == edge).tolist():
-            rate, size = float(per_topic[number]), float(self.world.size_bytes[number])
-            whole = subscriber_bundle(
-                self.world.topics[number], float(self.world.delay_s[number]), rate, size, self.world.subscribers[number]
-            )
+            topic, delay_s = world.topics[number], float(world.delay_s[number])
+            rate, size = float(per_topic[number]), float(world.size_bytes[number])
+            whole = subscriber_bundle(topic, delay_s, rate, size, world.subscribers[number])
             # The policy must not split topics here, so all subscribers of a topic are one client.
             sent = whole.load.out_bytes_per_s
             bundles.append(replace(whole, clients=whole.clients[:1], client_bytes_per_s=(sent,)))

@@ -99,9 +99,10 @@ class SiteSimulation:
         self._mean_rate = world.topic_rate_per_s
         self._factor = np.ones(len(world.topics))
         self._rate = np.zeros(len(world.topics))
-        self._seats: list[dict[SubscriberId, int]] = [{} for _ in world.topics]
-        """Per topic, the edge that serves each subscriber; while it moves it is counted at both."""
+        self._edge_of: list[dict[SubscriberId, int]] = [{} for _ in world.topics]
+        """Per topic, the edge of each subscriber."""
         self._served = np.zeros((len(world.topics), len(world.edges)))
+        """Subscribers by topic and edge. A subscriber that is moving counts at both edges."""
         self._number = {edge: n for n, edge in enumerate(world.edges)}
         self._topic_number = {topic: n for n, topic in enumerate(world.topics)}
         self._windows = [Window() for _ in world.edges]
@@ -137,7 +138,7 @@ class SiteSimulation:
             if edge is None or self._assign_each:
                 edge = self.policy.edge_for(self.world.topics[topic], self._reports(), self.params, rng)
             assert edge is not None
-            self._seats[topic][subscriber] = self._number[edge]
+            self._edge_of[topic][subscriber] = self._number[edge]
             self._served[topic, self._number[edge]] += 1
         self._idle_ticks = 0
 
@@ -151,7 +152,7 @@ class SiteSimulation:
     def _tick(self) -> None:
         if self._poisson:
             self._rate = self.kernel.stream("rates").poisson(self._mean_rate * self._factor).astype(float)
-            self._rate[[not seats for seats in self._seats]] = 0.0
+            self._rate[[not edges for edges in self._edge_of]] = 0.0
             self._idle_ticks = 0
         if self._idle_ticks >= 2 and not self.migrations.busy:
             self._queued = np.maximum(self._queued + self._excess, 0.0)
@@ -162,19 +163,17 @@ class SiteSimulation:
         self._idle_ticks += 1
         measured = self._measure()
         self._windows = [window.with_(load) for window, load in zip(self._windows, measured, strict=True)]
-        self._queue_up(measured)
+        self._update_queues(measured)
         self._decide()
 
     def _measure(self) -> list[Load]:
         """λ, μ and σ per edge [ePEER table 4-2]: input and matching once per topic, output once per subscriber."""
         present = self._served > 0
         bytes_ = self._rate * self.world.size_bytes
-        rows = zip(
-            (bytes_ @ present).tolist(), (bytes_ @ self._served).tolist(), (self._rate @ present).tolist(), strict=True
-        )
-        return [Load(*row) for row in rows]
+        columns = (bytes_ @ present, bytes_ @ self._served, self._rate @ present)
+        return [Load(*row) for row in np.stack(columns, axis=1).tolist()]
 
-    def _queue_up(self, measured: list[Load]) -> None:
+    def _update_queues(self, measured: list[Load]) -> None:
         matched = np.array([load.matched_per_s for load in measured])
         self._excess = matched - self.world.matching_per_s
         self._queued = np.maximum(self._queued + self._excess, 0.0)
@@ -194,10 +193,9 @@ class SiteSimulation:
         return reports
 
     def _head(self) -> BrokerReport:
-        bytes_ = self._rate * self.world.size_bytes
-        out = float(bytes_ @ (self._served > 0).sum(axis=1))
-        capacity = Load(self.world.head_bytes_per_s, self.world.head_bytes_per_s, math.inf)
-        load = Load(float(bytes_.sum()), out, 0.0)
+        bytes_, bandwidth = self._rate * self.world.size_bytes, self.world.head_bytes_per_s
+        capacity = Load(bandwidth, bandwidth, math.inf)
+        load = Load(float(bytes_.sum()), float(bytes_ @ (self._served > 0).sum(axis=1)), 0.0)
         state = state_of(utilisation(load, capacity), self.params.thresholds)
         return BrokerReport(HEAD, SITE, True, state, load, capacity)
 
@@ -244,9 +242,9 @@ class SiteSimulation:
     def _connected(self, client: SubscriberId, topic: TopicName, target: BrokerId) -> None:
         number = self._topic_number[topic]
         self._served[number, self._number[target]] += 1
-        self._seats[number][client] = self._number[target]
+        self._edge_of[number][client] = self._number[target]
         self._idle_ticks = 0
-        self._do(self.migrations.handle(migration.ClientConnected(client, topic), self.kernel.now_s))
+        self._execute(self.migrations.handle(migration.ClientConnected(client, topic), self.kernel.now_s))
 
     def _drained(self, client: SubscriberId, topic: TopicName, source: BrokerId) -> None:
         number = self._topic_number[topic]
@@ -254,35 +252,30 @@ class SiteSimulation:
         self._idle_ticks = 0
         record, since_s = self._moving.pop((client, topic))
         record.delay_ratio += (self.kernel.now_s - since_s) / float(self.world.delay_s[number])
-        self._do(self.migrations.handle(migration.ClientDrained(client, topic), self.kernel.now_s))
+        self._execute(self.migrations.handle(migration.ClientDrained(client, topic), self.kernel.now_s))
 
     def _on_deadline(self) -> None:
-        self._do(self.migrations.handle(migration.OffloadDeadlinePassed(), self.kernel.now_s))
+        self._execute(self.migrations.handle(migration.OffloadDeadlinePassed(), self.kernel.now_s))
 
-    def _do(self, effects: list[migration.Effect]) -> None:
+    def _execute(self, effects: list[migration.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, LeaveBusy):
-                for broker in effect.brokers:
-                    self._windows[self._number[broker]] = Window()
-                    since_s = self._busy_since.pop(broker)
-                    self.log.longest_busy_s = max(self.log.longest_busy_s, self.kernel.now_s - since_s)
-                # A window without measurements would mean LOW: measure at once, not in the next second.
                 measured = self._measure()
                 for broker in effect.brokers:
-                    number = self._number[broker]
-                    self._windows[number] = Window().with_(measured[number])
+                    # A window without measurements would mean LOW: measure at once, not in the next second.
+                    self._windows[self._number[broker]] = Window().with_(measured[self._number[broker]])
+                    busy_s = self.kernel.now_s - self._busy_since.pop(broker)
+                    self.log.longest_busy_s = max(self.log.longest_busy_s, busy_s)
 
     def _profile(self, edge: int) -> tuple[Bundle, ...]:
         """The load distribution profile of an edge [ePEER §4.4.3.1]. All publishers belong to this site."""
-        bundles = []
-        world = self.world
+        world, bundles = self.world, []
         for number in np.flatnonzero(self._served[:, edge]).tolist():
-            clients = [client for client, at in self._seats[number].items() if at == edge]
+            clients = [client for client, its_edge in self._edge_of[number].items() if its_edge == edge]
             if clients:
+                topic, delay_s = world.topics[number], float(world.delay_s[number])
                 rate, size = float(self._rate[number]), float(world.size_bytes[number])
-                bundles.append(
-                    subscriber_bundle(world.topics[number], float(world.delay_s[number]), rate, size, clients)
-                )
+                bundles.append(subscriber_bundle(topic, delay_s, rate, size, clients))
         return tuple(bundles)
 
 

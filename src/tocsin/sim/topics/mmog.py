@@ -84,24 +84,21 @@ def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
     game = _Game(kernel, world, migrator, players, setting)
     control = TopicControl(world, migrator, MANAGER, brokers, lambda player: at_server[place_of[player]], policy)
 
-    latencies: dict[TopicName, list[tuple[float, float]]] = {name: [] for name in world.topics}
     received: dict[str, list[tuple[TopicName, float, float]]] = {player: [] for player in players}
 
     def on_delivery(message: SimulatedMessage, consumer: str) -> None:
-        latency_s = kernel.now_s - message.published_s
-        received[consumer].append((message.topic, message.published_s, latency_s))
-        if not message.waiting:
-            latencies[message.topic].append((message.published_s, latency_s))
+        received[consumer].append((message.topic, message.published_s, kernel.now_s - message.published_s))
 
     world.on_delivery.append(on_delivery)
     control.start(players)
-    phases = kernel.stream("publish")
+    phases, period_s = kernel.stream("publish"), 1.0 / setting.followed_per_s
     for player in players:
-        first_s = float(phases.uniform(0.0, 1.0 / setting.followed_per_s))
-        beat = kernel.every(1.0 / setting.followed_per_s, world.publish, topic_of(player), player, first_s=first_s)
-        kernel.call_at(setting.duration_s, beat.cancel)
+        first_s = float(phases.uniform(0.0, period_s))
+        world.publish_every(topic_of(player), player, period_s, first_s, setting.duration_s)
     kernel.run(until_s=setting.duration_s + 2.0)
-    return MmogEpisode(latencies, control.moves, migrator.migrations, world.outstanding, received, game.regroupings)
+    return MmogEpisode(
+        world.latencies, control.moves, migrator.migrations, world.outstanding, received, game.regroupings
+    )
 
 
 class _Game:

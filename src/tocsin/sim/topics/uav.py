@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.coords.coordinate import Vectors, behind_proxy
+from tocsin.coords.coordinate import Coordinate, Vectors, behind_proxy
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import hashed_home
 from tocsin.policies.topics.partition import plan
@@ -21,7 +21,7 @@ from tocsin.sim.topics.control import Episode, TopicControl
 from tocsin.sim.topics.migration import Migrator
 from tocsin.sim.topics.network import Network
 from tocsin.sim.topics.places import CLOUD_DELAY_S, LTE_ACCESS_S, SITE_HOP_S, edge_sites, settled_sites
-from tocsin.sim.topics.world import SimulatedMessage, TopicWorld
+from tocsin.sim.topics.world import TopicWorld
 
 MANAGER = "load-manager"
 POSITION_EVERY_S = 0.25
@@ -151,22 +151,12 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
             world.create(name, home, bound_s=setting.bound_s, rate_per_producer=setting.rate_per_s)
             world.join(name, producers, consumers)
 
-    latencies: dict[TopicName, list[tuple[float, float]]] = {name: [] for name in world.topics}
-
-    def on_delivery(message: SimulatedMessage, consumer: str) -> None:
-        if not message.waiting:
-            latencies[message.topic].append((message.published_s, kernel.now_s - message.published_s))
-
-    world.on_delivery.append(on_delivery)
     migrator = Migrator(world, MANAGER, executors=setting.executors)
-    control = TopicControl(
-        world,
-        migrator,
-        MANAGER,
-        brokers,
-        lambda uav: behind_proxy(at_proxy[zone_of[swarm_of[uav]]], 2.0 * LTE_ACCESS_S),  # [ePulsar §4]
-        policy,
-    )
+
+    def coordinate_of(uav: str) -> Coordinate:
+        return behind_proxy(at_proxy[zone_of[swarm_of[uav]]], 2.0 * LTE_ACCESS_S)  # [ePulsar §4]
+
+    control = TopicControl(world, migrator, MANAGER, brokers, coordinate_of, policy)
     control.start(sorted(swarm_of))
     zone_changes: list[tuple[float, int, int]] = []
 
@@ -179,13 +169,11 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
                 network.move(uav, zone)
                 control.report_client(uav)
 
-    phases = kernel.stream("publish")
+    phases, period_s = kernel.stream("publish"), 1.0 / setting.followed_per_s
     for swarm, uavs in enumerate(members):
         kernel.every(POSITION_EVERY_S, update_zone, swarm)
         for number, uav in enumerate(uavs):
             name = topic_names(swarm)[0 if number == 0 else 1]
-            first_s = float(phases.uniform(0.0, 1.0 / setting.followed_per_s))
-            beat = kernel.every(1.0 / setting.followed_per_s, world.publish, name, uav, first_s=first_s)
-            kernel.call_at(setting.duration_s, beat.cancel)
+            world.publish_every(name, uav, period_s, float(phases.uniform(0.0, period_s)), setting.duration_s)
     kernel.run(until_s=setting.duration_s + 2.0)  # messages in transit arrive
-    return UavEpisode(latencies, control.moves, migrator.migrations, world.outstanding, zone_changes)
+    return UavEpisode(world.latencies, control.moves, migrator.migrations, world.outstanding, zone_changes)

@@ -64,6 +64,8 @@ class TopicWorld:
         self.kernel, self.network = kernel, network
         self.topics: dict[TopicName, TopicState] = {}
         self.sessions: defaultdict[tuple[str, TopicName], SimulatedSession] = defaultdict(SimulatedSession)
+        self.latencies: dict[TopicName, list[tuple[float, float]]] = {}
+        """Per topic: (published, latency until the last consumer received the message), seconds."""
         self.on_delivery: list[Callable[[SimulatedMessage, str], object]] = []
         """Called with (message, consumer) when a consumer receives a message."""
         self.on_register: list[Callable[[TopicName, str], object]] = []
@@ -74,6 +76,7 @@ class TopicWorld:
     def create(
         self, name: TopicName, home: BrokerId, *, bound_s: float | None = None, rate_per_producer: float = 0.0
     ) -> TopicState:
+        self.latencies[name] = []
         state = self.topics[name] = TopicState(name, home, bound_s, rate_per_producer=rate_per_producer)
         return state
 
@@ -111,6 +114,10 @@ class TopicWorld:
             self._submit(message, session.connected)
         return message
 
+    def publish_every(self, topic: TopicName, producer: str, period_s: float, first_s: float, until_s: float) -> None:
+        beat = self.kernel.every(period_s, self.publish, topic, producer, first_s=first_s)
+        self.kernel.call_at(until_s, beat.cancel)
+
     def _submit(self, message: SimulatedMessage, broker: BrokerId) -> None:
         self.network.send(message.producer, broker, self._at_broker, broker, message)
 
@@ -138,6 +145,8 @@ class TopicWorld:
         if consumer in message.waiting:
             message.waiting.discard(consumer)
             self.delivered += 1
+            if not message.waiting:
+                self.latencies[message.topic].append((message.published_s, self.kernel.now_s - message.published_s))
             for notify in self.on_delivery:
                 notify(message, consumer)
 

@@ -4,8 +4,8 @@
 executes its effects. Heads advertise topics to each other (figure 4-8). Subscriptions travel along the advertisement's
 path in reverse (figure 4-11). Messages flow head → head → edge, only where a subscription exists.
 
-After any event the head compares what its neighbours should know with what it last sent them, and sends the difference.
-So a withdrawal, a lost neighbour and a changed route need no code of their own.
+After any event the head compares the advertisements and subscriptions that its neighbours should have with those it
+last sent, and sends the difference. So a withdrawal, a lost neighbour and a changed route need no code of their own.
 
 Beyond the thesis, which assumes an overlay that never changes:
 
@@ -147,7 +147,7 @@ class OverlayHead:
         effects: list[Effect] = [messages.SendToEdge(edge, flow.topic, number, body) for edge in edges]
         return effects + [SendToHead(other, messages.Carry(flow, number, body)) for other in heads]
 
-    # Sending neighbours what has changed.
+    # Advertisements and subscriptions.
 
     def _flows_of(self, topics: Iterable[TopicName]) -> list[Flow]:
         """The known flows of the topics, withdrawn ones included: `_settle` clears the state of the latter."""

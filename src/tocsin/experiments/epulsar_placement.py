@@ -226,7 +226,7 @@ def _compared(
 def _draw(figure: Figure, means: Any) -> None:
     grid = figure.subplots(2, 2)
     top = {scenario: 1.0 + 100.0 * float(means.loc[scenario].violations.max()) for scenario in ("mmog", "uav")}
-    for row, (scenario, places, bound_ms, what) in enumerate(
+    for row, (scenario, places, bound_ms, axis) in enumerate(
         (("mmog", CITIES, 100.0, "cities"), ("uav", ZONES, 40.0, "MEC zones"))
     ):
         worst, violations = grid[row]
@@ -236,9 +236,9 @@ def _draw(figure: Figure, means: Any) -> None:
             of_policy = means.xs((scenario, policy), level=("scenario", "policy"))
             worst.plot(of_policy.index, of_policy.worst_ms, **style)
             violations.plot(of_policy.index, 100 * of_policy.violations, **style)
-        worst.set(title=f"{scenario.upper()}: worst case", xlabel=what, ylabel="worst E2E latency (ms)", xticks=places)
+        worst.set(title=f"{scenario.upper()}: worst case", xlabel=axis, ylabel="worst E2E latency (ms)", xticks=places)
         violations.set(title=f"{scenario.upper()}: violations", ylabel="pairs above the bound (%)")
-        violations.set(xlabel=what, xticks=places)
+        violations.set(xlabel=axis, xticks=places)
         worst.set_ylim(0, 1.15 * float(means.loc[scenario].worst_ms.max()))
         violations.set_ylim(-0.03 * top[scenario], 1.1 * top[scenario])
         figures.seed_line(worst, bound_ms, f"bound in ePulsar: {bound_ms:g} ms", gap_points=9 if row == 0 else 2)

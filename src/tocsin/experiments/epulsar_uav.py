@@ -76,7 +76,7 @@ def _draw(figure: Figure, rows: Any) -> None:
         )
         axes.axhline(BOUND_MS, color="#222222", linestyle=(0, (4, 3)), linewidth=0.9, label="bound in ePulsar: 40 ms")
         axes.set_ylabel(f"swarm {number + 1}\n(ms)", fontsize=8)
-    panels[0].set_title("E2E latency of one topic per swarm: migration ends what a zone crossing begins")
+    panels[0].set_title("E2E latency of one topic per swarm: a zone crossing raises it, a migration lowers it")
     panels[-1].set_xlabel("time (s)")
     panels[0].set_ylim(0, None)
     panels[0].set_xlim(0, float(messages.at_s.max()))

@@ -10,7 +10,7 @@ Where the thesis leaves the choice open:
 - It has one output bandwidth. Here each broker that sends a topic's messages (its edges, its head) has its own, and a
   topic must fit all of them; otherwise one broker would stay overloaded while another has room.
 - Bandwidth is filled to TH_high, not completely: a completely filled broker would stay overloaded.
-- After the marginal topic, the policy goes on to smaller topics, which use the rest.
+- After the marginal topic, the policy still admits smaller topics that fit into the rest.
 - A stopped publisher gets no feedback: the snapshot contains its last known utility.
 - Feedback is noisy: a class and a selection change only by a margin (`class_margin`, `stickiness`).
 """

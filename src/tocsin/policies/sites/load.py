@@ -52,9 +52,9 @@ def overloaded_metrics(used: Utilisation, thresholds: LoadThresholds) -> tuple[M
     return tuple(metric for metric in Metric if used.of(metric) > thresholds.high)
 
 
-# Load analysis: what a topic's clients cost a broker [ePEER tables 4-2 and 4-3]. A topic costs an edge its input and
-# matching once, and its output once per subscriber. It costs a head its input per publisher, and its output once per
-# edge or neighbouring head that receives the topic.
+# Load analysis: the cost of a topic's clients for a broker [ePEER tables 4-2 and 4-3]. A topic costs an edge its input
+# and matching once, and its output once per subscriber. It costs a head its input per publisher, and its output once
+# per edge or neighbouring head that receives the topic.
 
 
 def reach(local: bool, remote: bool) -> Reach:

@@ -6,7 +6,7 @@ broker is overloaded by the load that it accepts. If all acceptors together have
 the broker is `limited`: half an offloading would delay messages without ending the overload.
 
 The thesis drops its choice inside the site as soon as that is not enough, and chooses again among other sites. Here the
-choice inside the site stands and other sites take the rest, so that fewer clients leave their site.
+choice inside the site is kept and other sites take the rest, so that fewer clients leave their site.
 """
 
 from __future__ import annotations

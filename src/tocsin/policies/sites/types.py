@@ -100,8 +100,8 @@ class Reach(StrEnum):
 class Bundle:
     """All clients of one topic at one broker. They move together where possible [ePEER §4.4.3.2].
 
-    At an edge the clients are subscribers, and `client_bytes_per_s` is what the edge sends to each (μ_s). At a head
-    they are publishers, and it is what each sends (λ_p).
+    At an edge the clients are subscribers, and `client_bytes_per_s` is the output to each (μ_s). At a head they
+    are publishers, and it is the input from each (λ_p).
     """
 
     topic: TopicName

@@ -146,7 +146,7 @@ class _Partitioning:
         self.brokers = brokers = sorted(snapshot.brokers, key=lambda broker: broker.broker)
         self.topics = topics = sorted(snapshot.topics, key=lambda topic: topic.report.topic)
         self.index = {broker.broker: number for number, broker in enumerate(brokers)}
-        # A topic whose broker is gone (-1) is left to failover.
+        # Home -1: the broker has left. Failover moves such a topic, this policy does not.
         self.home: Indices = np.array([self.index.get(topic.report.broker, -1) for topic in topics], dtype=np.int64)
         self.rates = np.array([topic.report.rate_per_s for topic in topics])
         self.bound_s = np.array([np.inf if topic.bound_s is None else topic.bound_s for topic in topics])

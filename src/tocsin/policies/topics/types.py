@@ -115,7 +115,7 @@ class PartitionParams:
     gain_s: float = 0.001
     """Ours: a topic that cannot meet its bound moves only if it gains at least this much, so noise does not move it."""
     rest_s: float = 60.0
-    """Ours: how long a topic does not return to a broker that it left, unless the reason for leaving has gone."""
+    """Ours: how long a topic does not return to a broker that it left, unless `return_gain` allows it."""
     return_gain: float = 0.10
     """Ours: W(t, b) must have fallen by this share before a topic may return to b within `rest_s`."""
 

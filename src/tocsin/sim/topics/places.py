@@ -91,7 +91,7 @@ CITY_HOP_S = 0.005
 SETTLE_ROUNDS = 600
 """Agents settle for ten minutes of one probe a second before a simulation uses their coordinates [ePulsar §5.5.1]."""
 NEAR = 2
-"""Every second probe goes to one of the two fastest peers: an agent next to a broker must learn so."""
+"""Every second probe goes to one of the two fastest peers: an agent must recognise a broker next to it."""
 JITTER = 0.02
 DELAYED_SHARE = 0.01
 

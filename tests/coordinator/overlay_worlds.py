@@ -1,8 +1,8 @@
-"""Heads with links between them in which anything may happen next: the worlds that the overlay's tests walk.
+"""Heads and the links between them, with events in any order: the worlds of the overlay's tests.
 
-A link keeps the order of what is sent on it and delivers at any later moment. When it breaks, what is on it is gone,
-and each end learns of it in its own time; meanwhile it may be back, as a new life of the link. Edges and subscribers
-are real enough to be counted: an edge fans a message out to those of its subscribers that are there.
+A link keeps the order of its messages and delivers each at any later moment. A link that breaks loses its messages, and
+each end learns of it at a different time; meanwhile the link may be up again, in a new epoch. An edge delivers a
+message to its present subscribers.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tocsin.coordinator.overlay import OverlayHead
+from tocsin.coordinator.overlay_head import OverlayHead
 from tocsin.coordinator.overlay_messages import (
     Advertise,
     Carry,
     EdgeLost,
     Event,
     HeadMessage,
-    MessageReceived,
+    HeadMessageReceived,
+    MessagePublished,
     NeighbourJoined,
     NeighbourLost,
-    Published,
+    OverlayRejection,
     PublisherJoined,
     PublisherLeft,
-    Reject,
     SendToEdge,
     SendToHead,
     SubscriberJoined,
     SubscriberLeft,
 )
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.policies.sites.types import PublisherId
 from tocsin.policies.topics.types import TopicName
 
 Pair = tuple[BrokerId, BrokerId]
@@ -49,92 +49,92 @@ class Site:
 class Overlay:
     def __init__(self, heads: Iterable[str], links: Iterable[tuple[str, str]] = ()) -> None:
         self.sites = {BrokerId(name): Site(OverlayHead(BrokerId(name))) for name in heads}
-        self.life: dict[frozenset[BrokerId], int] = {}
+        self.epoch_of: dict[frozenset[BrokerId], int] = {}
         self.up: set[frozenset[BrokerId]] = set()
         self.queues: dict[Pair, deque[Event]] = {}
-        """Per direction, in order: messages, and the news that the link came or went."""
+        """Per direction, in order: messages, and events that the link is up or down."""
         self.received: list[tuple[SubscriberId, TopicName, str]] = []
         self.carried: Counter[Pair] = Counter()
         self.advertised = 0
-        self.rejected: list[Reject] = []
-        self.lives = 0
-        for one, other in links:
-            self.connect(one, other)
+        self.rejected: list[OverlayRejection] = []
+        self.epochs = 0
+        for head, other in links:
+            self.connect(head, other)
 
-    # What may happen.
+    # Events.
 
-    def connect(self, one: str, other: str) -> None:
-        ends = frozenset((BrokerId(one), BrokerId(other)))
+    def connect(self, head: str, other: str) -> None:
+        ends = frozenset((BrokerId(head), BrokerId(other)))
         if ends in self.up or len(ends) < 2:
             return
-        self.lives += 1
-        self.life[ends] = self.lives
+        self.epochs += 1
+        self.epoch_of[ends] = self.epochs
         self.up.add(ends)
         for here, there in self._directions(ends):
-            self._queue(there, here).append(NeighbourJoined(there, self.lives))
+            self._queue(there, here).append(NeighbourJoined(there, self.epochs))
 
-    def cut(self, one: str, other: str) -> None:
-        """What is on the way is gone; that the link came up earlier is still learnt first."""
-        ends = frozenset((BrokerId(one), BrokerId(other)))
+    def cut(self, head: str, other: str) -> None:
+        """Break the link and drop its messages. Each end still learns first that the link was up."""
+        ends = frozenset((BrokerId(head), BrokerId(other)))
         if ends not in self.up:
             return
         self.up.discard(ends)
         for here, there in self._directions(ends):
             queue = self._queue(there, here)
-            kept = [event for event in queue if not isinstance(event, MessageReceived)]
+            kept = [event for event in queue if not isinstance(event, HeadMessageReceived)]
             queue.clear()
-            queue.extend([*kept, NeighbourLost(there, self.life[ends])])
+            queue.extend([*kept, NeighbourLost(there, self.epoch_of[ends])])
 
     def crash(self, name: str) -> None:
-        """A head restarts with nothing: its links break, its clients have to register again, its life is a new one."""
+        """Restart a head without state, in a new epoch: its links break and its clients have to register again."""
         head = BrokerId(name)
         for ends in [ends for ends in self.up if head in ends]:
             self.cut(*ends)
         for there in self.sites:
             self._queue(there, head).clear()
-        self.lives += 1
-        self.sites[head] = Site(OverlayHead(head, self.lives))
+        self.epochs += 1
+        self.sites[head] = Site(OverlayHead(head, self.epochs))
 
     def join_publisher(self, head: str, publisher: str, topic: str) -> None:
         self.sites[BrokerId(head)].publishers[PublisherId(publisher), TopicName(topic)] = None
-        self._tell(head, PublisherJoined(PublisherId(publisher), TopicName(topic)))
+        self._handle(head, PublisherJoined(PublisherId(publisher), TopicName(topic)))
 
     def leave_publisher(self, head: str, publisher: str, topic: str) -> None:
         self.sites[BrokerId(head)].publishers.pop((PublisherId(publisher), TopicName(topic)), None)
-        self._tell(head, PublisherLeft(PublisherId(publisher), TopicName(topic)))
+        self._handle(head, PublisherLeft(PublisherId(publisher), TopicName(topic)))
 
     def join_subscriber(self, head: str, subscriber: str, topic: str, edge: str) -> None:
         self.sites[BrokerId(head)].subscribers[SubscriberId(subscriber), TopicName(topic)] = BrokerId(edge)
-        self._tell(head, SubscriberJoined(SubscriberId(subscriber), TopicName(topic), BrokerId(edge)))
+        self._handle(head, SubscriberJoined(SubscriberId(subscriber), TopicName(topic), BrokerId(edge)))
 
     def leave_subscriber(self, head: str, subscriber: str, topic: str) -> None:
         self.sites[BrokerId(head)].subscribers.pop((SubscriberId(subscriber), TopicName(topic)), None)
-        self._tell(head, SubscriberLeft(SubscriberId(subscriber), TopicName(topic)))
+        self._handle(head, SubscriberLeft(SubscriberId(subscriber), TopicName(topic)))
 
     def lose_edge(self, head: str, edge: str) -> None:
         site = self.sites[BrokerId(head)]
-        site.subscribers = {key: at for key, at in site.subscribers.items() if at != edge}
-        self._tell(head, EdgeLost(BrokerId(edge)))
+        site.subscribers = {key: its_edge for key, its_edge in site.subscribers.items() if its_edge != edge}
+        self._handle(head, EdgeLost(BrokerId(edge)))
 
     def publish(self, head: str, publisher: str, topic: str, body: str) -> None:
-        self._tell(head, Published(PublisherId(publisher), TopicName(topic), body))
+        self._handle(head, MessagePublished(PublisherId(publisher), TopicName(topic), body))
 
-    def deliver_one(self, choose: random.Random) -> bool:
-        """Whatever waits first on some direction happens. False when nothing waits."""
-        waiting = [pair for pair, queue in self.queues.items() if queue]
-        if not waiting:
+    def deliver_next(self, choose: random.Random) -> bool:
+        """Deliver the first event of a random direction; returns False when no event is pending."""
+        pending = [pair for pair, queue in self.queues.items() if queue]
+        if not pending:
             return False
-        pair = choose.choice(waiting)
-        self._tell(pair[1], self.queues[pair].popleft())
+        pair = choose.choice(pending)
+        self._handle(pair[1], self.queues[pair].popleft())
         return True
 
     def settle(self, choose: random.Random) -> None:
         for _ in range(STEPS_AT_MOST):
-            if not self.deliver_one(choose):
+            if not self.deliver_next(choose):
                 return
-        raise AssertionError("the overlay never comes to rest")
+        raise AssertionError("the overlay never settles")
 
-    # What should be.
+    # Expectations.
 
     def reachable(self, head: BrokerId) -> set[BrokerId]:
         seen, pending = {head}, [head]
@@ -150,25 +150,25 @@ class Overlay:
 
     def audience(self, head: str, topic: str) -> list[tuple[SubscriberId, TopicName]]:
         return sorted(
-            key for one in self.reachable(BrokerId(head)) for key in self.sites[one].subscribers if key[1] == topic
+            key for site in self.reachable(BrokerId(head)) for key in self.sites[site].subscribers if key[1] == topic
         )
 
     def size(self) -> int:
         return sum(site.head.size() for site in self.sites.values())
 
-    # How it happens.
+    # Execution of effects.
 
-    def _tell(self, head: str, event: Event) -> None:
+    def _handle(self, head: str, event: Event) -> None:
         site = self.sites[BrokerId(head)]
         for effect in site.head.handle(event):
             match effect:
                 case SendToHead(there, message):
                     self._send(BrokerId(head), there, site.head.links[there], message)
                 case SendToEdge(edge, topic, _, body):
-                    mine = [key for key, at in site.subscribers.items() if at == edge and key[1] == topic]
-                    assert mine, f"{edge} got a message on {topic} that nobody there wants"
-                    self.received += [(subscriber, topic, body) for subscriber, _ in mine]
-                case Reject():
+                    served = [key for key, its_edge in site.subscribers.items() if its_edge == edge and key[1] == topic]
+                    assert served, f"{edge} got a message on {topic} without a subscriber"
+                    self.received += [(subscriber, topic, body) for subscriber, _ in served]
+                case OverlayRejection():
                     self.rejected.append(effect)
 
     def _send(self, here: BrokerId, there: BrokerId, link: int, message: HeadMessage) -> None:
@@ -176,13 +176,13 @@ class Overlay:
         self.advertised += isinstance(message, Advertise)
         if isinstance(message, Carry):
             self.carried[here, there] += 1
-        if ends in self.up and self.life[ends] == link:
-            self._queue(here, there).append(MessageReceived(here, link, message))
+        if ends in self.up and self.epoch_of[ends] == link:
+            self._queue(here, there).append(HeadMessageReceived(here, link, message))
 
     def _queue(self, here: BrokerId, there: BrokerId) -> deque[Event]:
         return self.queues.setdefault((here, there), deque())
 
     @staticmethod
     def _directions(ends: frozenset[BrokerId]) -> tuple[Pair, Pair]:
-        one, other = sorted(ends)
-        return (one, other), (other, one)
+        head, other = sorted(ends)
+        return (head, other), (other, head)

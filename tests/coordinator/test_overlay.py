@@ -1,4 +1,4 @@
-"""The overlay of heads on worlds made by hand: the thesis' example, its pitfalls, and what a peer may send."""
+"""The overlay of heads on hand-made worlds: the thesis' example, its pitfalls, and bad input from peers."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ import random
 import pytest
 
 from tests.coordinator.overlay_worlds import Overlay
-from tocsin.coordinator.overlay import OverlayHead
+from tocsin.coordinator.overlay_head import OverlayHead
 from tocsin.coordinator.overlay_messages import (
     Advertise,
     Carry,
-    Code,
     Flow,
-    MessageReceived,
+    HeadMessageReceived,
+    MessagePublished,
     NeighbourJoined,
     NeighbourLost,
     Number,
-    Published,
+    OverlayCode,
+    OverlayRejection,
     PublisherJoined,
-    Reject,
     SendToHead,
-    Subscribe,
+    SubscribeFlow,
     SubscriberJoined,
     Withdraw,
 )
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.policies.sites.types import PublisherId
 from tocsin.policies.topics.types import TopicName
 
 # [ePEER figure 4-3]: warning centres and the regions they watch.
 HEADS = ("rtwc1", "ntwc1", "ntwc2", "ntwc3", "loc1a", "loc1b", "loc2a", "loc3a")
-LINKS = (
-    ("rtwc1", "ntwc1"), ("rtwc1", "ntwc2"), ("rtwc1", "ntwc3"), ("ntwc1", "ntwc2"), ("ntwc2", "ntwc3"),
-    ("ntwc1", "loc1a"), ("ntwc1", "loc1b"), ("ntwc2", "loc2a"), ("ntwc3", "loc3a"),
-)  # fmt: skip
+NEIGHBOURS = {
+    "rtwc1": ("ntwc1", "ntwc2", "ntwc3"),
+    "ntwc1": ("ntwc2", "loc1a", "loc1b"),
+    "ntwc2": ("ntwc3", "loc2a"),
+    "ntwc3": ("loc3a",),
+}
+LINKS = tuple((head, other) for head, others in NEIGHBOURS.items() for other in others)
 T = TopicName("t1")
 
 
@@ -54,29 +57,27 @@ def tsunami(choose: random.Random) -> Overlay:
     return overlay
 
 
-def test_a_message_flows_head_to_head_to_edge_only_along_the_subscription(
-    tsunami: Overlay, choose: random.Random
-) -> None:
+def test_message_flows_only_along_the_subscription(tsunami: Overlay, choose: random.Random) -> None:
     tsunami.publish("rtwc1", "p1", "t1", "wave")
     tsunami.settle(choose)
     assert tsunami.received == [("s", "t1", "wave")]
     assert dict(tsunami.carried) == {("rtwc1", "ntwc1"): 1, ("ntwc1", "loc1a"): 1}
 
 
-def test_a_duplicate_advertisement_is_not_passed_on(choose: random.Random) -> None:
+def test_duplicate_advertisement_is_not_forwarded(choose: random.Random) -> None:
     overlay = Overlay(HEADS, LINKS)
     overlay.settle(choose)
     overlay.join_publisher("rtwc1", "p1", "t1")
     overlay.settle(choose)
-    assert overlay.advertised <= 2 * len(LINKS), "each head passes a flow on once, so a link carries it twice at most"
+    assert overlay.advertised <= 2 * len(LINKS), "each head forwards a flow once, so a link carries it twice at most"
     before = overlay.advertised
     overlay.join_publisher("rtwc1", "p2", "t1")
     overlay.settle(choose)
-    assert overlay.advertised == before, "a second publisher of a topic is no news to other sites"
+    assert overlay.advertised == before, "a second publisher of a topic changes nothing for other sites"
 
 
-def test_two_sites_that_publish_and_subscribe_one_topic_do_not_echo_each_other(choose: random.Random) -> None:
-    """What federations kept per topic, as in figure 4-11, would do."""
+def test_two_sites_with_publishers_and_subscribers_do_not_echo_messages(choose: random.Random) -> None:
+    """With federations per topic, as in figure 4-11, they would."""
     overlay = Overlay(("a", "b"), [("a", "b")])
     for head in ("a", "b"):
         overlay.join_publisher(head, f"p-{head}", "t1")
@@ -88,7 +89,7 @@ def test_two_sites_that_publish_and_subscribe_one_topic_do_not_echo_each_other(c
     assert overlay.carried.total() == 1
 
 
-def test_a_lost_neighbour_is_routed_around_and_healed(tsunami: Overlay, choose: random.Random) -> None:
+def test_overlay_routes_around_a_lost_neighbour_until_it_returns(tsunami: Overlay, choose: random.Random) -> None:
     tsunami.cut("rtwc1", "ntwc1")
     tsunami.settle(choose)
     tsunami.publish("rtwc1", "p1", "t1", "around")
@@ -97,7 +98,7 @@ def test_a_lost_neighbour_is_routed_around_and_healed(tsunami: Overlay, choose: 
     assert ("rtwc1", "ntwc1") not in tsunami.carried
     tsunami.cut("ntwc1", "ntwc2")
     tsunami.settle(choose)
-    tsunami.publish("rtwc1", "p1", "t1", "nobody can hear it")
+    tsunami.publish("rtwc1", "p1", "t1", "unreachable")
     tsunami.settle(choose)
     assert tsunami.received == [("s", "t1", "around")]
     tsunami.connect("rtwc1", "ntwc1")
@@ -107,7 +108,7 @@ def test_a_lost_neighbour_is_routed_around_and_healed(tsunami: Overlay, choose: 
     assert tsunami.received == [("s", "t1", "around"), ("s", "t1", "healed")]
 
 
-def test_the_last_subscriber_takes_the_subscription_with_it(tsunami: Overlay, choose: random.Random) -> None:
+def test_last_subscriber_withdraws_the_subscription(tsunami: Overlay, choose: random.Random) -> None:
     tsunami.join_subscriber("loc1b", "s2", "t1", "e9")
     tsunami.settle(choose)
     tsunami.leave_subscriber("loc1a", "s", "t1")
@@ -122,9 +123,7 @@ def test_the_last_subscriber_takes_the_subscription_with_it(tsunami: Overlay, ch
     assert tsunami.carried.total() == 2
 
 
-def test_nothing_is_left_when_the_last_publisher_and_subscriber_are_gone(
-    tsunami: Overlay, choose: random.Random
-) -> None:
+def test_tables_are_empty_after_the_last_publisher_and_subscriber_left(tsunami: Overlay, choose: random.Random) -> None:
     tsunami.publish("rtwc1", "p1", "t1", "wave")
     tsunami.settle(choose)
     tsunami.leave_publisher("rtwc1", "p1", "t1")
@@ -133,9 +132,7 @@ def test_nothing_is_left_when_the_last_publisher_and_subscriber_are_gone(
     assert tsunami.size() == 0
 
 
-def test_a_subscriber_that_changes_its_edge_is_served_there_and_nowhere_else(
-    tsunami: Overlay, choose: random.Random
-) -> None:
+def test_subscriber_that_changes_its_edge_is_served_only_there(tsunami: Overlay, choose: random.Random) -> None:
     tsunami.join_subscriber("loc1a", "s", "t1", "e2")
     tsunami.publish("rtwc1", "p1", "t1", "wave")
     tsunami.settle(choose)
@@ -146,7 +143,7 @@ def test_a_subscriber_that_changes_its_edge_is_served_there_and_nowhere_else(
     assert len(tsunami.received) == 1
 
 
-# What a peer may send.
+# Input from peers.
 
 A, B = BrokerId("a"), BrokerId("b")
 
@@ -157,62 +154,63 @@ def joined(head: OverlayHead) -> OverlayHead:
 
 
 @pytest.mark.parametrize("path", [(), (BrokerId("c"),), (B, BrokerId("c"), B)])
-def test_an_advertisement_whose_path_makes_no_sense_changes_nothing(path: tuple[BrokerId, ...]) -> None:
+def test_advertisement_with_an_invalid_path_changes_nothing(path: tuple[BrokerId, ...]) -> None:
     head = joined(OverlayHead(A))
-    (effect,) = head.handle(MessageReceived(B, 1, Advertise(T, path)))
-    assert isinstance(effect, Reject)
-    assert effect.code is Code.BAD_PATH
+    (effect,) = head.handle(HeadMessageReceived(B, 1, Advertise(T, path)))
+    assert isinstance(effect, OverlayRejection)
+    assert effect.code is OverlayCode.BAD_PATH
     assert head.size() == 0
 
 
-def test_strangers_and_old_links_are_refused() -> None:
+def test_unknown_heads_and_old_links_are_rejected() -> None:
     head = joined(OverlayHead(A))
     head.handle(NeighbourJoined(B, 3))
-    stranger = MessageReceived(BrokerId("c"), 1, Advertise(T, (BrokerId("c"),)))
-    late = MessageReceived(B, 1, Advertise(T, (B,)))
-    codes = [effect.code for event in (stranger, late) for effect in head.handle(event) if isinstance(effect, Reject)]
-    assert codes == [Code.NOT_A_NEIGHBOUR, Code.OLD_LINK]
-    assert head.handle(NeighbourLost(B, 1)) == [], "that link was replaced long ago"
+    unknown = HeadMessageReceived(BrokerId("c"), 1, Advertise(T, (BrokerId("c"),)))
+    late = HeadMessageReceived(B, 1, Advertise(T, (B,)))
+    effects = [effect for event in (unknown, late) for effect in head.handle(event)]
+    codes = [effect.code for effect in effects if isinstance(effect, OverlayRejection)]
+    assert codes == [OverlayCode.NOT_A_NEIGHBOUR, OverlayCode.OLD_LINK]
+    assert head.handle(NeighbourLost(B, 1)) == [], "that link has been replaced"
     assert B in head.links
 
 
-def test_a_publisher_that_never_registered_cannot_publish() -> None:
-    (effect,) = OverlayHead(A).handle(Published(PublisherId("p"), T, "x"))
-    assert isinstance(effect, Reject)
-    assert effect.code is Code.UNKNOWN_PUBLISHER
+def test_unregistered_publisher_cannot_publish() -> None:
+    (effect,) = OverlayHead(A).handle(MessagePublished(PublisherId("p"), T, "x"))
+    assert isinstance(effect, OverlayRejection)
+    assert effect.code is OverlayCode.UNKNOWN_PUBLISHER
 
 
-def test_messages_nobody_asked_for_and_repeated_ones_go_nowhere() -> None:
+def test_unsubscribed_and_repeated_messages_are_rejected() -> None:
     head = joined(OverlayHead(A))
     flow = Flow(T, B)
-    unasked = head.handle(MessageReceived(B, 1, Carry(flow, Number(0, 1), "x")))
+    unsubscribed = head.handle(HeadMessageReceived(B, 1, Carry(flow, Number(0, 1), "x")))
     head.handle(SubscriberJoined(SubscriberId("s"), T, BrokerId("e")))
-    head.handle(MessageReceived(B, 1, Advertise(T, (B,))))
-    first = head.handle(MessageReceived(B, 1, Carry(flow, Number(0, 2), "x")))
-    again = head.handle(MessageReceived(B, 1, Carry(flow, Number(0, 2), "x")))
-    assert [effect.code for effect in (*unasked, *again) if isinstance(effect, Reject)] == [
-        Code.NOT_ASKED_FOR,
-        Code.REPEATED,
+    head.handle(HeadMessageReceived(B, 1, Advertise(T, (B,))))
+    first = head.handle(HeadMessageReceived(B, 1, Carry(flow, Number(0, 2), "x")))
+    again = head.handle(HeadMessageReceived(B, 1, Carry(flow, Number(0, 2), "x")))
+    assert [effect.code for effect in (*unsubscribed, *again) if isinstance(effect, OverlayRejection)] == [
+        OverlayCode.NOT_ASKED_FOR,
+        OverlayCode.REPEATED,
     ]
     assert len(first) == 1
 
 
-def test_a_way_that_leads_through_oneself_counts_as_withdrawn() -> None:
+def test_route_through_the_head_itself_counts_as_withdrawn() -> None:
     head = joined(OverlayHead(A))
     head.handle(SubscriberJoined(SubscriberId("s"), T, BrokerId("e")))
     source = BrokerId("c")
-    asked = head.handle(MessageReceived(B, 1, Advertise(T, (source, B))))
-    assert SendToHead(B, Subscribe(Flow(T, source))) in asked
-    head.handle(MessageReceived(B, 1, Advertise(T, (source, A, B))))
-    assert head.routes.chosen(Flow(T, source)) is None
+    effects = head.handle(HeadMessageReceived(B, 1, Advertise(T, (source, B))))
+    assert SendToHead(B, SubscribeFlow(Flow(T, source))) in effects
+    head.handle(HeadMessageReceived(B, 1, Advertise(T, (source, A, B))))
+    assert Flow(T, source) not in head.routes.chosen
 
 
-def test_a_head_withdraws_what_it_can_no_longer_offer() -> None:
+def test_head_withdraws_a_flow_that_it_can_no_longer_offer() -> None:
     head = joined(OverlayHead(A))
     c = BrokerId("c")
     head.handle(NeighbourJoined(c, 1))
-    (passed_on,) = head.handle(MessageReceived(c, 1, Advertise(T, (c,))))
-    assert passed_on == SendToHead(B, Advertise(T, (c, A)))
+    (forwarded,) = head.handle(HeadMessageReceived(c, 1, Advertise(T, (c,))))
+    assert forwarded == SendToHead(B, Advertise(T, (c, A)))
     assert head.handle(NeighbourLost(c, 1)) == [SendToHead(B, Withdraw(Flow(T, c)))]
     head.handle(PublisherJoined(PublisherId("p"), T))
-    assert head.size() == 2, "one publisher, one neighbour told"
+    assert head.size() == 2, "one publisher, one advertisement"

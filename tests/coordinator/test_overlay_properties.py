@@ -1,11 +1,11 @@
-"""The overlay on random neighbour graphs with cycles, where clients and heads come, go and fail in any order.
+"""The overlay on random neighbour graphs with cycles, where clients and heads join, leave and fail in any order.
 
-Messages are delivered in any interleaving that keeps the order on each link. Once the overlay is at rest, every
-subscriber that can be reached gets each message exactly once and nobody else does; at no time does anybody get one
-twice. When all clients are gone, so is all state.
+Messages are delivered in any interleaving that keeps the order on each link. Once the overlay has settled, every
+reachable subscriber gets each message exactly once, and other clients get none. No subscriber ever gets a message
+twice. When all clients have left, all tables are empty.
 
-A walk is drawn from a seed rather than step by step: a world must be crowded for anything to go wrong in it, and lists
-that hypothesis draws are mostly sparse.
+Steps are drawn from a seed, not by hypothesis: only crowded worlds show errors, and the lists that hypothesis draws are
+mostly sparse.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from tests.coordinator.overlay_worlds import Overlay
 HEADS = ("a", "b", "c", "d", "e", "f")
 EDGES = ("e1", "e2")
 TOPICS = ("t1", "t2")
-WEIGHTS = {
-    "connect": 4, "cut": 4, "crash": 1, "publisher": 3, "subscriber": 4, "lose_edge": 1, "publish": 10, "deliver": 14,
-}  # fmt: skip
+WEIGHTS = {"connect": 4, "cut": 4, "crash": 1, "publisher": 3, "subscriber": 4, "lose_edge": 1}
+WEIGHTS |= {"publish": 10, "deliver": 14}
 many = settings(max_examples=120)
 seeds, lengths = st.integers(0, 2**32), st.integers(0, 150)
 
 
 def crowded(choose: random.Random) -> Overlay:
-    """Up to six heads, more links than a tree needs, clients at most heads, everybody connected or not yet."""
+    """Up to six heads, more links than a tree needs, clients at most heads; settled or not."""
     heads = HEADS[: choose.randint(2, 6)]
     links = [(choose.choice(heads), choose.choice(heads)) for _ in range(choose.randint(len(heads), 3 * len(heads)))]
     overlay = Overlay(heads, links)
@@ -44,16 +43,15 @@ def crowded(choose: random.Random) -> Overlay:
     return overlay
 
 
-def wander(overlay: Overlay, steps: int, choose: random.Random) -> None:
-    """Anything, `steps` times."""
+def random_steps(overlay: Overlay, steps: int, choose: random.Random) -> None:
     heads = list(overlay.sites)
     for step in range(steps):
-        (what,) = choose.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        (action,) = choose.choices(list(WEIGHTS), list(WEIGHTS.values()))
         head, other, topic = choose.choice(heads), choose.choice(heads), choose.choice(TOPICS)
         site = overlay.sites[head]
-        match what:
+        match action:
             case "connect" | "cut":
-                getattr(overlay, what)(head, other)
+                getattr(overlay, action)(head, other)
             case "crash":
                 overlay.crash(head)
             case "publisher":
@@ -70,52 +68,51 @@ def wander(overlay: Overlay, steps: int, choose: random.Random) -> None:
                 overlay.publish(head, f"p@{head}", topic, f"early {step}")
             case "deliver":
                 for _ in range(choose.randint(1, 12)):
-                    overlay.deliver_one(choose)
+                    overlay.deliver_next(choose)
         most = max(Counter(overlay.received).values(), default=1)
-        assert most == 1, "nobody gets a message twice, whatever changes meanwhile"
+        assert most == 1, "a subscriber got a message twice"
 
 
 def publish_everywhere(overlay: Overlay, choose: random.Random) -> None:
-    """Every publisher says one thing; each must reach exactly its audience, once, and only heads that pass it on."""
+    """Every publisher sends one message. It must reach exactly its audience, once, and no head in vain."""
     for head, site in list(overlay.sites.items()):
         for publisher, topic in list(site.publishers):
             overlay.received.clear()
             overlay.carried.clear()
             overlay.publish(head, publisher, topic, "late")
             overlay.settle(choose)
-            assert sorted((subscriber, heard) for subscriber, heard, _ in overlay.received) == overlay.audience(
-                head, topic
-            )
+            receivers = sorted((subscriber, its_topic) for subscriber, its_topic, _ in overlay.received)
+            assert receivers == overlay.audience(head, topic)
             check_tree(overlay, head, topic)
 
 
 def check_tree(overlay: Overlay, head: str, topic: str) -> None:
-    """What was carried is a tree from the source whose every branch ends at a subscriber."""
+    """The message travelled along a tree from the source, and every branch ends at a site with a subscriber."""
     entered = Counter(there for _, there in overlay.carried)
     assert head not in entered
     assert max(entered.values(), default=1) == 1
     assert max(overlay.carried.values(), default=1) == 1
-    left = {here for here, _ in overlay.carried}
-    wanting = {name for name, site in overlay.sites.items() if any(heard == topic for _, heard in site.subscribers)}
-    assert set(entered) - left <= wanting
+    forwarded = {here for here, _ in overlay.carried}
+    subscribed = {name for name, site in overlay.sites.items() if any(key[1] == topic for key in site.subscribers)}
+    assert set(entered) - forwarded <= subscribed
 
 
 @many
 @given(seeds, lengths)
-def test_at_rest_every_subscriber_gets_each_message_once_and_nobody_else_does(seed: int, steps: int) -> None:
+def test_settled_overlay_delivers_each_message_once_to_its_audience(seed: int, steps: int) -> None:
     choose = random.Random(seed)
     overlay = crowded(choose)
-    wander(overlay, steps, choose)
+    random_steps(overlay, steps, choose)
     overlay.settle(choose)
     publish_everywhere(overlay, choose)
 
 
 @many
 @given(seeds, lengths)
-def test_state_shrinks_to_nothing_when_all_clients_have_left(seed: int, steps: int) -> None:
+def test_tables_are_empty_when_all_clients_have_left(seed: int, steps: int) -> None:
     choose = random.Random(seed)
     overlay = crowded(choose)
-    wander(overlay, steps, choose)
+    random_steps(overlay, steps, choose)
     for head, site in list(overlay.sites.items()):
         for publisher, topic in list(site.publishers):
             overlay.leave_publisher(head, publisher, topic)
@@ -127,20 +124,20 @@ def test_state_shrinks_to_nothing_when_all_clients_have_left(seed: int, steps: i
 
 @settings(max_examples=40)
 @given(seeds)
-def test_without_changes_nothing_is_lost_however_slow_the_links_are(seed: int) -> None:
+def test_unchanged_overlay_loses_no_message(seed: int) -> None:
     """Ten messages published at once, delivered in any interleaving: all arrive, in order."""
     choose = random.Random(seed)
     overlay = crowded(choose)
     overlay.settle(choose)
     overlay.received.clear()
-    said = [(head, who, topic) for head, site in overlay.sites.items() for who, topic in site.publishers]
+    sources = [(head, publisher, topic) for head, site in overlay.sites.items() for publisher, topic in site.publishers]
     for number in range(10):
-        for head, who, topic in said:
-            overlay.publish(head, who, topic, f"{who} {number}")
+        for head, publisher, topic in sources:
+            overlay.publish(head, publisher, topic, f"{publisher} {number}")
     overlay.settle(choose)
-    assert len(overlay.received) == 10 * sum(len(overlay.audience(head, topic)) for head, _, topic in said)
-    heard: dict[tuple[str, str, str], list[int]] = {}
+    assert len(overlay.received) == 10 * sum(len(overlay.audience(head, topic)) for head, _, topic in sources)
+    received: dict[tuple[str, str, str], list[int]] = {}
     for subscriber, topic, body in overlay.received:
-        speaker, number_text = body.split()
-        heard.setdefault((subscriber, topic, speaker), []).append(int(number_text))
-    assert all(numbers == list(range(10)) for numbers in heard.values())
+        source, number_text = body.split()
+        received.setdefault((subscriber, topic, source), []).append(int(number_text))
+    assert all(numbers == list(range(10)) for numbers in received.values())

@@ -1,4 +1,4 @@
-"""The ePulsar experiments on small settings: claims come out of the data, tables do not show scheduling."""
+"""The ePulsar experiments on small settings: claims follow from the data, rows do not depend on scheduling."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def claims_of(name: str, table: pa.Table, out: Path) -> dict[str, Any]:
     return {claim["id"]: claim for claim in answer["claims"]} | {"metrics": answer["metrics"]}
 
 
-def test_all_six_experiments_are_there() -> None:
+def test_all_six_experiments_exist() -> None:
     assert set(ALL) <= set(runner.names())
 
 
-def test_settings_are_picklable_and_carry_their_own_seeds() -> None:
+def test_settings_are_plain_and_have_their_own_seeds() -> None:
     for name in ALL:
         settings = runner.find(name).settings(3)
         assert len({setting["seed"] for setting in settings}) > 1 or len(settings) == 1
@@ -40,8 +40,8 @@ def placed() -> pa.Table:
 
 
 def test_placement_claims_hold_and_are_computed_from_the_table(placed: pa.Table, tmp_path: Path) -> None:
-    found = claims_of("epulsar-placement", placed, tmp_path)
-    assert all(claim["holds"] for id, claim in found.items() if id != "metrics"), found
+    claims = claims_of("epulsar-placement", placed, tmp_path)
+    assert all(claim["holds"] for id, claim in claims.items() if id != "metrics"), claims
     worse = placed.to_pandas()
     worse.loc[(worse.policy == "partition") & (worse.scenario == "uav"), "violations"] = 0.5
     broken = claims_of("epulsar-placement", pa.Table.from_pandas(worse), tmp_path)
@@ -49,7 +49,7 @@ def test_placement_claims_hold_and_are_computed_from_the_table(placed: pa.Table,
     assert broken["uav-no-violations"]["differs"]
 
 
-def test_a_permutation_does_not_depend_on_the_task_it_is_in(placed: pa.Table) -> None:
+def test_permutation_does_not_depend_on_its_task(placed: pa.Table) -> None:
     experiment = runner.find("epulsar-placement")
     assert PERMUTATIONS_PER_TASK > 2
     (setting,) = experiment.settings(2)
@@ -57,8 +57,8 @@ def test_a_permutation_does_not_depend_on_the_task_it_is_in(placed: pa.Table) ->
     assert alone == [row for row in placed.to_pylist() if row["permutation"] == 1]
 
 
-def test_with_half_a_ping_per_direction_nobody_violates(tmp_path: Path) -> None:
-    """What the note in the report says of the other reading of the paper's latencies."""
+def test_no_pair_violates_with_half_a_ping_per_direction(tmp_path: Path) -> None:
+    """The other reading of the paper's latencies, as in the note of the report."""
     experiment = runner.find("epulsar-placement")
     table = runner.run_here(experiment, experiment.settings(1, delay_per_ping="0.5"))
     metrics = claims_of("epulsar-placement", table, tmp_path)["metrics"]
@@ -67,30 +67,30 @@ def test_with_half_a_ping_per_direction_nobody_violates(tmp_path: Path) -> None:
 
 def test_monitoring_claims_hold(tmp_path: Path) -> None:
     experiment = runner.find("epulsar-monitoring")
-    found = claims_of("epulsar-monitoring", runner.run_here(experiment, experiment.settings(1)), tmp_path)
-    assert all(claim["holds"] for id, claim in found.items() if id != "metrics"), found
-    assert found["metrics"]["bytes_per_topic"] == 239.0
+    claims = claims_of("epulsar-monitoring", runner.run_here(experiment, experiment.settings(1)), tmp_path)
+    assert all(claim["holds"] for id, claim in claims.items() if id != "metrics"), claims
+    assert claims["metrics"]["bytes_per_topic"] == 239.0
 
 
 def test_migration_claims_hold(tmp_path: Path) -> None:
     experiment = runner.find("epulsar-migration")
-    found = claims_of("epulsar-migration", runner.run_here(experiment, experiment.settings(1)), tmp_path)
-    assert all(claim["holds"] for id, claim in found.items() if id != "metrics"), found
+    claims = claims_of("epulsar-migration", runner.run_here(experiment, experiment.settings(1)), tmp_path)
+    assert all(claim["holds"] for id, claim in claims.items() if id != "metrics"), claims
 
 
 @pytest.mark.parametrize("name", ["epulsar-uav", "epulsar-mmog"])
-def test_end_to_end_experiments_make_their_report_from_a_short_run(name: str, tmp_path: Path) -> None:
+def test_end_to_end_experiment_reports_a_short_run(name: str, tmp_path: Path) -> None:
     experiment = runner.find(name)
-    found = claims_of(name, runner.run_here(experiment, experiment.settings(1, duration_s="40")), tmp_path)
-    assert found["nothing-lost"]["holds"]
-    assert found["no-back-and-forth"]["holds"]
+    claims = claims_of(name, runner.run_here(experiment, experiment.settings(1, duration_s="40")), tmp_path)
+    assert claims["nothing-lost"]["holds"]
+    assert claims["no-back-and-forth"]["holds"]
 
 
-def test_coordinates_are_reported_without_the_measured_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinates_report_works_without_the_measured_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOCSIN_SHARED_DATA", str(tmp_path))
     experiment = runner.find("epulsar-coordinates")
     settings = experiment.settings(1, nodes_at_most="8")
     assert [setting["world"] for setting in settings] == ["star"]
-    found = claims_of("epulsar-coordinates", runner.run_here(experiment, settings), tmp_path)
-    assert found["metrics"]["planetlab_median_relative_error"] is None
+    claims = claims_of("epulsar-coordinates", runner.run_here(experiment, settings), tmp_path)
+    assert claims["metrics"]["planetlab_median_relative_error"] is None
     assert "was not found" in (tmp_path / "epulsar-coordinates.md").read_text(encoding="utf-8")

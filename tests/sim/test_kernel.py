@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.sim.kernel import EARLY, LATE, NORMAL, Kernel, Process, seed_from
-from tocsin.sim.topics.links import Link
-from tocsin.sim.topics.pool import Pool
+from tocsin.sim.topics.migration import Pool
+from tocsin.sim.topics.network import DelayLine
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, 2.5]), st.sampled_from([EARLY, NORMAL, LATE])), max_size=40))
@@ -159,7 +159,7 @@ def test_pool_serves_in_order_up_to_its_size() -> None:
 def test_link_keeps_order_when_its_delay_falls() -> None:
     kernel = Kernel(1)
     log: list[Any] = []
-    link = Link(kernel, 0.050)
+    link = DelayLine(kernel, 0.050)
     link.send(log.append, "slow")
     link.delay_s = 0.010
     assert link.send(log.append, "fast") == 0.050
@@ -169,7 +169,7 @@ def test_link_keeps_order_when_its_delay_falls() -> None:
 
 def test_link_with_rate_sends_messages_one_after_another() -> None:
     kernel = Kernel(1)
-    link = Link(kernel, 0.1, rate_bytes_per_s=1_000.0)
+    link = DelayLine(kernel, 0.1, rate_bytes_per_s=1_000.0)
     assert link.send(lambda: None, size_bytes=500) == pytest.approx(0.6)
     assert link.send(lambda: None, size_bytes=500) == pytest.approx(1.1)
     assert link.sent_bytes == 1000

@@ -54,7 +54,7 @@ def _make_snapshot(topics: int, brokers: int) -> PartitionSnapshot:
     from tocsin.coords.coordinate import DIMENSIONS, Coordinate
     from tocsin.model.ids import BrokerId
     from tocsin.policies.topics.monitor import summarise
-    from tocsin.policies.topics.types import Broker, PartitionSnapshot, Topic, TopicName
+    from tocsin.policies.topics.types import PartitionSnapshot, Topic, TopicBroker, TopicName
 
     rng = np.random.default_rng(1)
 
@@ -65,7 +65,7 @@ def _make_snapshot(topics: int, brokers: int) -> PartitionSnapshot:
     rates = rng.uniform(50.0, 150.0, topics)
     limit_per_s = float(rates.sum()) / brokers / 0.8
     hosts = [
-        Broker(BrokerId(f"broker-{n:04}"), coordinate_near((0.05, 0.05), 0.05), rate_limit_per_s=limit_per_s)
+        TopicBroker(BrokerId(f"broker-{n:04}"), coordinate_near((0.05, 0.05), 0.05), rate_limit_per_s=limit_per_s)
         for n in range(brokers)
     ]
     points = np.array([host.coordinate.vector[:2] for host in hosts])

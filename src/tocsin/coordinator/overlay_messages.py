@@ -1,10 +1,10 @@
-"""What heads say to each other, what happens to a head and what it asks its driver to do [ePEER §4.3.2].
+"""The messages between heads, and the events and effects of a head [ePEER §4.3.2].
 
-Plain values. The words of the thesis: an ADV is `Advertise`, a subscription request M_req is `Subscribe`, a message on
-a federation F<H, B, t> is `Carry`. A thesis' ADV names the topic, the head it was passed on by (the bypass broker) and
-the head it comes from (the source broker). Ours carries all heads in between as well: the source is the first of
-`path`, the bypass broker the last. A head that finds itself in a path knows that the way leads through itself, which
-is what lets a lost neighbour be routed around without ever going in circles.
+Plain values. In the words of the thesis, an ADV is `Advertise`, a subscription request M_req is `SubscribeFlow`, and a
+message on a federation F<H, B, t> is `Carry`. The thesis' ADV names the topic, the head that forwarded it (the bypass
+broker) and the head of the publishers (the source broker). Ours carries all heads in between as well: the source is the
+first of `path`, the bypass broker the last. A head in a path knows that this route leads through itself, so the overlay
+can route around a lost neighbour without loops.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.policies.sites.types import PublisherId
 from tocsin.policies.topics.types import TopicName
 
 
 class Flow(NamedTuple):
-    """All that one head's publishers say on one topic. Duplicates and routes are kept per flow."""
+    """All messages of one head's publishers on one topic. Routes and duplicates are tracked per flow."""
 
     topic: TopicName
     source: BrokerId
 
 
 class Number(NamedTuple):
-    """Of a message, within its source. A head that restarts has a higher life, so its numbers never fall."""
+    """The number of a message within its source. A restarted head has a higher epoch, so its numbers never fall."""
 
-    life: int
+    epoch: int
     serial: int
 
 
-# Between heads. Links between heads keep the order of messages and lose none while they last.
+# Messages between heads. A link keeps their order and loses none while it is up.
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class SubscribeFlow:
     flow: Flow
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class UnsubscribeFlow:
     flow: Flow
 
 
@@ -69,16 +69,16 @@ class Carry:
     body: Any
 
 
-HeadMessage = Advertise | Withdraw | Subscribe | Unsubscribe | Carry
+HeadMessage = Advertise | Withdraw | SubscribeFlow | UnsubscribeFlow | Carry
 
 
-# Events: what happened to a head.
+# Events.
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourJoined:
-    """A link to a neighbouring head is up. `link` numbers its lives: both ends know the same number, and a later life
-    has a higher one. Joining with a new number while the old one seems alive means that the old one is lost."""
+    """A link to a neighbouring head is up. `link` is the epoch of the link: both ends know the same number, and a later
+    epoch has a higher one. A new epoch while the old one seems to be up means that the old one is lost."""
 
     head: BrokerId
     link: int
@@ -91,7 +91,7 @@ class NeighbourLost:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageReceived:
+class HeadMessageReceived:
     head: BrokerId
     link: int
     message: HeadMessage
@@ -111,7 +111,7 @@ class PublisherLeft:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberJoined:
-    """Also when a subscriber changes its edge: the later edge counts."""
+    """A subscriber joined or changed its edge: the later edge counts."""
 
     subscriber: SubscriberId
     topic: TopicName
@@ -126,37 +126,29 @@ class SubscriberLeft:
 
 @dataclass(frozen=True, slots=True)
 class EdgeLost:
-    """All its subscribers are gone until they register again."""
+    """The edge failed. Its subscribers are removed until they register again."""
 
     edge: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class MessagePublished:
     publisher: PublisherId
     topic: TopicName
     body: Any
 
 
-Event = (
-    NeighbourJoined
-    | NeighbourLost
-    | MessageReceived
-    | PublisherJoined
-    | PublisherLeft
-    | SubscriberJoined
-    | SubscriberLeft
-    | EdgeLost
-    | Published
-)
+LinkEvent = NeighbourJoined | NeighbourLost | HeadMessageReceived
+ClientEvent = PublisherJoined | PublisherLeft | SubscriberJoined | SubscriberLeft | EdgeLost | MessagePublished
+Event = LinkEvent | ClientEvent
 
 
-# Effects: what the driver is asked to do.
+# Effects.
 
 
 @dataclass(frozen=True, slots=True)
 class SendToHead:
-    """On the present link; if that is gone, the message is gone with it."""
+    """Send on the present link. If that link is down, the message is lost."""
 
     head: BrokerId
     message: HeadMessage
@@ -164,7 +156,7 @@ class SendToHead:
 
 @dataclass(frozen=True, slots=True)
 class SendToEdge:
-    """Once per edge: the edge fans it out to its own subscribers of the topic."""
+    """Send once per edge: the edge delivers the message to its own subscribers of the topic."""
 
     edge: BrokerId
     topic: TopicName
@@ -172,22 +164,22 @@ class SendToEdge:
     body: Any
 
 
-class Code(StrEnum):
+class OverlayCode(StrEnum):
     NOT_A_NEIGHBOUR = "not-a-neighbour"
     OLD_LINK = "old-link"
     BAD_PATH = "bad-path"
     UNKNOWN_PUBLISHER = "unknown-publisher"
     NOT_ASKED_FOR = "not-asked-for"
-    """A message from a neighbour that this head does not listen to for that flow: the route has just changed."""
+    """A message from a neighbour from which this head has not subscribed the flow: the route has just changed."""
     REPEATED = "repeated"
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
-    """Nothing changed. For a log and a counter; the peer need not be told."""
+class OverlayRejection:
+    """The event changed nothing. For the log and a counter; the head does not notify the peer."""
 
-    code: Code
+    code: OverlayCode
     detail: str
 
 
-Effect = SendToHead | SendToEdge | Reject
+Effect = SendToHead | SendToEdge | OverlayRejection

@@ -1,8 +1,8 @@
 """`epeer-drd`: delay-driven offloading beside its two baselines on one site with four edges [ePEER §4.5, figures
 4-17–4-23].
 
-Every run is one random site, played three times with the same clients and the same bursts. What the thesis does not
-disclose is varied one at a time in a tenth as many runs, and shown in the report.
+Every run is one random site, played three times with the same clients and the same bursts. Choices that the thesis does
+not disclose are varied one at a time in a tenth as many runs, and shown in the report.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
-from scipy.stats import wilcoxon
 
-from tocsin.experiments import figures, variants
-from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, shows, table
+from tocsin.experiments import epeer_variants, figures
+from tocsin.experiments.epeer_variants import BASE, EDGE_COLOURS, p_value, runs_of
+from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, shows
 from tocsin.experiments.runner import Row
-from tocsin.experiments.variants import BASE
+from tocsin.policies.sites.baselines import PEER_DRD, PEER_LB
+from tocsin.policies.sites.migration import TIMEOUT_S
 from tocsin.policies.sites.offload import DRD_LB, Balancer
-from tocsin.policies.sites.offload_baselines import PEER_DRD, PEER_LB
-from tocsin.policies.sites.offload_migration import TIMEOUT_S
-from tocsin.policies.sites.offload_types import OffloadParams
+from tocsin.policies.sites.types import OffloadParams
 from tocsin.sim.kernel import Kernel, seed_from
 from tocsin.sim.sites.site import DISTRIBUTED_S, SiteLog, SiteSimulation, SiteTiming
 from tocsin.sim.sites.workload import SiteSettings, SiteWorld, draw_bursts, make_site
 
 LOAD = 0.80
-"""Undisclosed. The heaviest at which the mean broker is still not above TH_low after both bursts of 12.5 topics on
-average (0.80 · 1.125 = 0.90): there is surplus, and bursts can overload someone."""
+"""Undisclosed. The highest load at which the mean broker is not above TH_low after both bursts, 12.5 topics each on
+average (0.80 · 1.125 = 0.90): there is surplus capacity, and bursts can overload a broker."""
 VARIANTS: Mapping[str, str] = {
     BASE: "as stated",
     "load-70": "edges at 70 % at rest",
@@ -47,10 +46,11 @@ VARIANTS: Mapping[str, str] = {
 POLICIES = ("drd-lb", "peer-drd", "peer-lb")
 LABELS = {"drd-lb": "DRD-LB", "peer-drd": "PEER-DRD", "peer-lb": "PEER-LB"}
 COLOURS = {"drd-lb": figures.BLUE, "peer-drd": figures.GREEN, "peer-lb": figures.ORANGE}
-EDGE_COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PURPLE)
 SAMPLE_S = 2
 SAMPLED_RUNS = 8
-"""Runs whose utilisation is kept; the figure shows the first in which DRD-LB had to offload."""
+"""Runs whose utilisation is kept; the figure shows the first in which DRD-LB offloaded."""
+MEASURES = ["offloads", "offloads_later", "delay_pct", "delay_later_pct", "detection_overhead", "control_overhead"]
+MEASURES += ["overloaded_s", "limited_s", "clients_later"]
 
 
 def play(variant: str, run: int) -> tuple[SiteWorld, dict[str, SiteLog]]:
@@ -64,38 +64,31 @@ def play(variant: str, run: int) -> tuple[SiteWorld, dict[str, SiteLog]]:
     timing = SiteTiming(connect_s=0.5) if variant == "slow" else SiteTiming()
     logs = {}
     for policy in _policies(variant):
+        assign_each, poisson = variant == "each" and policy.name != "drd-lb", variant == "poisson"
         simulation = SiteSimulation(
-            Kernel(seed), world, bursts, policy, params, timing,
-            assign_each=variant == "each" and policy.name != "drd-lb", poisson=variant == "poisson",
-        )  # fmt: skip
+            Kernel(seed), world, bursts, policy, params, timing, assign_each=assign_each, poisson=poisson
+        )
         logs[policy.name] = simulation.run()
     return world, logs
 
 
 def _policies(variant: str) -> list[Balancer]:
     settles, largest = variant != "unsettled", variant == "largest"
-    return [
-        DRD_LB,
-        replace(PEER_DRD, settles=settles),
-        replace(PEER_LB, settles=settles, largest_first=largest),
-    ]
+    return [DRD_LB, replace(PEER_DRD, settles=settles), replace(PEER_LB, settles=settles, largest_first=largest)]
 
 
 def _row(variant: str, run: int, policy: str, world: SiteWorld, log: SiteLog) -> Row:
-    later = [one for one in log.offloads if one.at_s > DISTRIBUTED_S]
+    later = [offload for offload in log.offloads if offload.at_s > DISTRIBUTED_S]
     capacity = float(world.matching_per_s.sum())
-    seconds = len(log.used)
-    return {
-        "kind": "run", "variant": variant, "run": run, "policy": policy,
-        "offloads": len(log.offloads), "offloads_later": len(later),
-        "clients_later": sum(one.clients for one in later),
-        "delay_pct": 100 * sum(one.delay_ratio for one in log.offloads),
-        "delay_later_pct": 100 * sum(one.delay_ratio for one in later),
-        # One detection message a second and edge, plus what moving clients takes, over what all edges could match.
-        "detection_overhead": len(world.edges) / capacity,
-        "control_overhead": log.control_messages / seconds / capacity,
-        "overloaded_s": log.overloaded_s, "limited_s": log.limited_s, "longest_busy_s": log.longest_busy_s,
-    }  # fmt: skip
+    row: Row = {"kind": "run", "variant": variant, "run": run, "policy": policy}
+    row |= {"offloads": len(log.offloads), "offloads_later": len(later)}
+    row["clients_later"] = sum(offload.clients for offload in later)
+    row["delay_pct"] = 100 * sum(offload.delay_ratio for offload in log.offloads)
+    row["delay_later_pct"] = 100 * sum(offload.delay_ratio for offload in later)
+    # One detection message a second and edge, plus the messages of migrations, over the matching capacity of all edges.
+    row["detection_overhead"] = len(world.edges) / capacity
+    row["control_overhead"] = log.control_messages / len(log.used) / capacity
+    return row | {"overloaded_s": log.overloaded_s, "limited_s": log.limited_s, "longest_busy_s": log.longest_busy_s}
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ class Drd:
     default_runs: int = 100
 
     def settings(self, runs: int, **options: str) -> Sequence[dict[str, Any]]:
-        return variants.settings(self.name, VARIANTS, runs, options)
+        return epeer_variants.settings(self.name, VARIANTS, runs, options)
 
     def run(self, setting: Mapping[str, Any]) -> list[Row]:
         variant, run = str(setting["variant"]), int(setting["run"])
@@ -122,9 +115,9 @@ class Drd:
 
     def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
-        runs = rows[(rows.kind == "run") & (rows.variant == BASE)]
+        runs = runs_of(rows, BASE)
         compared = _compared(runs)
-        metrics = _metrics(runs, compared)
+        metrics = _metrics(runs)
         files = [
             *figures.draw(out, "epeer-drd-utilisation", lambda figure: _draw_used(figure, rows), height_in=6.4),
             *figures.draw(out, "epeer-drd-runs", lambda figure: _draw_runs(figure, compared)),
@@ -140,99 +133,82 @@ _NOTES = (
     "1–8 subscribers a topic; a publisher's rate 0.2–1.8 times the mean; all messages 200–1,000 bytes; a hop of 10 ms "
     "and 0.15 s to connect, so moving takes 0.17 s, and more where a queue has to be drained.",
     "Unexpected delay is the time from the notification to the confirmation. It scales all three policies alike.",
-    "Matching is counted once per message, topic and edge, as table 4-3 implies. Therefore an edge drawn for every "
-    "single subscriber (`each`) has PEER match most messages at two or three edges: no edge is LOW at a load that "
-    "DRD-LB carries with a fifth to spare, so nobody can accept anything. In the base all clients of a topic, which "
-    "register in the same second, draw together.",
+    "Matching is counted once per message, topic and edge, as table 4-3 implies. Therefore, if PEER draws an edge for "
+    "each subscriber (`each`), most messages are matched at two or three edges: no edge is LOW at a load that DRD-LB "
+    "carries with a fifth to spare, and no broker can accept a bundle. In the base, all clients of a topic, which "
+    "register in the same second, share one draw.",
     "PEER's 10 % is read as a share of the larger load, in any of the three metrics.",
-    "As in the thesis, PEER's offloads while clients register are left out unless said otherwise; DRD-LB's are not.",
+    "As in the thesis, PEER's offloads while clients register are left out unless stated otherwise; DRD-LB's are not.",
     "The thesis counts 18 offloads of PEER-LB after the distribution phase and 202 during it. PEER as chapter 3 words "
-    "it (`unsettled`) goes back and forth without end; with moves that must make the pair more even it has fewer.",
+    "it (`unsettled`) moves bundles back and forth without end; if a move must make the pair more even, it has fewer.",
 )
 
 
 def _compared(runs: Any) -> Any:
     """One row per run, a column per measure and policy."""
-    wide = runs.pivot(
-        index="run", columns="policy", values=["offloads", "offloads_later", "delay_pct", "delay_later_pct"]
-    )
+    wide = runs.pivot(index="run", columns="policy", values=list(MEASURES[:4]))
     wide.columns = [f"{measure}:{policy}" for measure, policy in wide.columns]
     return wide.astype(float)
 
 
-def _p_value(smaller: Any, larger: Any) -> float | None:
-    """That the first is not smaller than the second, by Wilcoxon's signed-rank test; None if all pairs are equal."""
-    if not (np.asarray(smaller) != np.asarray(larger)).any():
-        return None
-    return float(wilcoxon(smaller, larger, alternative="less").pvalue)
-
-
-def _metrics(runs: Any, compared: Any) -> dict[str, Any]:
+def _metrics(runs: Any) -> dict[str, Any]:
+    compared = _compared(runs)
     means = runs.groupby("policy").mean(numeric_only=True)
     medians = runs.groupby("policy").median(numeric_only=True)
     drd, peer = compared["offloads:drd-lb"], compared["offloads_later:peer-lb"]
-    delay = {policy: float(means.loc[policy, "delay_later_pct"]) for policy in POLICIES}
+    drd_delay, peer_delay = compared["delay_pct:drd-lb"], compared["delay_later_pct:peer-lb"]
     own = float(means.loc["drd-lb", "delay_pct"])
     metrics: dict[str, Any] = {
         "runs": len(compared),
         "fewer_offloads_pct": 100 * float((drd < peer).mean()),
         "equal_offloads_pct": 100 * float((drd == peer).mean()),
         "more_offloads_pct": 100 * float((drd > peer).mean()),
-        "more_delay_pct_of_runs": 100
-        * float((compared["delay_pct:drd-lb"] > compared["delay_later_pct:peer-lb"]).mean()),
-        "delay_ratio_peer_lb_to_drd_lb": delay["peer-lb"] / own if own else None,
-        "p_offloads": _p_value(drd, peer),
-        "p_delay": _p_value(compared["delay_pct:drd-lb"], compared["delay_later_pct:peer-lb"]),
-        "p_delay_peer_drd": _p_value(compared["delay_later_pct:peer-drd"], compared["delay_later_pct:peer-lb"]),
+        "more_delay_pct_of_runs": 100 * float((drd_delay > peer_delay).mean()),
+        "delay_ratio_peer_lb_to_drd_lb": float(means.loc["peer-lb", "delay_later_pct"]) / own if own else None,
+        "p_offloads": p_value(drd, peer),
+        "p_delay": p_value(drd_delay, peer_delay),
+        "p_delay_peer_drd": p_value(compared["delay_later_pct:peer-drd"], peer_delay),
         "longest_busy_s": float(runs.longest_busy_s.max()),
     }
     for policy in POLICIES:
-        for measure in ("offloads", "offloads_later", "delay_pct", "delay_later_pct", "detection_overhead",
-                        "control_overhead", "overloaded_s", "limited_s", "clients_later"):  # fmt: skip
+        for measure in MEASURES:
             metrics[f"{measure}_{policy}"] = float(means.loc[policy, measure])
         metrics[f"delay_later_pct_median_{policy}"] = float(medians.loc[policy, "delay_later_pct"])
     return metrics
 
 
 def _claims(metrics: Mapping[str, Any]) -> list[Claim]:
-    where = "[ePEER §4.5.4]"
-    drd, peer_drd, peer_lb = (metrics[f"delay_later_pct_{policy}"] for policy in POLICIES)
+    where, table_4_9 = "[ePEER §4.5.4]", "[ePEER §4.5.4], table 4-9"
+    fewer, ratio = metrics["fewer_offloads_pct"], metrics["delay_ratio_peer_lb_to_drd_lb"]
+    later = [metrics[f"delay_later_pct_{policy}"] for policy in POLICIES]
     whole = [metrics[f"delay_pct_{policy}"] for policy in POLICIES]
+    overhead, unit, busy_s = metrics["detection_overhead_drd-lb"], "of the matching capacity", metrics["longest_busy_s"]
     return [
-        shows("fewer-offloads", f"{where}, figure 4-19", "in 97.6 % of runs; more than 90 % wanted",
-              metrics["fewer_offloads_pct"], metrics["fewer_offloads_pct"] > 90.0),
-        at_least("delay-ratio", f"{where}, figure 4-22", "4.98 % against 274 %: 55 times lower",
-                 metrics["delay_ratio_peer_lb_to_drd_lb"], 10.0, "times"),
-        shows("peer-drd-between", f"{where}, figure 4-23", "4.98 % < 137 % < 274 %",
-              f"{drd:.3g} %, {peer_drd:.3g} %, {peer_lb:.3g} %", drd < peer_drd < peer_lb),
-        shows("peer-drd-between-with-distribution", f"{where}, figure 4-23", "4.98 % < 1022 % < 1894 %",
-              f"{whole[0]:.3g} %, {whole[1]:.3g} %, {whole[2]:.3g} %", whole[0] < whole[1] < whole[2]),
+        shows(
+            "fewer-offloads", f"{where}, figure 4-19", "in 97.6 % of runs; more than 90 % wanted", fewer, fewer > 90.0
+        ),
+        at_least("delay-ratio", f"{where}, figure 4-22", "4.98 % against 274 %: 55 times lower", ratio, 10.0, "times"),
+        _rising("peer-drd-between", "4.98 % < 137 % < 274 %", later),
+        _rising("peer-drd-between-with-distribution", "4.98 % < 1022 % < 1894 %", whole),
         below("delay-significant", where, "Wilcoxon p < 2.2e-16", metrics["p_delay"], 1e-10),
-        at_most("overhead", f"{where}, table 4-9", "one message a second and broker: 1/25887",
-                metrics["detection_overhead_drd-lb"], 1 / 20_000, "of the matching capacity"),
-        at_most("busy-is-left", "[ePEER §4.4.4.1]", "at the time-out at the latest", metrics["longest_busy_s"],
-                TIMEOUT_S, "s"),
-    ]  # fmt: skip
+        at_most("overhead", table_4_9, "one message a second and broker: 1/25887", overhead, 1 / 20_000, unit),
+        at_most("busy-is-left", "[ePEER §4.4.4.1]", "at the time-out at the latest", busy_s, TIMEOUT_S, "s"),
+    ]
+
+
+def _rising(claim: str, thesis: str, delays: Sequence[float]) -> Claim:
+    text = ", ".join(f"{delay:.3g} %" for delay in delays)
+    return shows(claim, "[ePEER §4.5.4], figure 4-23", thesis, text, delays[0] < delays[1] < delays[2])
 
 
 def _sensitivity(rows: Any) -> str:
-    lines = []
-    for variant, text in VARIANTS.items():
-        mine = rows[(rows.kind == "run") & (rows.variant == variant)]
-        if not len(mine):
-            continue
-        found = _metrics(mine, _compared(mine))
-        lines.append(
-            (text, found["runs"], found["fewer_offloads_pct"],
-             *(found[f"offloads_later_{policy}"] for policy in POLICIES),
-             *(found[f"delay_later_pct_{policy}"] for policy in POLICIES),
-             found["delay_ratio_peer_lb_to_drd_lb"], found["limited_s_drd-lb"], found["limited_s_peer-lb"])
-        )  # fmt: skip
-    columns = ("choice", "runs", "DRD-LB fewer offloads, % of runs", *(f"offloads {LABELS[one]}" for one in POLICIES),
-               *(f"delay % {LABELS[one]}" for one in POLICIES), "PEER-LB ÷ DRD-LB", "nobody could help DRD-LB, s",
-               "nobody could help PEER-LB, s")  # fmt: skip
-    head = "## What the undisclosed decides\n\nOffloads and delays after the distribution phase, means over runs.\n\n"
-    return head + table(columns, lines)
+    columns = {"runs": "runs", "DRD-LB fewer offloads, % of runs": "fewer_offloads_pct"}
+    columns |= {f"offloads {label}": f"offloads_later_{policy}" for policy, label in LABELS.items()}
+    columns |= {f"delay % {label}": f"delay_later_pct_{policy}" for policy, label in LABELS.items()}
+    columns["PEER-LB ÷ DRD-LB"] = "delay_ratio_peer_lb_to_drd_lb"
+    columns |= {"DRD-LB without help, s": "limited_s_drd-lb", "PEER-LB without help, s": "limited_s_peer-lb"}
+    note = "Offloads and delays after the distribution phase, means over runs."
+    return epeer_variants.sensitivity(rows, VARIANTS, note, columns, _metrics)
 
 
 def _draw_used(figure: Figure, rows: Any) -> None:
@@ -269,7 +245,7 @@ def _draw_runs(figure: Figure, compared: Any) -> None:
 
 
 def _draw_means(figure: Figure, metrics: Mapping[str, Any]) -> None:
-    """Figures 4-21, 4-22 and 4-23; the thesis' numbers beside ours."""
+    """Figures 4-21, 4-22 and 4-23, with the thesis' numbers."""
     seeds = {"offloads": {"peer-lb": 18.0}, "delay": {"drd-lb": 4.98, "peer-drd": 137.0, "peer-lb": 274.0}}
     left, right = figure.subplots(1, 2)
     for axes, measure, name, title, label in (
@@ -282,10 +258,9 @@ def _draw_means(figure: Figure, metrics: Mapping[str, Any]) -> None:
             axes.annotate(f"{value:,.3g}", (place, value), ha="center", va="bottom", fontsize=8)
             if policy in seeds[name]:
                 axes.plot([place - 0.38, place + 0.38], 2 * [seeds[name][policy]], color="#222222", linestyle="--")
-                axes.annotate(
-                    f"ePEER {seeds[name][policy]:g}", (place, seeds[name][policy]), ha="center", va="bottom",
-                    fontsize=7.5, color="#222222", xytext=(0, 2), textcoords="offset points",
-                )  # fmt: skip
-        axes.set(title=title, ylabel=label, xticks=range(3), xticklabels=[LABELS[one] for one in POLICIES])
+                style: Any = {"ha": "center", "va": "bottom", "fontsize": 7.5, "color": "#222222"}
+                label_at, text = (place, seeds[name][policy]), f"ePEER {seeds[name][policy]:g}"
+                axes.annotate(text, label_at, xytext=(0, 2), textcoords="offset points", **style)
+        axes.set(title=title, ylabel=label, xticks=range(3), xticklabels=[LABELS[policy] for policy in POLICIES])
         axes.set_yscale("log")
         axes.margins(y=0.2)

@@ -1,8 +1,8 @@
 """`epeer-fdcc`: feedback driven congestion control when bandwidth breaks down [ePEER §5.3, figures 5-3–5-9].
 
-One random site per run: at 301 s each broker keeps 0.1–0.4 of its bandwidth, at 900 s it has all of it again. Loads are
-compared with the same site without congestion control, QoE with the time before the damage. What the thesis does not
-disclose is varied one at a time in a tenth as many runs.
+One random site per run: at 301 s each broker is left with 0.1–0.4 of its bandwidth, at 900 s it has all of it again.
+Loads are compared with the same site without congestion control, QoE with the time before the damage. Choices that the
+thesis does not disclose are varied one at a time in a tenth as many runs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
-from scipy.stats import wilcoxon
 
-from tocsin.experiments import figures, variants
-from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, table
+from tocsin.experiments import epeer_variants, figures
+from tocsin.experiments.epeer_variants import BASE, EDGE_COLOURS, p_value, runs_of
+from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below
 from tocsin.experiments.runner import Row
-from tocsin.experiments.variants import BASE
 from tocsin.policies.sites.congestion import CongestionParams
 from tocsin.sim.kernel import Kernel, seed_from
 from tocsin.sim.sites.audience import AudienceSettings, draw_audience
@@ -28,14 +27,14 @@ from tocsin.sim.sites.congestion import DamagedSite, DamageLog, Second
 from tocsin.sim.sites.workload import Quality, SiteSettings, SiteWorld, make_site
 
 LOAD = 0.40
-"""Undisclosed: output bandwidth in use before the damage. The lightest at which every factor of 0.1–0.4 overloads a
-broker, as in the thesis' example all are."""
+"""Undisclosed: output bandwidth in use before the damage. The lowest load at which every factor of 0.1–0.4 overloads a
+broker; in the thesis' example all brokers are overloaded."""
 SETTINGS = SiteSettings(load=LOAD, load_is_output=True, edge_mbps=(300.0, 500.0), size_bytes=(200.0, 2_000.0))
 VARIANTS: Mapping[str, str] = {
     BASE: "as stated",
     "load-20": "20 % of the output bandwidth in use at rest",
     "load-60": "60 % in use at rest",
-    "classes": "publishers of no use keep the lowest class, 10 messages/s",
+    "classes": "useless publishers get the lowest class, 10 messages/s",
     "one-budget": "topics selected under the sum of all edges' bandwidth",
     "overactive": "useless publishers publish twice as fast",
     "vocabulary-8": "8 keywords a topic: messages are worth more",
@@ -44,9 +43,13 @@ VARIANTS: Mapping[str, str] = {
 }
 METRICS = ("Ui", "Uo", "Um")
 BEFORE, DURING = slice(200, 300), slice(310, 899)
-"""Seconds 201–300, and 311–899: the first ten after the damage are left to it."""
-READINGS = {"heard": "subscribers that hear anybody", "everybody": "all, who hears nobody counts as 0",
-            "by_message": "per message instead of per publisher"}  # fmt: skip
+"""Seconds 201–300, and 311–899: the first ten seconds after the damage are left out."""
+READINGS = {
+    "heard": "subscribers that receive any publisher",
+    "everybody": "all; without a publisher counts as 0",
+    "by_message": "per message instead of per publisher",
+}
+THESIS_LESS_PCT = {"Uo": 19.2, "Ui": 15.7, "Um": 16.1}
 
 
 def play(variant: str, run: int) -> tuple[SiteWorld, DamageLog]:
@@ -69,34 +72,33 @@ def play(variant: str, run: int) -> tuple[SiteWorld, DamageLog]:
 
 
 def _with_overactive(world: SiteWorld, quality: Sequence[Quality]) -> SiteWorld:
-    """Useless publishers at twice the rate, all scaled back to the same load on the wire."""
-    factor = np.array([2.0 if one is Quality.BAD else 1.0 for one in quality])
+    """Useless publishers at twice the rate; all rates are scaled back to the same output load."""
+    factor = np.array([2.0 if publisher is Quality.BAD else 1.0 for publisher in quality])
     ends = np.cumsum([len(rates) for rates in world.rates_per_s])[:-1]
-    rates = [one * each for one, each in zip(world.rates_per_s, np.split(factor, ends), strict=True)]
+    changed = [rates * factors for rates, factors in zip(world.rates_per_s, np.split(factor, ends), strict=True)]
     weight = world.size_bytes * world.audience
     before = float((world.topic_rate_per_s * weight).sum())
-    scale = before / float((np.array([one.sum() for one in rates]) * weight).sum())
-    return replace(world, rates_per_s=tuple(one * scale for one in rates))
+    scale = before / float((np.array([rates.sum() for rates in changed]) * weight).sum())
+    return replace(world, rates_per_s=tuple(rates * scale for rates in changed))
 
 
 def _row(variant: str, run: int, world: SiteWorld, log: DamageLog) -> Row:
     during = log.seconds[DURING]
-    used = np.array([one.used for one in during]).mean(axis=(0, 1))
-    offered = np.array([one.offered for one in during])
-    carried = np.minimum(offered, 1.0).mean(axis=(0, 1))
+    used = np.array([second.used for second in during])
+    offered = np.array([second.offered for second in during])
     end = log.seconds[-1]
-    row: Row = {"kind": "run", "variant": variant, "run": run, "limited_from_s": log.limited_from_s,
-                "recovered_s": log.recovered_s, "offloads": log.offloads,
-                "stopped_topics": log.stopped_topics / max(log.revisions, 1),
-                "notifications_per_s": log.changes / 600,
-                "feedback_overhead": float(world.audience.sum()) / float(world.matching_per_s.sum()),
-                "served": float(np.mean([one.served for one in during])),
-                "highest_uo": float(np.max([one.used[:, 1] for one in during])),
-                "difference_at_end": float(np.abs(end.used - end.offered).max())}  # fmt: skip
+    row: Row = {"kind": "run", "variant": variant, "run": run, "limited_from_s": log.limited_from_s}
+    row |= {"recovered_s": log.recovered_s, "offloads": log.offloads}
+    row["stopped_topics"] = log.stopped_topics / max(log.revisions, 1)
+    row["notifications_per_s"] = log.changes / 600
+    row["feedback_overhead"] = float(world.audience.sum()) / float(world.matching_per_s.sum())
+    row["served"] = float(np.mean([second.served for second in during]))
+    row["highest_uo"] = float(used[:, :, 1].max())
+    row["difference_at_end"] = float(np.abs(end.used - end.offered).max())
     for at, metric in enumerate(METRICS):
         row[f"{metric}_without"] = float(offered.mean(axis=(0, 1))[at])
-        row[f"{metric}_carried"] = float(carried[at])
-        row[f"{metric}_with"] = float(used[at])
+        row[f"{metric}_carried"] = float(np.minimum(offered, 1.0).mean(axis=(0, 1))[at])
+        row[f"{metric}_with"] = float(used.mean(axis=(0, 1))[at])
     for reading in READINGS:
         row[f"{reading}_before"] = _mean(log.seconds[BEFORE], reading)
         row[f"{reading}_after"] = _mean(during, reading)
@@ -104,7 +106,7 @@ def _row(variant: str, run: int, world: SiteWorld, log: DamageLog) -> Row:
 
 
 def _mean(seconds: Sequence[Second], reading: str) -> float | None:
-    values = [getattr(one, reading) for one in seconds if getattr(one, reading) is not None]
+    values = [value for second in seconds if (value := getattr(second, reading)) is not None]
     return float(np.mean(values)) if values else None
 
 
@@ -115,7 +117,7 @@ class Fdcc:
     default_runs: int = 100
 
     def settings(self, runs: int, **options: str) -> Sequence[dict[str, Any]]:
-        return variants.settings(self.name, VARIANTS, runs, options)
+        return epeer_variants.settings(self.name, VARIANTS, runs, options)
 
     def run(self, setting: Mapping[str, Any]) -> list[Row]:
         variant, run = str(setting["variant"]), int(setting["run"])
@@ -135,7 +137,7 @@ class Fdcc:
 
     def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
-        runs = rows[(rows.kind == "run") & (rows.variant == BASE)]
+        runs = runs_of(rows, BASE)
         metrics = _metrics(runs)
         files = [
             *figures.draw(out, "epeer-fdcc-run", lambda figure: _draw_run(figure, rows), height_in=7.6),
@@ -148,42 +150,36 @@ EXPERIMENT = Fdcc()
 
 _NOTES = (
     "Undisclosed and therefore chosen: 40 % of the output bandwidth in use at rest; 1–5 publishers and 1–8 subscribers "
-    "a topic; 10 keywords a topic, of which a subscriber wants 4–8 and a message has 4–8, half of them off the topic "
-    "for medium publishers and all for useless ones.",
-    "Load reduction compares the same seconds with and without congestion control. `without` is what is offered, above "
-    "100 % where brokers are overloaded; `carried` is cut at 100 %. The claims use `carried`, the smaller reduction.",
-    "QoE (equations 5–7) has no value for a subscriber that hears nobody. The claim leaves those out; the table below "
-    "also counts them as 0, and averages over messages instead of publishers.",
+    "a topic; 10 keywords a topic, of which a subscriber is interested in 4–8 and a message has 4–8, half of them off "
+    "the topic for medium publishers and all for useless ones.",
+    "Load reduction compares the same seconds with and without congestion control. `without` is the offered load, "
+    "above 100 % where brokers are overloaded; `carried` is cut at 100 %. The claims use `carried`, the stricter one.",
+    "QoE (equations 5–7) has no value for a subscriber that receives no publisher. The claim leaves those out; the "
+    "table below also counts them as 0, and averages over messages instead of publishers.",
     "Equation 6 weighs a publisher that sends ten messages a second like one that sends a thousand, so limiting a "
     "useless publisher to 10/s as in §5.2.1 hardly raises QoE; stopping it does. Ours may send one message in ten "
     "seconds. The table shows both.",
-    "Feedback comes each second; limits are set as soon as an overload finds no help and revised every 5 s.",
+    "Feedback arrives each second; limits are set as soon as no broker can help an overloaded one, and are revised "
+    "every 5 s.",
 )
 
 
-def _p_value(smaller: Any, larger: Any) -> float | None:
-    """That the first is not smaller than the second, by Wilcoxon's signed-rank test; None if all pairs are equal."""
-    if not (np.asarray(smaller) != np.asarray(larger)).any():
-        return None
-    return float(wilcoxon(smaller, larger, alternative="less").pvalue)
-
-
 def _metrics(runs: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"runs": len(runs)}
+    metrics: dict[str, Any] = {"runs": len(runs)}
     for metric in METRICS:
         for against in ("carried", "without"):
             less = 1.0 - runs[f"{metric}_with"] / runs[f"{metric}_{against}"]
-            found[f"{metric}_reduction_pct_of_{against}"] = 100 * float(less.mean())
+            metrics[f"{metric}_reduction_pct_of_{against}"] = 100 * float(less.mean())
         for which in ("without", "carried", "with"):
-            found[f"{metric}_{which}"] = float(runs[f"{metric}_{which}"].mean())
-        found[f"p_{metric}"] = _p_value(runs[f"{metric}_with"], runs[f"{metric}_carried"])
+            metrics[f"{metric}_{which}"] = float(runs[f"{metric}_{which}"].mean())
+        metrics[f"p_{metric}"] = p_value(runs[f"{metric}_with"], runs[f"{metric}_carried"])
     for reading in READINGS:
         before, after = runs[f"{reading}_before"].astype(float), runs[f"{reading}_after"].astype(float)
-        found[f"qoe_before_{reading}"], found[f"qoe_after_{reading}"] = float(before.mean()), float(after.mean())
-        found[f"qoe_gain_pct_{reading}"] = 100 * float(after.mean() / before.mean() - 1.0)
-        found[f"p_qoe_{reading}"] = _p_value(before, after)
+        metrics[f"qoe_before_{reading}"], metrics[f"qoe_after_{reading}"] = float(before.mean()), float(after.mean())
+        metrics[f"qoe_gain_pct_{reading}"] = 100 * float(after.mean() / before.mean() - 1.0)
+        metrics[f"p_qoe_{reading}"] = p_value(before, after)
     recovered = runs.recovered_s.dropna()
-    found |= {
+    metrics |= {
         "qoe_gained_pct_of_runs": 100 * float((runs.heard_after > runs.heard_before).mean()),
         "limited_pct_of_runs": 100 * float(runs.limited_from_s.notna().mean()),
         "recovered_at_s_latest": float(recovered.max()) if len(recovered) else None,
@@ -195,50 +191,41 @@ def _metrics(runs: Any) -> dict[str, Any]:
         "notifications_per_s": float(runs.notifications_per_s.mean()),
         "feedback_overhead": float(runs.feedback_overhead.mean()),
     }
-    return found
+    return metrics
 
 
 def _claims(metrics: Mapping[str, Any]) -> list[Claim]:
-    where = "[ePEER §5.3.4]"
+    where, beyond, unknown = "[ePEER §5.3.4]", "beyond the thesis", "not measured there"
+    back = "back to its original state after 900 s"
+    less = {metric: metrics[f"{metric}_reduction_pct_of_carried"] for metric in METRICS}
     reductions = [
-        at_least(f"{metric.lower()}-reduced", f"{where}, figure {figure}", f"{thesis} % less",
-                 metrics[f"{metric}_reduction_pct_of_carried"], 10.0, "% less")
-        for metric, figure, thesis in (("Uo", "5-3", 19.2), ("Ui", "5-5", 15.7), ("Um", "5-4", 16.1))
-    ]  # fmt: skip
-    worst = max((metrics[f"p_{metric}"] for metric in METRICS if metrics[f"p_{metric}"] is not None), default=None)
+        at_least(
+            f"{metric.lower()}-reduced", f"{where}, figure {figure}", f"{thesis} % less", less[metric], 10.0, "% less"
+        )
+        for (metric, thesis), figure in zip(THESIS_LESS_PCT.items(), ("5-3", "5-5", "5-4"), strict=True)
+    ]
+    worst_p = max((metrics[f"p_{metric}"] for metric in METRICS if metrics[f"p_{metric}"] is not None), default=None)
+    gain, recovered_s = metrics["qoe_gain_pct_heard"], metrics["recovered_at_s_latest"]
+    missing, highest = metrics["difference_at_end"], metrics["highest_uo_with_worst"]
     return [
         *reductions,
-        below("load-significant", where, "Wilcoxon p < 2.2e-16", worst, 1e-10, "in the least clear metric"),
-        at_least("qoe-raised", f"{where}, figure 5-9", "0.2671 to 0.3348: 25.4 % more", metrics["qoe_gain_pct_heard"],
-                 15.0, "% more"),
+        below("load-significant", where, "Wilcoxon p < 2.2e-16", worst_p, 1e-10, "in the least clear metric"),
+        at_least("qoe-raised", f"{where}, figure 5-9", "0.2671 to 0.3348: 25.4 % more", gain, 15.0, "% more"),
         below("qoe-significant", where, "Wilcoxon p < 2.2e-16", metrics["p_qoe_heard"], 1e-10),
-        at_most("recovers", "[ePEER §5.3.1.2]", "back to its original state after 900 s",
-                metrics["recovered_at_s_latest"], 910.0, "s, the latest run"),
-        at_most("nothing-left-limited", "beyond the thesis", "not measured there", metrics["difference_at_end"], 1e-9,
-                "utilisation missing at the end"),
-        at_most("overload-ends", "beyond the thesis", "not measured there", metrics["highest_uo_with_worst"], 1.0,
-                "Uo at the worst edge, run and second"),
-    ]  # fmt: skip
+        at_most("recovers", "[ePEER §5.3.1.2]", back, recovered_s, 910.0, "s, the latest run"),
+        at_most("nothing-left-limited", beyond, unknown, missing, 1e-9, "utilisation missing at the end"),
+        at_most("overload-ends", beyond, unknown, highest, 1.0, "Uo at the worst edge, run and second"),
+    ]
 
 
 def _sensitivity(rows: Any) -> str:
-    lines = []
-    for variant, text in VARIANTS.items():
-        mine = rows[(rows.kind == "run") & (rows.variant == variant)]
-        if not len(mine):
-            continue
-        found = _metrics(mine)
-        lines.append(
-            (text, found["runs"], *(found[f"{metric}_reduction_pct_of_carried"] for metric in METRICS),
-             *(found[f"{metric}_reduction_pct_of_without"] for metric in METRICS),
-             found["qoe_before_heard"], *(found[f"qoe_gain_pct_{reading}"] for reading in READINGS),
-             found["served_pct_of_subscribers"], found["highest_uo_with_mean"])
-        )  # fmt: skip
-    columns = ("choice", "runs", *(f"{metric} less, % of carried" for metric in METRICS),
-               *(f"{metric} less, % of offered" for metric in METRICS), "QoE before",
-               *(f"QoE gain %, {text}" for text in READINGS.values()), "subscribers served %",
-               "highest Uo")  # fmt: skip
-    return "## What the undisclosed decides\n\nMeans over runs.\n\n" + table(columns, lines)
+    columns = {"runs": "runs"}
+    columns |= {f"{metric} less, % of carried": f"{metric}_reduction_pct_of_carried" for metric in METRICS}
+    columns |= {f"{metric} less, % of offered": f"{metric}_reduction_pct_of_without" for metric in METRICS}
+    columns["QoE before"] = "qoe_before_heard"
+    columns |= {f"QoE gain %, {text}": f"qoe_gain_pct_{reading}" for reading, text in READINGS.items()}
+    columns |= {"subscribers served %": "served_pct_of_subscribers", "highest Uo": "highest_uo_with_mean"}
+    return epeer_variants.sensitivity(rows, VARIANTS, "Means over runs.", columns, _metrics)
 
 
 def _draw_run(figure: Figure, rows: Any) -> None:
@@ -247,15 +234,16 @@ def _draw_run(figure: Figure, rows: Any) -> None:
     grid = figure.subplots(4, 1, sharex=True)
     titles = {"Uo": "Output bandwidth", "Um": "Matching", "Ui": "Input bandwidth"}
     for axes, (metric, title) in zip(grid, titles.items(), strict=False):
-        for number, colour in enumerate((figures.BLUE, figures.ORANGE, figures.GREEN, figures.PURPLE)):
-            axes.plot(samples.at_s, 100 * samples[f"{metric}_B{number}"], color=colour, linewidth=1.0,
-                      label=f"B{number}")  # fmt: skip
+        for number, colour in enumerate(EDGE_COLOURS):
+            used = 100 * samples[f"{metric}_B{number}"]
+            axes.plot(samples.at_s, used, color=colour, linewidth=1.0, label=f"B{number}")
         axes.set(title=f"{title} in use", ylabel="%")
-        # The one second between the damage and the first limits would dwarf all others: it runs off the top.
+        # The second between the damage and the first limits is off the scale: it would dwarf all others.
         steady = samples[(samples.at_s < 300) | (samples.at_s > 310)][[f"{metric}_B{n}" for n in range(4)]]
         axes.set_ylim(0, 115 * float(steady.max().max()))
     grid[3].plot(samples.at_s, samples.qoe, color="#222222", linewidth=1.0)
-    grid[3].set(title="Mean QoE of those who hear anybody", xlabel="second of the run", ylabel="QoE", xlim=(0, 1_000))
+    grid[3].set(title="Mean QoE of subscribers that receive any publisher", ylabel="QoE")
+    grid[3].set(xlabel="second of the run", xlim=(0, 1_000))
     for axes in grid:
         for at_s in (301, 900):
             axes.axvline(at_s, color=figures.GREY, linestyle=":", linewidth=1.0)
@@ -274,18 +262,18 @@ def _draw_qoe(figure: Figure, runs: Any, metrics: Mapping[str, Any]) -> None:
     left.legend(loc="lower right")
     middle.hist(100 * (runs.heard_after / runs.heard_before - 1.0), bins=20, color=figures.BLUE)
     middle.axvline(25.4, color="#222222", linestyle="--", linewidth=1.0)
-    middle.annotate("ePEER mean 25.4 %", (25.4, 0.97), xycoords=("data", "axes fraction"), fontsize=7.5, ha="right",
-                    va="top", rotation=90, xytext=(-2, 0), textcoords="offset points")  # fmt: skip
+    style: Any = {"fontsize": 7.5, "ha": "right", "va": "top", "rotation": 90}
+    style |= {"xycoords": ("data", "axes fraction"), "xytext": (-2, 0), "textcoords": "offset points"}
+    middle.annotate("ePEER mean 25.4 %", (25.4, 0.97), **style)
     middle.set(title="QoE gained", xlabel="%", ylabel="runs")
     middle.set_xlim(0, None)
-    thesis = {"Uo": 19.2, "Ui": 15.7, "Um": 16.1}
-    for at, metric in enumerate(thesis):
+    for at, (metric, thesis) in enumerate(THESIS_LESS_PCT.items()):
         for shift, against, colour in ((-0.18, "carried", figures.BLUE), (0.18, "without", figures.SKY)):
             value = metrics[f"{metric}_reduction_pct_of_{against}"]
-            label = {"carried": "of what was carried", "without": "of what was offered"}[against] if at == 0 else None
+            label = {"carried": "of the carried load", "without": "of the offered load"}[against] if at == 0 else None
             right.bar(at + shift, value, width=0.34, color=colour, label=label)
-        right.plot([at - 0.4, at + 0.4], 2 * [thesis[metric]], color="#222222", linestyle="--", linewidth=1.2,
-                   label="ePEER" if at == 0 else None)  # fmt: skip
-    right.set(title="Load less by", ylabel="%", xticks=range(3), xticklabels=list(thesis))
+        label = "ePEER" if at == 0 else None
+        right.plot([at - 0.4, at + 0.4], 2 * [thesis], color="#222222", linestyle="--", linewidth=1.2, label=label)
+    right.set(title="Load less by", ylabel="%", xticks=range(3), xticklabels=list(THESIS_LESS_PCT))
     right.margins(y=0.35)
     right.legend(loc="upper right", fontsize=7)

@@ -1,4 +1,4 @@
-"""Figure 7 of ePulsar: what a topic migration costs clients and load manager, coordinated or as Pulsar does it."""
+"""Figure 7 of ePulsar: the cost of a topic migration for clients and load manager, coordinated and in Pulsar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tocsin.experiments.runner import Row
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName
 from tocsin.sim.kernel import Kernel, Process, seed_from
-from tocsin.sim.topics.migration import Migration, Migrator
+from tocsin.sim.topics.migration import Migrator, TopicMigration
 from tocsin.sim.topics.network import Network
 from tocsin.sim.topics.places import INTER_SITE_RTT_S
 from tocsin.sim.topics.world import TopicWorld
@@ -25,8 +25,8 @@ from tocsin.sim.topics.world import TopicWorld
 WAN_MS = (10, 20, 40, 60, 80)
 TOPICS = (16, 32, 64, 128)
 EXECUTORS = (1, 2, 4, 8, 16)
-THERE_AND_BACK = 4
-"""All topics go from the first broker to the second and back, this many times [ePulsar §5.7]."""
+TRIPS = 4
+"""Trips of all topics between the first broker and the second [ePulsar §5.7]."""
 MANAGER, BROKERS = "load-manager", (BrokerId("broker-0"), BrokerId("broker-1"))
 
 
@@ -54,16 +54,13 @@ class MigrationTimes:
         rows = table_.to_pandas()
         down = rows[rows.part == "downtime"].groupby(["wan_ms", "workflow"]).downtime_ms.mean().unstack()
         per_topic = rows[rows.part == "per-topic"]
-        ours = (
-            per_topic[per_topic.workflow == "coordinated"]
-            .groupby(["topics", "executors"])
-            .per_topic_ms.mean()
-            .unstack()
-        )
+        coordinated = per_topic[per_topic.workflow == "coordinated"]
+        ours = coordinated.groupby(["topics", "executors"]).per_topic_ms.mean().unstack()
         pulsar = per_topic[per_topic.workflow == "pulsar"].groupby("topics").per_topic_ms.mean()
         down_ratio = float((down["coordinated"] / down["pulsar"]).max())
         time_ratio = float((ours[16] / pulsar).max())
         gained_ms = (down["pulsar"] - down["coordinated"]).to_numpy()
+        largest = per_topic[(per_topic.executors == 16) & (per_topic.topics == 128)]
         metrics = {
             "downtime_ms_at_40_ms": float(down.loc[40, "coordinated"]),
             "downtime_ms_at_40_ms_pulsar": float(down.loc[40, "pulsar"]),
@@ -71,37 +68,28 @@ class MigrationTimes:
             "per_topic_ms_128_topics_16_executors": float(ours.loc[128, 16]),
             "per_topic_ms_128_topics_pulsar": float(pulsar.loc[128]),
             "per_topic_relative_to_pulsar_worst_16_executors": time_ratio,
-            "release_ms_128_topics_16_executors": float(
-                per_topic[(per_topic.executors == 16) & (per_topic.topics == 128)].release_ms.mean()
-            ),
+            "release_ms_128_topics_16_executors": float(largest.release_ms.mean()),
         }
         seven_a, seven_b = "[ePulsar §5.7, figure 7a]", "[ePulsar §5.7, figure 7b]"
+        gains = " < ".join(f"{gain:.0f}" for gain in gained_ms) + " ms"
+        times = " > ".join(f"{value:.0f}" for value in ours.loc[128]) + " ms at 128 topics"
+        growing, falling = bool(np.all(np.diff(gained_ms) > 0)), bool((np.diff(ours.to_numpy(), axis=1) < 0).all())
         claims = [
             at_most("downtime-at-most-half", seven_a, "significantly lower", down_ratio, 0.5, "of Pulsar's, worst WAN"),
-            shows(
-                "gain-grows-with-wan", seven_a, "the higher the WAN latency the higher the gain",
-                " < ".join(f"{gain:.0f}" for gain in gained_ms) + " ms", bool(np.all(np.diff(gained_ms) > 0)),
-            ),
+            shows("gain-grows-with-wan", seven_a, "the higher the WAN latency the higher the gain", gains, growing),
             at_most("per-topic-at-most-half", seven_b, "reduced by concurrency", time_ratio, 0.5, "of it, at 16"),
-            shows(
-                "falls-with-executors", seven_b, "benefits from concurrent executors",
-                " > ".join(f"{value:.0f}" for value in ours.loc[128]) + " ms at 128 topics",
-                bool((np.diff(ours.to_numpy(), axis=1) < 0).all()),
-            ),
-        ]  # fmt: skip
+            shows("falls-with-executors", seven_b, "benefits from concurrent executors", times, falling),
+        ]
         files = figures.draw(out, "epulsar-migration", lambda figure: _draw(figure, down, ours, pulsar), height_in=3.4)
         body = "## Median per-topic migration time, ms\n\n" + table(
             ("topics", "Pulsar", *(f"{executors} executors" for executors in EXECUTORS)),
-            [
-                (topics, float(pulsar[topics]), *(float(ours.loc[topics, one]) for one in EXECUTORS))
-                for topics in TOPICS
-            ],
+            [(topics, float(pulsar[topics]), *(float(ours.loc[topics, n]) for n in EXECUTORS)) for topics in TOPICS],
         )
         notes = [
-            "Per-topic time runs from the trigger, which hands all topics to the load manager at once, to “Topic "
-            "Release Complete”; the wait for an executor is in it, or it could not depend on the number of topics as "
-            "in figure 7b. Without the wait it is `release_ms`, the same for both workflows.",
-            "Pulsar's clients are modelled kindly: one look-up at the load manager, no back-off before they reconnect.",
+            "Per-topic time runs from the trigger, which requests all migrations at once, to “Topic Release Complete”. "
+            "It includes the wait for an executor; otherwise it could not depend on the number of topics as in figure "
+            "7b. `release_ms` is the time without the wait, the same for both workflows.",
+            "The model favours Pulsar's clients: one look-up at the load manager, no back-off before they reconnect.",
             "Brokers 15 ms apart, clients 0.5–5 ms from the first; the store takes 2 ms per write.",
         ]
         return ExperimentReport(metrics, claims, files, body, notes)
@@ -112,18 +100,17 @@ def _measured(
 ) -> list[Row]:
     """Medians over all topics and trips."""
     migrations = _migrated(setting["seed"], wan_ms * 1e-3, topics, executors, coordinated)
-    return [
-        {
-            "part": part, "run": setting["run"], "workflow": "coordinated" if coordinated else "pulsar",
-            "wan_ms": wan_ms, "topics": topics, "executors": executors,
-            "downtime_ms": 1e3 * float(np.median([down for one in migrations for down in one.downtimes_s])),
-            "per_topic_ms": 1e3 * float(np.median([one.released_s - one.asked_s for one in migrations])),
-            "release_ms": 1e3 * float(np.median([one.released_s - one.started_s for one in migrations])),
-        }
-    ]  # fmt: skip
+    downtimes_s = [downtime_s for migration in migrations for downtime_s in migration.downtimes_s]
+    per_topic_s = [migration.released_s - migration.asked_s for migration in migrations]
+    release_s = [migration.released_s - migration.started_s for migration in migrations]
+    row: Row = {"part": part, "run": setting["run"], "workflow": "coordinated" if coordinated else "pulsar"}
+    row |= {"wan_ms": wan_ms, "topics": topics, "executors": executors}
+    for name, times_s in (("downtime_ms", downtimes_s), ("per_topic_ms", per_topic_s), ("release_ms", release_s)):
+        row[name] = 1e3 * float(np.median(times_s))
+    return [row]
 
 
-def _migrated(seed: int, wan_s: float, topics: int, executors: int, coordinated: bool) -> list[Migration]:
+def _migrated(seed: int, wan_s: float, topics: int, executors: int, coordinated: bool) -> list[TopicMigration]:
     kernel, half_s = Kernel(seed), INTER_SITE_RTT_S / 2.0
     network = Network(kernel, np.array([[0.0, half_s, wan_s], [half_s, 0.0, wan_s], [wan_s, wan_s, 0.0]]))
     network.add(MANAGER, 2)
@@ -139,7 +126,7 @@ def _migrated(seed: int, wan_s: float, topics: int, executors: int, coordinated:
     migrator = Migrator(world, MANAGER, executors=executors, coordinated=coordinated)
 
     def there_and_back() -> Process:
-        for trip in range(THERE_AND_BACK):
+        for trip in range(TRIPS):
             yield kernel.all_of(migrator.migrate(name, BROKERS[(trip + 1) % 2]) for name in world.topics)
 
     kernel.spawn(there_and_back())
@@ -152,20 +139,15 @@ def _draw(figure: Figure, down: Any, ours: Any, pulsar: Any) -> None:
     left.plot(down.index, down["pulsar"], color=figures.ORANGE, marker="s", label="Pulsar's workflow")
     left.plot(down.index, down["coordinated"], color=figures.BLUE, marker="o", label="Tocsin (coordinated)")
     left.plot(down.index, down["pulsar"] / 2, color=figures.GREY, linestyle=":", label="half of Pulsar's")
-    left.set(
-        title="Client downtime, 128 topics",
-        xlabel="one-way latency to the load manager (ms)",
-        ylabel="median downtime (ms)",
-    )
+    left.set(title="Client downtime, 128 topics", ylabel="median downtime (ms)")
+    left.set_xlabel("one-way latency to the load manager (ms)")
     left.set_ylim(0, None)
     left.legend(loc="upper left")
     right.plot(pulsar.index, pulsar / 1e3, color=figures.ORANGE, marker="s", label="Pulsar, one at a time")
     for number, executors in enumerate(EXECUTORS):
-        right.plot(
-            ours.index, ours[executors] / 1e3, color=figures.BLUE, alpha=0.35 + 0.16 * number,
-            marker=figures.MARKERS[number], linestyle="--" if executors == 1 else "-",
-            label=f"{executors} executor{'s' if executors > 1 else ''}",
-        )  # fmt: skip
+        style = {"color": figures.BLUE, "alpha": 0.35 + 0.16 * number, "marker": figures.MARKERS[number]}
+        line, label = ("--", "1 executor") if executors == 1 else ("-", f"{executors} executors")
+        right.plot(ours.index, ours[executors] / 1e3, linestyle=line, label=label, **style)
     right.set_yscale("log")
     right.set(title="Per-topic migration time", xlabel="topics migrated at once", ylabel="median time (s, log scale)")
     right.set_xticks(TOPICS)

@@ -1,4 +1,4 @@
-"""Figure 6 of ePulsar: monitoring traffic of a broker, with constant-size reports or every client's coordinate."""
+"""Figure 6 of ePulsar: monitoring traffic of a broker, with constant-size reports or with every client's coordinate."""
 
 from __future__ import annotations
 
@@ -39,24 +39,22 @@ class Monitoring:
         ]
 
     def run(self, setting: Mapping[str, Any]) -> list[Row]:
-        """Pack one report after another and add up; half of a topic's clients produce, half consume."""
+        """Sum the sizes of the packed reports; half of a topic's clients produce, half consume."""
         rng, half = np.random.default_rng(setting["seed"]), setting["clients"] // 2
         rows: list[Row] = []
         ours = naive = 0
         for number in range(max(TOPICS)):
-            clients = [_anywhere(rng) for _ in range(2 * half)]
+            points = rng.uniform(0.0, 0.1, (2 * half, DIMENSIONS)).tolist()
+            clients = [Coordinate(tuple(point), 0.005, 0.0, 0.1) for point in points]
             name = TopicName(f"topic-{number:04}")
             report = summarise(name, BrokerId("broker-00"), Coordinate(), clients[:half], clients[half:])
             ours += len(pack(report))
             naive += len(pack_all_pairs(report, clients[:half], clients[half:]))
             if number + 1 in TOPICS:
                 for policy, size_bytes in (("partition", ours), ("all-pairs", naive)):
-                    rows.append(
-                        {
-                            "run": setting["run"], "clients": 2 * half, "topics": number + 1, "policy": policy,
-                            "bytes_per_topic": size_bytes / (number + 1), "bytes_per_s": size_bytes / PERIOD_S,
-                        }
-                    )  # fmt: skip
+                    row: Row = {"run": setting["run"], "clients": 2 * half, "topics": number + 1, "policy": policy}
+                    row |= {"bytes_per_topic": size_bytes / (number + 1), "bytes_per_s": size_bytes / PERIOD_S}
+                    rows.append(row)
         return rows
 
     def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
@@ -72,41 +70,36 @@ class Monitoring:
             "saving_factor_at_128_clients": most,
         }
         six = "[ePulsar §5.6, figure 6]"
+        sizes = " < ".join(f"{value:.0f}" for value in per_client) + " bytes per topic"
+        grows, naive_grows = (
+            bool(np.all(np.diff(per_client.to_numpy()) > 0)),
+            "the naive rate grows with the clients per topic",
+        )
         claims = [
             equals("independent-of-clients", six, "a constant amount of data per topic", spread, 0.0),
-            shows(
-                "all-pairs-grows", six, "the naive rate grows with the clients per topic",
-                " < ".join(f"{value:.0f}" for value in per_client) + " bytes per topic",
-                bool(np.all(np.diff(per_client.to_numpy()) > 0)),
-            ),
+            shows("all-pairs-grows", six, naive_grows, sizes, grows),
             shows("considerable-saving", six, "considerable savings", f"{most:.1f} × at 128 clients", most > 2),
-        ]  # fmt: skip
+        ]
         files = figures.draw(out, "epulsar-monitoring", lambda figure: _draw(figure, rows), width_in=6.4, height_in=3.6)
         body = "## Bytes per topic and report\n\n" + table(
             ("clients per topic", "Tocsin", "all pairs"),
-            [
-                (clients, float(ours[ours.clients == clients].bytes_per_topic.mean()), float(per_client[clients]))
-                for clients in CLIENTS
-            ],
+            [(n, float(ours[ours.clients == n].bytes_per_topic.mean()), float(per_client[n])) for n in CLIENTS],
         )
         notes = [
             f"A coordinate is {DIMENSIONS + 3} numbers of 8 bytes; a report is sent every {PERIOD_S:g} s. The paper "
-            "gives its figure without numbers, so shapes are compared. With two clients per topic both are equal."
+            "gives no numbers for its figure, so we compare shapes. With two clients per topic both are equal."
         ]
         return ExperimentReport(metrics, claims, files, body, notes)
-
-
-def _anywhere(rng: np.random.Generator) -> Coordinate:
-    return Coordinate(tuple(rng.uniform(0.0, 0.1, DIMENSIONS).tolist()), 0.005, 0.0, 0.1)
 
 
 def _draw(figure: Figure, rows: Any) -> None:
     axes = figure.add_subplot()
     ends = []
     for number, clients in enumerate(reversed(CLIENTS)):
-        mine = rows[(rows.policy == "all-pairs") & (rows.clients == clients)].groupby("topics").bytes_per_s.mean() / 1e3
-        axes.plot(mine.index, mine, color=figures.ORANGE, marker=figures.MARKERS[number + 1], alpha=1 - 0.18 * number)
-        ends.append((float(mine.iloc[-1]), f"all pairs, {clients} clients per topic"))
+        of_clients = rows[(rows.policy == "all-pairs") & (rows.clients == clients)]
+        naive = of_clients.groupby("topics").bytes_per_s.mean() / 1e3
+        axes.plot(naive.index, naive, color=figures.ORANGE, marker=figures.MARKERS[number + 1], alpha=1 - 0.18 * number)
+        ends.append((float(naive.iloc[-1]), f"all pairs, {clients} clients per topic"))
     ours = rows[rows.policy == "partition"].groupby("topics").bytes_per_s.mean() / 1e3
     axes.plot(ours.index, ours, color=figures.BLUE, marker="o", linewidth=2.4)
     ends.append((float(ours.iloc[-1]), "Tocsin, any number of clients"))

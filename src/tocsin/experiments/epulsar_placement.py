@@ -1,7 +1,7 @@
 """Figures 4 and 5 of ePulsar: how often brokers chosen by centroids, by all pairs or by hash violate latency bounds.
 
-Decisions are made on settled network coordinates; violations are counted on the true delays, which is stricter than the
-paper's own counting on estimates [ePulsar §5.5.1].
+Policies decide by settled network coordinates; violations are counted by true delays, which is stricter than the
+paper's counting by estimates [ePulsar §5.5.1].
 """
 
 from __future__ import annotations
@@ -24,23 +24,32 @@ from tocsin.experiments.runner import Row
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import POLICIES, hashed_home
 from tocsin.policies.topics.monitor import summarise, summarise_by_place
-from tocsin.policies.topics.types import Broker, Clients, PartitionParams, PartitionSnapshot, Topic, TopicName
+from tocsin.policies.topics.types import (
+    Clients,
+    PartitionParams,
+    PartitionSnapshot,
+    Topic,
+    TopicBroker,
+    TopicName,
+    TopicReport,
+)
 from tocsin.sim.kernel import seed_from
-from tocsin.sim.topics.agents import settled_sites
-from tocsin.sim.topics.places import CITY_HOP_S, LTE_ACCESS_S, SITE_HOP_S, Places, edge_sites, read_places, us_cities
+from tocsin.sim.topics import places as topic_places
+from tocsin.sim.topics.places import CITY_HOP_S, LTE_ACCESS_S, SITE_HOP_S, Places, settled_sites
 
+Counts = npt.NDArray[np.int64]
 CITIES = (2, 4, 8, 12, 16, 20)
 ZONES = (2, 4, 8, 16, 24, 32)
 CLIENTS, GROUPS, MMOG_BOUND_S = 1024, 128, 0.100
 SWARMS, MEMBERS, UAV_BOUND_S = 16, 8, 0.040
 PERMUTATIONS_PER_TASK = 20
 PARAMS = PartitionParams(headroom=0.0)
-"""The paper's own policy: new topics take the best broker there is, so headroom would change next to nothing."""
+"""The paper's own policy: a new topic takes the best broker, so headroom would hardly change the plan."""
 LABELS = {"partition": "Tocsin (centroids)", "all-pairs": "all pairs", "consistent-hash": "consistent hashing"}
 
 
 @dataclass(frozen=True)
-class Placement:
+class TopicPlacement:
     name: str = "epulsar-placement"
     title: str = "Broker selection for MMOG and UAV topics (ePulsar, figures 4 and 5)"
     default_runs: int = 1000
@@ -87,46 +96,38 @@ class Placement:
         }
         worst_of_uav = rows[(rows.scenario == "uav") & (rows.policy == "partition")]
         four, five = "[ePulsar §5.5.2, figure 4b]", "[ePulsar §5.5.3, figure 5]"
-        where = "at the worst number of cities"
+        where, every = "at the worst number of cities", "at every number of cities"
+        few, many = "similar levels of violation", "hashing: a high number of violations"
+        least = float(mmog["consistent-hash"].min())
+        violations = float(worst_of_uav.violations.sum())
         claims = [
-            at_most("mmog-close-to-all-pairs", four, "similar levels of violation", behind, 1.0, f"points {where}"),
-            at_most(
-                "mmog-far-below-hashing", four, "hashing: a high number of violations", ratio, 1 / 3, f"of it {where}"
-            ),
-            shows(
-                "hashing-violates",
-                four,
-                "hashing violates at every number of cities",
-                f"{mmog['consistent-hash'].min():.1f} % at least",
-                bool((mmog["consistent-hash"] > 0).all()),
-            ),
-            equals("uav-no-violations", five, "none at any number of zones", float(worst_of_uav.violations.sum()), 0.0),
+            at_most("mmog-close-to-all-pairs", four, few, behind, 1.0, f"points {where}"),
+            at_most("mmog-far-below-hashing", four, many, ratio, 1 / 3, f"of it {where}"),
+            shows("hashing-violates", four, f"hashing violates {every}", f"{least:.1f} % at least", least > 0),
+            equals("uav-no-violations", five, "none at any number of zones", violations, 0.0),
             at_most("uav-worst-below-bound", five, "worst case under 40 ms", uav_worst_ms, 40.0, "ms"),
         ]
         files = figures.draw(out, "epulsar-placement", lambda figure: _draw(figure, means), width_in=7.4, height_in=5.4)
-        body = "## Violations, % of producer–consumer pairs\n\n" + "\n\n".join(
-            f"### {scenario.upper()}\n\n" + table(
-                ("places", *LABELS.values()),
-                [(count, *(100.0 * float(means.loc[(scenario, count, policy), "violations"]) for policy in LABELS))
-                 for count in places],
-            )
-            for scenario, places in (("mmog", CITIES), ("uav", ZONES))
-        )  # fmt: skip
+        body = ["## Violations, % of producer–consumer pairs"]
+        for scenario, places in (("mmog", CITIES), ("uav", ZONES)):
+            percent = 100.0 * means.loc[scenario].violations
+            lines = [(count, *(float(percent[count, policy]) for policy in LABELS)) for count in places]
+            body += [f"### {scenario.upper()}", table(("places", *LABELS.values()), lines)]
         notes = [
             "City-to-city delays: 1 ms + 1.75 · great circle · 0.01 ms/km, within a few ms of published pings. As in "
             "the paper's emulation, that number delays each message one way; with `--set delay_per_ping=0.5` it is a "
             "round trip, and then not even hashing exceeds 100 ms between these cities.",
             f"UAV access over LTE takes {LTE_ACCESS_S * 1e3:g} ms one way, which the paper does not state.",
-            "Coordinates decide, true delays judge.",
+            "Policies decide by coordinates; violations are counted by true delays.",
         ]
-        return ExperimentReport(metrics, claims, files, body, notes)
+        return ExperimentReport(metrics, claims, files, "\n\n".join(body), notes)
 
 
 @dataclass(frozen=True)
 class Topology:
-    """One set of places with settled agents: brokers, and the agents that stand for clients."""
+    """Places with settled coordinates of the brokers and of the agents that represent clients."""
 
-    brokers: tuple[Broker, ...]
+    brokers: tuple[TopicBroker, ...]
     agents: tuple[Coordinate, ...]
     leg_s: Vectors
     """True one-way delay between broker (row) and a client at a place (column)."""
@@ -134,29 +135,29 @@ class Topology:
 
 @lru_cache(maxsize=32)
 def _city_topology(count: int, path: str, delay_per_ping: float) -> Topology:
-    places = (
-        read_places(Path(path), delay_per_ping=delay_per_ping) if path else us_cities(delay_per_ping=delay_per_ping)
-    )
+    scale: Any = {"delay_per_ping": delay_per_ping}
+    places = topic_places.read_places(Path(path), **scale) if path else topic_places.us_cities(**scale)
     return _topology(places.first(count), CITY_HOP_S, CITY_HOP_S, 0.0)
 
 
 @lru_cache(maxsize=32)
 def _zone_topology(count: int) -> Topology:
-    return _topology(edge_sites(count), SITE_HOP_S, SITE_HOP_S + LTE_ACCESS_S, 2.0 * LTE_ACCESS_S)
+    return _topology(topic_places.edge_sites(count), SITE_HOP_S, SITE_HOP_S + LTE_ACCESS_S, 2.0 * LTE_ACCESS_S)
 
 
 def _topology(places: Places, agent_hop_s: float, client_hop_s: float, access_rtt_s: float) -> Topology:
     """The agents are queried once per topology [ePulsar §5.5.1]."""
     at_broker, at_agent = settled_sites(places, agent_hop_s, seed_from("topology", *places.names))
-    brokers = tuple(Broker(BrokerId(f"broker-{n:02}"), where) for n, where in enumerate(at_broker))
-    return Topology(brokers, tuple(behind_proxy(one, access_rtt_s) for one in at_agent), places.delay_s + client_hop_s)
+    brokers = tuple(TopicBroker(BrokerId(f"broker-{n:02}"), coordinate) for n, coordinate in enumerate(at_broker))
+    agents = tuple(behind_proxy(coordinate, access_rtt_s) for coordinate in at_agent)
+    return Topology(brokers, agents, places.delay_s + client_hop_s)
 
 
 _NAMES = [TopicName(f"avatar-{n:04}") for n in range(CLIENTS)]
 
 
 def _mmog(permutation: int, topology: Topology, rng: np.random.Generator) -> list[Row]:
-    """Clients in random cities, in random groups; a topic per avatar, heard by the rest of its group."""
+    """Clients in random cities and random groups; a topic per avatar, subscribed by the rest of its group."""
     cities = len(topology.brokers)
     city = rng.integers(0, cities, CLIENTS)
     groups = rng.permutation(CLIENTS).reshape(GROUPS, CLIENTS // GROUPS)
@@ -166,19 +167,20 @@ def _mmog(permutation: int, topology: Topology, rng: np.random.Generator) -> lis
     consumers[np.arange(CLIENTS), city] -= 1
     homes = [hashed_home(name, topology.brokers) for name in _NAMES]
     reports = summarise_by_place(_NAMES, [home.broker for home in homes], None, topology.agents, city, consumers)
-    heard_from = np.split(np.nonzero(consumers)[1], np.cumsum((consumers > 0).sum(axis=1))[:-1])
+    consumer_cities = np.split(np.nonzero(consumers)[1], np.cumsum((consumers > 0).sum(axis=1))[:-1])
     agents = topology.agents
-    everyone = [
-        Clients((agents[at],), tuple(agents[other] for other in others))
-        for at, others in zip(city.tolist(), (group.tolist() for group in heard_from), strict=True)
+    clients = [
+        Clients((agents[at],), tuple(agents[other] for other in others.tolist()))
+        for at, others in zip(city.tolist(), consumer_cities, strict=True)
     ]
-    return _compared("mmog", permutation, topology, reports, everyone, MMOG_BOUND_S, city, consumers)
+    topics = _new_topics(reports, clients, MMOG_BOUND_S)
+    return _compared({"scenario": "mmog", "permutation": permutation}, topology, topics, city, consumers)
 
 
 def _uav(permutation: int, topology: Topology, rng: np.random.Generator) -> list[Row]:
     """Swarms in random zones, members together; two topics each, leader to followers and back."""
     zones = len(topology.brokers)
-    reports, everyone, zone_of, pairs = [], [], [], []
+    reports, clients, zone_of, pairs = [], [], [], []
     for swarm, zone in enumerate(rng.integers(0, zones, SWARMS).tolist()):
         here = topology.agents[zone]
         for kind, sending, receiving in (("follow_leader", 1, MEMBERS - 1), ("sensor_data", MEMBERS - 1, 1)):
@@ -186,66 +188,57 @@ def _uav(permutation: int, topology: Topology, rng: np.random.Generator) -> list
             home = hashed_home(name, topology.brokers)
             report = summarise(name, home.broker, home.coordinate, [here] * sending, [here] * receiving)
             reports.append(replace(report, worst_latency_s=float("inf")))
-            everyone.append(Clients((here,), (here,)))
+            clients.append(Clients((here,), (here,)))
             zone_of.append(zone)
             pairs.append(sending * receiving * (np.arange(zones) == zone))
-    return _compared(
-        "uav", permutation, topology, reports, everyone, UAV_BOUND_S, np.array(zone_of), np.array(pairs, dtype=np.int64)
-    )
+    topics = _new_topics(reports, clients, UAV_BOUND_S)
+    key = {"scenario": "uav", "permutation": permutation}
+    return _compared(key, topology, topics, np.array(zone_of), np.array(pairs, dtype=np.int64))
+
+
+def _new_topics(reports: Sequence[TopicReport], clients: Sequence[Clients], bound_s: float) -> tuple[Topic, ...]:
+    """New topics are at the home that hashing chooses, and E(t) is infinite."""
+    return tuple(Topic(report, bound_s, (), of_topic) for report, of_topic in zip(reports, clients, strict=True))
 
 
 def _compared(
-    scenario: str,
-    permutation: int,
-    topology: Topology,
-    reports: Sequence[Any],
-    everyone: Sequence[Clients],
-    bound_s: float,
-    producer_place: npt.NDArray[np.int64],
-    pairs: npt.NDArray[np.int64],
+    key: Row, topology: Topology, topics: tuple[Topic, ...], producer_place: Counts, pairs: Counts
 ) -> list[Row]:
-    """Each policy's choice, judged by true delays. Topics are new: they are where hashing puts them, E(t) infinite.
+    """A row per policy, with the given key: the violations of its plan by true delays.
 
     A topic's producers are all at one place; `pairs` counts producer–consumer pairs by topic and place of the consumer.
     """
-    topics = tuple(Topic(report, bound_s, (), clients) for report, clients in zip(reports, everyone, strict=True))
     snapshot = PartitionSnapshot(1, 0.0, topics, topology.brokers)
     index = {broker.broker: number for number, broker in enumerate(topology.brokers)}
-    rows = []
+    bounds_s = np.array([topic.bound_s for topic in topics], dtype=np.float64)[:, None]
+    rows: list[Row] = []
     for policy, plan in POLICIES.items():
         moved = {move.topic: move.target for move in plan(snapshot, PARAMS).moves}
-        homes = np.array([index[moved.get(one.report.topic, one.report.broker)] for one in topics])
+        homes = np.array([index[moved.get(topic.report.topic, topic.report.broker)] for topic in topics])
         latency_s = topology.leg_s[homes, producer_place][:, None] + topology.leg_s[homes]
-        late = (latency_s > bound_s + 1e-12) & (pairs > 0)
-        rows.append(
-            {
-                "scenario": scenario, "permutation": permutation, "places": len(topology.brokers), "policy": policy,
-                "violations": float(pairs[late].sum() / pairs.sum()),
-                "worst_ms": float(np.where(pairs > 0, latency_s, 0.0).max()) * 1e3,
-            }
-        )  # fmt: skip
+        late = (latency_s > bounds_s + 1e-12) & (pairs > 0)
+        worst_ms = float(np.where(pairs > 0, latency_s, 0.0).max()) * 1e3
+        row = {**key, "places": len(topology.brokers), "policy": policy}
+        rows.append(row | {"violations": float(pairs[late].sum() / pairs.sum()), "worst_ms": worst_ms})
     return rows
 
 
 def _draw(figure: Figure, means: Any) -> None:
     grid = figure.subplots(2, 2)
     top = {scenario: 1.0 + 100.0 * float(means.loc[scenario].violations.max()) for scenario in ("mmog", "uav")}
-    for row, (scenario, places, bound_ms, what) in enumerate(
+    for row, (scenario, places, bound_ms, axis) in enumerate(
         (("mmog", CITIES, 100.0, "cities"), ("uav", ZONES, 40.0, "MEC zones"))
     ):
         worst, violations = grid[row]
         for number, (policy, label) in enumerate(LABELS.items()):
-            style: dict[str, Any] = {
-                "color": figures.COLOURS[number], "marker": figures.MARKERS[number], "label": label,
-                "markersize": 7 - 1.5 * number, "zorder": 3 + number,
-            }  # fmt: skip
-            mine = means.xs((scenario, policy), level=("scenario", "policy"))
-            worst.plot(mine.index, mine.worst_ms, **style)
-            violations.plot(mine.index, 100 * mine.violations, **style)
-        worst.set(title=f"{scenario.upper()}: worst case", xlabel=what, ylabel="worst E2E latency (ms)", xticks=places)
-        violations.set(
-            title=f"{scenario.upper()}: violations", xlabel=what, ylabel="pairs above the bound (%)", xticks=places
-        )
+            style: dict[str, Any] = {"color": figures.COLOURS[number], "marker": figures.MARKERS[number]}
+            style |= {"label": label, "markersize": 7 - 1.5 * number, "zorder": 3 + number}
+            of_policy = means.xs((scenario, policy), level=("scenario", "policy"))
+            worst.plot(of_policy.index, of_policy.worst_ms, **style)
+            violations.plot(of_policy.index, 100 * of_policy.violations, **style)
+        worst.set(title=f"{scenario.upper()}: worst case", xlabel=axis, ylabel="worst E2E latency (ms)", xticks=places)
+        violations.set(title=f"{scenario.upper()}: violations", ylabel="pairs above the bound (%)")
+        violations.set(xlabel=axis, xticks=places)
         worst.set_ylim(0, 1.15 * float(means.loc[scenario].worst_ms.max()))
         violations.set_ylim(-0.03 * top[scenario], 1.1 * top[scenario])
         figures.seed_line(worst, bound_ms, f"bound in ePulsar: {bound_ms:g} ms", gap_points=9 if row == 0 else 2)
@@ -255,4 +248,4 @@ def _draw(figure: Figure, means: Any) -> None:
     figures.legend_below(figure, grid[0][0])
 
 
-EXPERIMENT = Placement()
+EXPERIMENT = TopicPlacement()

@@ -1,4 +1,4 @@
-"""Offloading on sites made by hand: detection, distribution, tables 4-4 to 4-7, figure 4-15."""
+"""Offloading on hand-made sites: load detection, load distribution, tables 4-4 to 4-7, figure 4-15, baselines."""
 
 from __future__ import annotations
 
@@ -9,47 +9,41 @@ import pytest
 
 from tests.policies.sites.offload_worlds import EDGE, HEAD, HERE, THERE, THRESHOLDS, bundle, edge, publishing, site
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.sites.offload import DRD_LB, POLICIES
-from tocsin.policies.sites.offload_analysis import (
-    client_utilisation,
-    publisher_bundle,
-    subscriber_bundle,
-    topic_utilisation,
-)
-from tocsin.policies.sites.offload_baselines import PEER_DRD, PEER_LB
-from tocsin.policies.sites.offload_detection import Window, overloaded_metrics, site_state, state_of
-from tocsin.policies.sites.offload_distribution import drd_edge, random_edge
-from tocsin.policies.sites.offload_priority import publishers_first, reach, subscribers_first
-from tocsin.policies.sites.offload_types import (
+from tocsin.policies.sites.baselines import PEER_DRD, PEER_LB, POLICIES
+from tocsin.policies.sites.load import Window, overloaded_metrics, publisher_bundle, reach, state_of, subscriber_bundle
+from tocsin.policies.sites.offload import DRD_LB, drd_edge, publishers_first, subscribers_first
+from tocsin.policies.sites.types import (
     BrokerReport,
+    Bundle,
     Load,
     LoadState,
+    LoadThresholds,
     Metric,
     OffloadParams,
     PublisherId,
     Reach,
-    Thresholds,
     Utilisation,
+    utilisation,
 )
 from tocsin.policies.topics.types import TopicName
 
 # Load detection.
 
 
-def test_a_state_follows_from_the_worst_metric() -> None:
+def test_state_follows_from_the_highest_metric() -> None:
     states = [state_of(Utilisation(0.1, used, 0.2), THRESHOLDS) for used in (0.89, 0.9, 0.95, 0.951)]
     assert states == [LoadState.LOW, LoadState.HIGH, LoadState.HIGH, LoadState.OVERLOAD]
     assert overloaded_metrics(Utilisation(0.96, 0.1, 0.97), THRESHOLDS) == (Metric.INPUT, Metric.MATCHING)
 
 
-def test_two_measurements_are_weighed_three_to_seven() -> None:
+def test_two_measurements_are_weighted_three_to_seven() -> None:
     window = Window().with_(Load(100, 100, 100))
-    assert window.average() == Load(100, 100, 100), "a first measurement counts for itself"
+    assert window.average() == Load(100, 100, 100), "the first measurement has no other weight"
     window = window.with_(Load(200, 0, 100)).with_(Load(0, 100, 200))
     assert window.average() == pytest.approx(Load(60, 70, 170))
 
 
-def test_remaining_capacity_is_what_lies_below_the_high_threshold() -> None:
+def test_remaining_capacity_is_capacity_below_the_high_threshold() -> None:
     report, _ = edge("e", [bundle("t", 400.0, received=100.0, sent=200.0)])
     assert report.remaining(THRESHOLDS) == pytest.approx(Load(850, 750, 550))
     assert report.headroom(THRESHOLDS) == pytest.approx(0.55)
@@ -57,28 +51,22 @@ def test_remaining_capacity_is_what_lies_below_the_high_threshold() -> None:
     assert math.isinf(head.remaining(THRESHOLDS).matched_per_s), "a head's matching is not measured"
 
 
-def test_a_site_is_low_while_any_edge_is() -> None:
-    assert site_state((LoadState.OVERLOAD, LoadState.LOW, LoadState.BUSY)) is LoadState.LOW
-    assert site_state((LoadState.OVERLOAD, LoadState.HIGH)) is LoadState.HIGH
-    assert site_state((LoadState.BUSY,)) is LoadState.BUSY
-
-
 # Load analysis.
 
 
-def test_a_subscriber_alone_relieves_its_edge_of_output_only() -> None:
-    one = subscriber_bundle(TopicName("t"), 5.0, 20.0, 10.0, [SubscriberId("s1"), SubscriberId("s2")])
-    assert topic_utilisation(one, EDGE) == pytest.approx(Utilisation(0.2, 0.4, 0.02))
-    assert client_utilisation(one, 0, EDGE, is_head=False) == pytest.approx(Utilisation(0.0, 0.2, 0.0))
-    assert one.reach is Reach.LOCAL
+def test_edge_pays_input_and_matching_once_and_output_per_subscriber() -> None:
+    bundle = subscriber_bundle(TopicName("t"), 5.0, 20.0, 10.0, [SubscriberId("s1"), SubscriberId("s2")])
+    assert utilisation(bundle.load, EDGE) == pytest.approx(Utilisation(0.2, 0.4, 0.02))
+    assert bundle.client_bytes_per_s == (200.0, 200.0)
+    assert bundle.reach is Reach.LOCAL
 
 
-def test_a_publisher_alone_relieves_its_head_of_input_only() -> None:
+def test_head_pays_input_per_publisher_and_output_per_copy() -> None:
     both = [(PublisherId("p1"), 10.0), (PublisherId("p2"), 30.0)]
-    one = publisher_bundle(TopicName("t"), 5.0, 10.0, both, copies=2, local=True, remote=True)
-    assert topic_utilisation(one, HEAD) == pytest.approx(Utilisation(0.4, 0.8, 0.0))
-    assert client_utilisation(one, 1, HEAD, is_head=True) == pytest.approx(Utilisation(0.3, 0.0, 0.0))
-    assert one.reach is Reach.BOTH
+    bundle = publisher_bundle(TopicName("t"), 5.0, 10.0, both, copies=2, local=True, remote=True)
+    assert utilisation(bundle.load, HEAD) == pytest.approx(Utilisation(0.4, 0.8, 0.0))
+    assert bundle.client_bytes_per_s == (100.0, 300.0)
+    assert bundle.reach is Reach.BOTH
 
 
 # Load distribution.
@@ -92,78 +80,79 @@ def test_subscribers_of_one_topic_share_an_edge() -> None:
     assert drd_edge(TopicName("t0"), reports(890.0, 100.0), THRESHOLDS) == "e0"
 
 
-def test_a_new_topic_goes_where_most_capacity_is_left_or_nearest() -> None:
+def test_new_topic_gets_the_emptiest_or_the_nearest_edge() -> None:
     edges = reports(500.0, 100.0, 920.0)
     assert drd_edge(TopicName("new"), edges, THRESHOLDS) == "e1"
     far = {BrokerId("e0"): 0.01, BrokerId("e1"): 0.08, BrokerId("e2"): 0.001}
     assert drd_edge(TopicName("new"), edges, THRESHOLDS, far) == "e0", "e2 is nearer but not LOW"
 
 
-def test_a_subscriber_is_not_left_without_an_edge_when_none_is_low() -> None:
+def test_subscriber_gets_an_edge_when_none_is_low() -> None:
     assert drd_edge(TopicName("new"), reports(960.0, 930.0), THRESHOLDS) == "e1"
     assert drd_edge(TopicName("new"), [], THRESHOLDS) is None
 
 
-def test_peer_lets_subscribers_connect_anywhere() -> None:
+def test_peer_gives_a_subscriber_a_random_edge() -> None:
     rng = np.random.default_rng(1)
-    assert {random_edge(reports(900.0, 1.0, 1.0), rng) for _ in range(50)} == {"e0", "e1", "e2"}
+    edges = reports(900.0, 1.0, 1.0)
+    chosen = {PEER_LB.edge_for(TopicName("t"), edges, OffloadParams(), rng) for _ in range(50)}
+    assert chosen == {"e0", "e1", "e2"}
 
 
 # Priorities.
 
 
-def names(bundles: list[object]) -> str:
-    return " ".join(one.topic for one in bundles)  # type: ignore[attr-defined]
+def names(bundles: list[Bundle]) -> str:
+    return " ".join(bundle.topic for bundle in bundles)
 
 
-def test_publishers_leave_in_the_order_of_table_4_5() -> None:
+def test_publishers_move_in_the_order_of_table_4_5() -> None:
     kinds = [publishing(kind.value, 1.0, 1.0, reach=kind) for kind in Reach]
-    assert names([*publishers_first(kinds, Metric.INPUT)]) == "n r r-l l"
-    assert names([*publishers_first(kinds, Metric.OUTPUT)]) == "r r-l l n"
+    assert names(publishers_first(kinds, Metric.INPUT)) == "n r r-l l"
+    assert names(publishers_first(kinds, Metric.OUTPUT)) == "r r-l l n"
 
 
-def test_subscribers_leave_in_the_order_of_table_4_7_and_the_tolerant_before_the_urgent() -> None:
+def test_subscribers_move_by_table_4_7_then_by_tolerated_delay() -> None:
     bundles = [bundle(f"{kind.value}{delay}", 1.0, float(delay), reach=kind) for kind in Reach for delay in (5, 50)]
-    assert names([*subscribers_first(bundles, between_sites=False)]) == "l50 r-l50 r50 l5 r-l5 r5 n50 n5"
-    assert names([*subscribers_first(bundles, between_sites=True)]) == "r50 r5 r-l50 r-l5 l50 l5 n50 n5"
+    assert names(subscribers_first(bundles, between_sites=False)) == "l50 r-l50 r50 l5 r-l5 r5 n50 n5"
+    assert names(subscribers_first(bundles, between_sites=True)) == "r50 r5 r-l50 r-l5 l50 l5 n50 n5"
 
 
-def test_reach_is_where_the_other_side_is() -> None:
-    assert [reach(local, remote) for local in (True, False) for remote in (True, False)] == [
-        Reach.BOTH, Reach.LOCAL, Reach.REMOTE, Reach.NOBODY,
-    ]  # fmt: skip
+def test_reach_is_the_location_of_the_counterparts() -> None:
+    reaches = [reach(local, remote) for local in (True, False) for remote in (True, False)]
+    assert reaches == [Reach.BOTH, Reach.LOCAL, Reach.REMOTE, Reach.NONE]
 
 
 # DRD-LB.
 
 
-def test_the_most_tolerant_bundle_that_fits_goes_to_the_emptiest_edge() -> None:
-    full = edge("full", [bundle("urgent", 500, 1), bundle("patient", 300, 50), bundle("medium", 200, 20)])
+def test_most_tolerant_bundle_that_fits_moves_to_the_emptiest_edge() -> None:
+    full = edge("full", [bundle("urgent", 500, 1), bundle("tolerant", 300, 50), bundle("medium", 200, 20)])
     snapshot = site(full, edge("half", [bundle("x", 500)]), edge("empty", [bundle("y", 100)]))
     (offload,) = DRD_LB.plan(snapshot).offloads
     (move,) = offload.moves
-    assert (move.topic, move.target, move.is_whole) == ("patient", "empty", True)
+    assert (move.topic, move.target, move.is_whole) == ("tolerant", "empty", True)
     assert offload.brokers == ("full", "empty")
 
 
-def test_what_does_not_fit_is_passed_over_for_what_does() -> None:
+def test_bundle_that_does_not_fit_is_skipped() -> None:
     full = edge("full", [bundle("huge", 700, 50), bundle("small", 300, 5)])
     (offload,) = DRD_LB.plan(site(full, edge("half", [bundle("x", 500)]))).offloads
     assert [move.topic for move in offload.moves] == ["small"]
 
 
-def test_a_topic_the_acceptor_serves_already_costs_it_output_only() -> None:
+def test_topic_that_the_acceptor_serves_adds_output_only() -> None:
     full = edge("full", [bundle("shared", 600, 50, clients=2), bundle("other", 400, 1)])
     half = edge("half", [bundle("shared", 600, 50)])
     (offload,) = DRD_LB.plan(site(full, half)).offloads
     assert offload.moves[0].accepted == Load(0.0, 2.0, 0.0)
 
 
-def test_nothing_moves_unless_the_overload_ends_and_then_the_broker_is_limited() -> None:
+def test_broker_is_limited_and_nothing_moves_unless_the_overload_ends() -> None:
     full = edge("full", [bundle("a", 900, 50), bundle("b", 300, 40), bundle("c", 10, 30)])
     plan = DRD_LB.plan(site(full, edge("high", [bundle("x", 880)])))
     assert plan.offloads == ()
-    assert plan.limited == ("full",), "moving c alone would delay its subscribers for nothing"
+    assert plan.limited == ("full",), "moving c alone would delay its subscribers without ending the overload"
 
 
 @pytest.mark.parametrize("state", [LoadState.HIGH, LoadState.BUSY])
@@ -173,20 +162,20 @@ def test_only_low_edges_accept(state: LoadState) -> None:
     assert DRD_LB.plan(site(full, edge("e", []))).limited == ()
 
 
-def test_a_busy_edge_gives_nothing_away() -> None:
+def test_busy_edge_offloads_nothing() -> None:
     busy = edge("full", [bundle("a", 500, 50), bundle("b", 500, 50)], state=LoadState.BUSY)
     for policy in POLICIES.values():
         assert policy.plan(site(busy, edge("e", [])), OffloadParams()).offloads == ()
 
 
-def test_subscribers_without_publishers_are_left_alone() -> None:
-    silent = bundle("silent", 0, 50, sent=0, received=0, reach=Reach.NOBODY)
+def test_subscribers_without_publishers_do_not_move() -> None:
+    silent = bundle("silent", 0, 50, sent=0, received=0, reach=Reach.NONE)
     wide = edge("e", [], capacity=Load(2000, 2000, 2000))
     plan = DRD_LB.plan(site(edge("full", [silent, bundle("a", 960, 1)]), wide))
-    assert [move.topic for one in plan.offloads for move in one.moves] == ["a"]
+    assert [move.topic for offload in plan.offloads for move in offload.moves] == ["a"]
 
 
-def test_a_bundle_is_split_only_when_nobody_can_take_one_and_only_for_output() -> None:
+def test_bundle_is_split_only_for_output_and_if_none_fits_whole() -> None:
     fan_out = bundle("fan", 10, 50, clients=10, sent=100)
     full, half = edge("full", [fan_out]), edge("half", [bundle("x", 10, clients=5, sent=100)])
     (offload,) = DRD_LB.plan(site(full, half)).offloads
@@ -194,10 +183,10 @@ def test_a_bundle_is_split_only_when_nobody_can_take_one_and_only_for_output() -
     assert not move.is_whole
     assert len(move.clients) == 1, "one subscriber of 100 bytes/s ends an overload of 50"
     matching = edge("full", [bundle("fan", 1_000, 50, clients=10)])
-    assert DRD_LB.plan(site(matching, half)).limited == ("full",), "splitting would not match a message less"
+    assert DRD_LB.plan(site(matching, half)).limited == ("full",), "splitting would not reduce matching"
 
 
-def test_other_sites_take_what_the_own_site_cannot() -> None:
+def test_other_sites_take_the_load_that_the_own_site_cannot() -> None:
     full = edge("full", [bundle("local", 600, 50), bundle("remote", 600, 40, reach=Reach.REMOTE), bundle("x", 300, 1)])
     near = edge("near", [bundle("y", 640)])
     far, _ = edge("far", [], site=THERE)
@@ -208,12 +197,12 @@ def test_other_sites_take_what_the_own_site_cannot() -> None:
     ]
 
 
-def test_an_overloaded_head_gives_publishers_to_low_heads_of_other_sites() -> None:
-    head = edge("head", [publishing("kept", 500, 100), publishing("nobody", 480, 0, reach=Reach.NOBODY)], capacity=HEAD)
+def test_overloaded_head_offloads_publishers_to_low_heads_of_other_sites() -> None:
+    head = edge("head", [publishing("kept", 500, 100), publishing("unheard", 480, 0, reach=Reach.NONE)], capacity=HEAD)
     idle = edge("idle", [])
     far, _ = edge("far", [], site=THERE, capacity=HEAD)
     (offload,) = DRD_LB.plan(site(head, idle, neighbours=(far,))).offloads
-    assert [(move.topic, move.target) for move in offload.moves] == [("nobody", "far")]
+    assert [(move.topic, move.target) for move in offload.moves] == [("unheard", "far")]
     assert DRD_LB.plan(site(head, idle)).limited == ("head",), "edges of the own site serve no publishers"
 
 
@@ -228,7 +217,7 @@ def test_two_overloaded_edges_do_not_share_an_acceptor() -> None:
 # The baselines.
 
 
-def test_peer_balances_edges_that_are_not_overloaded() -> None:
+def test_peer_also_balances_edges_that_are_not_overloaded() -> None:
     many = edge("many", [bundle(f"t{n}", 100, n + 1) for n in range(6)])
     snapshot = site(many, edge("few", [bundle("x", 100)]))
     assert DRD_LB.plan(snapshot).offloads == ()
@@ -237,11 +226,11 @@ def test_peer_balances_edges_that_are_not_overloaded() -> None:
     assert offload.source == "many"
 
 
-def test_peer_drd_moves_the_tolerant_and_peer_lb_anybody() -> None:
+def test_peer_drd_moves_tolerant_subscribers_and_peer_lb_any() -> None:
     many = edge("many", [bundle(f"t{n}", 100, n + 1) for n in range(6)])
     snapshot = site(many, edge("few", [bundle("x", 100)]))
-    (patient,) = PEER_DRD.plan(snapshot).offloads
-    assert [move.topic for move in patient.moves][:2] == ["t5", "t4"]
+    (tolerant,) = PEER_DRD.plan(snapshot).offloads
+    assert [move.topic for move in tolerant.moves][:2] == ["t5", "t4"]
     seen = {
         move.topic
         for seed in range(30)
@@ -251,14 +240,14 @@ def test_peer_drd_moves_the_tolerant_and_peer_lb_anybody() -> None:
     assert seen == {f"t{n}" for n in range(6)}
 
 
-def test_ten_percent_may_be_read_as_points() -> None:
+def test_imbalance_may_be_points_of_utilisation() -> None:
     snapshot = site(edge("a", [bundle("t0", 30), bundle("t1", 30)]), edge("b", [bundle("x", 10)]))
     rng = np.random.default_rng(0)
     assert PEER_LB.plan(snapshot, OffloadParams(), rng).offloads
     assert not PEER_LB.plan(snapshot, OffloadParams(imbalance_is_relative=False), rng).offloads
 
 
-def test_the_policies_are_known_by_name() -> None:
+def test_policies_have_their_names_and_default_thresholds() -> None:
     assert set(POLICIES) == {"drd-lb", "peer-lb", "peer-drd"}
-    assert Thresholds() == Thresholds(0.9, 0.95)
+    assert LoadThresholds() == LoadThresholds(0.9, 0.95)
     assert EDGE.fits(EDGE)

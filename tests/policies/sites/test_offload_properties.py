@@ -1,5 +1,4 @@
-"""What holds on any site: acceptors are never overloaded by what they accept, clients are moved once, plans come to
-rest."""
+"""Invariants on any site: accepted load overloads no acceptor, clients move once, planning reaches a fixed point."""
 
 from __future__ import annotations
 
@@ -9,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.sites.offload_worlds import THRESHOLDS, after, bundle, edge, site, sites
-from tocsin.policies.sites.offload import DRD_LB, POLICIES
-from tocsin.policies.sites.offload_detection import overloaded_metrics
-from tocsin.policies.sites.offload_types import LoadState, OffloadParams, OffloadSnapshot, total, utilisation
+from tocsin.policies.sites.baselines import POLICIES
+from tocsin.policies.sites.load import overloaded_metrics
+from tocsin.policies.sites.offload import DRD_LB
+from tocsin.policies.sites.types import LoadState, OffloadParams, OffloadSnapshot, total, utilisation
 
 PARAMS = OffloadParams()
 many = settings(max_examples=50)
@@ -20,7 +20,7 @@ many = settings(max_examples=50)
 @pytest.mark.parametrize("name", POLICIES)
 @many
 @given(snapshot=sites(), seed=st.integers(0, 1_000))
-def test_acceptors_are_never_overloaded_by_what_they_accept(name: str, snapshot: OffloadSnapshot, seed: int) -> None:
+def test_accepted_load_never_overloads_an_acceptor(name: str, snapshot: OffloadSnapshot, seed: int) -> None:
     plan = POLICIES[name].plan(snapshot, PARAMS, np.random.default_rng(seed))
     reports = {report.broker: report for report in snapshot.brokers}
     for offload in plan.offloads:
@@ -36,19 +36,21 @@ def test_acceptors_are_never_overloaded_by_what_they_accept(name: str, snapshot:
 @pytest.mark.parametrize("name", POLICIES)
 @many
 @given(snapshot=sites(), seed=st.integers(0, 1_000))
-def test_nobody_moves_twice_and_no_broker_is_in_two_offloads(name: str, snapshot: OffloadSnapshot, seed: int) -> None:
+def test_no_client_moves_twice_and_no_broker_is_in_two_offloads(
+    name: str, snapshot: OffloadSnapshot, seed: int
+) -> None:
     plan = POLICIES[name].plan(snapshot, PARAMS, np.random.default_rng(seed))
     brokers = [broker for offload in plan.offloads for broker in offload.brokers]
     assert len(brokers) == len(set(brokers))
     moved = [client for offload in plan.offloads for move in offload.moves for client in move.clients]
     assert len(moved) == len(set(moved))
-    here = {client for held in snapshot.bundles.values() for one in held for client in one.clients}
-    assert set(moved) <= here
+    known = {client for bundles in snapshot.bundles.values() for bundle in bundles for client in bundle.clients}
+    assert set(moved) <= known
 
 
 @many
 @given(sites())
-def test_drd_lb_ends_every_overload_that_it_touches(snapshot: OffloadSnapshot) -> None:
+def test_every_offload_of_drd_lb_ends_the_overload(snapshot: OffloadSnapshot) -> None:
     plan = DRD_LB.plan(snapshot, PARAMS)
     states = {report.broker: report.state for report in after(snapshot, plan).brokers}
     for offload in plan.offloads:
@@ -59,9 +61,9 @@ def test_drd_lb_ends_every_overload_that_it_touches(snapshot: OffloadSnapshot) -
 
 @many
 @given(sites())
-def test_drd_lb_passes_over_a_more_tolerant_bundle_only_if_it_had_fitted_nowhere(snapshot: OffloadSnapshot) -> None:
-    """On one acceptor, with whole bundles: whoever is more tolerant than one who moved and stayed did not fit, or
-    carried nothing of what was still overloaded."""
+def test_drd_lb_skips_a_more_tolerant_bundle_only_without_room(snapshot: OffloadSnapshot) -> None:
+    """On one acceptor, with whole bundles: a bundle that stayed, although more tolerant than one that moved, did not
+    fit, or had no load in the metrics that were still overloaded."""
     plan = DRD_LB.plan(snapshot, PARAMS)
     reports = {report.broker: report for report in snapshot.brokers}
     for offload in plan.offloads:
@@ -69,7 +71,7 @@ def test_drd_lb_passes_over_a_more_tolerant_bundle_only_if_it_had_fitted_nowhere
         if len(targets) != 1 or not all(move.is_whole for move in offload.moves):
             continue
         (target,) = targets
-        bundles = {one.topic: one for one in snapshot.bundles[offload.source]}
+        bundles = {bundle.topic: bundle for bundle in snapshot.bundles[offload.source]}
         room = reports[target].remaining(THRESHOLDS)
         source = reports[offload.source]
         carried = source.load
@@ -77,7 +79,7 @@ def test_drd_lb_passes_over_a_more_tolerant_bundle_only_if_it_had_fitted_nowhere
             still = overloaded_metrics(utilisation(carried, source.capacity), THRESHOLDS)
             for other in bundles.values():
                 ahead = other.delay_s > bundles[move.topic].delay_s and other.reach is bundles[move.topic].reach
-                stayed = other.topic not in {one.topic for one in offload.moves}
+                stayed = other.topic not in {made.topic for made in offload.moves}
                 helps = any(other.load.of(metric) > 0.0 for metric in still)
                 if ahead and stayed and helps and other.topic not in reports[target].topics:
                     assert not other.load.fits(room)
@@ -88,7 +90,7 @@ def test_drd_lb_passes_over_a_more_tolerant_bundle_only_if_it_had_fitted_nowhere
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=25)
 @given(snapshot=sites(most_topics=20), seed=st.integers(0, 1_000))
-def test_on_an_unchanged_world_planning_comes_to_rest(name: str, snapshot: OffloadSnapshot, seed: int) -> None:
+def test_planning_an_unchanged_site_reaches_a_fixed_point(name: str, snapshot: OffloadSnapshot, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(400):
         plan = POLICIES[name].plan(snapshot, PARAMS, rng)
@@ -98,8 +100,8 @@ def test_on_an_unchanged_world_planning_comes_to_rest(name: str, snapshot: Offlo
     raise AssertionError("still moving clients after 400 plans")
 
 
-def test_seventeen_equal_bundles_on_two_edges_are_not_swapped_for_ever() -> None:
-    """Nine against eight differ by more than a tenth, and so do eight against nine."""
+def test_equal_bundles_are_not_swapped_for_ever() -> None:
+    """Seventeen bundles: nine against eight differ by more than a tenth, and so do eight against nine."""
     world = site(edge("e0", [bundle(f"t{n}", 1.0, sent=0.0, received=0.1) for n in range(17)]), edge("e1", []))
     rng = np.random.default_rng(0)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Hand-made and random worlds for topic partitioning, and what the world is like after a plan."""
+"""Hand-made worlds for topic partitioning, and the world after a plan."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from tocsin.coords.coordinate import DIMENSIONS, Coordinate
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.monitor import summarise
 from tocsin.policies.topics.types import (
-    Broker,
     Clients,
     PartitionParams,
     PartitionPlan,
     PartitionSnapshot,
     Topic,
+    TopicBroker,
     TopicName,
-    remembered,
+    departures_after,
 )
 
 PARAMS = PartitionParams(headroom=0.0)
-"""Without headroom, so that hand-made worlds have round numbers; it has a test of its own."""
+"""Without headroom, so that hand-made worlds have round numbers. Headroom has its own test."""
 
 
 def at(x_ms: float, y_ms: float = 0.0, height_ms: float = 0.0) -> Coordinate:
-    """A place whose *one-way* latencies are distances on the map, in milliseconds."""
+    """A coordinate whose *one-way* latencies are distances on the map, in milliseconds."""
     return Coordinate((2e-3 * x_ms, 2e-3 * y_ms, *[0.0] * (DIMENSIONS - 2)), 2e-3 * height_ms, 0.0, 0.1)
 
 
-def broker(name: str, where: Coordinate, **changes: float) -> Broker:
-    return replace(Broker(BrokerId(name), where), **changes)  # type: ignore[arg-type]
+def broker(name: str, coordinate: Coordinate, **changes: float) -> TopicBroker:
+    return replace(TopicBroker(BrokerId(name), coordinate), **changes)  # type: ignore[arg-type]
 
 
 def topic(
     name: str,
-    home: Broker,
+    home: TopicBroker,
     producers: Sequence[Coordinate],
     consumers: Sequence[Coordinate],
     *,
@@ -59,24 +59,24 @@ def topic(
     )
 
 
-def world(topics: Sequence[Topic], brokers: Sequence[Broker], now_s: float = 0.0) -> PartitionSnapshot:
+def world(topics: Sequence[Topic], brokers: Sequence[TopicBroker], now_s: float = 0.0) -> PartitionSnapshot:
     return PartitionSnapshot(7, now_s, tuple(topics), tuple(brokers))
 
 
 def after(snapshot: PartitionSnapshot, plan: PartitionPlan, elapsed_s: float = 5.0) -> PartitionSnapshot:
-    """The same clients and brokers once the plan has been carried out: homes, E(t), loads and memory."""
-    brokers = {one.broker: one for one in snapshot.brokers}
-    costs = {name: _cost(snapshot, one) for name, one in brokers.items()}
-    topics = {one.report.topic: one for one in snapshot.topics}
+    """The same clients and brokers after the plan: new homes, E(t), loads and departures."""
+    brokers = {broker.broker: broker for broker in snapshot.brokers}
+    costs = {name: _cost(snapshot, broker) for name, broker in brokers.items()}
+    topics = {topic.report.topic: topic for topic in snapshot.topics}
     for move in plan.moves:
         moved = topics[move.topic]
         assert moved.clients is not None
         assert moved.report.broker == move.source
         for name, sign in ((move.source, -1.0), (move.target, 1.0)):
             extra = [sign * cost * moved.report.rate_per_s for cost in costs[name]]
-            was = brokers[name]
+            old = brokers[name]
             brokers[name] = replace(
-                was, cpu=was.cpu + extra[0], memory=was.memory + extra[1], network=was.network + extra[2]
+                old, cpu=old.cpu + extra[0], memory=old.memory + extra[1], network=old.network + extra[2]
             )
         topics[move.topic] = replace(
             moved,
@@ -89,7 +89,7 @@ def after(snapshot: PartitionSnapshot, plan: PartitionPlan, elapsed_s: float = 5
                 in_rate_per_s=moved.report.in_rate_per_s,
                 out_rate_per_s=moved.report.out_rate_per_s,
             ),
-            departures=remembered(moved, move, snapshot.now_s),
+            departures=departures_after(moved, move, snapshot.now_s),
         )
     return PartitionSnapshot(
         snapshot.generation + 1, snapshot.now_s + elapsed_s, tuple(topics.values()), tuple(brokers.values())
@@ -97,29 +97,27 @@ def after(snapshot: PartitionSnapshot, plan: PartitionPlan, elapsed_s: float = 5
 
 
 def rate_of(snapshot: PartitionSnapshot, name: str) -> float:
-    return sum(one.report.rate_per_s for one in snapshot.topics if one.report.broker == name)
+    return sum(topic.report.rate_per_s for topic in snapshot.topics if topic.report.broker == name)
 
 
-def _cost(snapshot: PartitionSnapshot, one: Broker) -> tuple[float, float, float]:
-    rates = {other.broker: rate_of(snapshot, other.broker) for other in snapshot.brokers}
-    if rates[one.broker] > 0:
-        rate = rates[one.broker]
-        return one.cpu / rate, one.memory / rate, one.network / rate
-    busy = [other for other in snapshot.brokers if rates[other.broker] > 0]
-    if not busy:
+def _cost(snapshot: PartitionSnapshot, host: TopicBroker) -> tuple[float, float, float]:
+    """CPU, memory and network per message per second; those of the median broker for an idle one."""
+    rates = {broker.broker: rate_of(snapshot, broker.broker) for broker in snapshot.brokers}
+    hosts = [host] if rates[host.broker] > 0 else [broker for broker in snapshot.brokers if rates[broker.broker] > 0]
+    if not hosts:
         return 0.0, 0.0, 0.0
-    middle = np.median(
-        [[o.cpu / rates[o.broker], o.memory / rates[o.broker], o.network / rates[o.broker]] for o in busy], 0
-    )
-    return float(middle[0]), float(middle[1]), float(middle[2])
+    used = [(broker.cpu, broker.memory, broker.network) for broker in hosts]
+    costs = [[part / rates[broker.broker] for part in parts] for broker, parts in zip(hosts, used, strict=True)]
+    cpu, memory, network = np.median(costs, axis=0).tolist()
+    return cpu, memory, network
 
 
 def overloaded(snapshot: PartitionSnapshot, params: PartitionParams = PARAMS) -> set[str]:
-    """[ePulsar §3.4.2], straight from the words."""
-    found = set()
-    for one in snapshot.brokers:
-        limit = params.rate_limit_per_s if one.rate_limit_per_s is None else one.rate_limit_per_s
-        used = max(one.cpu, one.memory, one.network)
-        if used > params.utilisation_limit + 1e-6 or rate_of(snapshot, one.broker) > limit * (1 + 1e-6):
-            found.add(str(one.broker))
-    return found
+    """The overloaded brokers by the words of [ePulsar §3.4.2]."""
+    names = set()
+    for broker in snapshot.brokers:
+        limit = params.rate_limit_per_s if broker.rate_limit_per_s is None else broker.rate_limit_per_s
+        used = max(broker.cpu, broker.memory, broker.network)
+        if used > params.utilisation_limit + 1e-6 or rate_of(snapshot, broker.broker) > limit * (1 + 1e-6):
+            names.add(str(broker.broker))
+    return names

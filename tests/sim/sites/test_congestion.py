@@ -1,4 +1,4 @@
-"""A damaged site: feedback is what equations 1–8 say, limits hold, and everything returns with the bandwidth."""
+"""A damaged site: feedback follows equations 1–8, limits end the overload, and all load returns with the bandwidth."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from tocsin.experiments.epeer_fdcc import SETTINGS
 from tocsin.model.ids import SubscriberId
-from tocsin.policies.sites.congestion_utility import by_keywords, mean_experience, publisher_utility
-from tocsin.policies.sites.offload_types import PublisherId
+from tocsin.policies.sites.congestion import by_keywords, mean_experience, publisher_utility
+from tocsin.policies.sites.types import PublisherId
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.sites.audience import AudienceSettings, _judge, _subsets, draw_audience
+from tocsin.sim.sites.audience import AudienceSettings, _rate, _subsets, draw_audience
 from tocsin.sim.sites.congestion import DamagedSite, DamageTiming
 from tocsin.sim.sites.workload import Quality, make_site
 
@@ -35,24 +35,26 @@ def site() -> DamagedSite:
 def test_limits_end_the_overload_of_every_edge(site: DamagedSite) -> None:
     before, during = site.log.seconds[140], site.log.seconds[160:299]
     assert before.used[:, 1].max() < 0.9
-    assert max(one.offered[:, 1].min() for one in during) > 0.95, "without limits all edges would be overloaded"
-    assert max(one.used[:, 1].max() for one in during) <= 0.95 + 1e-9
+    assert max(second.offered[:, 1].min() for second in during) > 0.95, "without limits all edges would be overloaded"
+    assert max(second.used[:, 1].max() for second in during) <= 0.95 + 1e-9
     assert site.log.limited_from_s == 150
 
 
-def test_everything_returns_with_the_bandwidth(site: DamagedSite) -> None:
+def test_all_load_returns_with_the_bandwidth(site: DamagedSite) -> None:
     assert site.log.recovered_s == 300
     assert np.isinf(site._limit).all()
     assert np.allclose(site.log.seconds[-1].used, site.log.seconds[140].used)
     assert site.log.seconds[-1].heard == pytest.approx(site.log.seconds[140].heard, abs=0.01)
 
 
-def test_useless_publishers_are_limited_most_and_those_who_are_heard_are_worth_more() -> None:
+def test_useless_publishers_are_limited_most_and_experience_rises() -> None:
     site = damaged(2, end_s=250)
     site.run()
     qualities = site.audience.quality
     limits = {
-        quality: np.mean([limit for limit, one in zip(site._limit, qualities, strict=True) if one is quality])
+        quality: np.mean(
+            [limit for limit, of_publisher in zip(site._limit, qualities, strict=True) if of_publisher is quality]
+        )
         for quality in Quality
     }
     assert limits[Quality.BAD] <= 0.1 < limits[Quality.MEDIUM] < limits[Quality.GOOD]
@@ -62,7 +64,7 @@ def test_useless_publishers_are_limited_most_and_those_who_are_heard_are_worth_m
     assert after > 1.1 * before
 
 
-def test_other_edges_help_before_anybody_is_limited() -> None:
+def test_other_edges_help_before_publishers_are_limited() -> None:
     rng = np.random.default_rng(5)
     world = make_site(replace(SETTINGS, load=0.3), rng)
     audience = draw_audience(world, AudienceSettings(), rng)
@@ -72,40 +74,41 @@ def test_other_edges_help_before_anybody_is_limited() -> None:
     log = site.run()
     assert log.offloads >= 1
     assert log.limited_from_s is None
-    assert max(one.used[:, 1].max() for one in log.seconds[160:199]) <= 0.95
+    assert max(second.used[:, 1].max() for second in log.seconds[160:199]) <= 0.95
 
 
-def test_utilities_of_a_second_are_those_of_the_policys_equations() -> None:
-    """The simulation sums arrays; the policy's functions say what the sums must be."""
+def test_utilities_of_a_second_equal_the_policys_equations() -> None:
+    """The simulation sums arrays; the policy's functions must give the same results."""
     site = damaged(3, end_s=1)
     site._edge[:] = 0
     audience, rates = site.audience, site._published()
     state = site._rng.bit_generator.state
     averages = audience.averages(rates, site._rng)
     site._rng.bit_generator.state = state
-    site._listen()
+    site._collect_feedback()
     feedback: dict[SubscriberId, dict[PublisherId, float]] = {}
-    for by, of, value in zip(audience.pair_subscriber, audience.pair_publisher, averages, strict=True):
-        feedback.setdefault(SubscriberId(str(by)), {})[PublisherId(str(of))] = float(value)
+    pairs = zip(audience.pair_subscriber, audience.pair_publisher, averages, strict=True)
+    for subscriber, publisher, value in pairs:
+        feedback.setdefault(SubscriberId(str(subscriber)), {})[PublisherId(str(publisher))] = float(value)
     utilities = publisher_utility(feedback)
     assert [utilities[PublisherId(str(n))] for n in range(len(rates))] == pytest.approx(site._utility.tolist())
     assert site.log.seconds[-1].heard == pytest.approx(mean_experience(feedback))
 
 
-def test_messages_are_judged_by_equation_8() -> None:
+def test_messages_are_rated_by_equation_8() -> None:
     settings = AudienceSettings()
-    wanted = _subsets(np.array([4, 8]), settings.vocabulary, np.random.default_rng(1))
-    utilities = _judge(wanted, Quality.MEDIUM, settings, np.random.default_rng(2))
+    interests = _subsets(np.array([4, 8]), settings.vocabulary, np.random.default_rng(1))
+    utilities = _rate(interests, Quality.MEDIUM, settings, np.random.default_rng(2))
     replay = np.random.default_rng(2)
     keywords = np.asarray(replay.integers(*settings.keywords, utilities.shape[1], endpoint=True))
-    said = _subsets(np.asarray(keywords // 2), settings.vocabulary, replay)
+    used = _subsets(np.asarray(keywords // 2), settings.vocabulary, replay)
     for subscriber in range(2):
-        interests = {f"k{n}" for n in np.flatnonzero(wanted[subscriber])}
+        names = {f"k{n}" for n in np.flatnonzero(interests[subscriber])}
         for message in range(5):
-            on_topic = {f"k{n}" for n in np.flatnonzero(said[message])}
+            on_topic = {f"k{n}" for n in np.flatnonzero(used[message])}
             off_topic = {f"other{n}" for n in range(int(keywords[message]) - len(on_topic))}
-            assert utilities[subscriber, message] == pytest.approx(by_keywords(interests, on_topic | off_topic))
-    assert not _judge(wanted, Quality.BAD, settings, np.random.default_rng(3)).any()
+            assert utilities[subscriber, message] == pytest.approx(by_keywords(names, on_topic | off_topic))
+    assert not _rate(interests, Quality.BAD, settings, np.random.default_rng(3)).any()
 
 
 def test_half_the_publishers_are_good_and_a_quarter_useless(site: DamagedSite) -> None:

@@ -1,12 +1,12 @@
-"""The simulated site under its policies: what moves, how long it takes, and that nothing is lost on the way."""
+"""The simulated site under its policies: moves, their delays, and that every subscriber stays served."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tocsin.policies.sites.offload import POLICIES
-from tocsin.policies.sites.offload_types import OffloadParams
+from tocsin.policies.sites.baselines import POLICIES
+from tocsin.policies.sites.types import OffloadParams
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.sites.site import SiteLog, SiteSimulation, SiteTiming
 from tocsin.sim.sites.workload import SiteSettings, SiteWorld, draw_bursts, make_site
@@ -20,24 +20,20 @@ def played(policy: str, seed: int, *, assign_each: bool = False) -> tuple[SiteSi
     return simulation, simulation.run()
 
 
-def seats(simulation: SiteSimulation) -> int:
-    return int(simulation._served.sum())
-
-
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_subscriber_is_served_by_one_edge_in_the_end_and_nobody_is_busy(policy: str) -> None:
+def test_every_subscriber_ends_at_one_edge_and_no_broker_is_busy(policy: str) -> None:
     simulation, log = played(policy, seed=4)
     world = simulation.world
-    assert seats(simulation) == world.audience.sum()
+    assert simulation._served.sum() == world.audience.sum()
     assert not simulation.migrations.busy
     assert len(log.used) == 1_000
-    for topic, of_topic in enumerate(simulation._seats):
-        assert set(of_topic) == set(world.subscribers[topic])
-        counted = np.bincount(list(of_topic.values()), minlength=len(world.edges))
+    for topic, edge_of in enumerate(simulation._edge_of):
+        assert set(edge_of) == set(world.subscribers[topic])
+        counted = np.bincount(list(edge_of.values()), minlength=len(world.edges))
         assert (counted == simulation._served[topic]).all()
 
 
-def test_drd_lb_spreads_topics_evenly_and_keeps_their_subscribers_together() -> None:
+def test_drd_lb_spreads_topics_evenly_and_keeps_subscribers_together() -> None:
     simulation, log = played("drd-lb", seed=1)
     assert ((simulation._served > 0).sum(axis=1) == 1).all()
     at_rest = np.array(log.used[250])
@@ -45,24 +41,24 @@ def test_drd_lb_spreads_topics_evenly_and_keeps_their_subscribers_together() -> 
     assert np.ptp(at_rest) < 0.08
 
 
-def test_bursts_raise_the_load_and_calm_brings_it_back() -> None:
+def test_bursts_raise_the_load_and_calm_restores_it() -> None:
     _, log = played("drd-lb", seed=1)
     used = np.array(log.used).mean(axis=1)
     assert used[299] < used[350] < used[500]
     assert used[950] == pytest.approx(used[299], abs=0.01)
 
 
-def test_an_offload_takes_as_long_as_connecting_and_is_counted_against_the_requirement() -> None:
-    found = [one for seed in range(12) for one in played("drd-lb", seed)[1].offloads]
-    assert found, "no site was overloaded: the test shows nothing"
-    for one in found:
-        # 0.17 s each, for requirements between 1 and 50 s.
-        assert 0.17 / 50 * one.clients <= one.delay_ratio <= 0.17 * one.clients * 1.001
-    tolerant = sum(one.delay_ratio for one in found) / sum(one.clients for one in found)
-    assert tolerant < 0.17 / 25, "the tolerant are moved first"
+def test_offload_delay_is_connection_time_relative_to_the_requirement() -> None:
+    offloads = [offload for seed in range(12) for offload in played("drd-lb", seed)[1].offloads]
+    assert offloads, "no site was overloaded: the test shows nothing"
+    for offload in offloads:
+        # 0.17 s per client, for requirements between 1 and 50 s.
+        assert 0.17 / 50 * offload.clients <= offload.delay_ratio <= 0.17 * offload.clients * 1.001
+    mean = sum(offload.delay_ratio for offload in offloads) / sum(offload.clients for offload in offloads)
+    assert mean < 0.17 / 25, "tolerant subscribers move first"
 
 
-def test_connecting_slowly_delays_in_proportion() -> None:
+def test_slow_connections_delay_in_proportion() -> None:
     rng = np.random.default_rng(2)
     world = make_site(SiteSettings(load=0.8), rng)
     bursts = draw_bursts(len(world.topics), rng)
@@ -71,15 +67,15 @@ def test_connecting_slowly_delays_in_proportion() -> None:
         simulation = SiteSimulation(
             Kernel(2), world, bursts, POLICIES["peer-drd"], OffloadParams(), SiteTiming(connect_s=connect_s)
         )
-        delays.append(sum(one.delay_ratio / one.clients for one in simulation.run().offloads[:20]))
+        delays.append(sum(offload.delay_ratio / offload.clients for offload in simulation.run().offloads[:20]))
     assert 2.0 < delays[1] / delays[0] < 5.0
 
 
-def test_the_same_seed_is_the_same_run() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     assert played("peer-lb", seed=9)[1] == played("peer-lb", seed=9)[1]
 
 
-def test_the_short_cut_through_quiet_seconds_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipping_quiet_seconds_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     _, quick = played("peer-drd", seed=6)
     original = SiteSimulation._tick
 
@@ -94,15 +90,15 @@ def test_the_short_cut_through_quiet_seconds_changes_nothing(monkeypatch: pytest
     assert (quick.overloaded_s, quick.limited_s) == (slow.overloaded_s, slow.limited_s)
 
 
-def test_an_edge_for_each_subscriber_costs_matching_at_every_edge_it_touches() -> None:
-    """Why the base draws an edge per topic for PEER: see the report of epeer-drd."""
+def test_edge_per_subscriber_costs_matching_at_several_edges() -> None:
+    """The reason why the base draws an edge per topic for PEER: see the report of epeer-drd."""
     _, together = played("peer-lb", seed=3)
     _, apart = played("peer-lb", seed=3, assign_each=True)
     assert np.mean(together.used[250]) == pytest.approx(0.8, abs=0.02)
     assert np.mean(apart.used[250]) > 0.9
 
 
-def test_worlds_are_as_the_thesis_sets_them() -> None:
+def test_worlds_have_the_parameters_of_the_thesis() -> None:
     world: SiteWorld = make_site(SiteSettings(load=0.8), np.random.default_rng(0))
     assert len(world.topics) == 100
     assert len(world.edges) == 4

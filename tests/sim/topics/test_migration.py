@@ -1,4 +1,4 @@
-"""The two migration workflows, step by step, and what they do to messages."""
+"""The two migration workflows, step by step, and their effect on messages."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.topics.migration import STORE_WRITE_S, Migration, Migrator
+from tocsin.sim.topics.control import transients
+from tocsin.sim.topics.migration import STORE_WRITE_S, Migrator, TopicMigration
 from tocsin.sim.topics.network import Network
-from tocsin.sim.topics.transients import transients
 from tocsin.sim.topics.world import TopicWorld
 
 OLD, NEW, T = BrokerId("old"), BrokerId("new"), TopicName("t")
@@ -38,28 +38,28 @@ def deployment(clients: int = 1, topics: int = 1, seed: int = 1) -> tuple[Kernel
     return kernel, world
 
 
-def migrated(coordinated: bool) -> Migration:
+def migrated(coordinated: bool) -> TopicMigration:
     kernel, world = deployment()
-    done: list[Migration] = []
+    done: list[TopicMigration] = []
     Migrator(world, "manager", coordinated=coordinated).migrate(T, NEW).then(done.append)
     kernel.run()
     assert world.topics[T].home == NEW
     return done[0]
 
 
-def test_the_load_manager_waits_for_release_write_and_answer() -> None:
+def test_load_manager_waits_for_release_write_and_reply() -> None:
     """(1) 40 ms, (2) 40 + 2 + 40 ms, (5) 40 ms [ePulsar §3.6, figure 2]; the same without coordination."""
     for coordinated in (True, False):
         assert migrated(coordinated).released_s == pytest.approx(4 * WAN_S + STORE_WRITE_S)
 
 
-def test_coordinated_downtime_ends_when_the_new_broker_has_acquired_the_topic() -> None:
-    """(4) 15 ms and (6) 82 ms run while the client connects; then the answer travels 16 ms. (3) took 1 ms of it."""
+def test_coordinated_downtime_ends_when_the_new_broker_has_the_topic() -> None:
+    """(4) 15 ms and (6) 82 ms run while the client connects; the reply takes 16 ms. (3) took 1 ms of it."""
     ready_s = SITE_S + 2 * WAN_S + STORE_WRITE_S
     assert migrated(coordinated=True).downtimes_s == pytest.approx([ready_s + (SITE_S + HOP_S) - HOP_S])
 
 
-def test_pulsars_downtime_is_look_up_then_acquisition_then_connection() -> None:
+def test_pulsars_downtime_is_look_up_acquisition_and_connection() -> None:
     look_up_s = 2 * (WAN_S + HOP_S)
     to_broker_s = SITE_S + HOP_S
     acquire_s = to_broker_s + 2 * WAN_S + STORE_WRITE_S + to_broker_s
@@ -68,30 +68,32 @@ def test_pulsars_downtime_is_look_up_then_acquisition_then_connection() -> None:
 
 
 @pytest.mark.parametrize(("executors", "waves"), [(1, 8), (2, 4), (8, 1)])
-def test_executors_run_migrations_side_by_side(executors: int, waves: int) -> None:
+def test_executors_run_migrations_concurrently(executors: int, waves: int) -> None:
     kernel, world = deployment(topics=8)
     migrator = Migrator(world, "manager", executors=executors)
     for topic in list(world.topics):
         migrator.migrate(topic, NEW)
     kernel.run()
-    assert max(one.released_s for one in migrator.migrations) == pytest.approx(waves * (4 * WAN_S + STORE_WRITE_S))
+    last_s = max(migration.released_s for migration in migrator.migrations)
+    assert last_s == pytest.approx(waves * (4 * WAN_S + STORE_WRITE_S))
 
 
-def test_pulsar_migrates_one_topic_at_a_time_whatever_the_executors() -> None:
+def test_pulsar_migrates_one_topic_at_a_time() -> None:
     kernel, world = deployment(topics=3)
     migrator = Migrator(world, "manager", executors=16, coordinated=False)
     for topic in list(world.topics):
         migrator.migrate(topic, NEW)
     kernel.run()
-    assert max(one.released_s for one in migrator.migrations) == pytest.approx(3 * (4 * WAN_S + STORE_WRITE_S))
+    last_s = max(migration.released_s for migration in migrator.migrations)
+    assert last_s == pytest.approx(3 * (4 * WAN_S + STORE_WRITE_S))
 
 
 @pytest.mark.parametrize("coordinated", [True, False])
-def test_a_topic_without_clients_moves_too_and_can_move_again(coordinated: bool) -> None:
+def test_topic_without_clients_moves_and_moves_back(coordinated: bool) -> None:
     kernel, world = deployment(clients=0)
     migrator = Migrator(world, "manager", coordinated=coordinated)
     migrator.migrate(T, NEW)
-    with pytest.raises(RuntimeError, match="already on its way"):
+    with pytest.raises(RuntimeError, match="already migrating"):
         migrator.migrate(T, NEW)
     kernel.run()
     migrator.migrate(T, OLD)
@@ -102,13 +104,13 @@ def test_a_topic_without_clients_moves_too_and_can_move_again(coordinated: bool)
 
 @given(st.integers(0, 10_000), st.booleans(), st.lists(st.floats(0.0, 3.0), min_size=1, max_size=4))
 @settings(max_examples=25)
-def test_every_message_reaches_every_consumer_once_and_in_order_whenever_the_topic_moves(
+def test_moving_topic_delivers_every_message_once_and_in_order(
     seed: int, coordinated: bool, moves_s: list[float]
 ) -> None:
     kernel, world = deployment(clients=4, seed=seed)
     migrator = Migrator(world, "manager", coordinated=coordinated)
-    had: dict[str, list[float]] = {}
-    world.on_delivery.append(lambda message, consumer: had.setdefault(consumer, []).append(message.published_s))
+    received: dict[str, list[float]] = {}
+    world.on_delivery.append(lambda message, consumer: received.setdefault(consumer, []).append(message.published_s))
 
     def move() -> None:
         if T not in migrator.busy:
@@ -126,24 +128,24 @@ def test_every_message_reaches_every_consumer_once_and_in_order_whenever_the_top
     kernel.call_at(3.5, beat.cancel)
     kernel.run()
     assert world.outstanding == 0
-    assert {consumer: sorted(times) for consumer, times in had.items()} == dict.fromkeys(had, published)
-    assert len(had) == 3
-    assert all(times == published for times in had.values())
+    assert {consumer: sorted(times) for consumer, times in received.items()} == dict.fromkeys(received, published)
+    assert len(received) == 3
+    assert all(times == published for times in received.values())
 
 
-def test_a_consumer_that_joins_while_the_topic_moves_finds_its_new_home() -> None:
+def test_consumer_that_joins_during_a_migration_connects_to_the_new_home() -> None:
     kernel, world = deployment(clients=1)
     world.network.add("late", 0, HOP_S)
     migrator = Migrator(world, "manager")
     migrator.migrate(T, NEW)
     for at_s in (0.02, 0.13, 0.2):  # before the release, between release and acquisition, after
-        kernel.call_at(at_s, lambda: kernel.spawn(migrator.subscribed(T, "late", lambda: True)))
+        kernel.call_at(at_s, lambda: kernel.spawn(migrator.subscribe(T, "late", lambda: True)))
     kernel.run()
     assert world.topics[T].consumers == {"late"}
     assert world.sessions["late", T].connected == NEW
 
 
-def test_a_consumer_that_leaves_is_owed_nothing_more() -> None:
+def test_consumer_that_leaves_is_owed_no_delivery() -> None:
     kernel, world = deployment(clients=2)
     world.publish(T, "client-0-0")
     world.leave(T, "client-0-1")
@@ -151,14 +153,14 @@ def test_a_consumer_that_leaves_is_owed_nothing_more() -> None:
     assert (world.delivered, world.abandoned, world.outstanding) == (0, 1, 0)
 
 
-def test_acquiring_a_topic_that_was_not_released_is_a_broken_invariant() -> None:
+def test_acquiring_a_topic_that_was_not_released_raises() -> None:
     _, world = deployment()
     with pytest.raises(RuntimeError, match="has not released"):
         world.acquire(T, NEW)
 
 
-def test_transients_are_spans_of_late_messages_and_close_ones_are_one() -> None:
+def test_close_late_messages_are_one_transient() -> None:
     late: list[tuple[float, Any]] = [(at_s, 0.2) for at_s in (1.0, 1.5, 2.0, 9.0)]
-    found = transients([*late, (1.2, 0.01), (5.0, 0.05), (9.1, 0.3)], 0.05)
-    assert [(one.began_s, one.ended_s, one.peak_s) for one in found] == [(1.0, 2.0, 0.2), (9.0, 9.1, 0.3)]
-    assert found[0].duration_s == 1.0
+    spans = transients([*late, (1.2, 0.01), (5.0, 0.05), (9.1, 0.3)], 0.05)
+    assert [(span.began_s, span.ended_s, span.peak_s) for span in spans] == [(1.0, 2.0, 0.2), (9.0, 9.1, 0.3)]
+    assert spans[0].duration_s == 1.0

@@ -1,35 +1,39 @@
-"""DRD-LB: delay requirements driven load balancing [ePEER §4.4.3–4.4.4], and the names of all three policies.
+"""DRD-LB: delay requirements driven load balancing [ePEER §4.4.2–4.4.4].
 
-`plan(snapshot, params, rng) -> plan`. An overloaded edge gives subscribers to LOW edges of its site, and what they
-cannot take to LOW edges of neighbouring sites; an overloaded head gives publishers to LOW heads of neighbouring sites.
-Nobody is overloaded by what it accepts. If all of that is not enough, nothing moves and the broker is `limited`: half
-an offloading would delay people without ending the overload.
+`DRD_LB.plan(snapshot, params, rng) -> plan`. An overloaded edge offloads subscribers to LOW edges of its site, and the
+rest to LOW edges of neighbouring sites. An overloaded head offloads publishers to LOW heads of neighbouring sites. No
+broker is overloaded by the load that it accepts. If all acceptors together have too little capacity, nothing moves and
+the broker is `limited`: half an offloading would delay messages without ending the overload.
 
-The thesis drops what it had chosen inside the site as soon as that is not enough, and chooses anew among other sites.
-Here the choice inside stands and other sites take the rest, so that fewer clients leave their site.
+The thesis drops its choice inside the site as soon as that is not enough, and chooses again among other sites. Here the
+choice inside the site is kept and other sites take the rest, so that fewer clients leave their site.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from tocsin.model.ids import BrokerId
-from tocsin.policies.sites.offload_baselines import PEER_DRD, PEER_LB
-from tocsin.policies.sites.offload_detection import overloaded_metrics
-from tocsin.policies.sites.offload_distribution import drd_edge
-from tocsin.policies.sites.offload_priority import publishers_first, subscribers_first
-from tocsin.policies.sites.offload_selection import Selection, candidates
-from tocsin.policies.sites.offload_types import (
+from tocsin.policies.sites.load import overloaded_metrics
+from tocsin.policies.sites.types import (
+    NO_LOAD,
     BrokerReport,
+    Bundle,
+    ClientId,
+    Load,
     LoadState,
+    LoadThresholds,
     Metric,
     Offload,
     OffloadParams,
     OffloadPlan,
     OffloadSnapshot,
+    Reach,
+    SiteMove,
 )
 from tocsin.policies.topics.types import TopicName
 
@@ -37,7 +41,7 @@ DEFAULT_PARAMS = OffloadParams()
 
 
 class Balancer(Protocol):
-    """What the three policies have in common."""
+    """The interface of the three policies."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +49,7 @@ class Balancer(Protocol):
     def edge_for(
         self, topic: TopicName, edges: Sequence[BrokerReport], params: OffloadParams, rng: np.random.Generator
     ) -> BrokerId | None:
-        """The edge for a new subscriber of `topic` [ePEER §4.4.2]."""
+        """The edge for a new subscriber of `topic` [ePEER §4.4.2]; None if the site has no edge."""
 
     def plan(
         self, snapshot: OffloadSnapshot, params: OffloadParams, rng: np.random.Generator | None = None
@@ -61,52 +65,206 @@ class DrdLb:
         return drd_edge(topic, edges, params.thresholds)
 
     def plan(
-        self,
-        snapshot: OffloadSnapshot,
-        params: OffloadParams = DEFAULT_PARAMS,
-        rng: np.random.Generator | None = None,
+        self, snapshot: OffloadSnapshot, params: OffloadParams = DEFAULT_PARAMS, rng: np.random.Generator | None = None
     ) -> OffloadPlan:
-        """The most overloaded first; who gives or takes in one offloading takes part in no other."""
+        """Relieve the most overloaded broker first. A broker takes part in at most one offloading."""
         offloads: list[Offload] = []
         limited: list[BrokerId] = []
         taken: set[BrokerId] = set()
         overloaded = [report for report in snapshot.brokers if report.state is LoadState.OVERLOAD]
-        for report in sorted(overloaded, key=lambda one: (-max(one.used), one.broker)):
-            chosen = _relieve(report, snapshot, params, taken)
-            if chosen is None:
+        for report in sorted(overloaded, key=lambda report: (-max(report.used), report.broker)):
+            offload = _relieve(report, snapshot, params, taken)
+            if offload is None:
                 limited.append(report.broker)
-            elif chosen.moves:
-                offloads.append(chosen)
-                taken |= set(chosen.brokers)
+            elif offload.moves:
+                offloads.append(offload)
+                taken |= set(offload.brokers)
         return OffloadPlan(snapshot.generation, self.name, tuple(offloads), tuple(limited))
+
+
+DRD_LB = DrdLb()
 
 
 def _relieve(
     source: BrokerReport, snapshot: OffloadSnapshot, params: OffloadParams, taken: set[BrokerId]
 ) -> Offload | None:
-    """None when all acceptors together are not enough."""
-    selection = Selection(source, params.thresholds)
+    """None if all acceptors together have too little capacity."""
+    selection = OffloadSelection(source, params.thresholds)
     metrics = overloaded_metrics(source.used, params.thresholds)
     bundles = snapshot.bundles.get(source.broker, ())
     for between_sites in (False, True):
-        near = snapshot.neighbours if between_sites else snapshot.brokers
-        open_ = [
+        low = [
             report
-            for report in near
+            for report in (snapshot.neighbours if between_sites else snapshot.brokers)
             if report.state is LoadState.LOW and report.is_head == source.is_head and report.broker not in taken
         ]
-        acceptors = candidates(open_, params.thresholds)
+        acceptors = acceptors_of(low, params.thresholds)
         if source.is_head:
-            first = publishers_first(bundles, Metric.INPUT if Metric.INPUT in metrics else Metric.OUTPUT)
+            ordered = publishers_first(bundles, Metric.INPUT if Metric.INPUT in metrics else Metric.OUTPUT)
         else:
-            first = subscribers_first(bundles, between_sites)
-        selection.take(first, acceptors)
-        selection.split(first, acceptors)
+            ordered = subscribers_first(bundles, between_sites)
+        selection.take(ordered, acceptors)
+        selection.split(ordered, acceptors)
     if selection.overload():
         return None
     worst = ", ".join(f"{metric} {100 * source.used.of(metric):.1f} %" for metric in metrics)
     return Offload(source.broker, tuple(selection.moves), f"overloaded: {worst}")
 
 
-DRD_LB = DrdLb()
-POLICIES: Mapping[str, Balancer] = {policy.name: policy for policy in (DRD_LB, PEER_LB, PEER_DRD)}
+# Load distribution [ePEER §4.4.2, figure 4-13]: publishers always get the head.
+
+
+def drd_edge(
+    topic: TopicName,
+    edges: Sequence[BrokerReport],
+    thresholds: LoadThresholds,
+    delay_s: Mapping[BrokerId, float] | None = None,
+) -> BrokerId | None:
+    """The edge for a new subscriber; None if the site has no edge.
+
+    Subscribers of one topic share an edge, so that its messages go to one edge only. A topic that is new to the site
+    goes to the edge with most capacity left (sites in one LAN) or, with `delay_s` from the subscriber to each edge, to
+    the nearest (sites over a WAN). The thesis does not cover a site without a LOW edge; here the least loaded edge that
+    is not BUSY takes the client, because a client without an edge gets no messages at all.
+    """
+    for edge in edges:
+        if topic in edge.topics:
+            return edge.broker
+    low = [edge for edge in edges if edge.state is LoadState.LOW]
+    if delay_s is not None and low:
+        return min(low, key=lambda edge: (delay_s.get(edge.broker, float("inf")), edge.broker)).broker
+    choice = low or [edge for edge in edges if edge.state is not LoadState.BUSY] or list(edges)
+    if not choice:
+        return None
+    return min(choice, key=lambda edge: (-edge.headroom(thresholds), edge.broker)).broker
+
+
+# Priorities [ePEER §4.4.3.2, tables 4-4 to 4-7]. Within a class the more delay-tolerant topic moves first, because
+# moving delays messages.
+
+_PUBLISHERS = {
+    Metric.INPUT: (Reach.NONE, Reach.REMOTE, Reach.BOTH, Reach.LOCAL),
+    Metric.OUTPUT: (Reach.REMOTE, Reach.BOTH, Reach.LOCAL, Reach.NONE),
+}
+"""[ePEER table 4-5]. Publishers without subscribers cost input only."""
+_SUBSCRIBERS_BETWEEN_SITES = (Reach.REMOTE, Reach.BOTH, Reach.LOCAL, Reach.NONE)
+"""[ePEER table 4-7]. Within a site the first three are equal and the last is last."""
+
+
+def publishers_first(bundles: Iterable[Bundle], metric: Metric) -> list[Bundle]:
+    """Bundles of a head in the order of offloading. Matching never overloads a head."""
+    return _by_priority(bundles, {reach: rank for rank, reach in enumerate(_PUBLISHERS[metric])})
+
+
+def subscribers_first(bundles: Iterable[Bundle], between_sites: bool) -> list[Bundle]:
+    """Bundles of an edge in the order of offloading, whichever metric is overloaded."""
+    if between_sites:
+        return _by_priority(bundles, {reach: rank for rank, reach in enumerate(_SUBSCRIBERS_BETWEEN_SITES)})
+    return _by_priority(bundles, {reach: int(reach is Reach.NONE) for reach in Reach})
+
+
+def _by_priority(bundles: Iterable[Bundle], rank: Mapping[Reach, int]) -> list[Bundle]:
+    return sorted(bundles, key=lambda bundle: (rank[bundle.reach], -bundle.delay_s, bundle.topic))
+
+
+# Selection: which bundles go to which acceptor [ePEER §4.4.4.1, figure 4-15].
+
+
+@dataclass
+class Acceptor:
+    """A broker that may accept bundles, and the capacity that this plan has left it."""
+
+    report: BrokerReport
+    room: Load
+    gained: set[TopicName] = field(default_factory=set)
+
+    def influence(self, bundle: Bundle, clients_bytes_per_s: float) -> Load:
+        """L_t: the load that these clients add. Only the first client of a topic adds input and matching."""
+        if bundle.topic in self.report.topics or bundle.topic in self.gained:
+            return Load(0.0, clients_bytes_per_s, 0.0)
+        return Load(bundle.load.in_bytes_per_s, clients_bytes_per_s, bundle.load.matched_per_s)
+
+
+def acceptors_of(reports: Iterable[BrokerReport], thresholds: LoadThresholds) -> list[Acceptor]:
+    """The broker with most capacity left first."""
+    ordered = sorted(reports, key=lambda report: (-report.headroom(thresholds), report.broker))
+    return [Acceptor(report, report.remaining(thresholds)) for report in ordered]
+
+
+class OffloadSelection:
+    """One walk over figure 4-15. The caller orders the bundles and decides when to offload."""
+
+    def __init__(self, source: BrokerReport, thresholds: LoadThresholds) -> None:
+        self.source = source
+        self.moves: list[SiteMove] = []
+        self._load = source.load
+        self._thresholds = thresholds
+
+    def overload(self) -> dict[Metric, float]:
+        """C_req per metric that is still overloaded."""
+        excess = {
+            metric: self._load.of(metric) - self._thresholds.high * self.source.capacity.of(metric) for metric in Metric
+        }
+        return {metric: required for metric, required in excess.items() if required > 1e-6}
+
+    def take(self, bundles: Sequence[Bundle], acceptors: Sequence[Acceptor]) -> None:
+        """Move whole bundles until the source is no longer overloaded. Figure 4-15 walks the list of topics again for
+        every acceptor; a topic is chosen only once."""
+        for acceptor in acceptors:
+            for bundle in bundles:
+                overload = self.overload()
+                if not overload:
+                    return
+                helps = any(bundle.load.of(metric) > 0.0 for metric in overload)
+                if not helps or self._is_chosen(bundle):
+                    continue
+                influence = acceptor.influence(bundle, bundle.load.out_bytes_per_s)
+                if influence.fits(acceptor.room):
+                    self._move(bundle, bundle.clients, acceptor, influence, bundle.load)
+
+    def split(self, bundles: Sequence[Bundle], acceptors: Sequence[Acceptor]) -> None:
+        """Move single clients of bundles that no acceptor could take whole.
+
+        A subscriber that leaves others of its bundle behind relieves its edge of output only [ePEER table 4-3:
+        U_i^s = U_m^s = 0], a publisher its head of input only. If that metric is not overloaded, splitting is useless.
+        """
+        relieved = Metric.INPUT if self.source.is_head else Metric.OUTPUT
+        for bundle in bundles:
+            if relieved not in self.overload():
+                return
+            if not self._is_chosen(bundle) and len(bundle.clients) > 1:
+                for acceptor in acceptors:
+                    self._split_to(bundle, acceptor, relieved)
+
+    def _is_chosen(self, bundle: Bundle) -> bool:
+        return any(move.topic == bundle.topic for move in self.moves)
+
+    def _split_to(self, bundle: Bundle, acceptor: Acceptor, relieved: Metric) -> None:
+        moved = sum(len(move.clients) for move in self.moves if move.topic == bundle.topic)
+        chosen: list[ClientId] = []
+        sent = 0.0
+        influence = NO_LOAD
+        # The last client stays: with it the bundle would move whole, and that did not fit.
+        for client, rate in list(zip(bundle.clients, bundle.client_bytes_per_s, strict=True))[moved:-1]:
+            if self.source.is_head:  # these publishers bring their input; it may have to go out to all subscribers
+                more = Load(sent + rate, bundle.load.out_bytes_per_s, 0.0)
+            else:
+                more = acceptor.influence(bundle, sent + rate)
+            if not more.fits(acceptor.room) or self.overload().get(relieved, 0.0) <= sent:
+                break
+            chosen.append(client)
+            sent, influence = sent + rate, more
+        if chosen:
+            relief = Load(sent, 0.0, 0.0) if self.source.is_head else Load(0.0, sent, 0.0)
+            self._move(bundle, tuple(chosen), acceptor, influence, relief)
+
+    def _move(
+        self, bundle: Bundle, clients: tuple[ClientId, ...], acceptor: Acceptor, influence: Load, relief: Load
+    ) -> None:
+        target, is_whole = acceptor.report, len(clients) == len(bundle.clients)
+        self.moves.append(
+            SiteMove(bundle.topic, clients, self.source.broker, target.broker, target.site, influence, is_whole)
+        )
+        acceptor.room = acceptor.room.minus(influence)
+        acceptor.gained.add(bundle.topic)
+        self._load = self._load.minus(relief)

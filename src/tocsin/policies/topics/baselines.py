@@ -1,7 +1,7 @@
-"""What topic partitioning is compared with, behind the same interface [ePulsar §5.5].
+"""The baselines of topic partitioning, with the same signature [ePulsar §5.5].
 
-`all_pairs` knows the coordinate of every client and so the exact worst pair; it shows what centroids cost in quality.
-`consistent_hash` is what Pulsar does: it shows what latency costs when nobody looks at it.
+`all_pairs` uses the coordinate of every client and so the exact worst pair: it shows the cost of centroids in quality.
+`consistent_hash` is Pulsar's placement: it shows the latency when placement ignores it.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ import numpy as np
 from tocsin.coords.coordinate import Coordinate, Vectors, as_arrays, distances_s
 from tocsin.policies.topics.partition import plan, plan_with
 from tocsin.policies.topics.types import (
-    Broker,
-    Move,
     PartitionParams,
     PartitionPlan,
     PartitionPolicy,
     PartitionSnapshot,
-    Reason,
     Topic,
+    TopicBroker,
+    TopicMove,
+    TopicMoveReason,
     TopicName,
 )
 
 
 def all_pairs(snapshot: PartitionSnapshot, params: PartitionParams) -> PartitionPlan:
-    """Algorithm 1 with the latency of the worst producer–consumer pair, from every client's own coordinate."""
+    """Algorithm 1 with the latency of the worst producer–consumer pair, from every client's coordinate."""
     return plan_with(expected_from_all_pairs, snapshot, params)
 
 
-def expected_from_all_pairs(topics: Sequence[Topic], brokers: Sequence[Broker]) -> Vectors:
-    """The slowest way in plus the slowest way out, exactly. Topics must carry their clients."""
-    sides = [topic.clients for topic in topics]
-    if any(clients is None for clients in sides):
-        raise ValueError("all-pairs needs the coordinate of every client, and a topic came without")
-    producers = _slowest_s([() if one is None else one.producers for one in sides], brokers)
-    consumers = _slowest_s([() if one is None else one.consumers for one in sides], brokers)
-    return producers + consumers
+def expected_from_all_pairs(topics: Sequence[Topic], brokers: Sequence[TopicBroker]) -> Vectors:
+    """The exact latency from the slowest producer to the slowest consumer. Raises ValueError for topics without
+    `clients`."""
+    clients = [topic.clients for topic in topics if topic.clients is not None]
+    if len(clients) < len(topics):
+        raise ValueError("all-pairs needs the coordinate of every client, but a topic has no clients field")
+    producers_s = _slowest_s([of_topic.producers for of_topic in clients], brokers)
+    return producers_s + _slowest_s([of_topic.consumers for of_topic in clients], brokers)
 
 
-def _slowest_s(groups: Sequence[Sequence[Coordinate]], brokers: Sequence[Broker]) -> Vectors:
-    """Per group and broker, the longest one-way latency of any member; 0 for a group without members."""
+def _slowest_s(groups: Sequence[Sequence[Coordinate]], brokers: Sequence[TopicBroker]) -> Vectors:
+    """Per group and broker, the longest one-way latency of any member; 0 for an empty group."""
     numbers: dict[Coordinate, int] = {}
-    members = np.array([numbers.setdefault(one, len(numbers)) for group in groups for one in group], dtype=np.int64)
+    members = np.array([numbers.setdefault(member, len(numbers)) for group in groups for member in group], np.int64)
     slowest_s = np.zeros((len(groups), len(brokers)))
     if not numbers:
         return slowest_s
@@ -57,26 +57,24 @@ def _slowest_s(groups: Sequence[Sequence[Coordinate]], brokers: Sequence[Broker]
 
 
 def consistent_hash(snapshot: PartitionSnapshot, params: PartitionParams) -> PartitionPlan:
-    """Pulsar's way: the hash space divided evenly among the brokers, each topic where its name falls [ePulsar §5.5].
+    """Pulsar's placement: each topic goes to the broker that owns the hash of its name [ePulsar §5.5].
 
-    Blind to latency and to load, so neither bounds nor limits are looked at.
+    It ignores latency, load, bounds and limits.
     """
     moves = []
     for topic in snapshot.topics if snapshot.brokers else ():
-        home = hashed_home(topic.report.topic, snapshot.brokers).broker
-        if topic.report.broker != home:
-            moves.append(Move(topic.report.topic, topic.report.broker, home, Reason.HASH, 0.0, 0.0))
+        name, source = topic.report.topic, topic.report.broker
+        home = hashed_home(name, snapshot.brokers).broker
+        if source != home:
+            moves.append(TopicMove(name, source, home, TopicMoveReason.HASH, 0.0, 0.0))
     return PartitionPlan(snapshot.generation, tuple(sorted(moves, key=lambda move: move.topic)))
 
 
-def hashed_home(topic: TopicName, brokers: Sequence[Broker]) -> Broker:
-    """The broker whose share of the hash space the name falls into: equal shares, in the order of their names."""
+def hashed_home(topic: TopicName, brokers: Sequence[TopicBroker]) -> TopicBroker:
+    """The broker whose share of the hash space contains the topic's name. Shares are equal, in order of names."""
     ranges = sorted(brokers, key=lambda broker: broker.broker)
-    return ranges[_hash(topic) * len(ranges) >> 64]
-
-
-def _hash(topic: TopicName) -> int:
-    return int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "big")
+    digest = hashlib.blake2b(topic.encode(), digest_size=8).digest()
+    return ranges[int.from_bytes(digest, "big") * len(ranges) >> 64]
 
 
 POLICIES: Mapping[str, PartitionPolicy] = {

@@ -1,7 +1,7 @@
 """Per-topic monitoring [ePulsar §3.2]: from the coordinates of a topic's clients to a report of constant size.
 
-Pure. Driven by whoever hosts the topic and knows its clients: a broker's runtime or the simulator. `pack` is the report
-as bytes, `pack_all_pairs` what the naive way would send instead.
+Pure. The host of the topic drives it: a broker's runtime or the simulator. `pack` encodes a report as bytes;
+`pack_all_pairs` encodes the naive report with the coordinate of every client.
 """
 
 from __future__ import annotations
@@ -31,40 +31,33 @@ def summarise(
     """The report of one topic: rates, centroids, W(t) and E(t)."""
     producer_centroid = centroid(producers) if producers else None
     consumer_centroid = centroid(consumers) if consumers else None
-    return TopicReport(
-        topic,
-        broker,
-        in_rate_per_s,
-        out_rate_per_s,
-        len(producers),
-        len(consumers),
-        producer_centroid,
-        consumer_centroid,
-        _deviation_s(producers, producer_centroid) + _deviation_s(consumers, consumer_centroid),
-        worst_latency_s(broker_coordinate, producers, consumers),
-    )
+    deviation_s = _deviation_s(producers, producer_centroid) + _deviation_s(consumers, consumer_centroid)
+    worst_s = worst_latency_s(broker_coordinate, producers, consumers)
+    rates, counts = (in_rate_per_s, out_rate_per_s), (len(producers), len(consumers))
+    return TopicReport(topic, broker, *rates, *counts, producer_centroid, consumer_centroid, deviation_s, worst_s)
 
 
 def worst_latency_s(broker: Coordinate, producers: Sequence[Coordinate], consumers: Sequence[Coordinate]) -> float:
-    """E(t): the slowest way in plus the slowest way out. Without a pair nobody waits, so it is 0."""
+    """E(t): the slowest producer to the broker plus the broker to the slowest consumer. 0 without a pair."""
     if not producers or not consumers:
         return 0.0
-    return max(one_way_s(one, broker) for one in producers) + max(one_way_s(broker, one) for one in consumers)
+    slowest_in_s = max(one_way_s(producer, broker) for producer in producers)
+    return slowest_in_s + max(one_way_s(broker, consumer) for consumer in consumers)
 
 
-def _deviation_s(clients: Sequence[Coordinate], middle: Coordinate | None) -> float:
-    """How far the outermost client stands from the centroid, one way.
+def _deviation_s(clients: Sequence[Coordinate], centre: Coordinate | None) -> float:
+    """One-way distance of the outermost client from the centroid; 0 without clients.
 
-    [ePulsar §3.2] writes d(NC(p), NC_P(t)). With heights that distance would climb the client's height and the
-    centroid's, so that a single client deviated from itself by twice its height. What is wanted is how much further
-    from any broker a client can be than the centroid: the way between their points plus the difference of their
-    heights. With it W(t, b) is an upper bound of E(t) at b.
+    [ePulsar §3.2] writes d(NC(p), NC_P(t)). That distance adds the heights of both ends, so a single client would
+    deviate from itself by twice its height. W(t, b) needs how much further from any broker a client can be than the
+    centroid: the distance of the two points plus the difference of their heights. Then W(t, b) is an upper bound of
+    E(t) at b.
     """
-    if middle is None:
+    if centre is None:
         return 0.0
-    lift_s = middle.height_s + middle.adjustment_s
+    lift_s = centre.height_s + centre.adjustment_s
     furthest_s = max(
-        math.dist(one.vector, middle.vector) + (one.height_s + one.adjustment_s - lift_s) for one in clients
+        math.dist(client.vector, centre.vector) + (client.height_s + client.adjustment_s - lift_s) for client in clients
     )
     return max(furthest_s, 0.0) / 2.0
 
@@ -74,25 +67,19 @@ _NUMBERS = struct.Struct("<4d2I")
 
 
 def pack(report: TopicReport) -> bytes:
-    """The report as it crosses the network. Its length depends on the names alone."""
-    numbers = _NUMBERS.pack(
-        report.in_rate_per_s,
-        report.out_rate_per_s,
-        report.deviation_s,
-        report.worst_latency_s,
-        report.producers,
-        report.consumers,
-    )
-    nowhere = Coordinate()
-    centroids = _packed(report.producer_centroid or nowhere) + _packed(report.consumer_centroid or nowhere)
+    """The report as bytes on the network. Its length depends only on the names."""
+    rates, counts = (report.in_rate_per_s, report.out_rate_per_s), (report.producers, report.consumers)
+    numbers = _NUMBERS.pack(*rates, report.deviation_s, report.worst_latency_s, *counts)
+    origin = Coordinate()
+    centroids = _packed(report.producer_centroid or origin) + _packed(report.consumer_centroid or origin)
     return _packed_names(report.topic, report.broker) + numbers + centroids
 
 
 def pack_all_pairs(report: TopicReport, producers: Sequence[Coordinate], consumers: Sequence[Coordinate]) -> bytes:
-    """The naive report of the `all-pairs` baseline: the rates, and the coordinate of each client [ePulsar §5.6]."""
+    """The naive report of the `all-pairs` baseline: rates and the coordinate of each client [ePulsar §5.6]."""
     numbers = _NUMBERS.pack(report.in_rate_per_s, report.out_rate_per_s, 0.0, 0.0, len(producers), len(consumers))
     names = _packed_names(report.topic, report.broker)
-    return names + numbers + b"".join(_packed(one) for one in (*producers, *consumers))
+    return names + numbers + b"".join(_packed(client) for client in (*producers, *consumers))
 
 
 def _packed_names(topic: str, broker: str) -> bytes:
@@ -111,36 +98,35 @@ def summarise_by_place(
     producer_place: npt.NDArray[np.int64],
     consumers_at: npt.NDArray[np.int64],
 ) -> list[TopicReport]:
-    """The reports `summarise` would make, for many topics of one producer whose clients stand at a few common places.
+    """Like `summarise`, for many topics with one producer each whose clients are at a few common places.
 
     `consumers_at` counts consumers per topic (rows) and place (columns); every topic has at least one. `brokers` and
-    `broker_coordinates` are the home of each topic; without coordinates the topics are new, and E(t) is infinite until
-    they have a home. Used where a million reports are made, as in figure 4 of [ePulsar].
+    `broker_coordinates` describe the home of each topic. Without coordinates the topics are new, and E(t) is infinite.
+    Figure 4 of [ePulsar] needs a million reports.
     """
     points, lifts = as_arrays(places)
     errors = np.array([place.error for place in places])
     adjustments_s = np.array([place.adjustment_s for place in places])
     counts = consumers_at.sum(axis=1)
     shares = consumers_at / counts[:, None]
-    middle_points, middle_lifts = shares @ points, shares @ lifts
-    middle_adjustments_s, middle_errors = shares @ adjustments_s, shares @ errors
-    there = consumers_at > 0
-    flat_s = distances_s(middle_points, np.zeros(len(topics)), points, np.zeros(len(places)))
-    further_s = np.where(there, flat_s + lifts[None, :] - middle_lifts[:, None], 0.0)
+    centre_points, centre_lifts = shares @ points, shares @ lifts
+    centre_adjustments_s, centre_errors = shares @ adjustments_s, shares @ errors
+    occupied = consumers_at > 0
+    flat_s = distances_s(centre_points, np.zeros(len(topics)), points, np.zeros(len(places)))
+    further_s = np.where(occupied, flat_s + lifts[None, :] - centre_lifts[:, None], 0.0)
     deviations_s = further_s.max(axis=1) / 2.0
     worst_s = np.full(len(topics), np.inf)
     if broker_coordinates is not None:
         legs_s = distances_s(*as_arrays(broker_coordinates), points, lifts) / 2.0
-        worst_s = legs_s[np.arange(len(topics)), producer_place] + np.where(there, legs_s, 0.0).max(axis=1)
-    heights_s = middle_lifts - middle_adjustments_s
-    return [
-        TopicReport(
-            topic, brokers[row], 0.0, 0.0, 1, int(counts[row]), places[producer_place[row]],
-            Coordinate(
-                tuple(middle_points[row].tolist()), float(heights_s[row]), float(middle_adjustments_s[row]),
-                float(middle_errors[row]),
-            ),
-            float(deviations_s[row]), float(worst_s[row]),
+        worst_s = legs_s[np.arange(len(topics)), producer_place] + np.where(occupied, legs_s, 0.0).max(axis=1)
+    heights_s = centre_lifts - centre_adjustments_s
+    reports = []
+    for row, topic in enumerate(topics):
+        vector, height_s = tuple(centre_points[row].tolist()), float(heights_s[row])
+        centre = Coordinate(vector, height_s, float(centre_adjustments_s[row]), float(centre_errors[row]))
+        producer, deviation_s = places[producer_place[row]], float(deviations_s[row])
+        consumers, worst_latency = int(counts[row]), float(worst_s[row])
+        reports.append(
+            TopicReport(topic, brokers[row], 0.0, 0.0, 1, consumers, producer, centre, deviation_s, worst_latency)
         )
-        for row, topic in enumerate(topics)
-    ]  # fmt: skip
+    return reports

@@ -1,47 +1,53 @@
-"""Topic partitioning: which topics move to which brokers, so that bounds hold and no broker overloads.
+"""Topic partitioning: which topics move to which brokers, so that bounds hold and no broker is overloaded.
 
-Algorithm 1 of [ePulsar §3.3] with the policies of §3.4.
-`plan` is the policy. `plan_with` is the algorithm around any estimate of latency, which is how the `all-pairs` baseline
-shares it. Pure: the coordinator and the simulator give it the same snapshots; executing a plan is theirs.
+Algorithm 1 of [ePulsar §3.3] with the policies of §3.4. `plan` is the policy. `plan_with` is the algorithm with any
+estimate of latency; the `all-pairs` baseline uses it too. Pure: the coordinator or the simulator makes the snapshot and
+executes the plan.
 
-What it adds to algorithm 1, because a plan must be safe to repeat every few seconds:
+Additions to algorithm 1, because the policy plans every few seconds:
 
-- A topic moves only if it gains. W(t, b) bounds the latency at b from above and falls with every latency move, so that
-  planning an unchanged world again and again comes to rest.
-- A topic does not go back to a broker that it left within the last minute, unless the latency to expect there has
-  fallen since: clients that come back may be followed, a topic that merely regrets may not.
-- Load counts as moved at once and moves are listed in the order they were decided: no prefix of a plan overloads a
+- A topic moves only if it gains. W(t, b) is an upper bound of the latency at b and falls with every latency move, so
+  repeated planning on an unchanged world reaches a fixed point.
+- A topic does not return to a broker that it left within the last minute, unless W(t, b) has fallen there since: a
+  topic may follow clients that return.
+- Planned load counts at its target at once, and moves are listed in order of decision: no prefix of a plan overloads a
   broker that was not overloaded before.
-- When the topics picked from an overloaded broker find no room, the next ones in line are tried.
+- If no broker has room for the topics picked from an overloaded broker, the policy tries the next topics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
 from tocsin.coords.coordinate import Coordinate, Vectors, as_arrays, distances_s
-from tocsin.policies.topics.place import NO_ROOM, OUT_OF_REACH, RESTING, Loads, overloaded, place
 from tocsin.policies.topics.types import (
-    Broker,
-    Move,
     PartitionParams,
     PartitionPlan,
     PartitionSnapshot,
-    Reason,
     Shortfall,
     Topic,
+    TopicBroker,
+    TopicMove,
+    TopicMoveReason,
     Unmet,
 )
 
-Estimate = Callable[[Sequence[Topic], Sequence[Broker]], Vectors]
+Estimate = Callable[[Sequence[Topic], Sequence[TopicBroker]], Vectors]
 """Expected worst-case latency of each topic (rows) at each broker (columns)."""
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-_SHORTFALLS = {OUT_OF_REACH: Shortfall.OUT_OF_REACH, NO_ROOM: Shortfall.NO_ROOM, RESTING: Shortfall.RESTING}
+_FINE, _OUT_OF_REACH, _NO_ROOM, _RESTING = 0, 1, 2, 3
+"""Shortfalls as `_place` returns them: compiled code has no enums."""
+_SHORTFALLS = {_OUT_OF_REACH: Shortfall.OUT_OF_REACH, _NO_ROOM: Shortfall.NO_ROOM, _RESTING: Shortfall.RESTING}
+_ROUNDING = 1e-9
+"""Rounding error of sums of shares and rates: it does not overload a broker that is filled exactly to its limit."""
+_ORIGIN = Coordinate()
 
 
 def plan(snapshot: PartitionSnapshot, params: PartitionParams) -> PartitionPlan:
@@ -49,85 +55,121 @@ def plan(snapshot: PartitionSnapshot, params: PartitionParams) -> PartitionPlan:
     return plan_with(expected_from_centroids, snapshot, params)
 
 
-def expected_from_centroids(topics: Sequence[Topic], brokers: Sequence[Broker]) -> Vectors:
+def expected_from_centroids(topics: Sequence[Topic], brokers: Sequence[TopicBroker]) -> Vectors:
     """W(t, b) = d(NC_P(t), NC(b)) + d(NC_C(t), NC(b)) + W(t) [ePulsar §3.4.1], one way.
 
-    A distance between coordinates is a round trip, so d is half of it; a side without clients adds nothing.
+    The distance between two coordinates is a round trip, so d is half of it. A side without clients adds 0.
     """
     broker_points, broker_lifts = as_arrays([broker.coordinate for broker in brokers])
     expected_s = np.zeros((len(topics), len(brokers)))
-    for side in (
+    for centroids in (
         [topic.report.producer_centroid for topic in topics],
         [topic.report.consumer_centroid for topic in topics],
     ):
-        there = np.array([middle is not None for middle in side], dtype=bool)
-        points, lifts = as_arrays([middle or _NOWHERE for middle in side])
+        has_clients = np.array([centroid is not None for centroid in centroids], dtype=bool)
+        points, lifts = as_arrays([centroid or _ORIGIN for centroid in centroids])
         legs_s = distances_s(points, lifts, broker_points, broker_lifts)
-        legs_s *= np.where(there, 0.5, 0.0)[:, None]
+        legs_s *= np.where(has_clients, 0.5, 0.0)[:, None]
         expected_s += legs_s
     expected_s += np.array([topic.report.deviation_s for topic in topics])[:, None]
     return expected_s
-
-
-_NOWHERE = Coordinate()
 
 
 def plan_with(estimate: Estimate, snapshot: PartitionSnapshot, params: PartitionParams) -> PartitionPlan:
     """PerformRepartitioning [ePulsar §3.3, algorithm 1] with the given estimate of latency."""
     if not snapshot.brokers or not snapshot.topics:
         return PartitionPlan(snapshot.generation)
-    brokers = sorted(snapshot.brokers, key=lambda broker: broker.broker)
-    topics = sorted(snapshot.topics, key=lambda topic: topic.report.topic)
-    world = _World(estimate, topics, brokers, snapshot.now_s, params)
-    violated = world.worst_s > world.target_s  # lines 15–17
-    tried = np.zeros(len(topics), dtype=bool)
-    picked = violated | world.picked_from_overloaded(tried)  # lines 18–21
+    partitioning = _Partitioning(estimate, snapshot, params)
+    violated = partitioning.worst_s > partitioning.target_s  # lines 15–17
+    tried = np.zeros(len(partitioning.topics), dtype=bool)
+    picked = violated | partitioning.picked_from_overloaded(tried)  # lines 18–21
     while picked.any():
         tried |= picked
-        moved = world.place_topics(np.flatnonzero(picked), violated)  # line 22
-        # What left a broker has made room there: whoever found none may look again.
-        picked = world.picked_from_overloaded(tried) | (world.without_room() if moved else False)
-    return PartitionPlan(snapshot.generation, tuple(world.moves), world.unmet())
+        moved = partitioning.place_topics(np.flatnonzero(picked), violated)  # line 22
+        # Topics that moved have made room at their sources: try again the topics that had no room.
+        picked = partitioning.picked_from_overloaded(tried) | (partitioning.without_room() if moved else False)
+    return PartitionPlan(snapshot.generation, tuple(partitioning.moves), partitioning.unmet())
 
 
-class _World:
-    """The snapshot as arrays, and what has been decided so far. Lives for one call of `plan_with`."""
+class HostLoads(NamedTuple):
+    """The load of every broker. `_place` changes the arrays as it places topics."""
 
-    def __init__(
-        self,
-        estimate: Estimate,
-        topics: Sequence[Topic],
-        brokers: Sequence[Broker],
-        now_s: float,
-        params: PartitionParams,
-    ) -> None:
-        self.estimate, self.topics, self.brokers, self.now_s, self.params = estimate, topics, brokers, now_s, params
+    rates: Vectors
+    """Aggregate message rate of the hosted topics, per second."""
+    rate_limits: Vectors
+    used: Vectors
+    """Utilisation of CPU, memory and network (columns), 0 to 1."""
+    costs: Vectors
+    """Utilisation of each resource per message per second."""
+    used_limit: float
+
+    @classmethod
+    def of(
+        cls, brokers: Sequence[TopicBroker], home: Indices, topic_rates: Vectors, params: PartitionParams
+    ) -> HostLoads:
+        """Two topics of equal rate cost a broker the same [ePulsar §3.4.3], so a message costs utilisation / rate.
+
+        The cost of a message at an idle broker is unknown: it is taken to be that at the median broker.
+        """
+        hosted = home >= 0
+        rates = np.bincount(home[hosted], weights=topic_rates[hosted], minlength=len(brokers)).astype(np.float64)
+        used = np.array([(broker.cpu, broker.memory, broker.network) for broker in brokers], dtype=np.float64)
+        busy = rates > 0.0
+        costs = np.zeros_like(used)
+        costs[busy] = used[busy] / rates[busy, None]
+        if busy.any():
+            costs[~busy] = np.median(costs[busy], axis=0)
+        own_limits = [broker.rate_limit_per_s for broker in brokers]
+        limits = [params.rate_limit_per_s if limit is None else limit for limit in own_limits]
+        return cls(rates, np.array(limits, dtype=np.float64), used, costs, params.utilisation_limit)
+
+    def overloaded(self) -> Flags:
+        """[ePulsar §3.4.2]: any resource above its limit, or the aggregate rate above its own."""
+        too_fast = self.rates > self.rate_limits * (1.0 + _ROUNDING)
+        flags: Flags = too_fast | (self.used > self.used_limit + _ROUNDING).any(axis=1)
+        return flags
+
+    def excess_per_s(self, broker: int) -> float:
+        """The message rate that must leave so that no resource and no rate is above its limit [ePulsar §3.4.3]."""
+        excess_per_s = float(self.rates[broker] - self.rate_limits[broker])
+        for used, cost in zip(self.used[broker], self.costs[broker], strict=True):
+            if cost > 0.0:
+                excess_per_s = max(excess_per_s, float((used - self.used_limit) / cost))
+        return excess_per_s
+
+
+class _Partitioning:
+    """The snapshot as arrays, and the decisions so far. Used for one call of `plan_with`."""
+
+    def __init__(self, estimate: Estimate, snapshot: PartitionSnapshot, params: PartitionParams) -> None:
+        self.estimate, self.now_s, self.params = estimate, snapshot.now_s, params
+        self.brokers = brokers = sorted(snapshot.brokers, key=lambda broker: broker.broker)
+        self.topics = topics = sorted(snapshot.topics, key=lambda topic: topic.report.topic)
         self.index = {broker.broker: number for number, broker in enumerate(brokers)}
-        # A topic whose broker is gone is failover's to place, not ours: it keeps -1 and is left alone.
+        # Home -1: the broker has left. Failover moves such a topic, this policy does not.
         self.home: Indices = np.array([self.index.get(topic.report.broker, -1) for topic in topics], dtype=np.int64)
         self.rates = np.array([topic.report.rate_per_s for topic in topics])
-        homeless = self.home < 0
         self.bound_s = np.array([np.inf if topic.bound_s is None else topic.bound_s for topic in topics])
-        self.bound_s[homeless] = np.inf
+        self.bound_s[self.home < 0] = np.inf
         self.target_s = self.bound_s * (1.0 - params.headroom)
         self.worst_s = np.array([topic.report.worst_latency_s for topic in topics])
-        self.loads = Loads.of(brokers, self.home, self.rates, params)
-        self.moves: list[Move] = []
+        self.loads = HostLoads.of(brokers, self.home, self.rates, params)
+        self.moves: list[TopicMove] = []
         self._unmet: dict[int, Unmet] = {}
 
     def unmet(self) -> tuple[Unmet, ...]:
         return tuple(self._unmet[row] for row in sorted(self._unmet))
 
     def without_room(self) -> Flags:
-        """Topics above their bound that would fit somewhere if others left."""
+        """Topics above their bound for which the feasible brokers are full."""
         flags = np.zeros(len(self.topics), dtype=bool)
         flags[[row for row, unmet in self._unmet.items() if unmet.why is Shortfall.NO_ROOM]] = True
         return flags
 
     def picked_from_overloaded(self, tried: Flags) -> Flags:
-        """Topics to take off each overloaded broker, by decreasing rate [ePulsar §3.4.3], among those not tried yet."""
+        """Topics to move from each overloaded broker, by decreasing rate [ePulsar §3.4.3], without those tried."""
         picked = np.zeros(len(self.topics), dtype=bool)
-        for broker in np.flatnonzero(overloaded(self.loads)):
+        for broker in np.flatnonzero(self.loads.overloaded()):
             excess_per_s = self.loads.excess_per_s(int(broker))
             here = np.flatnonzero((self.home == broker) & ~tried & (self.rates > 0.0))
             for topic in here[np.argsort(-self.rates[here], kind="stable")]:
@@ -140,61 +182,127 @@ class _World:
     def place_topics(self, rows: Indices, violated: Flags) -> bool:
         """PlaceTopics [ePulsar §3.3, algorithm 1]: the topics with the fewest feasible brokers choose first.
 
-        True if any of them moved.
+        Returns True if any of them moved.
         """
         chosen = [self.topics[row] for row in rows]
         expected_s = np.ascontiguousarray(self.estimate(chosen, self.brokers))
         feasible = expected_s <= self.target_s[rows, None]
         counts = feasible.sum(axis=1)
-        # Nothing feasible means that the whole list is [§3.4.1], so such topics come last. Equals go by name.
+        # If no broker is feasible, all are candidates [§3.4.1], so such topics are placed last. Ties: by name.
         order = np.argsort(np.where(counts == 0, len(self.brokers), counts), kind="stable")
-        targets, shortfalls = place(
-            order,
-            self.home[rows],
-            self.rates[rows],
-            expected_s,
-            feasible | (counts == 0)[:, None],
-            counts > 0,
-            self._resting(chosen, expected_s),
-            violated[rows],
-            self.params.gain_s,
-            *self.loads.arrays(),
+        candidates, reachable = feasible | (counts == 0)[:, None], counts > 0
+        resting = self._resting(chosen, expected_s)
+        topics = (self.home[rows], self.rates[rows], violated[rows])
+        targets, shortfalls = _place(
+            order, topics, expected_s, candidates, reachable, resting, self.params.gain_s, self.loads
         )
-        everyone = np.arange(len(rows))
-        before_s = expected_s[everyone, self.home[rows]]
-        after_s = expected_s[everyone, targets]
+        positions = np.arange(len(rows))
+        before_s = expected_s[positions, self.home[rows]]
+        after_s = expected_s[positions, targets]
         for at in order.tolist():
             row, target, shortfall = int(rows[at]), int(targets[at]), int(shortfalls[at])
             if target >= 0:
                 self._move(row, target, float(before_s[at]), float(after_s[at]), bool(violated[row]))
             self._unmet.pop(row, None)
-            was_s = float(self.worst_s[row])
-            will_be_s = float(after_s[at]) if target >= 0 else was_s
-            if shortfall in _SHORTFALLS and min(was_s, will_be_s) > self.bound_s[row]:
-                self._unmet[row] = self._fell_short(row, expected_s[at], _SHORTFALLS[shortfall])
+            old_s = float(self.worst_s[row])
+            new_s = float(after_s[at]) if target >= 0 else old_s
+            if shortfall in _SHORTFALLS and min(old_s, new_s) > self.bound_s[row]:
+                self._unmet[row] = self._unmet_topic(row, expected_s[at], _SHORTFALLS[shortfall])
         return bool((targets >= 0).any())
 
     def _move(self, row: int, target: int, before_s: float, after_s: float, violated: bool) -> None:
         report = self.topics[row].report
-        reason = Reason.LATENCY if violated and after_s < before_s else Reason.OVERLOAD
+        reason = TopicMoveReason.LATENCY if violated and after_s < before_s else TopicMoveReason.OVERLOAD
         self.home[row] = target
-        self.moves.append(Move(report.topic, report.broker, self.brokers[target].broker, reason, before_s, after_s))
+        self.moves.append(
+            TopicMove(report.topic, report.broker, self.brokers[target].broker, reason, before_s, after_s)
+        )
 
-    def _fell_short(self, row: int, expected_s: Vectors, why: Shortfall) -> Unmet:
+    def _unmet_topic(self, row: int, expected_s: Vectors, why: Shortfall) -> Unmet:
         report = self.topics[row].report
         best, best_s = self.brokers[int(np.argmin(expected_s))].broker, float(expected_s.min())
-        if report.worst_latency_s < best_s:  # W is an upper bound: what is measured here may be better still
+        if report.worst_latency_s < best_s:  # W is an upper bound: E(t) at the present home may be lower still
             best, best_s = report.broker, report.worst_latency_s
         return Unmet(report.topic, float(self.bound_s[row]), best, best_s, why)
 
     def _resting(self, topics: Sequence[Topic], expected_s: Vectors) -> Flags:
-        """Which topics keep away from which brokers, because they left them lately and nothing there got better."""
+        """Pairs (topic, broker) that are excluded: the topic left the broker recently, and W has not fallen there."""
         resting = np.zeros(expected_s.shape, dtype=bool)
         for row, topic in enumerate(topics):
-            for left in topic.departures:
-                column = self.index.get(left.broker)
-                if column is None or self.now_s - left.at_s >= self.params.rest_s:
+            for departure in topic.departures:
+                column = self.index.get(departure.broker)
+                if column is None or self.now_s - departure.at_s >= self.params.rest_s:
                     continue
-                better_s = left.expected_s * (1.0 - self.params.return_gain)
-                resting[row, column] = left.reason is not Reason.LATENCY or expected_s[row, column] >= better_s
+                for_latency = departure.reason is TopicMoveReason.LATENCY
+                better_s = departure.expected_s * (1.0 - self.params.return_gain)
+                resting[row, column] = not for_latency or expected_s[row, column] >= better_s
         return resting
+
+
+# The inner loop, compiled: here 10,000 topics meet 500 brokers.
+
+
+@numba.njit(cache=True)
+def _is_overloaded(broker: int, extra: float, loads: HostLoads) -> bool:
+    """Whether `extra` more messages per second would overload the broker."""
+    if loads.rates[broker] + extra > loads.rate_limits[broker] * (1.0 + _ROUNDING):
+        return True
+    for resource in range(loads.used.shape[1]):
+        if loads.used[broker, resource] + loads.costs[broker, resource] * extra > loads.used_limit + _ROUNDING:
+            return True
+    return False
+
+
+@numba.njit(cache=True)
+def _place(
+    order: Indices,
+    topics: tuple[Indices, Vectors, Flags],
+    expected_s: Vectors,
+    candidates: Flags,
+    reachable: Flags,
+    resting: Flags,
+    gain_s: float,
+    loads: HostLoads,
+) -> tuple[Indices, Indices]:
+    """For each topic in `order`: the candidate of least expected latency that can host it, or -1; and its shortfall.
+
+    `topics` holds the home, the rate and whether the bound is violated. The first broker of a ranked list that can host
+    a topic is the best of those that can, so no list is sorted.
+    """
+    home, topic_rates, violated = topics
+    targets = np.full(len(home), -1, dtype=np.int64)
+    shortfalls = np.zeros(len(home), dtype=np.int64)
+    for topic in order:
+        source, rate = home[topic], topic_rates[topic]
+        if source < 0:
+            continue
+        relieved = not _is_overloaded(source, 0.0, loads)
+        if relieved and not violated[topic]:
+            continue  # picked to relieve its broker, which is no longer overloaded
+        # A topic above its bound may stay, unless its broker must be relieved as well.
+        limit_s = np.inf
+        if relieved:
+            limit_s = expected_s[topic, source]
+            if not reachable[topic]:
+                limit_s -= gain_s
+        best, has_full, has_resting = -1, False, False
+        for broker in range(expected_s.shape[1]):
+            if broker == source or not candidates[topic, broker] or expected_s[topic, broker] >= limit_s:
+                continue
+            if resting[topic, broker]:
+                has_resting = True
+            elif _is_overloaded(broker, rate, loads):
+                has_full = True
+            else:
+                best, limit_s = broker, expected_s[topic, broker]
+        if not reachable[topic]:
+            shortfalls[topic] = _OUT_OF_REACH
+        elif best < 0:
+            shortfalls[topic] = _NO_ROOM if has_full else _RESTING if has_resting else _FINE
+        if best >= 0:
+            targets[topic] = best
+            for broker, sign in ((source, -1.0), (best, 1.0)):
+                for resource in range(loads.used.shape[1]):
+                    loads.used[broker, resource] += sign * loads.costs[broker, resource] * rate
+                loads.rates[broker] += sign * rate
+    return targets, shortfalls

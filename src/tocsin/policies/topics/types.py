@@ -1,7 +1,7 @@
-"""What topic partitioning sees and says: topics, brokers, snapshot, moves, plan.
+"""What a topic policy sees and returns: topics, brokers, snapshot, moves, plan [ePulsar].
 
-Plain values. The same snapshot is given to the policy and to its baselines; who fills it is the coordinator or the
-simulator. Latencies are one-way, in seconds: the time from publishing a message to having it.
+Plain values. The coordinator or the simulator fills a snapshot; the policy and its baselines read the same one.
+Latencies are one-way, in seconds: the time from publishing a message to receiving it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TopicName = NewType("TopicName", str)
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """What a broker reports of a topic it hosts, the same size whatever the number of clients [ePulsar §3.2]."""
+    """A broker's report of a topic that it hosts. Its size does not depend on the number of clients [ePulsar §3.2]."""
 
     topic: TopicName
     broker: BrokerId
@@ -29,15 +29,15 @@ class TopicReport:
     producers: int = 0
     consumers: int = 0
     producer_centroid: Coordinate | None = None
-    """NC_P(t); None while there is no producer."""
+    """NC_P(t); None if the topic has no producer."""
     consumer_centroid: Coordinate | None = None
-    """NC_C(t); None while there is no consumer."""
+    """NC_C(t); None if the topic has no consumer."""
     deviation_s: float = 0.0
-    """W(t): how far the outermost producer and the outermost consumer stand from their centroids, together."""
+    """W(t): distance of the outermost producer from its centroid plus that of the outermost consumer from its own."""
     worst_latency_s: float = 0.0
-    """E(t): publisher to subscriber through the present home, for the worst pair; 0 while there is no pair.
+    """E(t): latency of the worst producer–consumer pair through the present home; 0 without a pair.
 
-    It comes from the same coordinates as the rest of the report, so it is never above W(t, home).
+    It is computed from the same coordinates as the rest of the report, so it never exceeds W(t, home).
     """
 
     @property
@@ -48,15 +48,13 @@ class TopicReport:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Every client's own coordinate. Only the `all-pairs` baseline reads it; it grows with the number of clients."""
+    """The coordinate of every client of a topic. Only the `all-pairs` baseline reads it."""
 
     producers: tuple[Coordinate, ...]
     consumers: tuple[Coordinate, ...]
 
 
-class Reason(StrEnum):
-    """Why a topic moves."""
-
+class TopicMoveReason(StrEnum):
     LATENCY = "latency"
     OVERLOAD = "overload"
     HASH = "hash"
@@ -64,27 +62,28 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Policy memory: a topic left a broker, when, why and what latency it had to expect there."""
+    """Policy memory: a topic left a broker."""
 
     broker: BrokerId
     at_s: float
-    reason: Reason
+    reason: TopicMoveReason
     expected_s: float
+    """W(t, broker) at the time of the departure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
     report: TopicReport
     bound_s: float | None = None
-    """L_th(t); None for a topic that carries no bound."""
+    """L_th(t); None for a topic without a bound."""
     departures: tuple[Departure, ...] = ()
-    """The latest ones, oldest first; see `remembered`."""
+    """The latest departures, oldest first; see `departures_after`."""
     clients: Clients | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
-    """What a broker reports of itself. Utilisations are shares of the whole, 0 to 1."""
+class TopicBroker:
+    """A broker that can host topics. Utilisations are shares, 0 to 1."""
 
     broker: BrokerId
     coordinate: Coordinate
@@ -92,7 +91,7 @@ class Broker:
     memory: float = 0.0
     network: float = 0.0
     rate_limit_per_s: float | None = None
-    """R_th_out of this broker, where it differs from the common one."""
+    """R_th_out of this broker; None for `PartitionParams.rate_limit_per_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,44 +99,44 @@ class PartitionSnapshot:
     generation: int
     now_s: float
     topics: tuple[Topic, ...]
-    brokers: tuple[Broker, ...]
+    brokers: tuple[TopicBroker, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionParams:
     utilisation_limit: float = 0.85
-    """Above it a broker is overloaded, whatever the resource [ePulsar §3.4.2, Pulsar's own]."""
+    """A broker with any resource above this share is overloaded [ePulsar §3.4.2, as in Pulsar]."""
     rate_limit_per_s: float = 1_500_000.0
-    """R_th_out, messages in and out: beyond it processing latency deteriorates [ePulsar §5.4]."""
+    """R_th_out, messages in and out: above it processing latency deteriorates [ePulsar §5.4]."""
     headroom: float = 0.10
-    """Ours: share of a bound that is kept free, because coordinates are estimates: a topic counts as violating, and a
-    broker as feasible, against the bound less this. Without it a topic 1 % above its bound by the clock stays where it
-    is while its coordinates say 1 % below; [ePulsar §5.3] has errors of up to 6 % per leg."""
+    """Ours: share of a bound that is kept free, because coordinates are estimates. Topics and brokers are compared with
+    the bound less this share. Without it, a topic whose true latency is 1 % above its bound does not move if its
+    coordinates predict 1 % below; [ePulsar §5.3] has errors of up to 6 % per leg."""
     gain_s: float = 0.001
-    """Ours: a topic that cannot meet its bound moves only for at least this much, so noise does not move it."""
+    """Ours: a topic that cannot meet its bound moves only if it gains at least this much, so noise does not move it."""
     rest_s: float = 60.0
-    """Ours: how long a topic stays away from a broker it left, unless the reason for leaving is gone."""
+    """Ours: how long a topic does not return to a broker that it left, unless `return_gain` allows it."""
     return_gain: float = 0.10
-    """Ours: share by which the latency to expect there must have fallen before a topic may go back within `rest_s`."""
+    """Ours: W(t, b) must have fallen by this share before a topic may return to b within `rest_s`."""
 
 
 class Shortfall(StrEnum):
-    """Why a topic above its bound is not helped."""
+    """Why the plan leaves a topic above its bound."""
 
     OUT_OF_REACH = "out-of-reach"
-    """No broker is close enough to its clients."""
+    """No broker is close enough to the clients."""
     NO_ROOM = "no-room"
-    """Brokers that are close enough would be overloaded."""
+    """The brokers that are close enough would be overloaded."""
     RESTING = "resting"
-    """The only brokers left are ones it has just left for the same reason."""
+    """The topic has recently left the only brokers that could host it, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class TopicMove:
     topic: TopicName
     source: BrokerId
     target: BrokerId
-    reason: Reason
+    reason: TopicMoveReason
     expected_before_s: float
     """W(t, source)."""
     expected_after_s: float
@@ -146,7 +145,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """A topic above its bound, with the best that any broker could give it."""
+    """A topic above its bound, with the lowest latency that any broker offers."""
 
     topic: TopicName
     bound_s: float
@@ -158,18 +157,18 @@ class Unmet:
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
     generation: int
-    """Of the snapshot it was made from; a stale plan is refused by whoever executes it."""
-    moves: tuple[Move, ...] = ()
+    """Generation of the snapshot; the executor refuses a stale plan."""
+    moves: tuple[TopicMove, ...] = ()
     unmet: tuple[Unmet, ...] = ()
 
 
 PartitionPolicy = Callable[[PartitionSnapshot, PartitionParams], PartitionPlan]
-"""Pure, and without a random generator: every choice is settled by latency, then by name."""
+"""Pure and deterministic: ties in latency are broken by name."""
 
 _DEPARTURES_KEPT = 4
 
 
-def remembered(topic: Topic, move: Move, now_s: float) -> tuple[Departure, ...]:
-    """The topic's departures after `move`: what the driver puts into the next snapshot."""
-    gone = Departure(move.source, now_s, move.reason, move.expected_before_s)
-    return (*topic.departures, gone)[-_DEPARTURES_KEPT:]
+def departures_after(topic: Topic, move: TopicMove, now_s: float) -> tuple[Departure, ...]:
+    """The topic's departures after `move`, for the next snapshot."""
+    departure = Departure(move.source, now_s, move.reason, move.expected_before_s)
+    return (*topic.departures, departure)[-_DEPARTURES_KEPT:]

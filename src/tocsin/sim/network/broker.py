@@ -18,7 +18,7 @@ from tocsin.wire import link
 from tocsin.wire import session as wire
 
 
-class SimulatedConnection(Protocol):
+class BrokerSideConnection(Protocol):
     """The broker's end of a subscriber's connection."""
 
     down: Pipe[wire.ToSubscriber | str]
@@ -44,7 +44,7 @@ class SimulatedBroker:
         self.paused = False
         self.link: Pipe[link.FromBroker] | None = None
         """Carries messages to the coordinator; None while the link is down."""
-        self.connections: dict[SessionId, SimulatedConnection] = {}
+        self.connections: dict[SessionId, BrokerSideConnection] = {}
         self._transport = transport
         self._cluster = cluster
         self._backlog: list[events.Event] = []

@@ -1,8 +1,8 @@
-"""Who wants to hear what: keywords of subscribers and messages, and what publishers are worth [ePEER §5.3.1.2, §5.3.3].
+"""Interests of subscribers, keywords of messages, and the utility of publishers [ePEER §5.3.1.2, §5.3.3].
 
-A publisher's messages are drawn once, some dozens of them, and judged by each of its subscribers with equation 8. A
-second's average over N messages is then drawn around that mean with the spread that N messages leave: exact enough for
-averages, and thousands of messages a second need not be judged one by one.
+A few dozen messages per publisher are drawn once, and each of its subscribers rates them with equation 8. The average
+of a second with N messages is then drawn around that mean, with the spread of a mean of N messages. That is exact
+enough for averages, and thousands of messages a second need not be rated one by one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _POOL = 64
 
 @dataclass(frozen=True)
 class AudienceSettings:
-    """All of it undisclosed, but for the shares of publishers."""
+    """Undisclosed, except for the shares of publishers."""
 
     vocabulary: int = 10
-    """Keywords a topic has."""
+    """Keywords per topic."""
     interests: tuple[int, int] = (4, 8)
-    """Of them, wanted by a subscriber."""
+    """Keywords of the topic in which a subscriber is interested."""
     keywords: tuple[int, int] = (4, 8)
-    """Per message. A good publisher's are all of the topic, half of a medium one's, none of a bad one's."""
+    """Keywords per message. All belong to the topic for a good publisher, half for a medium one, none for a bad one."""
     shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
-    """Of good, medium and bad publishers [ePEER §5.3.1.2]."""
+    """Shares of good, medium and bad publishers [ePEER §5.3.1.2]."""
 
 
 @dataclass(frozen=True)
 class Audience:
-    """Flat arrays: publishers and subscribers of all topics are numbered through, a pair is one of each on one
+    """Flat arrays over the publishers and subscribers of all topics. A pair is a publisher and a subscriber of one
     topic."""
 
     quality: tuple[Quality, ...]
@@ -55,15 +55,15 @@ class Audience:
 
 
 def draw_audience(world: SiteWorld, settings: AudienceSettings, rng: np.random.Generator) -> Audience:
-    publisher_topic = np.repeat(np.arange(len(world.topics)), [len(one) for one in world.publishers])
+    publisher_topic = np.repeat(np.arange(len(world.topics)), [len(publishers) for publishers in world.publishers])
     subscriber_topic = np.repeat(np.arange(len(world.topics)), world.audience)
     quality = _qualities(len(publisher_topic), settings, rng)
-    wanted = [_interests(len(subscribers), settings, rng) for subscribers in world.subscribers]
+    interests = [_interests(len(subscribers), settings, rng) for subscribers in world.subscribers]
     first_subscriber = np.concatenate([[0], np.cumsum(world.audience)])
     pairs: list[tuple[Counts, Counts, Floats, Floats]] = []
     for publisher, topic in enumerate(publisher_topic.tolist()):
-        utilities = _judge(wanted[topic], quality[publisher], settings, rng)
-        count = len(wanted[topic])
+        utilities = _rate(interests[topic], quality[publisher], settings, rng)
+        count = len(interests[topic])
         subscribers = first_subscriber[topic] + np.arange(count)
         pairs.append((np.full(count, publisher), subscribers, utilities.mean(axis=1), utilities.std(axis=1)))
     of, by, mean, spread = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
@@ -77,7 +77,7 @@ def _qualities(count: int, settings: AudienceSettings, rng: np.random.Generator)
 
 
 def _interests(subscribers: int, settings: AudienceSettings, rng: np.random.Generator) -> Floats:
-    """Subscriber by keyword of the topic: 1 where it is wanted."""
+    """Subscriber by keyword of the topic: 1 if the subscriber is interested."""
     return _subsets(rng.integers(*settings.interests, subscribers, endpoint=True), settings.vocabulary, rng)
 
 
@@ -87,10 +87,10 @@ def _subsets(sizes: Counts, of: int, rng: np.random.Generator) -> Floats:
     return (rank < sizes[:, None]).astype(float)
 
 
-def _judge(wanted: Floats, quality: Quality, settings: AudienceSettings, rng: np.random.Generator) -> Floats:
-    """U_m by subscriber and message (equation 8) for a pool of messages."""
+def _rate(interests: Floats, quality: Quality, settings: AudienceSettings, rng: np.random.Generator) -> Floats:
+    """U_m by subscriber and message (equation 8) for the drawn messages."""
     keywords = rng.integers(*settings.keywords, _POOL, endpoint=True)
     on_topic = {Quality.GOOD: keywords, Quality.MEDIUM: keywords // 2, Quality.BAD: 0 * keywords}[quality]
-    said = _subsets(np.minimum(on_topic, settings.vocabulary), settings.vocabulary, rng)
-    matched = wanted @ said.T
-    return np.asarray(matched**2 / (wanted.sum(axis=1)[:, None] * keywords[None, :]))
+    used = _subsets(np.minimum(on_topic, settings.vocabulary), settings.vocabulary, rng)
+    matched = interests @ used.T
+    return np.asarray(matched**2 / (interests.sum(axis=1)[:, None] * keywords[None, :]))

@@ -1,36 +1,25 @@
-"""One site whose bandwidth breaks down and comes back, with and without congestion control [ePEER §5.3].
+"""One site whose bandwidth breaks down and returns, with and without congestion control [ePEER §5.3].
 
-Seconds, not messages: rates are constant, so a second is a few sums. The policy is asked each second and its limits
-hold from the next. Without congestion control the same site is simply offered what its publishers have: that is what
-the load reductions are measured against. Where other edges can take an overloaded edge's load, they do (DRD-LB comes
-first).
+The simulation advances by seconds, not by messages: rates are constant, so a second is a few sums. The limits of a plan
+apply from the next second. Load reductions are relative to the same site without congestion control, which gets all
+messages that its publishers offer. Where other edges can take an overloaded edge's load, DRD-LB moves it first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tocsin.model.ids import BrokerId
 from tocsin.policies.sites.congestion import CongestionParams, CongestionSnapshot, PublisherView, TopicView, plan
-from tocsin.policies.sites.offload import DRD_LB
-from tocsin.policies.sites.offload_analysis import subscriber_bundle
-from tocsin.policies.sites.offload_detection import state_of
-from tocsin.policies.sites.offload_distribution import drd_edge
-from tocsin.policies.sites.offload_types import (
-    BrokerReport,
-    Bundle,
-    Load,
-    LoadState,
-    OffloadSnapshot,
-    utilisation,
-)
+from tocsin.policies.sites.load import state_of, subscriber_bundle
+from tocsin.policies.sites.offload import DRD_LB, drd_edge
+from tocsin.policies.sites.types import BrokerReport, Bundle, Load, LoadState, OffloadSnapshot, utilisation
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.sites.audience import Audience
-from tocsin.sim.sites.workload import HEAD, SITE, Floats, SiteWorld
+from tocsin.sim.sites.workload import HEAD, SITE, EdgeProfiles, Floats, SiteWorld
 
 
 @dataclass(frozen=True)
@@ -41,26 +30,26 @@ class DamageTiming:
     repair_s: int = 900
     end_s: int = 1_000
     revise_s: int = 5
-    """Ours: feedback comes each second, limits are revised less often. Each revision is a message to every publisher
-    whose limit changes."""
+    """Ours: feedback arrives each second, but limits are revised less often, because each revision sends a message to
+    every publisher whose limit changes."""
 
 
 @dataclass
 class Second:
-    """What one second was like."""
+    """Measurements of one second."""
 
     used: Floats
-    """Edge by metric (Ui, Uo, Um), as published."""
+    """Utilisation by edge and metric (Ui, Uo, Um)."""
     offered: Floats
     """The same without any limit."""
     heard: float | None
-    """Ē_s over the subscribers that hear anybody (equations 5–7)."""
+    """Ē_s over the subscribers that receive any publisher (equations 5–7)."""
     everybody: float
-    """Ē_s over all subscribers, those that hear nobody counting as 0."""
+    """Ē_s over all subscribers; a subscriber that receives no publisher counts as 0."""
     by_message: float | None
-    """The same as `heard`, but a subscriber's mean is over messages rather than over publishers."""
+    """Like `heard`, but a subscriber's mean is over messages, not over publishers."""
     served: float
-    """Share of subscribers that hear anybody."""
+    """Share of subscribers that receive any publisher."""
 
 
 @dataclass
@@ -72,7 +61,7 @@ class DamageLog:
     """Summed over revisions; divide by `revisions`."""
     revisions: int = 0
     changes: int = 0
-    """Limits that changed after they were first set: notifications to publishers."""
+    """Limits that changed after they were first set. Each is a notification to a publisher."""
     offloads: int = 0
 
 
@@ -89,8 +78,8 @@ class DamagedSite:
         *,
         one_budget: bool = False,
     ) -> None:
-        """`factors` of the bandwidth remain per edge. `one_budget`: topics are selected under the sum of all edges'
-        output bandwidth, as the thesis words it, instead of under each broker's own."""
+        """`factors`: the share of its bandwidth that each edge keeps. `one_budget`: select topics under the sum of all
+        edges' output bandwidth, as the thesis words it, instead of under each broker's own."""
         self.world, self.audience = world, audience
         self.params = params or CongestionParams()
         self.timing = timing or DamageTiming()
@@ -102,10 +91,10 @@ class DamagedSite:
         self._limit = np.full(len(self._offered), math.inf)
         self._utility = np.full(len(self._offered), 0.5)
         self._edge = np.full(len(world.topics), -1)
-        """All subscribers of a topic share an edge: DRD-LB puts and moves them together."""
+        """The edge of each topic's subscribers (-1: none yet): DRD-LB keeps them together."""
         self._counts = world.audience
-        self._would_send: Floats | None = None
-        """Loads without limits; forgotten when topics are placed or moved."""
+        self._unlimited: Floats | None = None
+        """Loads without limits; None after a topic was placed or moved."""
         self._second = 0
         self._is_limited = False
 
@@ -114,7 +103,7 @@ class DamagedSite:
             self._second = second
             if second <= len(self.world.topics):
                 self._place(second - 1)
-            self._listen()
+            self._collect_feedback()
             self._decide()
         return self.log
 
@@ -134,7 +123,7 @@ class DamagedSite:
     def _place(self, topic: int) -> None:
         chosen = drd_edge(self.world.topics[topic], self._reports(), self.params.thresholds)
         assert chosen is not None
-        self._would_send = None
+        self._unlimited = None
         self._edge[topic] = self.world.edges.index(chosen)
 
     def _published(self) -> Floats:
@@ -156,35 +145,35 @@ class DamagedSite:
 
     # Feedback, each second.
 
-    def _listen(self) -> None:
+    def _collect_feedback(self) -> None:
         audience, rates = self.audience, self._published()
         averages = audience.averages(rates, self._rng)
-        # A publisher that sends less than a message a second is heard in that share of the seconds.
-        heard = self._rng.random(len(rates)) < rates
-        active = heard[audience.pair_publisher]
-        judged = np.bincount(audience.pair_publisher[active], minlength=len(rates))
+        # A publisher that sends less than a message a second is received in that share of the seconds.
+        sending = self._rng.random(len(rates)) < rates
+        active = sending[audience.pair_publisher]
+        ratings = np.bincount(audience.pair_publisher[active], minlength=len(rates))
         sums = np.bincount(audience.pair_publisher[active], averages[active], len(rates))
-        self._utility = np.where(judged > 0, sums / np.maximum(judged, 1), self._utility)
+        self._utility = np.where(ratings > 0, sums / np.maximum(ratings, 1), self._utility)
         subscribers = len(audience.subscriber_topic)
-        hearing = np.bincount(audience.pair_subscriber[active], minlength=subscribers)
-        enjoyed = np.bincount(audience.pair_subscriber[active], averages[active], subscribers)
+        sources = np.bincount(audience.pair_subscriber[active], minlength=subscribers)
+        utilities = np.bincount(audience.pair_subscriber[active], averages[active], subscribers)
         messages = rates[audience.pair_publisher]
         received = np.bincount(audience.pair_subscriber, messages, subscribers)
         worth = np.bincount(audience.pair_subscriber, messages * averages, subscribers)
-        some = hearing > 0
-        experience = enjoyed[some] / hearing[some]
+        served = sources > 0
+        experience = utilities[served] / sources[served]
         joined = int((self._edge[audience.subscriber_topic] >= 0).sum())
         capacity = self._capacity()
-        if self._would_send is None:
-            self._would_send = self._loads(np.where(self._edge[audience.publisher_topic] >= 0, self._offered, 0.0))
+        if self._unlimited is None:
+            self._unlimited = self._loads(np.where(self._edge[audience.publisher_topic] >= 0, self._offered, 0.0))
         self.log.seconds.append(
             Second(
                 used=self._loads(rates) / capacity,
-                offered=self._would_send / capacity,
-                heard=float(experience.mean()) if some.any() else None,
+                offered=self._unlimited / capacity,
+                heard=float(experience.mean()) if served.any() else None,
                 everybody=float(experience.sum()) / max(joined, 1),
-                by_message=float((worth[some] / received[some]).mean()) if some.any() else None,
-                served=float(some.sum()) / max(joined, 1),
+                by_message=float((worth[served] / received[served]).mean()) if served.any() else None,
+                served=float(served.sum()) / max(joined, 1),
             )
         )
 
@@ -195,11 +184,11 @@ class DamagedSite:
             reports = self._reports()
             if not any(report.state is LoadState.OVERLOAD for report in reports):
                 return
-            snapshot = OffloadSnapshot(self._second, float(self._second), tuple(reports), _Profiles(self))
-            offloading = DRD_LB.plan(snapshot)
+            profiles = EdgeProfiles(self.world, self._profile)
+            offloading = DRD_LB.plan(OffloadSnapshot(self._second, float(self._second), tuple(reports), profiles))
             for move in (move for offload in offloading.offloads for move in offload.moves):
                 self._edge[self.world.topics.index(move.topic)] = self.world.edges.index(move.target)
-            self._would_send = None
+            self._unlimited = None
             self.log.offloads += len(offloading.offloads)
             self._is_limited = bool(offloading.limited)
             if not self._is_limited:
@@ -207,7 +196,7 @@ class DamagedSite:
             self.log.limited_from_s = self.log.limited_from_s or self._second
         elif self._second % self.timing.revise_s:
             return
-        decided = plan(self._congestion(), self.params)
+        decided = plan(self._snapshot(), self.params)
         limits = np.array([decided.limits.get(name, math.inf) for name in self._names])
         if self._second != self.log.limited_from_s:
             self.log.changes += int((limits != self._limit).sum())
@@ -226,51 +215,34 @@ class DamagedSite:
             reports.append(BrokerReport(name, SITE, False, state, Load(*load), Load(*whole)))
         return reports
 
-    def _congestion(self) -> CongestionSnapshot:
-        bandwidth = self._bandwidth().tolist()
-        rooms = {HEAD: self._head_bandwidth()} | dict(zip(self.world.edges, bandwidth, strict=True))
-        whole = BrokerId("all edges")
+    def _snapshot(self) -> CongestionSnapshot:
+        world, bandwidth = self.world, self._bandwidth().tolist()
+        all_edges = BrokerId("all edges")
+        rooms = {HEAD: self._head_bandwidth()} | dict(zip(world.edges, bandwidth, strict=True))
+        if self._one_budget:
+            rooms = {all_edges: sum(bandwidth)}
         offered, utility, limit = self._offered.tolist(), self._utility.tolist(), self._limit.tolist()
         topics, at = [], 0
-        for number, publishers in enumerate(self.world.publishers):
+        for number, publishers in enumerate(world.publishers):
             views = tuple(
                 PublisherView(name, offered[n], utility[n], None if math.isinf(limit[n]) else limit[n])
                 for n, name in enumerate(publishers, start=at)
             )
             at += len(publishers)
-            count = len(self.world.subscribers[number])
-            edge = whole if self._one_budget else self.world.edges[int(self._edge[number])]
-            copies = {edge: count} if self._one_budget else {edge: count, HEAD: 1}
-            topics.append(
-                TopicView(self.world.topics[number], float(self.world.size_bytes[number]), count, copies, views)
-            )
-        if self._one_budget:
-            rooms = {whole: sum(bandwidth)}
+            size_bytes, count = float(world.size_bytes[number]), len(world.subscribers[number])
+            edge = world.edges[int(self._edge[number])]
+            copies = {all_edges: count} if self._one_budget else {edge: count, HEAD: 1}
+            topics.append(TopicView(world.topics[number], size_bytes, count, copies, views))
         return CongestionSnapshot(self._second, rooms, tuple(topics), limited=True)
 
     def _profile(self, edge: int) -> tuple[Bundle, ...]:
-        per_topic = np.bincount(self.audience.publisher_topic, self._published(), len(self.world.topics))
-        bundles = []
+        world, bundles = self.world, []
+        per_topic = np.bincount(self.audience.publisher_topic, self._published(), len(world.topics))
         for number in np.flatnonzero(self._edge == edge).tolist():
-            rate, size = float(per_topic[number]), float(self.world.size_bytes[number])
-            whole = subscriber_bundle(
-                self.world.topics[number], float(self.world.delay_s[number]), rate, size, self.world.subscribers[number]
-            )
-            # Topics are kept whole here: for the policy all their subscribers are one client, which it cannot split.
+            topic, delay_s = world.topics[number], float(world.delay_s[number])
+            rate, size = float(per_topic[number]), float(world.size_bytes[number])
+            whole = subscriber_bundle(topic, delay_s, rate, size, world.subscribers[number])
+            # The policy must not split topics here, so all subscribers of a topic are one client.
             sent = whole.load.out_bytes_per_s
             bundles.append(replace(whole, clients=whole.clients[:1], client_bytes_per_s=(sent,)))
         return tuple(bundles)
-
-
-class _Profiles(Mapping[BrokerId, tuple[Bundle, ...]]):
-    def __init__(self, site: DamagedSite) -> None:
-        self._site = site
-
-    def __getitem__(self, broker: BrokerId) -> tuple[Bundle, ...]:
-        return self._site._profile(self._site.world.edges.index(broker))
-
-    def __iter__(self) -> Iterator[BrokerId]:
-        return iter(self._site.world.edges)
-
-    def __len__(self) -> int:
-        return len(self._site.world.edges)

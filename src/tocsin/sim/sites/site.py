@@ -1,34 +1,25 @@
 """One site under a balancing policy: rates, load states, offloadings and the delays they cause [ePEER §4.5].
 
 Messages are not simulated one by one: a topic is a rate, a broker a sum of rates with a queue where the sum exceeds its
-capacity. Clients are simulated one by one: each is notified, connects, drains its queue and confirms, through the same
-state machine that a live head will drive. Detection, plans and BUSY are the policies' own; this module is the world
-they look at, second by second.
+capacity. Clients are simulated one by one: each is notified, connects, drains its queue and confirms, through the state
+machine that a live head will drive. Load detection, plans and BUSY come from the policies; this module simulates the
+site that they observe each second.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.policies.sites import migration
+from tocsin.policies.sites.load import Window, state_of, subscriber_bundle
+from tocsin.policies.sites.migration import LeaveBusy, NotifyClient, OffloadMigrations, OffloadOrdered
 from tocsin.policies.sites.offload import Balancer
-from tocsin.policies.sites.offload_analysis import subscriber_bundle
-from tocsin.policies.sites.offload_detection import Window, state_of
-from tocsin.policies.sites.offload_migration import (
-    ClientConnected,
-    ClientDrained,
-    DeadlinePassed,
-    Effect,
-    LeaveBusy,
-    Migrations,
-    NotifyClient,
-    OffloadOrdered,
-)
-from tocsin.policies.sites.offload_types import (
+from tocsin.policies.sites.types import (
     BrokerReport,
     Bundle,
     Load,
@@ -40,15 +31,15 @@ from tocsin.policies.sites.offload_types import (
 )
 from tocsin.policies.topics.types import TopicName
 from tocsin.sim.kernel import LATE, Kernel
-from tocsin.sim.sites.workload import HEAD, SITE, Counts, SiteWorld
+from tocsin.sim.sites.workload import HEAD, SITE, Counts, EdgeProfiles, SiteWorld
 
 DISTRIBUTED_S = 100.0
-"""Until then one topic's clients register each second; afterwards nobody joins [ePEER §4.5.1.2]."""
+"""End of the distribution phase: until then the clients of one topic register each second [ePEER §4.5.1.2]."""
 
 
 @dataclass(frozen=True)
 class SiteTiming:
-    """Seconds of the experiment [ePEER §4.5.1.2], and what moving takes."""
+    """Times of the experiment [ePEER §4.5.1.2] and of a migration."""
 
     first_burst_s: float = 301.0
     second_burst_s: float = 401.0
@@ -58,11 +49,11 @@ class SiteTiming:
     hop_s: float = 0.010
     """Undisclosed: one way between an agent and a client."""
     connect_s: float = 0.150
-    """Undisclosed: setting up an AMQP connection, session and subscription, some seven round trips of 20 ms."""
+    """Undisclosed: time to set up an AMQP connection, session and subscription, some seven round trips of 20 ms."""
 
 
 @dataclass
-class OffloadSeen:
+class OffloadRecord:
     at_s: float
     clients: int
     delay_ratio: float = 0.0
@@ -73,11 +64,11 @@ class OffloadSeen:
 class SiteLog:
     used: list[tuple[float, ...]] = field(default_factory=list)
     """Matching utilisation per edge, each second."""
-    offloads: list[OffloadSeen] = field(default_factory=list)
+    offloads: list[OffloadRecord] = field(default_factory=list)
     overloaded_s: int = 0
-    """Seconds in which some edge was above TH_high, summed over edges."""
+    """Seconds above TH_high, summed over edges."""
     limited_s: int = 0
-    """Seconds in which an overloaded edge found nobody to help."""
+    """Seconds in which no broker could help an overloaded edge, summed over edges."""
     control_messages: int = 0
     """Notifications and confirmations of migrations."""
     longest_busy_s: float = 0.0
@@ -96,33 +87,34 @@ class SiteSimulation:
         assign_each: bool = False,
         poisson: bool = False,
     ) -> None:
-        """`assign_each`: every subscriber is given its edge for itself, not with the others of its topic. `poisson`:
-        rates of a second are drawn around their means."""
+        """`assign_each`: each subscriber gets its own edge, not the one of its topic. `poisson`: the rates of each
+        second are drawn around their means."""
         self.kernel, self.world, self.policy = kernel, world, policy
         self.params = params or OffloadParams()
         self.timing = timing or SiteTiming()
         self.log = SiteLog()
-        self.migrations = Migrations()
+        self.migrations = OffloadMigrations()
         self._assign_each, self._poisson = assign_each, poisson
         self._bursts = bursts
         self._mean_rate = world.topic_rate_per_s
         self._factor = np.ones(len(world.topics))
         self._rate = np.zeros(len(world.topics))
-        self._seats: list[dict[SubscriberId, int]] = [{} for _ in world.topics]
-        """Per topic, the edge that serves each subscriber; while it moves it is counted at both."""
+        self._edge_of: list[dict[SubscriberId, int]] = [{} for _ in world.topics]
+        """Per topic, the edge of each subscriber."""
         self._served = np.zeros((len(world.topics), len(world.edges)))
+        """Subscribers by topic and edge. A subscriber that is moving counts at both edges."""
         self._number = {edge: n for n, edge in enumerate(world.edges)}
         self._topic_number = {topic: n for n, topic in enumerate(world.topics)}
         self._windows = [Window() for _ in world.edges]
         self._queued = np.zeros(len(world.edges))
-        """Messages received and not yet matched."""
+        """Per edge: messages received and not yet matched."""
         self._excess = np.zeros(len(world.edges))
-        self._seen: dict[tuple[SubscriberId, TopicName], tuple[OffloadSeen, float]] = {}
+        self._moving: dict[tuple[SubscriberId, TopicName], tuple[OffloadRecord, float]] = {}
         self._busy_since: dict[BrokerId, float] = {}
         self._generation = 0
         self._overloaded_now = self._limited_now = 0
         self._idle_ticks = 0
-        """Ticks since anything changed. After two the window holds equal measurements and all decisions repeat."""
+        """Ticks without a change. After two, the window holds equal measurements and all decisions repeat."""
 
     def run(self) -> SiteLog:
         timing = self.timing
@@ -135,10 +127,10 @@ class SiteSimulation:
         self.kernel.run(until_s=timing.end_s)
         return self.log
 
-    # What happens to the site.
+    # Clients and bursts.
 
     def _register(self, topic: int) -> None:
-        """All clients of one topic [ePEER §4.5.1.2]."""
+        """Register all clients of one topic [ePEER §4.5.1.2]."""
         rng = self.kernel.stream("assignment")
         self._rate[topic] = self._mean_rate[topic] * self._factor[topic]
         edge: BrokerId | None = None
@@ -146,7 +138,7 @@ class SiteSimulation:
             if edge is None or self._assign_each:
                 edge = self.policy.edge_for(self.world.topics[topic], self._reports(), self.params, rng)
             assert edge is not None
-            self._seats[topic][subscriber] = self._number[edge]
+            self._edge_of[topic][subscriber] = self._number[edge]
             self._served[topic, self._number[edge]] += 1
         self._idle_ticks = 0
 
@@ -160,7 +152,7 @@ class SiteSimulation:
     def _tick(self) -> None:
         if self._poisson:
             self._rate = self.kernel.stream("rates").poisson(self._mean_rate * self._factor).astype(float)
-            self._rate[[not seats for seats in self._seats]] = 0.0
+            self._rate[[not edges for edges in self._edge_of]] = 0.0
             self._idle_ticks = 0
         if self._idle_ticks >= 2 and not self.migrations.busy:
             self._queued = np.maximum(self._queued + self._excess, 0.0)
@@ -171,19 +163,17 @@ class SiteSimulation:
         self._idle_ticks += 1
         measured = self._measure()
         self._windows = [window.with_(load) for window, load in zip(self._windows, measured, strict=True)]
-        self._queue_up(measured)
+        self._update_queues(measured)
         self._decide()
 
     def _measure(self) -> list[Load]:
         """λ, μ and σ per edge [ePEER table 4-2]: input and matching once per topic, output once per subscriber."""
         present = self._served > 0
         bytes_ = self._rate * self.world.size_bytes
-        rows = zip(
-            (bytes_ @ present).tolist(), (bytes_ @ self._served).tolist(), (self._rate @ present).tolist(), strict=True
-        )
-        return [Load(*row) for row in rows]
+        columns = (bytes_ @ present, bytes_ @ self._served, self._rate @ present)
+        return [Load(*row) for row in np.stack(columns, axis=1).tolist()]
 
-    def _queue_up(self, measured: list[Load]) -> None:
+    def _update_queues(self, measured: list[Load]) -> None:
         matched = np.array([load.matched_per_s for load in measured])
         self._excess = matched - self.world.matching_per_s
         self._queued = np.maximum(self._queued + self._excess, 0.0)
@@ -203,10 +193,9 @@ class SiteSimulation:
         return reports
 
     def _head(self) -> BrokerReport:
-        bytes_ = self._rate * self.world.size_bytes
-        out = float(bytes_ @ (self._served > 0).sum(axis=1))
-        capacity = Load(self.world.head_bytes_per_s, self.world.head_bytes_per_s, math.inf)
-        load = Load(float(bytes_.sum()), out, 0.0)
+        bytes_, bandwidth = self._rate * self.world.size_bytes, self.world.head_bytes_per_s
+        capacity = Load(bandwidth, bandwidth, math.inf)
+        load = Load(float(bytes_.sum()), float(bytes_ @ (self._served > 0).sum(axis=1)), 0.0)
         state = state_of(utilisation(load, capacity), self.params.thresholds)
         return BrokerReport(HEAD, SITE, True, state, load, capacity)
 
@@ -215,9 +204,8 @@ class SiteSimulation:
     def _decide(self) -> None:
         edges = self._reports()
         self._generation += 1
-        snapshot = OffloadSnapshot(
-            self._generation, self.kernel.now_s, (self._head(), *edges), _Profiles(self), neighbours=()
-        )
+        profiles = EdgeProfiles(self.world, self._profile)
+        snapshot = OffloadSnapshot(self._generation, self.kernel.now_s, (self._head(), *edges), profiles)
         plan = self.policy.plan(snapshot, self.params, self.kernel.stream("ties"))
         self._overloaded_now = sum(edge.state is LoadState.OVERLOAD for edge in edges)
         self._limited_now = sum(broker != HEAD for broker in plan.limited)
@@ -229,24 +217,23 @@ class SiteSimulation:
     def _start(self, offload: Offload) -> None:
         now_s = self.kernel.now_s
         clients = sum(len(move.clients) for move in offload.moves)
-        seen = OffloadSeen(now_s, clients)
-        self.log.offloads.append(seen)
+        record = OffloadRecord(now_s, clients)
+        self.log.offloads.append(record)
         self.log.control_messages += 2 * clients
         effects = self.migrations.handle(OffloadOrdered(offload), now_s)
         self._busy_since.update(dict.fromkeys(offload.brokers, now_s))
         for effect in effects:
             if isinstance(effect, NotifyClient):
-                self._notify(effect, seen)
+                self._notify(effect, record)
         deadline_s = self.migrations.deadline_s()
         if deadline_s is not None:
             self.kernel.call_at(deadline_s, self._on_deadline)
 
-    def _notify(self, effect: NotifyClient, seen: OffloadSeen) -> None:
-        """The client connects to its target, and leaves its source when what is queued there has been matched and
-        sent."""
+    def _notify(self, effect: NotifyClient, record: OffloadRecord) -> None:
+        """The client connects to its target, and leaves its source when its queue there has been matched and sent."""
         client, timing = SubscriberId(effect.client), self.timing
         source = self._number[effect.source]
-        self._seen[client, effect.topic] = (seen, self.kernel.now_s)
+        self._moving[client, effect.topic] = (record, self.kernel.now_s)
         connected_s = timing.hop_s + timing.connect_s
         drained_s = max(connected_s, float(self._queued[source] / self.world.matching_per_s[source]))
         self.kernel.call_after(connected_s, self._connected, client, effect.topic, effect.target)
@@ -255,50 +242,45 @@ class SiteSimulation:
     def _connected(self, client: SubscriberId, topic: TopicName, target: BrokerId) -> None:
         number = self._topic_number[topic]
         self._served[number, self._number[target]] += 1
-        self._seats[number][client] = self._number[target]
+        self._edge_of[number][client] = self._number[target]
         self._idle_ticks = 0
-        self._do(self.migrations.handle(ClientConnected(client, topic), self.kernel.now_s))
+        self._execute(self.migrations.handle(migration.ClientConnected(client, topic), self.kernel.now_s))
 
     def _drained(self, client: SubscriberId, topic: TopicName, source: BrokerId) -> None:
         number = self._topic_number[topic]
         self._served[number, self._number[source]] -= 1
         self._idle_ticks = 0
-        seen, since_s = self._seen.pop((client, topic))
-        seen.delay_ratio += (self.kernel.now_s - since_s) / float(self.world.delay_s[number])
-        self._do(self.migrations.handle(ClientDrained(client, topic), self.kernel.now_s))
+        record, since_s = self._moving.pop((client, topic))
+        record.delay_ratio += (self.kernel.now_s - since_s) / float(self.world.delay_s[number])
+        self._execute(self.migrations.handle(migration.ClientDrained(client, topic), self.kernel.now_s))
 
     def _on_deadline(self) -> None:
-        self._do(self.migrations.handle(DeadlinePassed(), self.kernel.now_s))
+        self._execute(self.migrations.handle(migration.OffloadDeadlinePassed(), self.kernel.now_s))
 
-    def _do(self, effects: list[Effect]) -> None:
+    def _execute(self, effects: list[migration.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, LeaveBusy):
-                for broker in effect.brokers:
-                    self._windows[self._number[broker]] = Window()
-                    since_s = self._busy_since.pop(broker)
-                    self.log.longest_busy_s = max(self.log.longest_busy_s, self.kernel.now_s - since_s)
-                # A window without measurements would say LOW: measure at once, not at the next second.
                 measured = self._measure()
                 for broker in effect.brokers:
-                    number = self._number[broker]
-                    self._windows[number] = Window().with_(measured[number])
+                    # A window without measurements would mean LOW: measure at once, not in the next second.
+                    self._windows[self._number[broker]] = Window().with_(measured[self._number[broker]])
+                    busy_s = self.kernel.now_s - self._busy_since.pop(broker)
+                    self.log.longest_busy_s = max(self.log.longest_busy_s, busy_s)
 
     def _profile(self, edge: int) -> tuple[Bundle, ...]:
-        """The load distribution profile of an edge [ePEER §4.4.3.1]. All publishers are of this site."""
-        bundles = []
-        world = self.world
+        """The load distribution profile of an edge [ePEER §4.4.3.1]. All publishers belong to this site."""
+        world, bundles = self.world, []
         for number in np.flatnonzero(self._served[:, edge]).tolist():
-            clients = [client for client, at in self._seats[number].items() if at == edge]
+            clients = [client for client, its_edge in self._edge_of[number].items() if its_edge == edge]
             if clients:
+                topic, delay_s = world.topics[number], float(world.delay_s[number])
                 rate, size = float(self._rate[number]), float(world.size_bytes[number])
-                bundles.append(
-                    subscriber_bundle(world.topics[number], float(world.delay_s[number]), rate, size, clients)
-                )
+                bundles.append(subscriber_bundle(topic, delay_s, rate, size, clients))
         return tuple(bundles)
 
 
 class _Topics(Container[TopicName]):
-    """Topics of an edge, looked up rather than copied each second."""
+    """The topics of an edge, looked up instead of copied each second."""
 
     def __init__(self, simulation: SiteSimulation, edge: int) -> None:
         self._simulation, self._edge = simulation, edge
@@ -306,21 +288,3 @@ class _Topics(Container[TopicName]):
     def __contains__(self, topic: object) -> bool:
         number = self._simulation._topic_number[topic]  # type: ignore[index]
         return bool(self._simulation._served[number, self._edge])
-
-
-class _Profiles(Mapping[BrokerId, tuple[Bundle, ...]]):
-    """Profiles made when a policy asks for them: most seconds nobody does."""
-
-    def __init__(self, simulation: SiteSimulation) -> None:
-        self._simulation = simulation
-
-    def __getitem__(self, broker: BrokerId) -> tuple[Bundle, ...]:
-        if broker not in self._simulation._number:
-            raise KeyError(broker)
-        return self._simulation._profile(self._simulation._number[broker])
-
-    def __iter__(self) -> Iterator[BrokerId]:
-        return iter(self._simulation.world.edges)
-
-    def __len__(self) -> int:
-        return len(self._simulation.world.edges)

@@ -1,11 +1,12 @@
-"""Random sites with their topics and clients, as the thesis sets them up [ePEER §4.5.1, §5.3.1].
+"""Random sites with their topics and clients, as in the thesis [ePEER §4.5.1, §5.3.1].
 
-Values only: a `SiteWorld` is what a simulation starts from. What the thesis leaves open is a field of `SiteSettings`
-that says so.
+A simulation starts from a `SiteWorld`. Choices that the thesis does not disclose are fields of `SiteSettings` and are
+marked as such.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.sites.offload_types import PublisherId, SiteId
+from tocsin.policies.sites.types import Bundle, PublisherId, SiteId
 from tocsin.policies.topics.types import TopicName
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +26,7 @@ HEAD = BrokerId("Bh")
 
 
 class Quality(StrEnum):
-    """What a publisher's messages are worth to its subscribers [ePEER §5.3.1.2]."""
+    """The utility of a publisher's messages to its subscribers [ePEER §5.3.1.2]."""
 
     GOOD = "good"
     MEDIUM = "medium"
@@ -35,17 +36,17 @@ class Quality(StrEnum):
 @dataclass(frozen=True)
 class SiteSettings:
     load: float
-    """Undisclosed: mean utilisation of the edges at rest, of the metric that `load_is_output` names. Rates are drawn
-    and then scaled to it, so that runs differ in how load is spread and not in how much there is."""
+    """Undisclosed: mean utilisation of the edges at rest, of the metric chosen by `load_is_output`. Rates are drawn and
+    then scaled to it, so that runs differ in the spread of the load and not in its amount."""
     load_is_output: bool = False
-    """False: of matching, which is what fills up in §4.5; True: of output bandwidth, which is in §5.3."""
+    """False: of matching, the scarce resource in §4.5; True: of output bandwidth, the scarce resource in §5.3."""
     topics: int = 100
     edges: int = 4
     matching_per_s: tuple[float, float] = (20_000.0, 30_000.0)
     edge_mbps: tuple[float, float] = (1_000.0, 1_000.0)
     head_mbps: float = 1_000.0
     size_bytes: tuple[float, float] = (200.0, 1_000.0)
-    """§4.5 says so of sensor data; all topics are taken to be like that."""
+    """§4.5 gives this size for sensor data; we use it for all topics."""
     delay_s: tuple[float, float] = (1.0, 50.0)
     publishers: tuple[int, int] = (1, 5)
     """Undisclosed: per topic."""
@@ -67,11 +68,11 @@ class SiteWorld:
     size_bytes: Floats
     """Per topic."""
     delay_s: Floats
-    """Per topic: what its subscribers require."""
+    """Per topic: the delay that its subscribers require."""
     publishers: tuple[tuple[PublisherId, ...], ...]
     """Per topic."""
     rates_per_s: tuple[Floats, ...]
-    """Per topic, of each publisher."""
+    """Per topic: the rate of each publisher."""
     subscribers: tuple[tuple[SubscriberId, ...], ...]
     """Per topic."""
 
@@ -93,7 +94,7 @@ def make_site(settings: SiteSettings, rng: np.random.Generator) -> SiteWorld:
     audience = rng.integers(settings.subscribers[0], settings.subscribers[1], count, endpoint=True)
     sources = rng.integers(settings.publishers[0], settings.publishers[1], count, endpoint=True)
     rates = [rng.uniform(*settings.rate_spread, n) for n in sources]
-    totals = np.array([one.sum() for one in rates])
+    totals = np.array([of_topic.sum() for of_topic in rates])
     if settings.load_is_output:
         scale = settings.load * bandwidth.sum() / float((totals * size * audience).sum())
     else:
@@ -107,13 +108,31 @@ def make_site(settings: SiteSettings, rng: np.random.Generator) -> SiteWorld:
         size_bytes=size,
         delay_s=delay,
         publishers=tuple(tuple(PublisherId(f"p{n:03}-{k}") for k in range(m)) for n, m in enumerate(sources)),
-        rates_per_s=tuple(scale * one for one in rates),
+        rates_per_s=tuple(scale * of_topic for of_topic in rates),
         subscribers=tuple(tuple(SubscriberId(f"s{n:03}-{k}") for k in range(m)) for n, m in enumerate(audience)),
     )
 
 
 def draw_bursts(topics: int, rng: np.random.Generator) -> tuple[Counts, Counts]:
-    """Topics of the two bursts: 10 to 15 each, and not the same ones twice [ePEER §4.5.1.2]."""
+    """Topics of the two bursts: 10 to 15 each, without overlap [ePEER §4.5.1.2]."""
     first, second = rng.integers(10, 15, 2, endpoint=True)
     chosen = rng.permutation(topics)[: first + second]
     return chosen[:first], chosen[first:]
+
+
+class EdgeProfiles(Mapping[BrokerId, tuple[Bundle, ...]]):
+    """Load distribution profiles by edge, computed when a policy reads them: in most seconds no policy does."""
+
+    def __init__(self, world: SiteWorld, profile: Callable[[int], tuple[Bundle, ...]]) -> None:
+        """`profile` takes the number of the edge."""
+        self._numbers = {edge: number for number, edge in enumerate(world.edges)}
+        self._profile = profile
+
+    def __getitem__(self, broker: BrokerId) -> tuple[Bundle, ...]:
+        return self._profile(self._numbers[broker])
+
+    def __iter__(self) -> Iterator[BrokerId]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)

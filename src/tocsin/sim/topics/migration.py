@@ -1,37 +1,69 @@
 """How a topic changes its home, message by message: ePulsar's workflow and Pulsar's, over the same network.
 
-Coordinated, it is figure 2 of [ePulsar §3.6]: the old broker tells the clients where to go and the new broker to get
-ready, and a pool of executors runs migrations side by side. Without coordination it is Pulsar's: one topic at a time,
-clients look the topic up at the load manager, and the new broker acquires it when the first of them asks.
-Who decides what moves is `topic_control`, or a test.
+The coordinated workflow is figure 2 of [ePulsar §3.6]: the old broker sends the new address to the clients and the new
+broker a request to acquire the topic, and a pool of executors runs migrations concurrently. Pulsar's workflow migrates
+one topic at a time: clients look the topic up at the load manager, and the new broker acquires it at the first request.
+`control`, or a test, decides which topics move.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName
-from tocsin.sim.kernel import Process, Signal
-from tocsin.sim.topics.pool import Pool
+from tocsin.sim.kernel import Kernel, Process, Signal
 from tocsin.sim.topics.world import TopicWorld
 
 CONNECT_ROUND_TRIPS = 2
 """Ours: one to open a connection, one to register as producer or consumer; equal for both workflows."""
 STORE_WRITE_S = 0.002
-"""Ours: the coordination store (ZooKeeper) makes an ownership change durable."""
+"""Ours: time in which the coordination store (ZooKeeper) makes an ownership change durable."""
+
+
+class Pool:
+    """A pool of `size` permits in virtual time, granted in order of request. Here they are the migration executors
+    [ePulsar §3.6]. `yield pool.acquire()` waits for a permit."""
+
+    def __init__(self, kernel: Kernel, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"a pool has at least one worker, not {size}")
+        self._kernel = kernel
+        self._size = size
+        self.busy = 0
+        self._waiting: deque[Signal[Any]] = deque()
+
+    def acquire(self) -> Signal[Any]:
+        """A signal that fires with the time at which the permit was granted."""
+        granted: Signal[Any] = self._kernel.signal()
+        if self.busy < self._size:
+            self.busy += 1
+            granted.fire(self._kernel.now_s)
+        else:
+            self._waiting.append(granted)
+        return granted
+
+    def release(self) -> None:
+        if self.busy < 1:
+            raise RuntimeError("released a permit that no process held")
+        if self._waiting:
+            self._waiting.popleft().fire(self._kernel.now_s)
+        else:
+            self.busy -= 1
 
 
 @dataclass(slots=True)
-class Migration:
-    """The life of one migration, in virtual seconds."""
+class TopicMigration:
+    """The times of one migration, in virtual seconds."""
 
     topic: TopicName
     source: BrokerId
     target: BrokerId
     asked_s: float
-    """When the load manager was given it."""
+    """The load manager received the request."""
     started_s: float = float("nan")
     """(1) Release Topic is sent."""
     released_s: float = float("nan")
@@ -39,119 +71,116 @@ class Migration:
     downtimes_s: list[float] = field(default_factory=list)
     """Per client: from losing the old connection to having the new one."""
     acquiring: bool = False
-    """The new home has begun to acquire it."""
+    """The new home has begun to acquire the topic."""
 
 
 class Migrator:
     def __init__(self, world: TopicWorld, manager: str, *, executors: int = 16, coordinated: bool = True) -> None:
-        """`manager` is the node of the load manager; the coordination store is co-resident with it [ePulsar §4]."""
+        """`manager` is the node of the load manager and of the coordination store [ePulsar §4]."""
         self._world, self._network, self._kernel = world, world.network, world.kernel
         self._manager, self._coordinated = manager, coordinated
         self._pool = Pool(self._kernel, executors if coordinated else 1)  # baseline: sequentially [ePulsar §3.6]
         self._ready: dict[TopicName, Signal[BrokerId]] = {}
-        self.migrations: list[Migration] = []
+        self.migrations: list[TopicMigration] = []
         self.busy: set[TopicName] = set()
-        """Topics on their way, or waiting for an executor."""
+        """Topics that migrate or wait for an executor."""
 
-    def migrate(self, topic: TopicName, target: BrokerId) -> Signal[Migration]:
+    def migrate(self, topic: TopicName, target: BrokerId) -> Signal[TopicMigration]:
         source = self._world.topics[topic].home
         if source is None or topic in self.busy:
-            raise RuntimeError(f"{topic} is already on its way")
-        migration = Migration(topic, source, target, self._kernel.now_s)
+            raise RuntimeError(f"{topic} is already migrating")
+        migration = TopicMigration(topic, source, target, self._kernel.now_s)
         self.migrations.append(migration)
         self.busy.add(topic)
         return self._kernel.spawn(self._workflow(migration))
 
-    def _workflow(self, migration: Migration) -> Process:
-        """Figure 2, and the same steps without 3's address and without 4 for the baseline."""
+    def _workflow(self, migration: TopicMigration) -> Process:
+        """The steps of figure 2. The baseline has no address in step 3 and no step 4."""
         topic, source = migration.topic, migration.source
         yield self._pool.acquire()
         migration.started_s = self._kernel.now_s
         yield self._network.sent(self._manager, source)  # (1) Release Topic
-        yield from self._written(source)  # (2) ownership released in the store
+        yield from self._write_ownership(source)  # (2) ownership released in the store
         self._ready[topic] = self._kernel.signal()
         self._world.release(topic)
-        leaving = [
-            self._kernel.spawn(self._handed_over(migration, client)) for client in self._world.topics[topic].clients
-        ]  # (3)
+        clients = self._world.topics[topic].clients
+        reconnections = [self._kernel.spawn(self._reconnect(migration, client)) for client in clients]  # (3)
         if self._coordinated:
             migration.acquiring = True
-            self._kernel.spawn(self._told_to_acquire(migration))  # (4)
+            self._kernel.spawn(self._request_acquisition(migration))  # (4)
         yield self._network.sent(source, self._manager)  # (5) Topic Release Complete
         migration.released_s = self._kernel.now_s
         self._pool.release()
-        yield self._kernel.all_of(leaving)  # until every client has its new connection
+        yield self._kernel.all_of(reconnections)
         if not migration.acquiring:
-            yield from self._acquired(migration)  # a topic without clients: nobody asked for it
+            yield from self._acquire(migration)  # a topic without clients: no client requested it
         yield self._ready[topic]
         self.busy.discard(topic)
         return migration
 
-    def _written(self, broker: str) -> Process:
-        """A change of ownership by a broker: there, made durable, and back."""
+    def _write_ownership(self, broker: str) -> Process:
+        """A broker writes a change of ownership to the store and waits for the reply."""
         yield self._network.sent(broker, self._manager)
         yield STORE_WRITE_S
         yield self._network.sent(self._manager, broker)
 
-    def _told_to_acquire(self, migration: Migration) -> Process:
+    def _request_acquisition(self, migration: TopicMigration) -> Process:
         yield self._network.sent(migration.source, migration.target)  # (4) Acquire Topic
-        yield from self._acquired(migration)
+        yield from self._acquire(migration)
 
-    def _acquired(self, migration: Migration) -> Process:
-        yield from self._written(migration.target)  # (6) ownership acquired in the store
+    def _acquire(self, migration: TopicMigration) -> Process:
+        yield from self._write_ownership(migration.target)  # (6) ownership acquired in the store
         self._world.acquire(migration.topic, migration.target)
         self._ready[migration.topic].fire(migration.target)
 
-    def _handed_over(self, migration: Migration, client: str) -> Process:
+    def _reconnect(self, migration: TopicMigration, client: str) -> Process:
         topic, target = migration.topic, migration.target
         yield self._network.sent(migration.source, client)  # (3) connection closed, with the new address if coordinated
         lost_s = self._kernel.now_s
         self._world.close(topic, client)
         if not self._coordinated:
-            yield from self._looked_up(migration, client)
-        yield from self.connected(topic, client, target)  # (7)
+            yield from self._look_up(migration, client)
+        yield from self._connect(client, target)  # (7)
+        if topic in self._ready:
+            yield self._ready[topic]  # the new broker registers the client when it has acquired the topic
+        yield from self._register(topic, client, target)
         migration.downtimes_s.append(self._kernel.now_s - lost_s)
 
-    def _looked_up(self, migration: Migration, client: str) -> Process:
-        """Pulsar: the load manager names a broker, which acquires the topic when it is first asked for it."""
+    def _look_up(self, migration: TopicMigration, client: str) -> Process:
+        """Pulsar: the load manager names a broker, and that broker acquires the topic at the first request."""
         yield self._network.sent(client, self._manager)
         yield self._network.sent(self._manager, client)
         yield self._network.sent(client, migration.target)
         if not migration.acquiring:
             migration.acquiring = True
-            self._kernel.spawn(self._acquired(migration))
+            self._kernel.spawn(self._acquire(migration))
         yield self._ready[migration.topic]
         yield self._network.sent(migration.target, client)
 
-    def connected(self, topic: TopicName, client: str, broker: BrokerId) -> Process:
-        """A client connects to a broker and registers; a broker that is not ready yet lets it wait."""
+    def _connect(self, client: str, broker: BrokerId) -> Process:
+        """The client connects; its request to register arrives at the broker."""
         for _ in range(CONNECT_ROUND_TRIPS - 1):
             yield self._network.sent(client, broker)
             yield self._network.sent(broker, client)
         yield self._network.sent(client, broker)
-        if topic in self._ready:
-            yield self._ready[topic]
+
+    def _register(self, topic: TopicName, client: str, broker: BrokerId) -> Process:
         self._world.register(topic, client, broker)
         yield self._network.sent(broker, client)
         self._world.resume(topic, client, broker)
 
-    def subscribed(self, topic: TopicName, client: str, wanted: Callable[[], bool]) -> Process:
-        """A new consumer finds the topic's home and registers; it starts again if the topic moves meanwhile.
+    def subscribe(self, topic: TopicName, client: str, is_wanted: Callable[[], bool]) -> Process:
+        """A new consumer connects to the topic's home and registers; it starts again if the topic moves meanwhile.
 
-        `wanted` is asked at the end: a client may have changed its mind on the way.
+        `is_wanted` is called before registering: the client may have left the group since.
         """
         while True:
             broker = self._world.topics[topic].home
             if broker is None:
                 broker = yield self._ready[topic]
-            for _ in range(CONNECT_ROUND_TRIPS - 1):
-                yield self._network.sent(client, broker)
-                yield self._network.sent(broker, client)
-            yield self._network.sent(client, broker)
+            yield from self._connect(client, broker)
             if self._world.topics[topic].home == broker:
                 break
-        if wanted():
+        if is_wanted():
             self._world.topics[topic].consumers.add(client)
-            self._world.register(topic, client, broker)
-            yield self._network.sent(broker, client)
-            self._world.resume(topic, client, broker)
+            yield from self._register(topic, client, broker)

@@ -1,13 +1,12 @@
 """Players of an online game in groups that re-form: figure 9 of [ePulsar §5.8.2] as a simulation.
 
-Each avatar has a topic to which its game server publishes its actions; the game servers of its group subscribe to it. A
-player stays in a group for 30–60 s and then joins another. Game servers are stationary; what changes is who listens to
-whom. `run` is pure but for its seed.
+Each avatar has a topic: its game server publishes the avatar's actions, the game servers of its group subscribe. A
+player stays in a group for 30–60 s and then joins another. Game servers are stationary; only the subscriptions change.
+The only randomness of `run` is the seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,19 +14,18 @@ import numpy as np
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import hashed_home
 from tocsin.policies.topics.partition import plan
-from tocsin.policies.topics.types import Broker, PartitionPolicy, TopicName
+from tocsin.policies.topics.types import PartitionPolicy, TopicBroker, TopicName
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.topics.agents import settled_sites
-from tocsin.sim.topics.control import MoveMade, TopicControl
-from tocsin.sim.topics.migration import Migration, Migrator
+from tocsin.sim.topics.control import Episode, TopicControl
+from tocsin.sim.topics.migration import Migrator
 from tocsin.sim.topics.network import Network
-from tocsin.sim.topics.places import CITY_HOP_S, US_CITIES, us_cities
-from tocsin.sim.topics.world import Message, TopicWorld
+from tocsin.sim.topics.places import CITY_HOP_S, US_CITIES, Places, settled_sites, us_cities
+from tocsin.sim.topics.world import SimulatedMessage, TopicWorld
 
 MANAGER = "load-manager"
 CITIES = ("New York", "Los Angeles", "Seattle", "Miami", "Chicago")
 """Five cities of the USA; New York hosts the load manager [ePulsar §5.1.2]. The paper does not name the others: these
-are the corners of the country and its middle, the widest choice there is."""
+are the corners of the country and its middle, the widest choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +33,8 @@ class MmogSetting:
     seed: int
     players: int = 64
     groups: int = 16
-    """Of about four players; the paper does not say. Small ones change most: in groups of eight nearly every city is in
-    every group, so that regrouping hardly changes a topic's latency."""
+    """Groups of about four players; the paper does not give the size. Small groups change most: with groups of eight
+    nearly every city is in every group, and regrouping hardly changes a topic's latency."""
     stay_s: tuple[float, float] = (30.0, 60.0)
     duration_s: float = 600.0
     bound_s: float = 0.100
@@ -48,15 +46,10 @@ class MmogSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class MmogOutcome:
-    latencies: dict[TopicName, list[tuple[float, float]]]
-    """Per topic: (published, latency until the last consumer had it), seconds."""
-    heard: dict[str, list[tuple[TopicName, float, float]]]
-    """What each player heard: (topic, published, latency)."""
-    moves: list[MoveMade]
-    migrations: list[Migration]
+class MmogEpisode(Episode):
+    received: dict[str, list[tuple[TopicName, float, float]]]
+    """Per player, the messages received: (topic, published, latency)."""
     regroupings: int
-    lost: int
 
 
 def topic_of(player: str) -> TopicName:
@@ -64,19 +57,19 @@ def topic_of(player: str) -> TopicName:
 
 
 def city_of(topic: str) -> str:
-    """Where the avatar of a topic plays: players are spread over the cities in turn."""
+    """The city of a topic's avatar: players are spread over the cities in turn."""
     return CITIES[int(topic.rpartition("-")[2]) % len(CITIES)]
 
 
-def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogOutcome:
+def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
     kernel = Kernel(setting.seed)
     everywhere = us_cities(delay_per_ping=setting.delay_per_ping)
     chosen = [[city[0] for city in US_CITIES].index(name) for name in CITIES]
-    places = type(everywhere)(CITIES, everywhere.delay_s[np.ix_(chosen, chosen)])
+    places = Places(CITIES, everywhere.delay_s[np.ix_(chosen, chosen)])
     network = Network(kernel, places.delay_s)
     network.add(MANAGER, CITIES.index("New York"))
     at_broker, at_server = settled_sites(places, CITY_HOP_S, setting.seed)
-    brokers = [Broker(BrokerId(f"broker-{number}"), at_broker[number]) for number in range(len(CITIES))]
+    brokers = [TopicBroker(BrokerId(f"broker-{number}"), at_broker[number]) for number in range(len(CITIES))]
     for number, broker in enumerate(brokers):
         network.add(broker.broker, number)
 
@@ -85,34 +78,31 @@ def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogOutcome:
     world = TopicWorld(kernel, network)
     for player in players:
         network.add(player, place_of[player], CITY_HOP_S)
-        home = hashed_home(topic_of(player), brokers).broker  # where Pulsar puts a new topic
+        home = hashed_home(topic_of(player), brokers).broker  # Pulsar's place for a new topic
         world.create(topic_of(player), home, bound_s=setting.bound_s, rate_per_producer=setting.rate_per_s)
     migrator = Migrator(world, MANAGER, executors=setting.executors)
     game = _Game(kernel, world, migrator, players, setting)
     control = TopicControl(world, migrator, MANAGER, brokers, lambda player: at_server[place_of[player]], policy)
 
-    latencies: dict[TopicName, list[tuple[float, float]]] = {name: [] for name in world.topics}
-    heard: dict[str, list[tuple[TopicName, float, float]]] = {player: [] for player in players}
+    received: dict[str, list[tuple[TopicName, float, float]]] = {player: [] for player in players}
 
-    def delivered(message: Message, consumer: str) -> None:
-        latency_s = kernel.now_s - message.published_s
-        heard[consumer].append((message.topic, message.published_s, latency_s))
-        if not message.waiting:
-            latencies[message.topic].append((message.published_s, latency_s))
+    def on_delivery(message: SimulatedMessage, consumer: str) -> None:
+        received[consumer].append((message.topic, message.published_s, kernel.now_s - message.published_s))
 
-    world.on_delivery.append(delivered)
+    world.on_delivery.append(on_delivery)
     control.start(players)
-    phases = kernel.stream("publish")
+    phases, period_s = kernel.stream("publish"), 1.0 / setting.followed_per_s
     for player in players:
-        first_s = float(phases.uniform(0.0, 1.0 / setting.followed_per_s))
-        beat = kernel.every(1.0 / setting.followed_per_s, world.publish, topic_of(player), player, first_s=first_s)
-        kernel.call_at(setting.duration_s, beat.cancel)
+        first_s = float(phases.uniform(0.0, period_s))
+        world.publish_every(topic_of(player), player, period_s, first_s, setting.duration_s)
     kernel.run(until_s=setting.duration_s + 2.0)
-    return MmogOutcome(latencies, heard, control.moves, migrator.migrations, game.regroupings, world.outstanding)
+    return MmogEpisode(
+        world.latencies, control.moves, migrator.migrations, world.outstanding, received, game.regroupings
+    )
 
 
 class _Game:
-    """Who plays with whom. Joining a group subscribes both ways: to the others' topics, and they to the newcomer's."""
+    """The groups of players. A new member subscribes to the others' topics, and they to the new member's."""
 
     def __init__(
         self, kernel: Kernel, world: TopicWorld, migrator: Migrator, players: list[str], setting: MmogSetting
@@ -123,12 +113,11 @@ class _Game:
         self.group_of = {player: number % setting.groups for number, player in enumerate(shuffled)}
         self.regroupings = 0
         for player in players:
-            others = [other for other in players if other != player and self.together(player, other)]
-            world.join(topic_of(player), [player], others)
+            world.join(topic_of(player), [player], self._mates(player))
             self._stay(player)
 
-    def together(self, one: str, other: str) -> bool:
-        return self.group_of[one] == self.group_of[other]
+    def together(self, player: str, other: str) -> bool:
+        return self.group_of[player] == self.group_of[other]
 
     def _stay(self, player: str) -> None:
         stay_s = float(self._rng.uniform(*self._setting.stay_s))
@@ -151,5 +140,5 @@ class _Game:
         return [other for other in self.group_of if other != player and self.together(player, other)]
 
     def _subscribe(self, topic: TopicName, consumer: str, producer: str) -> None:
-        wanted: Callable[[], bool] = lambda: self.together(consumer, producer)  # noqa: E731
-        self._kernel.spawn(self._migrator.subscribed(topic, consumer, wanted))
+        process = self._migrator.subscribe(topic, consumer, lambda: self.together(consumer, producer))
+        self._kernel.spawn(process)

@@ -1,7 +1,7 @@
-"""Places with latencies between them: cities of the USA, and edge sites of one city.
+"""Places, the delays between them, and the network coordinates of the nodes there: cities of the USA and edge sites.
 
-Facts and formulas, no events. A place has brokers, gateways or servers; who stands where is the simulation's. Delays
-are one-way, in seconds.
+Facts and formulas, no events. A simulation puts brokers, gateways and servers at places. Delays are one-way, in
+seconds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from tocsin.coords.coordinate import Vectors
+from tocsin.coords.coordinate import Coordinate, Vectors
+from tocsin.coords.gossip import settle
 from tocsin.coords.worlds import great_circle_km
 
 US_CITIES: tuple[tuple[str, float, float], ...] = (
@@ -30,7 +30,7 @@ US_CITIES: tuple[tuple[str, float, float], ...] = (
 FIBRE_MS_PER_KM = 0.005
 """Light in glass travels 200 km per millisecond."""
 ROUTE_FACTOR = 1.75
-"""Fibre follows roads and exchanges: measured pings between these cities are about this much above the great circle."""
+"""Fibre follows roads and exchanges: measured pings between these cities exceed the great circle by this factor."""
 EQUIPMENT_MS = 1.0
 
 
@@ -57,9 +57,9 @@ def ping_ms(distance_km: Vectors) -> Vectors:
 def us_cities(count: int = len(US_CITIES), *, delay_per_ping: float = 1.0) -> Places:
     """The first `count` cities.
 
-    [ePulsar §5.1.2] models inter-city latencies on a table of pings and sets them as link delays (§5.2), which delays
-    each message by that number; so does `delay_per_ping` = 1. It is the pessimistic reading and the one that fits
-    figure 4: with half a ping per direction (0.5), no pair of these cities exceeds 100 ms whatever the broker.
+    [ePulsar §5.1.2] takes inter-city latencies from a table of pings and uses them as link delays (§5.2), so each
+    message is delayed by a whole ping, as with `delay_per_ping` = 1. This pessimistic reading fits figure 4. With half
+    a ping per direction (0.5), no pair of these cities exceeds 100 ms through any broker.
     """
     chosen = US_CITIES[:count]
     distance_km = great_circle_km([city[1] for city in chosen], [city[2] for city in chosen])
@@ -67,7 +67,7 @@ def us_cities(count: int = len(US_CITIES), *, delay_per_ping: float = 1.0) -> Pl
 
 
 def read_places(path: Path, *, delay_per_ping: float = 1.0) -> Places:
-    """Measured latencies instead of the formula: a square CSV of pings in milliseconds, names in the first row."""
+    """Measured latencies from a square CSV of pings in milliseconds, with names in the first row."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.reader(file) if row]
     names, table = tuple(name.strip() for name in rows[0]), np.array(rows[1:], dtype=np.float64)
@@ -78,58 +78,22 @@ def read_places(path: Path, *, delay_per_ping: float = 1.0) -> Places:
     return Places(names, ping * 1e-3 * delay_per_ping)
 
 
-@dataclass(frozen=True, slots=True)
-class City:
-    """A square city divided among edge sites: everyone belongs to the nearest one."""
-
-    side_m: float
-    sites_m: npt.NDArray[np.float64]
-    """x and y of each site."""
-
-    def site_of(self, position_m: npt.NDArray[np.float64]) -> int:
-        return int(np.argmin(((self.sites_m - position_m) ** 2).sum(axis=1)))
-
-
-CITY_SIDE_M = 18_000.0
-"""About the area of the city of Atlanta [ePulsar §5.1.1 names it]: 350 km²."""
-
-
-def city_of_zones(zones: int, rng: np.random.Generator, *, side_m: float = CITY_SIDE_M, towers: int = 600) -> City:
-    """Edge sites at the k-means centres of cell towers [ePulsar §5.1.1].
-
-    The paper takes the towers of Atlanta from a survey; ours are drawn, two thirds around the centre and the rest
-    anywhere, so the product needs no data file.
-    """
-    inner = rng.normal(side_m / 2.0, side_m / 5.0, (towers * 2 // 3, 2))
-    outer = rng.uniform(0.0, side_m, (towers - len(inner), 2))
-    at_m = np.clip(np.vstack([inner, outer]), 0.0, side_m)
-    return City(side_m, _k_means(at_m, zones, rng))
-
-
-def _k_means(at_m: Vectors, count: int, rng: np.random.Generator, rounds: int = 50) -> Vectors:
-    """Lloyd's iterations from seeded towers. A centre that loses all its towers stays where it was."""
-    centres = at_m[rng.choice(len(at_m), count, replace=False)]
-    for _ in range(rounds):
-        nearest = ((at_m[:, None, :] - centres[None, :, :]) ** 2).sum(axis=-1).argmin(axis=1)
-        moved = np.array(
-            [at_m[nearest == n].mean(axis=0) if (nearest == n).any() else centres[n] for n in range(count)]
-        )
-        if np.allclose(moved, centres):
-            break
-        centres = moved
-    return centres
-
-
 INTER_SITE_RTT_S = 0.030
 """Between edge sites of a city, through its switch [ePulsar §5.1.1]."""
 SITE_HOP_S = 0.0005
 """Ours: between two machines of one edge site, one way."""
 LTE_ACCESS_S = 0.010
-"""Ours: from a UAV over the air to its edge site, one way. The paper does not say; LTE takes about 10 ms."""
+"""Ours: from a UAV over the air to its edge site, one way. The paper does not give it; LTE takes about 10 ms."""
 CLOUD_DELAY_S = 0.040
 """From any edge site to the coordinator in the cloud, one way [ePulsar §5.1.1]."""
 CITY_HOP_S = 0.005
 """Between broker and game server of one city, one way [ePulsar §5.1.2]."""
+SETTLE_ROUNDS = 600
+"""Agents settle for ten minutes of one probe a second before a simulation uses their coordinates [ePulsar §5.5.1]."""
+NEAR = 2
+"""Every second probe goes to one of the two fastest peers: an agent must recognise a broker next to it."""
+JITTER = 0.02
+DELAYED_SHARE = 0.01
 
 
 def edge_sites(zones: int) -> Places:
@@ -139,7 +103,7 @@ def edge_sites(zones: int) -> Places:
 
 
 def settled_rtt_s(places: Places, hop_s: Sequence[float]) -> tuple[Vectors, list[list[int]]]:
-    """RTTs among all nodes when each place has one node per entry of `hop_s`, hung `hop_s` (one way) off the place.
+    """RTTs among all nodes if each place has one node per entry of `hop_s`, which is `hop_s` (one way) away from it.
 
     Returns the matrix and, per entry, the node numbers by place.
     """
@@ -149,3 +113,19 @@ def settled_rtt_s(places: Places, hop_s: Sequence[float]) -> tuple[Vectors, list
     rtt_s = 2.0 * (places.delay_s[np.ix_(gateways, gateways)] + access_s[:, None] + access_s[None, :])
     np.fill_diagonal(rtt_s, 0.0)
     return rtt_s, [list(range(kind * count, (kind + 1) * count)) for kind in range(len(hop_s))]
+
+
+def jitter(rtt_s: Vectors, rng: np.random.Generator) -> Vectors:
+    """The RTT that a probe measures: 2 % of spread around the truth, and one packet in a hundred takes twice as long.
+
+    Ours: the paper's emulated links have the noise of its machine, which it does not state.
+    """
+    measured_s = rtt_s * np.exp(rng.normal(0.0, JITTER, len(rtt_s)))
+    return np.where(rng.random(len(rtt_s)) < DELAYED_SHARE, measured_s * 2.0, measured_s)
+
+
+def settled_sites(places: Places, hop_s: float, seed: int) -> tuple[list[Coordinate], list[Coordinate]]:
+    """Settled coordinates of the brokers and of the agents `hop_s` (one way) next to them, one of each per place."""
+    rtt_s, (brokers, agents) = settled_rtt_s(places, [0.0, hop_s])
+    settled = settle(rtt_s, SETTLE_ROUNDS, np.random.default_rng(seed), near=NEAR, noise=jitter).coordinates()
+    return [settled[node] for node in brokers], [settled[node] for node in agents]

@@ -1,8 +1,8 @@
 """UAV swarms over a city: figure 8 of [ePulsar §5.8.1] as a simulation.
 
 Swarms fly by random waypoint; all members of a swarm are in the same zone. The leader publishes movements on
-`follow_leader`, the followers what they see on `sensor_data`. Messages of a sample are followed one by one; the load
-model sees the full rate. `run` is pure but for its seed: the experiment and the tests drive it.
+`follow_leader`, the followers publish sensor data on `sensor_data`. The simulation follows a sample of the messages one
+by one; the load model gets the full rate. The experiment and the tests call `run`; its only randomness is the seed.
 """
 
 from __future__ import annotations
@@ -11,29 +11,85 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.coords.coordinate import behind_proxy
+from tocsin.coords.coordinate import Coordinate, Vectors, behind_proxy
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import hashed_home
 from tocsin.policies.topics.partition import plan
-from tocsin.policies.topics.types import Broker, PartitionPolicy, TopicName
+from tocsin.policies.topics.types import PartitionPolicy, TopicBroker, TopicName
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.topics.agents import settled_sites
-from tocsin.sim.topics.control import MoveMade, TopicControl
-from tocsin.sim.topics.migration import Migration, Migrator
-from tocsin.sim.topics.mobility import RandomWaypoint
+from tocsin.sim.topics.control import Episode, TopicControl
+from tocsin.sim.topics.migration import Migrator
 from tocsin.sim.topics.network import Network
-from tocsin.sim.topics.places import (
-    CLOUD_DELAY_S,
-    LTE_ACCESS_S,
-    SITE_HOP_S,
-    city_of_zones,
-    edge_sites,
-)
-from tocsin.sim.topics.world import Message, TopicWorld
+from tocsin.sim.topics.places import CLOUD_DELAY_S, LTE_ACCESS_S, SITE_HOP_S, edge_sites, settled_sites
+from tocsin.sim.topics.world import TopicWorld
 
 MANAGER = "load-manager"
 POSITION_EVERY_S = 0.25
-"""How often a swarm's zone is looked at: 12 m of flight."""
+"""Period at which a swarm's zone is determined: 12 m of flight."""
+CITY_SIDE_M = 18_000.0
+"""About the area of the city of Atlanta [ePulsar §5.1.1 names it]: 350 km²."""
+
+
+@dataclass(frozen=True, slots=True)
+class City:
+    """A square city with edge sites. A position belongs to the zone of the nearest site."""
+
+    side_m: float
+    sites_m: Vectors
+    """x and y of each site."""
+
+    def site_of(self, position_m: Vectors) -> int:
+        return int(np.argmin(((self.sites_m - position_m) ** 2).sum(axis=1)))
+
+
+def city_of_zones(zones: int, rng: np.random.Generator, *, side_m: float = CITY_SIDE_M, towers: int = 600) -> City:
+    """Edge sites at the k-means centres of cell towers [ePulsar §5.1.1].
+
+    The paper takes the towers of Atlanta from a survey. Ours are drawn, two thirds around the centre and the rest
+    anywhere, so that no data file is needed.
+    """
+    inner = rng.normal(side_m / 2.0, side_m / 5.0, (towers * 2 // 3, 2))
+    outer = rng.uniform(0.0, side_m, (towers - len(inner), 2))
+    at_m = np.clip(np.vstack([inner, outer]), 0.0, side_m)
+    return City(side_m, _k_means(at_m, zones, rng))
+
+
+def _k_means(at_m: Vectors, count: int, rng: np.random.Generator, rounds: int = 50) -> Vectors:
+    """Lloyd's iterations, starting at random towers. A centre that loses all its towers does not move."""
+    centres = at_m[rng.choice(len(at_m), count, replace=False)]
+    for _ in range(rounds):
+        nearest = ((at_m[:, None, :] - centres[None, :, :]) ** 2).sum(axis=-1).argmin(axis=1)
+        towers = [at_m[nearest == n] for n in range(count)]
+        moved = np.array([towers[n].mean(axis=0) if len(towers[n]) else centres[n] for n in range(count)])
+        if np.allclose(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+class RandomWaypoint:
+    """A mover in a square of `side_m` [ePulsar §5.1.1]: it flies to a random point at constant speed, hovers, and flies
+    to the next. Call `at` with times that do not decrease."""
+
+    def __init__(self, rng: np.random.Generator, side_m: float, speed_m_per_s: float, hover_s: float = 0.0) -> None:
+        if speed_m_per_s <= 0.0 or hover_s < 0.0:
+            raise ValueError(f"a mover cannot fly at {speed_m_per_s} m/s and hover for {hover_s} s")
+        self._rng, self._side_m, self._speed, self._hover_s = rng, side_m, speed_m_per_s, hover_s
+        self._from: Vectors = rng.uniform(0.0, side_m, 2)
+        self._to, self._leaves_s, self._arrives_s = self._from, 0.0, 0.0
+        self._next_leg(0.0)
+
+    def at(self, time_s: float) -> Vectors:
+        while time_s >= self._arrives_s + self._hover_s:
+            self._from = self._to
+            self._next_leg(self._arrives_s + self._hover_s)
+        share = min(1.0, (time_s - self._leaves_s) / (self._arrives_s - self._leaves_s))
+        return self._from + share * (self._to - self._from)
+
+    def _next_leg(self, leaves_s: float) -> None:
+        self._to = self._rng.uniform(0.0, self._side_m, 2)
+        length_m = max(float(np.linalg.norm(self._to - self._from)), 1e-3)
+        self._leaves_s, self._arrives_s = leaves_s, leaves_s + length_m / self._speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +104,23 @@ class UavSetting:
     duration_s: float = 600.0
     bound_s: float = 0.040
     rate_per_s: float = 200.0
-    """Messages per second of each UAV; seen by the load model."""
+    """Messages per second of each UAV in the load model."""
     followed_per_s: float = 10.0
     """Messages per second of each UAV that the simulation follows."""
     executors: int = 16
 
 
 @dataclass(frozen=True, slots=True)
-class UavOutcome:
-    latencies: dict[TopicName, list[tuple[float, float]]]
-    """Per topic: (published, latency until the last consumer had it), seconds."""
-    moves: list[MoveMade]
-    migrations: list[Migration]
+class UavEpisode(Episode):
     zone_changes: list[tuple[float, int, int]]
     """(time, swarm, new zone)."""
-    lost: int
-    """Deliveries that were owed and never made."""
 
 
 def topic_names(swarm: int) -> tuple[TopicName, TopicName]:
     return TopicName(f"swarm-{swarm}/follow_leader"), TopicName(f"swarm-{swarm}/sensor_data")
 
 
-def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavOutcome:
+def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
     kernel = Kernel(setting.seed)
     places = edge_sites(setting.zones)
     with_cloud = np.full((setting.zones + 1, setting.zones + 1), CLOUD_DELAY_S)
@@ -79,7 +129,7 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavOutcome:
     network = Network(kernel, with_cloud)
     network.add(MANAGER, setting.zones)
     at_broker, at_proxy = settled_sites(places, SITE_HOP_S, setting.seed)
-    brokers = [Broker(BrokerId(f"edge-{zone}"), at_broker[zone]) for zone in range(setting.zones)]
+    brokers = [TopicBroker(BrokerId(f"edge-{zone}"), at_broker[zone]) for zone in range(setting.zones)]
     for zone, broker in enumerate(brokers):
         network.add(broker.broker, zone)
 
@@ -97,45 +147,33 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavOutcome:
             network.add(uav, zone_of[swarm], SITE_HOP_S + LTE_ACCESS_S)
         follow, sense = topic_names(swarm)
         for name, producers, consumers in ((follow, uavs[:1], uavs[1:]), (sense, uavs[1:], uavs[:1])):
-            home = hashed_home(name, brokers).broker  # where Pulsar puts a new topic; the first plan finds it there
+            home = hashed_home(name, brokers).broker  # Pulsar's place for a new topic; the first plan may move it
             world.create(name, home, bound_s=setting.bound_s, rate_per_producer=setting.rate_per_s)
             world.join(name, producers, consumers)
 
-    latencies: dict[TopicName, list[tuple[float, float]]] = {name: [] for name in world.topics}
-
-    def delivered(message: Message, consumer: str) -> None:
-        if not message.waiting:
-            latencies[message.topic].append((message.published_s, kernel.now_s - message.published_s))
-
-    world.on_delivery.append(delivered)
     migrator = Migrator(world, MANAGER, executors=setting.executors)
-    control = TopicControl(
-        world,
-        migrator,
-        MANAGER,
-        brokers,
-        lambda uav: behind_proxy(at_proxy[zone_of[swarm_of[uav]]], 2.0 * LTE_ACCESS_S),  # [ePulsar §4]
-        policy,
-    )
+
+    def coordinate_of(uav: str) -> Coordinate:
+        return behind_proxy(at_proxy[zone_of[swarm_of[uav]]], 2.0 * LTE_ACCESS_S)  # [ePulsar §4]
+
+    control = TopicControl(world, migrator, MANAGER, brokers, coordinate_of, policy)
     control.start(sorted(swarm_of))
     zone_changes: list[tuple[float, int, int]] = []
 
-    def look(swarm: int) -> None:
+    def update_zone(swarm: int) -> None:
         zone = city.site_of(flights[swarm].at(kernel.now_s))
         if zone != zone_of[swarm]:
             zone_of[swarm] = zone
             zone_changes.append((kernel.now_s, swarm, zone))
             for uav in members[swarm]:
                 network.move(uav, zone)
-                control.tell_all(uav)
+                control.report_client(uav)
 
-    phases = kernel.stream("publish")
+    phases, period_s = kernel.stream("publish"), 1.0 / setting.followed_per_s
     for swarm, uavs in enumerate(members):
-        kernel.every(POSITION_EVERY_S, look, swarm)
+        kernel.every(POSITION_EVERY_S, update_zone, swarm)
         for number, uav in enumerate(uavs):
             name = topic_names(swarm)[0 if number == 0 else 1]
-            first_s = float(phases.uniform(0.0, 1.0 / setting.followed_per_s))
-            beat = kernel.every(1.0 / setting.followed_per_s, world.publish, name, uav, first_s=first_s)
-            kernel.call_at(setting.duration_s, beat.cancel)
-    kernel.run(until_s=setting.duration_s + 2.0)  # what is on its way arrives
-    return UavOutcome(latencies, control.moves, migrator.migrations, zone_changes, world.outstanding)
+            world.publish_every(name, uav, period_s, float(phases.uniform(0.0, period_s)), setting.duration_s)
+    kernel.run(until_s=setting.duration_s + 2.0)  # messages in transit arrive
+    return UavEpisode(world.latencies, control.moves, migrator.migrations, world.outstanding, zone_changes)

@@ -1,9 +1,9 @@
 """Brokers, topics and clients that exchange messages: the data plane of the topic simulation.
 
-Each topic has one home broker; producers send to it, it sends to consumers. While a topic migrates, clients keep what
-they publish and the new home keeps what their consumers have not had, so nothing is lost and nothing is delivered
-twice. The control plane (`topic_migration`, `topic_control`) calls `release`, `acquire`, `close`, `register`.
-Messages carry no payload: a simulation may follow a sample of them and state the full rate for the load model.
+Each topic has one home broker; producers send to it, and it sends to consumers. While a topic migrates, producers keep
+the messages they publish and the new home keeps the messages its consumers have not received, so no message is lost or
+delivered twice. The control plane (`migration`) calls `release`, `acquire`, `close`, `register` and `resume`. Messages
+carry no payload: a simulation may follow a sample of them and give the full rate to the load model.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from tocsin.sim.topics.network import Network
 
 
 @dataclass(slots=True, eq=False)
-class Message:
+class SimulatedMessage:
     topic: TopicName
     producer: str
     published_s: float
     waiting: set[str]
-    """Consumers that have not had it."""
+    """Consumers that have not received the message."""
     accepted: bool = False
-    """The home has it. A broker that was no longer the home when it came has not."""
+    """The home has received the message. A broker that is no longer the home does not accept it."""
 
 
 @dataclass(slots=True)
-class Session:
-    """A client's connection for one topic, as both ends see it."""
+class SimulatedSession:
+    """A client's connection for one topic, as each end sees it."""
 
     attached: BrokerId | None = None
-    """The broker that counts the client as connected, and sends to it."""
+    """The broker that has registered the client and sends to it."""
     connected: BrokerId | None = None
-    """The broker the client believes to be connected to, and publishes to."""
-    unaccepted: deque[Message] = field(default_factory=deque)
-    """Published and not known to be accepted, oldest first: sent again, in order, when connected anew."""
-    unreceived: list[Message] = field(default_factory=list)
-    """Accepted for this consumer while it was not attached."""
+    """The broker to which the client believes to be connected, and publishes."""
+    unaccepted: deque[SimulatedMessage] = field(default_factory=deque)
+    """Published messages without acceptance, oldest first: the client sends them again when it reconnects."""
+    unreceived: list[SimulatedMessage] = field(default_factory=list)
+    """Messages accepted for this consumer while it was not attached."""
 
 
 @dataclass(slots=True)
@@ -63,28 +63,33 @@ class TopicWorld:
     def __init__(self, kernel: Kernel, network: Network) -> None:
         self.kernel, self.network = kernel, network
         self.topics: dict[TopicName, TopicState] = {}
-        self.sessions: defaultdict[tuple[str, TopicName], Session] = defaultdict(Session)
-        self.on_delivery: list[Callable[[Message, str], object]] = []
-        """Called with (message, consumer) at the moment a consumer has it."""
+        self.sessions: defaultdict[tuple[str, TopicName], SimulatedSession] = defaultdict(SimulatedSession)
+        self.latencies: dict[TopicName, list[tuple[float, float]]] = {}
+        """Per topic: (published, latency until the last consumer received the message), seconds."""
+        self.on_delivery: list[Callable[[SimulatedMessage, str], object]] = []
+        """Called with (message, consumer) when a consumer receives a message."""
         self.on_register: list[Callable[[TopicName, str], object]] = []
-        """Called with (topic, client) when a broker counts a client as connected."""
+        """Called with (topic, client) when a broker registers a client."""
         self.owed = self.delivered = self.abandoned = 0
-        """Deliveries: promised by publishing; made; dropped because the consumer had left."""
+        """Deliveries: owed since publishing; made; dropped because the consumer had left."""
 
     def create(
         self, name: TopicName, home: BrokerId, *, bound_s: float | None = None, rate_per_producer: float = 0.0
     ) -> TopicState:
-        state = TopicState(name, home, bound_s, rate_per_producer=rate_per_producer)
-        self.topics[name] = state
+        self.latencies[name] = []
+        state = self.topics[name] = TopicState(name, home, bound_s, rate_per_producer=rate_per_producer)
         return state
 
     @property
     def outstanding(self) -> int:
-        """Deliveries promised and not made. When nothing is on its way any more, these are lost."""
+        """Deliveries owed and not made. When no message is in transit, these are lost."""
         return self.owed - self.delivered - self.abandoned
 
+    def topics_of(self, client: str) -> list[TopicState]:
+        return [state for state in self.topics.values() if client in state.producers or client in state.consumers]
+
     def join(self, topic: TopicName, producers: Iterable[str] = (), consumers: Iterable[str] = ()) -> None:
-        """Clients that are connected from the start."""
+        """Add clients that are connected from the start."""
         state = self.topics[topic]
         state.producers.update(producers)
         state.consumers.update(consumers)
@@ -93,15 +98,15 @@ class TopicWorld:
             session.attached = session.connected = state.home
 
     def leave(self, topic: TopicName, consumer: str) -> None:
-        """A consumer unsubscribes. What it has not had yet it will not miss."""
+        """Unsubscribe a consumer. Messages that it has not received count as abandoned."""
         self.topics[topic].consumers.discard(consumer)
         session = self.sessions.pop((consumer, topic), None)
         for message in session.unreceived if session else ():
             self._abandon(message, consumer)
 
-    def publish(self, topic: TopicName, producer: str) -> Message:
+    def publish(self, topic: TopicName, producer: str) -> SimulatedMessage:
         state = self.topics[topic]
-        message = Message(topic, producer, self.kernel.now_s, set(state.consumers))
+        message = SimulatedMessage(topic, producer, self.kernel.now_s, set(state.consumers))
         self.owed += len(message.waiting)
         session = self.sessions[producer, topic]
         session.unaccepted.append(message)
@@ -109,20 +114,24 @@ class TopicWorld:
             self._submit(message, session.connected)
         return message
 
-    def _submit(self, message: Message, broker: BrokerId) -> None:
+    def publish_every(self, topic: TopicName, producer: str, period_s: float, first_s: float, until_s: float) -> None:
+        beat = self.kernel.every(period_s, self.publish, topic, producer, first_s=first_s)
+        self.kernel.call_at(until_s, beat.cancel)
+
+    def _submit(self, message: SimulatedMessage, broker: BrokerId) -> None:
         self.network.send(message.producer, broker, self._at_broker, broker, message)
 
-    def _at_broker(self, broker: BrokerId, message: Message) -> None:
+    def _at_broker(self, broker: BrokerId, message: SimulatedMessage) -> None:
         if self.topics[message.topic].home != broker or message.accepted:
-            return  # released meanwhile: its producer, never told that it was accepted, will send it again
+            return  # the home has released the topic: the producer gets no acceptance and will send the message again
         message.accepted = True
         unaccepted = self.sessions[message.producer, message.topic].unaccepted
         while unaccepted and unaccepted[0].accepted:
             unaccepted.popleft()
         for consumer in sorted(message.waiting):
-            self._towards(consumer, message, broker)
+            self._send(consumer, message, broker)
 
-    def _towards(self, consumer: str, message: Message, broker: BrokerId) -> None:
+    def _send(self, consumer: str, message: SimulatedMessage, broker: BrokerId) -> None:
         if consumer not in self.topics[message.topic].consumers:
             self._abandon(message, consumer)
             return
@@ -132,22 +141,24 @@ class TopicWorld:
         else:
             session.unreceived.append(message)
 
-    def _at_consumer(self, message: Message, consumer: str) -> None:
+    def _at_consumer(self, message: SimulatedMessage, consumer: str) -> None:
         if consumer in message.waiting:
             message.waiting.discard(consumer)
             self.delivered += 1
+            if not message.waiting:
+                self.latencies[message.topic].append((message.published_s, self.kernel.now_s - message.published_s))
             for notify in self.on_delivery:
                 notify(message, consumer)
 
-    def _abandon(self, message: Message, consumer: str) -> None:
+    def _abandon(self, message: SimulatedMessage, consumer: str) -> None:
         if consumer in message.waiting:
             message.waiting.discard(consumer)
             self.abandoned += 1
 
-    # What the control plane does.
+    # Calls of the control plane.
 
     def release(self, topic: TopicName) -> None:
-        """The home gives the topic up: it takes and sends nothing any more."""
+        """The home releases the topic: it accepts and sends no more messages."""
         state = self.topics[topic]
         state.home = None
         for client in state.clients:
@@ -160,21 +171,21 @@ class TopicWorld:
         state.home = broker
 
     def close(self, topic: TopicName, client: str) -> None:
-        """The client learns that its connection is gone."""
+        """The client learns that its connection is closed."""
         self.sessions[client, topic].connected = None
 
     def register(self, topic: TopicName, client: str, broker: BrokerId) -> None:
-        """The new home counts the client as connected, and sends what it has missed."""
+        """The new home registers the client and sends the messages that it has missed."""
         session = self.sessions[client, topic]
         session.attached = broker
         for notify in self.on_register:
             notify(topic, client)
         missed, session.unreceived = session.unreceived, []
         for message in missed:
-            self._towards(client, message, broker)
+            self._send(client, message, broker)
 
     def resume(self, topic: TopicName, client: str, broker: BrokerId) -> None:
-        """The client knows that it is connected, and sends what it has kept."""
+        """The client learns that it is connected and sends the messages that it has kept."""
         session = self.sessions[client, topic]
         session.connected = broker
         for message in session.unaccepted:

@@ -1,4 +1,4 @@
-"""Migration from notification to the end of BUSY, whatever clients and brokers do."""
+"""Migration from the notifications to the end of BUSY, for any behaviour of clients and brokers."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.sites.offload_migration import (
+from tocsin.policies.sites.migration import (
     BrokerLost,
     ClientConnected,
     ClientDrained,
     ClientGone,
-    Code,
-    DeadlinePassed,
     Ending,
     EnterBusy,
     Event,
     LeaveBusy,
-    Migrations,
+    MigrationCode,
+    MigrationRejection,
     NotifyClient,
+    OffloadDeadlinePassed,
     OffloadEnded,
+    OffloadMigrations,
     OffloadOrdered,
-    Reject,
 )
-from tocsin.policies.sites.offload_types import NO_LOAD, BundleMove, Offload, SiteId
+from tocsin.policies.sites.types import NO_LOAD, Offload, SiteId, SiteMove
 from tocsin.policies.topics.types import TopicName
 
 T = TopicName("t")
@@ -32,46 +32,46 @@ S1, S2 = SubscriberId("s1"), SubscriberId("s2")
 
 
 def offload(source: BrokerId = A, target: BrokerId = B, clients: tuple[SubscriberId, ...] = (S1, S2)) -> Offload:
-    return Offload(source, (BundleMove(T, clients, source, target, SiteId("x"), NO_LOAD),), "test")
+    return Offload(source, (SiteMove(T, clients, source, target, SiteId("x"), NO_LOAD),), "test")
 
 
-def started() -> Migrations:
-    migrations = Migrations(timeout_s=30.0)
+def started() -> OffloadMigrations:
+    migrations = OffloadMigrations(timeout_s=30.0)
     migrations.handle(OffloadOrdered(offload()), 0.0)
     return migrations
 
 
-def test_an_order_makes_both_brokers_busy_and_notifies_every_client() -> None:
-    migrations = Migrations()
+def test_ordered_offload_makes_brokers_busy_and_notifies_every_client() -> None:
+    migrations = OffloadMigrations()
     effects = migrations.handle(OffloadOrdered(offload()), 0.0)
     assert effects == [EnterBusy((A, B)), NotifyClient(S1, T, A, B), NotifyClient(S2, T, A, B)]
     assert migrations.busy == {A, B}
 
 
-def test_a_client_has_moved_when_it_is_connected_and_its_old_queue_is_empty() -> None:
+def test_client_has_moved_when_connected_and_drained() -> None:
     migrations = started()
     assert migrations.handle(ClientConnected(S1, T), 1.0) == []
     assert migrations.handle(ClientDrained(S2, T), 1.0) == [], "drained first, connected later"
     assert migrations.handle(ClientDrained(S1, T), 2.0) == []
-    assert migrations.handle(ClientDrained(S1, T), 2.0) == [], "said twice"
+    assert migrations.handle(ClientDrained(S1, T), 2.0) == [], "a repeated confirmation"
     ended, left = migrations.handle(ClientConnected(S2, T), 3.0)
     assert ended == OffloadEnded(offload(), Ending.COMPLETE, ((S1, T), (S2, T)), ())
     assert left == LeaveBusy((A, B))
     assert migrations.deadline_s() is None
 
 
-def test_the_time_out_ends_it_and_says_who_stayed() -> None:
+def test_time_out_ends_the_offload_and_reports_clients_that_stayed() -> None:
     migrations = started()
     migrations.handle(ClientConnected(S1, T), 1.0)
     assert migrations.deadline_s() == 30.0
-    assert migrations.handle(DeadlinePassed(), 29.0) == []
-    ended, left = migrations.handle(DeadlinePassed(), 30.0)
+    assert migrations.handle(OffloadDeadlinePassed(), 29.0) == []
+    ended, left = migrations.handle(OffloadDeadlinePassed(), 30.0)
     assert ended == OffloadEnded(offload(), Ending.TIMED_OUT, ((S1, T),), ((S2, T),))
     assert left == LeaveBusy((A, B))
     assert migrations.busy == frozenset()
 
 
-def test_nobody_waits_for_clients_that_are_gone_or_for_a_lost_broker() -> None:
+def test_offload_ends_without_clients_that_left_or_a_lost_broker() -> None:
     migrations = started()
     migrations.handle(ClientGone(S1, T), 1.0)
     ended, _ = migrations.handle(ClientGone(S2, T), 1.0)
@@ -84,28 +84,28 @@ def test_nobody_waits_for_clients_that_are_gone_or_for_a_lost_broker() -> None:
     assert migrations.busy == frozenset()
 
 
-def test_busy_brokers_take_part_in_nothing_else_and_strangers_confirm_nothing() -> None:
+def test_busy_broker_and_unknown_client_are_rejected() -> None:
     migrations = started()
     for event, code in (
-        (OffloadOrdered(offload(B, C)), Code.BUSY),
-        (OffloadOrdered(Offload(C, (), "empty")), Code.NOTHING_TO_MOVE),
-        (ClientConnected(SubscriberId("stranger"), T), Code.UNKNOWN_CLIENT),
+        (OffloadOrdered(offload(B, C)), MigrationCode.BUSY),
+        (OffloadOrdered(Offload(C, (), "empty")), MigrationCode.NOTHING_TO_MOVE),
+        (ClientConnected(SubscriberId("stranger"), T), MigrationCode.UNKNOWN_CLIENT),
     ):
         (effect,) = migrations.handle(event, 1.0)
-        assert isinstance(effect, Reject)
+        assert isinstance(effect, MigrationRejection)
         assert effect.code is code
     assert migrations.busy == {A, B}
 
 
 clients = st.sampled_from([SubscriberId(f"s{n}") for n in range(4)])
 events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(lambda who: ClientConnected(who, T), clients),
-    st.builds(lambda who: ClientDrained(who, T), clients),
-    st.builds(lambda who: ClientGone(who, T), clients),
+    st.builds(lambda client: ClientConnected(client, T), clients),
+    st.builds(lambda client: ClientDrained(client, T), clients),
+    st.builds(lambda client: ClientGone(client, T), clients),
     st.builds(BrokerLost, st.sampled_from([A, B, C])),
-    st.just(DeadlinePassed()),
+    st.just(OffloadDeadlinePassed()),
     st.builds(
-        lambda source, target, who: OffloadOrdered(offload(source, target, tuple(sorted(who)))),
+        lambda source, target, moving: OffloadOrdered(offload(source, target, tuple(sorted(moving)))),
         st.sampled_from([A, B, C]),
         st.sampled_from([BrokerId("d"), BrokerId("e")]),
         st.sets(clients),
@@ -115,13 +115,13 @@ events: st.SearchStrategy[Event] = st.one_of(
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(events, st.integers(0, 12)), max_size=40))
-def test_busy_is_always_left_and_every_client_is_accounted_for(what: list[tuple[Event, int]]) -> None:
-    migrations = Migrations(timeout_s=30.0)
+def test_brokers_always_leave_busy_and_every_client_is_accounted_for(steps: list[tuple[Event, int]]) -> None:
+    migrations = OffloadMigrations(timeout_s=30.0)
     now_s = 0.0
     entered: list[BrokerId] = []
     left: list[BrokerId] = []
     notified, accounted, gone = 0, 0, 0
-    for event, wait_s in [*what, (DeadlinePassed(), 30)]:
+    for event, wait_s in [*steps, (OffloadDeadlinePassed(), 30)]:
         now_s += wait_s
         before = migrations.busy
         if isinstance(event, ClientGone):

@@ -1,9 +1,9 @@
-"""What offloading sees and says: loads, load states, bundles of clients, snapshot, plan [ePEER §4.4].
+"""What an offloading policy sees and returns: loads, load states, bundles of clients, snapshot, plan [ePEER §4.4].
 
-Plain values, the same for `drd-lb`, `peer-lb` and `peer-drd`; who fills them is a coordinator or the simulator.
+Plain values, the same for `drd-lb`, `peer-lb` and `peer-drd`. A coordinator or the simulator fills the snapshot.
 
 A site has one head, which serves publishers, and edges, which serve subscribers. Load has three parts: bytes in, bytes
-out and messages to match (table 4-2). A head's matching is not measured: its capacity for it is infinite.
+out and messages to match (table 4-2). A head's matching is not measured: its matching capacity is infinite.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Load(NamedTuple):
         return Load(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
     def fits(self, room: Load) -> bool:
-        """All of it: a broker is overloaded by any one metric."""
+        """Whether every metric fits: one metric alone overloads a broker."""
         return self[0] <= room[0] + _ROUNDING and self[1] <= room[1] + _ROUNDING and self[2] <= room[2] + _ROUNDING
 
     def of(self, metric: Metric) -> float:
-        return self[_PLACE[metric]]
+        return self[_POSITION[metric]]
 
 
 _ROUNDING = 1e-6
-"""Bytes or messages per second: a bound reached exactly is kept, not missed by the last bit of a sum."""
-_PLACE = {Metric.INPUT: 0, Metric.OUTPUT: 1, Metric.MATCHING: 2}
+"""Bytes or messages per second: the rounding error of a sum does not exceed a limit that is reached exactly."""
+_POSITION = {Metric.INPUT: 0, Metric.OUTPUT: 1, Metric.MATCHING: 2}
 NO_LOAD = Load()
 
 
@@ -63,7 +63,7 @@ class Utilisation(NamedTuple):
     matching: float = 0.0
 
     def of(self, metric: Metric) -> float:
-        return self[_PLACE[metric]]
+        return self[_POSITION[metric]]
 
 
 def utilisation(load: Load, capacity: Load) -> Utilisation:
@@ -75,49 +75,48 @@ class LoadState(IntEnum):
     HIGH = 1
     OVERLOAD = 2
     BUSY = 3
-    """Takes part in an offloading: its load is unstable, it neither gives nor takes more [ePEER §3.2.2]."""
+    """The broker takes part in an offloading: its load is unstable, so it neither gives nor accepts [ePEER §3.2.2]."""
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
+class LoadThresholds:
     low: float = 0.9
-    """TH_low: from here on a broker accepts no more [ePEER §4.4.1.2]."""
+    """TH_low: a broker at or above it accepts no more load [ePEER §4.4.1.2]."""
     high: float = 0.95
-    """TH_high: above it a broker is overloaded [ePEER §4.4.1.2]. §4.4.1.3 counts an example with 0.9; we keep to
-    this."""
+    """TH_high: a broker above it is overloaded [ePEER §4.4.1.2]. The example of §4.4.1.3 uses 0.9; we do not."""
 
 
 class Reach(StrEnum):
-    """Where the other side of a topic is: for publishers their subscribers, for subscribers their publishers
+    """Where a bundle's counterparts are: the subscribers of publishers, the publishers of subscribers
     [ePEER tables 4-4 and 4-6]."""
 
     REMOTE = "r"
     LOCAL = "l"
     BOTH = "r-l"
-    NOBODY = "n"
+    NONE = "n"
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """All clients of one topic at one broker: they move together or stay together [ePEER §4.4.3.2].
+    """All clients of one topic at one broker. They move together where possible [ePEER §4.4.3.2].
 
-    For an edge the clients are subscribers and `client_bytes_per_s` is what is sent to each (μ_s); for a head they are
-    publishers and it is what each sends (λ_p).
+    At an edge the clients are subscribers, and `client_bytes_per_s` is the output to each (μ_s). At a head they
+    are publishers, and it is the input from each (λ_p).
     """
 
     topic: TopicName
     delay_s: float
-    """What the topic's subscribers require, end to end; infinite where they require nothing."""
+    """The end-to-end delay that the topic's subscribers require; infinite without a requirement."""
     reach: Reach
     load: Load
-    """What this broker is relieved of when all of the bundle leaves (U_i^t, U_o^t, U_m^t before division)."""
+    """The load that leaves the broker with the whole bundle (U_i^t, U_o^t, U_m^t before division)."""
     clients: tuple[ClientId, ...]
     client_bytes_per_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """What a broker's agent reports [ePEER §4.4.1.3]; averaged load, and the state that follows or BUSY."""
+    """The report of a broker's agent [ePEER §4.4.1.3]: averaged load, and the state that follows from it, or BUSY."""
 
     broker: BrokerId
     site: SiteId
@@ -126,20 +125,20 @@ class BrokerReport:
     load: Load
     capacity: Load
     topics: Container[TopicName] = frozenset()
-    """Topics it serves already: more clients of those cost it no more input or matching."""
+    """Topics that the broker serves: more clients of these topics add no input and no matching."""
 
     @property
     def used(self) -> Utilisation:
         return utilisation(self.load, self.capacity)
 
-    def remaining(self, thresholds: Thresholds) -> Load:
+    def remaining(self, thresholds: LoadThresholds) -> Load:
         """(TH_high − U) · C per metric."""
         pairs = zip(self.load, self.capacity, strict=True)
         return Load(*(math.inf if math.isinf(whole) else thresholds.high * whole - part for part, whole in pairs))
 
-    def headroom(self, thresholds: Thresholds) -> float:
-        """The available remaining capacity, as a share. The thesis takes the smallest of three numbers in different
-        units (bytes/s, messages/s); shares of each capacity can be compared."""
+    def headroom(self, thresholds: LoadThresholds) -> float:
+        """The smallest remaining capacity, as a share. The thesis compares numbers in different units (bytes/s,
+        messages/s); shares of each capacity are comparable."""
         return thresholds.high - max(self.used)
 
 
@@ -148,38 +147,38 @@ class OffloadSnapshot:
     generation: int
     now_s: float
     brokers: tuple[BrokerReport, ...]
-    """Of this site, head and edges."""
+    """The head and the edges of this site."""
     bundles: Mapping[BrokerId, tuple[Bundle, ...]]
-    """The load distribution profile [ePEER §4.4.3.1] of each broker that may have to give something away."""
+    """The load distribution profile [ePEER §4.4.3.1] of each broker that may have to offload."""
     neighbours: tuple[BrokerReport, ...] = ()
-    """Brokers of neighbouring sites, as their heads last stated them. The thesis states one sum per site; a sum can
-    promise what no single broker can take, so each broker is stated."""
+    """Brokers of neighbouring sites, from the latest reports of their heads. The thesis reports one sum per site; a sum
+    can promise more than any single broker can take, so each broker is reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class BundleMove:
+class SiteMove:
     topic: TopicName
     clients: tuple[ClientId, ...]
     source: BrokerId
     target: BrokerId
     target_site: SiteId
     accepted: Load
-    """What the target takes on."""
+    """The load that the move adds to the target."""
     is_whole: bool = True
-    """False for clients that were split from their bundle because nobody could take all of it."""
+    """False for part of a bundle: no broker could accept the whole bundle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """One offloading: from one broker to one or more, one phase of being BUSY, one count in [ePEER §4.5.3]."""
+    """One offloading from one broker to one or more others: one BUSY phase, one count in [ePEER §4.5.3]."""
 
     source: BrokerId
-    moves: tuple[BundleMove, ...]
+    moves: tuple[SiteMove, ...]
     reason: str
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
-        """All that are BUSY meanwhile."""
+        """The source and all targets: they are BUSY during the offloading."""
         return tuple(dict.fromkeys((self.source, *(move.target for move in self.moves))))
 
 
@@ -189,21 +188,21 @@ class OffloadPlan:
     policy: str
     offloads: tuple[Offload, ...] = ()
     limited: tuple[BrokerId, ...] = ()
-    """Overloaded brokers that nobody can help: the limited resource case, which is congestion control's [ePEER
-    §5.1]."""
+    """Overloaded brokers that no other broker can help: the limited resource case, left to congestion control
+    [ePEER §5.1]."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadParams:
-    thresholds: Thresholds = field(default_factory=Thresholds)
+    thresholds: LoadThresholds = field(default_factory=LoadThresholds)
     imbalance: float = 0.10
-    """PEER: the difference between two brokers' loads that starts balancing between them [ePEER §4.5.4]."""
+    """PEER: a larger difference between the loads of two brokers starts balancing between them [ePEER §4.5.4]."""
     imbalance_is_relative: bool = True
-    """PEER: the difference is a share of the larger load, not points of utilisation. The thesis does not say. It
-    counts 202 offloads while clients register, most of it at loads so low that ten points are out of reach."""
+    """PEER: the difference is a share of the larger load, not points of utilisation. The thesis does not say which. It
+    counts 202 offloads while clients register, mostly at loads too low for a difference of ten points."""
     balanced: float = 0.05
-    """Ours, PEER: the difference at which it stops. The thesis does not say; half the trigger keeps it from starting
-    again at once."""
+    """Ours, PEER: the difference at which balancing stops. The thesis does not give it; half of the trigger keeps
+    balancing from starting again at once."""
 
 
 def total(loads: Iterable[Load]) -> Load:

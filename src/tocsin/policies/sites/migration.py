@@ -1,11 +1,11 @@
-"""Client migration: one offloading from notification to the end of BUSY, as a state machine [ePEER §4.4.4].
+"""Client migration: one offloading from the notifications to the end of BUSY, as a state machine [ePEER §4.4.4].
 
-`handle(event, now_s) -> effects`. The head's coordinator drives it: it sends the notifications, hears the confirmations
-and calls `DeadlinePassed` when `deadline_s()` has come. It decides nothing: what moves where comes in a plan.
+`handle(event, now_s) -> effects`. The head's coordinator drives it: it sends the notifications, receives the
+confirmations and sends `OffloadDeadlinePassed` at `deadline_s()`. A plan decides which clients move.
 
-A client is notified, connects to its new broker and drops the old connection when nothing is left queued there; then it
-confirms. Until then the old broker keeps sending what it has. The offloading ends when all clients have confirmed or
-are gone, when a broker that takes part is lost, or at the time-out. In every case all brokers leave BUSY.
+A notified client connects to its new broker, drops the old connection when its queue there is empty, and confirms.
+Until then the old broker keeps sending. The offloading ends when all clients have confirmed or left, when a
+participating broker is lost, or at the time-out. In every case all brokers leave BUSY.
 
     NOTIFIED ──connected──▶ CONNECTED ──drained──▶ MOVED
        │  └──────────────── drained before connected: waits for the connection
@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tocsin.model.ids import BrokerId
-from tocsin.policies.sites.offload_types import BundleMove, ClientId, Offload
+from tocsin.policies.sites.types import ClientId, Offload
 from tocsin.policies.topics.types import TopicName
 
 TIMEOUT_S = 30.0
-"""Ours: the thesis has a default time-out and does not say which. Longer than a client needs to connect and drain a
-queue of some seconds, shorter than anyone wants two brokers to refuse work."""
+"""Ours: the thesis has a default time-out but does not give it. Long enough for a client to connect and to drain a
+queue of some seconds; short enough that two BUSY brokers do not refuse work for long."""
 
 
-class Code(StrEnum):
+class MigrationCode(StrEnum):
     BUSY = "busy"
     NOTHING_TO_MOVE = "nothing-to-move"
     UNKNOWN_CLIENT = "unknown-client"
@@ -43,7 +43,7 @@ class OffloadOrdered:
 
 @dataclass(frozen=True, slots=True)
 class ClientConnected:
-    """To its new broker: messages reach it there."""
+    """The client is connected to its new broker and receives messages there."""
 
     client: ClientId
     topic: TopicName
@@ -51,7 +51,7 @@ class ClientConnected:
 
 @dataclass(frozen=True, slots=True)
 class ClientDrained:
-    """Nothing is left for it at the old broker, it dropped that connection and says so."""
+    """The client's queue at the old broker is empty, and the client has dropped that connection."""
 
     client: ClientId
     topic: TopicName
@@ -59,7 +59,7 @@ class ClientDrained:
 
 @dataclass(frozen=True, slots=True)
 class ClientGone:
-    """It closed both connections: there is nobody to wait for."""
+    """The client has closed both connections."""
 
     client: ClientId
     topic: TopicName
@@ -71,11 +71,11 @@ class BrokerLost:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class OffloadDeadlinePassed:
     pass
 
 
-Event = OffloadOrdered | ClientConnected | ClientDrained | ClientGone | BrokerLost | DeadlinePassed
+Event = OffloadOrdered | ClientConnected | ClientDrained | ClientGone | BrokerLost | OffloadDeadlinePassed
 
 
 # Effects.
@@ -98,7 +98,7 @@ class NotifyClient:
 
 @dataclass(frozen=True, slots=True)
 class LeaveBusy:
-    """To the state that is measured. Measurements from before are of another distribution and are to be forgotten."""
+    """Return to the measured state. The driver discards earlier measurements: they show another distribution."""
 
     brokers: tuple[BrokerId, ...]
 
@@ -118,12 +118,14 @@ class OffloadEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
-    code: Code
+class MigrationRejection:
+    """The event changed nothing."""
+
+    code: MigrationCode
     detail: str
 
 
-Effect = EnterBusy | NotifyClient | LeaveBusy | OffloadEnded | Reject
+Effect = EnterBusy | NotifyClient | LeaveBusy | OffloadEnded | MigrationRejection
 
 
 class _Step(StrEnum):
@@ -136,7 +138,7 @@ class _Step(StrEnum):
 
 _AFTER_CONNECTED = {_Step.NOTIFIED: _Step.CONNECTED, _Step.DRAINED: _Step.MOVED}
 _AFTER_DRAINED = {_Step.NOTIFIED: _Step.DRAINED, _Step.CONNECTED: _Step.MOVED}
-_OVER = (_Step.MOVED, _Step.GONE)
+_FINAL = (_Step.MOVED, _Step.GONE)
 
 
 @dataclass
@@ -146,8 +148,8 @@ class _Running:
     steps: dict[tuple[ClientId, TopicName], _Step] = field(default_factory=dict)
 
 
-class Migrations:
-    """All offloadings of one site. No broker takes part in two at once."""
+class OffloadMigrations:
+    """All offloadings of one site. A broker takes part in at most one at a time."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -155,10 +157,10 @@ class Migrations:
 
     @property
     def busy(self) -> frozenset[BrokerId]:
-        return frozenset(broker for one in self._running for broker in one.offload.brokers)
+        return frozenset(broker for running in self._running for broker in running.offload.brokers)
 
     def deadline_s(self) -> float | None:
-        return min((one.deadline_s for one in self._running), default=None)
+        return min((running.deadline_s for running in self._running), default=None)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         match event:
@@ -171,33 +173,41 @@ class Migrations:
             case ClientGone(client, topic):
                 return self._advance(client, topic, dict.fromkeys(_Step, _Step.GONE))
             case BrokerLost(broker):
-                hit = [one for one in self._running if broker in one.offload.brokers]
-                return self._end(hit, Ending.BROKER_LOST)
-            case DeadlinePassed():
-                return self._end([one for one in self._running if one.deadline_s <= now_s], Ending.TIMED_OUT)
+                affected = [running for running in self._running if broker in running.offload.brokers]
+                return self._end(affected, Ending.BROKER_LOST)
+            case OffloadDeadlinePassed():
+                expired = [running for running in self._running if running.deadline_s <= now_s]
+                return self._end(expired, Ending.TIMED_OUT)
 
     def _start(self, offload: Offload, now_s: float) -> list[Effect]:
-        if not any(move.clients for move in offload.moves):
-            return [Reject(Code.NOTHING_TO_MOVE, f"the offload of {offload.source} moves nobody")]
-        taken = [broker for broker in offload.brokers if broker in self.busy]
-        if taken:
-            return [Reject(Code.BUSY, f"{', '.join(taken)} already take part in an offloading")]
+        notices: list[Effect] = [
+            NotifyClient(client, move.topic, move.source, move.target)
+            for move in offload.moves
+            for client in move.clients
+        ]
+        if not notices:
+            detail = f"the offload of {offload.source} moves no client"
+            return [MigrationRejection(MigrationCode.NOTHING_TO_MOVE, detail)]
+        busy = [broker for broker in offload.brokers if broker in self.busy]
+        if busy:
+            detail = f"{', '.join(busy)} already take part in an offloading"
+            return [MigrationRejection(MigrationCode.BUSY, detail)]
         running = _Running(offload, now_s + self._timeout_s)
         running.steps = {(client, move.topic): _Step.NOTIFIED for move in offload.moves for client in move.clients}
         self._running.append(running)
-        return [EnterBusy(offload.brokers), *_notifications(offload.moves)]
+        return [EnterBusy(offload.brokers), *notices]
 
     def _advance(self, client: ClientId, topic: TopicName, then: dict[_Step, _Step]) -> list[Effect]:
-        """A confirmation that comes twice changes nothing; one that nobody waits for is refused."""
+        """A repeated confirmation changes nothing. A confirmation by a client that does not move is rejected."""
         for running in self._running:
             step = running.steps.get((client, topic))
             if step is None:
                 continue
-            if step not in _OVER:
+            if step not in _FINAL:
                 running.steps[client, topic] = then.get(step, step)
-            done = all(one in _OVER for one in running.steps.values())
+            done = all(step in _FINAL for step in running.steps.values())
             return self._end([running], Ending.COMPLETE) if done else []
-        return [Reject(Code.UNKNOWN_CLIENT, f"{client} is not being moved for {topic}")]
+        return [MigrationRejection(MigrationCode.UNKNOWN_CLIENT, f"{client} is not being moved for {topic}")]
 
     def _end(self, ended: Iterable[_Running], ending: Ending) -> list[Effect]:
         effects: list[Effect] = []
@@ -205,12 +215,5 @@ class Migrations:
             self._running.remove(running)
             moved = tuple(key for key, step in running.steps.items() if step in (_Step.MOVED, _Step.CONNECTED))
             stayed = tuple(key for key, step in running.steps.items() if step in (_Step.NOTIFIED, _Step.DRAINED))
-            effects += [
-                OffloadEnded(running.offload, ending, moved, stayed),
-                LeaveBusy(running.offload.brokers),
-            ]
+            effects += [OffloadEnded(running.offload, ending, moved, stayed), LeaveBusy(running.offload.brokers)]
         return effects
-
-
-def _notifications(moves: Iterable[BundleMove]) -> list[NotifyClient]:
-    return [NotifyClient(client, move.topic, move.source, move.target) for move in moves for client in move.clients]

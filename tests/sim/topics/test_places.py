@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.topics.mobility import RandomWaypoint
 from tocsin.sim.topics.network import Network
-from tocsin.sim.topics.places import US_CITIES, city_of_zones, edge_sites, read_places, settled_rtt_s, us_cities
+from tocsin.sim.topics.places import US_CITIES, edge_sites, read_places, settled_rtt_s, us_cities
+from tocsin.sim.topics.uav import RandomWaypoint, city_of_zones
 
 
-def test_the_formula_gives_pings_that_people_measure() -> None:
+def test_formula_gives_published_pings() -> None:
     cities = us_cities()
     index = {city[0]: number for number, city in enumerate(US_CITIES)}
     for other, measured_ms in (("Los Angeles", 68), ("Chicago", 20), ("Miami", 31), ("Seattle", 67)):
@@ -22,7 +22,7 @@ def test_the_formula_gives_pings_that_people_measure() -> None:
     assert us_cities(3, delay_per_ping=0.5).delay_s[0, 1] == pytest.approx(cities.delay_s[0, 1] / 2)
 
 
-def test_latencies_from_a_file_replace_the_formula_and_nonsense_is_refused(tmp_path: Path) -> None:
+def test_places_are_read_from_a_file_and_bad_tables_are_refused(tmp_path: Path) -> None:
     good = tmp_path / "good.csv"
     good.write_text("A,B\n0,30\n34,0\n", encoding="utf-8")
     places = read_places(good)
@@ -35,14 +35,14 @@ def test_latencies_from_a_file_replace_the_formula_and_nonsense_is_refused(tmp_p
             read_places(bad)
 
 
-def test_edge_sites_are_thirty_milliseconds_apart_and_nodes_hang_off_them() -> None:
+def test_edge_sites_are_thirty_milliseconds_apart_plus_hops() -> None:
     rtt_s, (brokers, agents) = settled_rtt_s(edge_sites(3), [0.0, 0.0005])
     assert rtt_s[brokers[0], brokers[1]] == pytest.approx(0.030)
     assert rtt_s[brokers[1], agents[1]] == pytest.approx(0.001)
     assert rtt_s[agents[0], agents[2]] == pytest.approx(0.032)
 
 
-def test_zones_are_where_the_towers_are_and_everyone_belongs_to_the_nearest() -> None:
+def test_zones_are_in_the_city_and_positions_belong_to_the_nearest() -> None:
     city = city_of_zones(4, np.random.default_rng(1))
     assert city.sites_m.shape == (4, 2)
     assert ((city.sites_m >= 0) & (city.sites_m <= city.side_m)).all()
@@ -51,7 +51,7 @@ def test_zones_are_where_the_towers_are_and_everyone_belongs_to_the_nearest() ->
     assert np.array_equal(city.sites_m, city_of_zones(4, np.random.default_rng(1)).sites_m)
 
 
-def test_a_mover_keeps_its_speed_stays_in_the_city_and_hovers_at_waypoints() -> None:
+def test_mover_keeps_its_speed_stays_inside_and_hovers_at_waypoints() -> None:
     mover = RandomWaypoint(np.random.default_rng(1), 1_000.0, 50.0, hover_s=3.0)
     track = np.array([mover.at(0.1 * step) for step in range(2_000)])
     steps = np.linalg.norm(np.diff(track, axis=0), axis=1)
@@ -59,11 +59,11 @@ def test_a_mover_keeps_its_speed_stays_in_the_city_and_hovers_at_waypoints() -> 
     assert steps.max() <= 50.0 * 0.1 + 1e-9
     assert np.isclose(steps, 5.0).mean() > 0.5
     assert (steps < 1e-9).mean() > 0.1
-    with pytest.raises(ValueError, match="nobody flies"):
+    with pytest.raises(ValueError, match="cannot fly"):
         RandomWaypoint(np.random.default_rng(1), 1_000.0, 0.0)
 
 
-def test_the_delay_between_nodes_is_places_and_hops_and_follows_a_move() -> None:
+def test_delay_between_nodes_adds_hops_and_follows_a_move() -> None:
     kernel = Kernel(1)
     network = Network(kernel, edge_sites(2).delay_s)
     network.add("phone", 0, 0.010)

@@ -4,8 +4,9 @@
 fsync it publishes the new end in the file `end`. A reader in another process that follows `end` therefore never sees a
 record that a power failure could remove. Spark reads the log and takes the records over; then `trim` deletes segments.
 
-`feedlog_reader.py` describes the files. Not in here: what a record is, what a duplicate is (`gateway.py`), threads. One
-process writes. `append` may be called while another thread runs `sync`. Only the standard library is imported.
+`feedlog_reader.py` describes the files. This module has no threads and knows neither records nor duplicates:
+`gateway.py` does. One process writes. `append` may be called while another thread runs `sync`. Only the standard
+library is imported.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class FeedLog:
             self._tail = self._durable_end
 
     def read(self, start: int, limit_bytes: int, end: int | None = None) -> tuple[list[LogFrame], int]:
-        """As `FeedLogReader.read`, for the writing process. Not thread-safe."""
+        """Like `FeedLogReader.read`, for the writing process. Not thread-safe."""
         return self._reader.read(start, limit_bytes, end)
 
     def trim(self, before: int) -> int:

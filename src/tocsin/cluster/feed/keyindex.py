@@ -154,8 +154,10 @@ class KeyIndex:
             self._commit(kept if merged is None else (*kept, merged), self._covers)
 
     def _fill_filter(self, run: KeyRun) -> None:
-        """Works in steps, so that a large run is never in memory as a whole. Slots of expired keys stay set until a
-        restart."""
+        """Set the filter's slots for the keys of a run, in steps, so that a large run is never in memory as a whole.
+
+        Slots of expired keys stay set until a restart.
+        """
         if len(run) >= 8 << _FILTER_BITS:
             self._filter[:] = True  # nearly every slot would be set: reading the run is not worth it
             return

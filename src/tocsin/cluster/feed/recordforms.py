@@ -107,7 +107,7 @@ def split_records(body: bytes, form: RecordForm, max_records: int) -> RawRecords
         case RecordForm.JSON:
             raws = _split_array(body, max_records) if body.lstrip()[:1] == b"[" else _split_object(body, max_records)
         case RecordForm.CAP:
-            return Malformed("an alert is no list of records")  # the gateway converts alerts before
+            return Malformed("an alert is no list of records")  # the gateway has converted alerts before
     if not isinstance(raws, list):
         return raws
     if form in (RecordForm.CLOUDEVENT, RecordForm.CLOUDEVENTS_BATCH):

@@ -1,4 +1,5 @@
-"""Converts publishers' JSON to canonical JSON lines: one line a record, columns in schema order, one text per value.
+"""Converts publishers' JSON to canonical JSON lines: one line a record, columns in schema order, each value in its only
+spelling.
 
 A codec is made from a dataset's schema and key. Three calls into msgspec parse, check and write a good body. Only a
 body with an error is decoded record by record, to report which record is wrong and why. A missing column is left out of

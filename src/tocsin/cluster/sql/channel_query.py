@@ -1,4 +1,4 @@
-"""A parsed channel query: which datasets and parameters it uses. Also refuses what a channel may not do.
+"""A parsed channel query: which datasets and parameters it uses. Also refuses a query that a channel may not run.
 
 Only text and syntax: no Spark and no catalog. `declarations` and the data cluster call `parse_channel_query`;
 `query_sql` writes the SQL that runs the result.

@@ -144,7 +144,7 @@ class TokenCursor:
         token = self.token
         choices = any_of(self._tried)
         if token is None and self._unfinished is not None:
-            raise StatementRefused  # the rest is unreadable, and the constructor has reported that
+            raise StatementRefused  # the text from here on is unreadable, and the constructor has reported that
         actual = "the end of the file" if token is None else f"'{shortened(self.text[token.start : token.end])}'"
         hint = did_you_mean(token.text, self._tried) if token is not None and token.is_identifier else ""
         self.note(self.offset, f"expected {choices} but found {actual}{hint}", "syntax", choices)

@@ -90,9 +90,9 @@ Statement = CreateDataset | CreateChannel | CreateFeed | DropDataset | DropChann
 @dataclass(frozen=True, slots=True)
 class Application:
     statements: tuple[Statement, ...]
-    """In the order of the file, without those that have problems."""
+    """The statements in the order of the file, without those that have problems."""
     problems: tuple[Problem, ...]
-    """In the order of the file. Apply nothing if there are any."""
+    """The problems in the order of the file. Apply nothing if there are any."""
 
 
 def parse_application(text: str, file: str = "<text>") -> Application:

@@ -21,7 +21,7 @@ from tocsin.model.entities import Dataset, DatasetKind
 
 SMALL_TABLE_ROWS = 20_000
 SMALL_TABLE_BYTES = 4 << 20
-"""Size of the files. Spark reads datasets above either bound, on all cores."""
+"""The largest size of the files. Spark reads datasets above one of the bounds, on all cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _CachedTable:
     rows: pa.Table
     """All columns, Tocsin's own included."""
     shown: pa.Table
-    """The columns that channels see. The same object as long as the files stay the same."""
+    """The columns that channels see. Equal files give the same object."""
 
 
 class SmallTables:

@@ -1,7 +1,7 @@
 """Publishing: `POST /v1/datasets/{name}/records`, and a WebSocket at `/v1/datasets/{name}/stream`.
 
-An answer comes when the records are on disk. This is the hot path of the data cluster: a body goes to the feed gateway
-as it came, unparsed.
+The data cluster answers when the records are on disk. This is its hot path: the route passes a body to the feed gateway
+unparsed.
 
 On the WebSocket one message is one body of records, and answers come in the order of the messages. A message is a JSON
 array, one object or JSON lines; or `{"id": …, "idempotency_key": …, "records": […]}`, whose id is repeated in the

@@ -23,7 +23,7 @@ class ClusterTokenRequest(msgspec.Struct):
     name: str
     scopes: list[str]
     days: float | None = None
-    """Days until it expires; None for never."""
+    """Days until the token expires; None if it never expires."""
 
 
 @router.post("/v1/tokens", openapi_extra=request_body(ClusterTokenRequest), response_class=Response)
@@ -45,7 +45,7 @@ async def create_token(request: Request) -> Response:
 
 @router.get("/v1/tokens", response_class=Response)
 def list_tokens(request: Request) -> Response:
-    """Names and scopes, not the tokens themselves."""
+    """List the names and scopes of all tokens, not the tokens themselves."""
     context = require_admin(request)
     return answer({"tokens": [_described(caller) for caller in _tokens(context).all()]})
 

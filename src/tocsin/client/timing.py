@@ -20,8 +20,11 @@ class Patience:
     open_s: float = 10.0
     """Time-out for connecting and logging in."""
     leave_s: float = 600.0
-    """How long after an unsubscription a broker may still hold the subscription because the news has not reached it:
-    about as long as a coordinator may be down. A subscription held later than that is a new one."""
+    """How long after an unsubscription a broker may still hold the subscription.
+
+    No message about the unsubscription has reached that broker: a coordinator may be down for about this long. A
+    subscription that a broker holds later than that is a new one.
+    """
     steady_s: float = 10.0
     """A session that lasted this long resets the count of failures."""
     ack_s: float = 1.0
@@ -40,5 +43,8 @@ class Patience:
         return jitter() * min(self.longest_s, self.shortest_s * 2.0 ** min(max(failures, 1) - 1, 16))
 
     def stall_after_s(self, progress_s: float) -> float:
-        """Silence after which a broker counts as stalled; it promised a message every `progress_s` seconds."""
+        """Seconds of silence after which a broker counts as stalled.
+
+        It promised a message every `progress_s` seconds.
+        """
         return 2.0 * progress_s + 1.0

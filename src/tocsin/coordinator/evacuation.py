@@ -50,9 +50,8 @@ EVACUATIONS: dict[Urgency, Callable[[Turn, int | None], Plan]] = {
 
 
 def forget_deleted(turn: Turn, limit: int) -> None:
-    """Forget users that were deleted before their broker died: it cannot confirm the release any more.
-
-    Looks at the first `limit` subscribers of each dead broker; later ticks reach the others.
+    """Forget users that were deleted before their broker died: a dead broker cannot confirm the release. Checks the
+    first `limit` subscribers of each dead broker; later ticks reach the others.
     """
     for broker in _dead(turn):
         for name in list(islice(turn.registry.hosted(broker.id), limit)):
@@ -69,7 +68,7 @@ def _plan(
     reason: str,
     choose: Callable[[SubscriberRecord], BrokerId | None],
 ) -> Plan:
-    """The reason's `{}` is the source. The note says why the plan has no moves."""
+    """`{}` in the reason is replaced by the source. The plan's note says why the plan has no moves."""
     left = any(turn.registry.hosted(broker.id) for broker in sources)
     moves, note = [], "every subscriber left is moving or rests" if left else "no subscriber has to move"
     for subscriber in leaving:

@@ -9,11 +9,11 @@ last sent, and sends the difference. So a withdrawal, a lost neighbour and a cha
 
 Beyond the thesis, which assumes an overlay that never changes:
 
-- Routes and federations are kept per flow (topic and source head), not per topic. With federations per topic, two heads
-  that both publish and subscribe one topic would send each message back and forth for ever.
-- The last publisher or subscriber of a topic withdraws it. Neighbours join, leave and fail (`overlay_tables.py`).
-- A source numbers its messages, and a head handles each number once. So no subscriber gets a message twice or out of
-  order, however routes change. Messages on a link that breaks are lost here; cursors, one layer up, recover them.
+  - Routes and federations are kept per flow (topic and source head), not per topic. With federations per topic, two
+  heads that both publish and subscribe one topic would send each message back and forth for ever. - The last publisher
+  or subscriber of a topic withdraws it. Neighbours join, leave and fail (`overlay_tables.py`). - A source numbers its
+  messages, and a head handles each number once. So no subscriber gets a message twice or out of order, however routes
+  change. Messages on a link that breaks are lost in this layer; the cursors of the layer above recover them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OverlayHead:
         self._subscribed: dict[Flow, BrokerId] = {}
         """The neighbour from which this head has subscribed a flow."""
         self._received: dict[Flow, Number] = {}
-        """The latest message handled."""
+        """The number of the latest message handled, by flow."""
 
     def size(self) -> int:
         """The number of entries in all tables. 0 when the overlay has no publisher and no subscriber."""

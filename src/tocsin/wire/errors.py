@@ -46,7 +46,7 @@ class Code(StrEnum):
 
     @property
     def retry(self) -> bool:
-        """Whether the same request, unchanged, may succeed later."""
+        """True if the same request, unchanged, may succeed later."""
         return self in (Code.BACKLOGGED, Code.NOT_READY)
 
 

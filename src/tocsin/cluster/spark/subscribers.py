@@ -23,7 +23,7 @@ from tocsin.model.entities import Channel
 
 REBASE_SHARE = 0.1
 REBASE_LEAST = 5_000
-"""A new base is written only for at least this many changes."""
+"""A new base is written only after more changes than this."""
 
 
 class SubscriptionFrames:

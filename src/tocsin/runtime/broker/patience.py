@@ -1,4 +1,4 @@
-"""How a broker waits for others: jittered pauses, encrypted links, reasons for the log."""
+"""The parts that all links of a broker need: jittered pauses, TLS, reasons for the log."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _dice = random.Random()
 
 
 def jittered_s(failures: int) -> float:
-    """Never all at the same moment, when many wait for the same one."""
+    """Seconds to wait after this many failures, with jitter, so that brokers do not retry at the same moment."""
     return retry_delay_s(failures, longest_s=LONGEST_S, jitter=_dice.uniform(0.5, 1.0)) if failures else 0.1
 
 
 def tls_context(address: str, ca: str | None) -> ssl.SSLContext | None:
-    """None where nothing is encrypted."""
+    """The TLS context for an address; None if the address is not encrypted."""
     return ssl.create_default_context(cafile=ca) if address.startswith("https:") else None
 
 

@@ -21,7 +21,7 @@ from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
 Authenticate = Callable[[Scope], Awaitable[None]]
-"""Raises `TocsinError` to reject a request. May store in the scope what routes need to know about the caller."""
+"""Raises `TocsinError` to reject a request. May store data about the caller in the scope, for the routes."""
 
 
 class AuthenticationMiddleware:

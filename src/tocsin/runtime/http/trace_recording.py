@@ -1,4 +1,4 @@
-"""Recording trace rows to a Parquet file, and reading one.
+"""Records trace rows to a Parquet file, and reads such a file.
 
 A Parquet file has its footer at the end, so a process that dies would leave no readable file. Rows are therefore first
 appended to `FILE.part`, an Arrow stream that is readable up to its last complete batch. Closing the recording turns it
@@ -46,7 +46,7 @@ class Recording:
         self._failed = False
 
     def add(self, rows: Sequence[TraceRow], is_picture: bool) -> None:
-        """Never raises: a full disk ends the recording, not the process that is recorded."""
+        """Record the rows of a frame. Never raises: a full disk ends the recording, not the recorded process."""
         if self._failed or not rows:
             return
         if is_picture:

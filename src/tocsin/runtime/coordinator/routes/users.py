@@ -51,7 +51,10 @@ class SignedTokenRequest(msgspec.Struct):
     """The owner: the name of a user, a broker or a person."""
     scopes: list[str]
     days: float | None = None
-    """Days until it expires; None for never. A signed token cannot be revoked: prefer short lifetimes."""
+    """Days until the token expires; None if it never expires.
+
+    A signed token cannot be revoked: prefer short lifetimes.
+    """
 
 
 @router.post("/v1/users", openapi_extra=request_body(UserRegistration), response_class=Response)

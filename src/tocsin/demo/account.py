@@ -1,4 +1,4 @@
-"""The account of a demo: what each frontend subscription received, and two ways to compute what it should have. Pure.
+"""The account of a demo: the results of each frontend subscription, and two ways to compute the expected results. Pure.
 
 First, from the data cluster's stored results: each subscription must have received every result from its first cursor
 on, once and in order. This covers all channels, but trusts the data cluster's results. Second, from the reports alone:
@@ -51,7 +51,7 @@ class SubscriptionAccount:
 @dataclass(slots=True)
 class DemoAccount:
     holdings: dict[tuple[str, str], SubscriptionAccount] = field(default_factory=dict)
-    """By person and subscription."""
+    """The account of each subscription, by person and subscription."""
     published: dict[int, tuple[str, float, float, float]] = field(default_factory=dict)
     """(kind, latitude, longitude, wall-clock time of publishing) by the report's number."""
     gaps: int = 0

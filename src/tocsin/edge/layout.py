@@ -20,7 +20,7 @@ from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
 
 
 def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]]) -> QueryPlan:
-    """`entries` gives the nodes at which each stream enters, at least one per stream."""
+    """Make the plan. `entries` gives the nodes at which each stream enters, at least one per stream."""
     stages: list[Stage] = []
 
     def add(kind: str, spec: Specification, *inputs: OperatorId | Entry) -> OperatorId:

@@ -85,7 +85,7 @@ class EdgeQuery:
 
 
 def parse_edge_query(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:
-    """`streams` gives the declarations by name. Names are not case-sensitive, as in Spark."""
+    """Compile a query. `streams` gives the declarations by name; names are not case-sensitive, as in Spark."""
     header = _HEADER.fullmatch(text)
     if header is None or not is_name(header["name"]):
         return QueryRejected(QueryCode.SYNTAX, "expected CREATE EDGE QUERY name [LATENESS duration] AS SELECT …")
@@ -230,7 +230,7 @@ class _Compiler:
         return tuple(dict.fromkeys(keys)), window
 
     def _side(self, number: int, filters: list[Expression], needed: set[str]) -> Side:
-        """Filters use the stream's own column names; the columns that leave have the names of the scope."""
+        """One stream of FROM. Its filters use the stream's column names; its output has the names of the scope."""
         _, name, stream = self._scope.tables[number]
         columns = self._scope.columns_of_side(number)
         kept = needed & set(columns) or {planned for planned, raw in columns.items() if raw == stream.time}

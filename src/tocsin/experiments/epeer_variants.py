@@ -1,4 +1,5 @@
-"""What both ePEER experiments share: variants of undisclosed choices, the signed-rank test, the sensitivity table.
+"""The parts that both ePEER experiments share: variants of undisclosed choices, the signed-rank test, the sensitivity
+table.
 
 An experiment plays all its runs as stated, and a tenth as many for each other reading of the thesis.
 """

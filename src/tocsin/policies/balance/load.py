@@ -3,7 +3,7 @@
 The load of a broker is the traffic that it fetches plus the traffic that it delivers: F_j = Σ_k z_jk (1 + n_jk) λ_k.
 n_jk is the number of its subscribers with BE subscription k; z_jk is 1 if there is at least one, else 0. A move changes
 two brokers, and only the counts of the subscriber's BE subscriptions: its cost grows with their number, not with the
-size of the network. The policies of this folder and the simulator use this module; it decides nothing. The loops are
+size of the network. The policies of this folder and the simulator use this module; it makes no decisions. The loops are
 compiled (numba).
 
 The counts n_jk are one row per BE subscription: the brokers that hold it, and the count of each. A row has little spare
@@ -33,7 +33,7 @@ class LoadArrays(NamedTuple):
 
     start: Longs
     wants: Ints
-    """Subscriber i has the BE subscriptions `wants[start[i]:start[i + 1]]`."""
+    """BE subscription numbers: subscriber i has `wants[start[i]:start[i + 1]]`."""
     rate: Floats
     weight: Floats
     """u_i = Σ_k y_ik λ_k: the traffic delivered to subscriber i, in bytes/s."""

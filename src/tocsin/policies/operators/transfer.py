@@ -95,7 +95,7 @@ class TransferRules:
         return self.load_pct(usage) <= self.thresholds.upper_pct + _ROUNDING_PCT
 
     def may_give(self, usage: Usage, given: Usage) -> bool:
-        """True if the load stays at T_t or above without `given`."""
+        """True if the load stays at T_t or above without the usage `given`."""
         return self.load_pct(usage - given) >= self.thresholds.target_pct - _ROUNDING_PCT
 
 

@@ -225,7 +225,7 @@ class CoordinatorRun(BalanceRun):
             self._send(j, link.SessionOpened(subscriber, migration))
 
     def _report(self) -> None:
-        """Only samples: the core has its own reports and rounds."""
+        """Record a sample. The core has its own reports and rounds."""
         self._sample()
 
     # Failures

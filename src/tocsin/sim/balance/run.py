@@ -48,7 +48,7 @@ class LoadSample:
     lower_bound: float
     """No assignment has a smaller maximum: all deliveries, and each BE subscription fetched once, spread evenly."""
     migrations: int
-    """Since the start of the run."""
+    """Migrations since the start of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class BalanceRun:
 
     @cached_property
     def _number_of(self) -> dict[SubscriberId, int]:
-        """Subscribers by id. A run without moves never needs it."""
+        """The number of each subscriber, by id. A run without moves never needs it."""
         return {name: i for i, name in enumerate(self.world.subscribers)}
 
     # Subscribers
 
     def _tick(self) -> None:
-        """The joins, subscriptions, departures and returns of the last second."""
+        """Carry out the joins, subscriptions, departures and returns of the last second."""
         now_s = self.kernel.now_s
         joined, subscribed = (
             int(np.searchsorted(due_s, now_s, side="right")) for due_s in (self._join_s, self._subscribe_s)

@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 Points = npt.NDArray[np.float64]
-"""n × 2: x and y in metres, or latitude and longitude in degrees; names say which."""
+"""n × 2: x and y in metres (names end in `_m`), or latitude and longitude in degrees."""
 Nodes = npt.NDArray[np.int32]
 Line = tuple[tuple[float, float], ...]
 

@@ -63,15 +63,15 @@ class TopicMigration:
     source: BrokerId
     target: BrokerId
     asked_s: float
-    """The load manager received the request."""
+    """When the load manager received the request."""
     started_s: float = float("nan")
-    """(1) Release Topic is sent."""
+    """When (1) Release Topic is sent."""
     released_s: float = float("nan")
-    """(5) Topic Release Complete is received."""
+    """When (5) Topic Release Complete is received."""
     downtimes_s: list[float] = field(default_factory=list)
     """Per client: from losing the old connection to having the new one."""
     acquiring: bool = False
-    """The new home has begun to acquire the topic."""
+    """True if the new home has begun to acquire the topic."""
 
 
 class Migrator:

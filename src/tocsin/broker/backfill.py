@@ -83,8 +83,8 @@ class Backfills:
     def prepare(self, backend: BackendSubscription, cursor: Cursor) -> None:
         """Make the cache reach back to `cursor`, if the data cluster still has those results."""
         if cursor < backend.kept_from and cursor.epoch == backend.kept_from.epoch:
-            known = self._preparing.get(backend.id, cursor)
-            self._preparing[backend.id] = min(known, cursor)
+            earliest = self._preparing.get(backend.id, cursor)
+            self._preparing[backend.id] = min(earliest, cursor)
 
     def prepared(self, backend: BackendSubscription) -> bool:
         running = any(backfill.backend is backend for backfill in self._running.values())

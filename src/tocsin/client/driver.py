@@ -152,8 +152,8 @@ class SessionDriver:
             case events.ReportRefused(ticket, code, message):
                 self._answer(ticket, error_for(code, message))
             case events.EndSubscription(identity, code, message):
-                known = Code(code) if code in set(Code) else Code.INTERNAL
-                self._queue.put(identity, SubscriptionEnded(known, message))
+                error_code = Code(code) if code in set(Code) else Code.INTERNAL
+                self._queue.put(identity, SubscriptionEnded(error_code, message))
             case events.FailSession(code, message):
                 self.end(error_for(code, message))
                 self.finished.set()

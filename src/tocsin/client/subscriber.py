@@ -170,11 +170,11 @@ class Subscriber:
         `after` is the cursor to start at, and `type` is the type of the results.
         """
         values = dict(parameters or {})
-        held: wire.Held = await self._driver.request(
+        granted: wire.Held = await self._driver.request(
             lambda ticket: SubscribeRequested(ticket, ChannelName(channel), values, after)
         )
-        self._types[held.subscription] = type
-        return Subscription(self, held)
+        self._types[granted.subscription] = type
+        return Subscription(self, granted)
 
     async def unsubscribe(self, subscription: SubscriptionId) -> None:
         await self._driver.request(lambda ticket: UnsubscribeRequested(ticket, subscription))

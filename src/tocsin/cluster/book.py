@@ -180,8 +180,8 @@ class Rates:
         rates = np.zeros(len(numbers))
         if len(self._numbers):
             places = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
-            known = self._numbers[places] == numbers
-            rates[known] = self._decayed(places[known], now_s)
+            has_rate = self._numbers[places] == numbers
+            rates[has_rate] = self._decayed(places[has_rate], now_s)
         return rates
 
     def forget(self, numbers: Numbers) -> None:

@@ -139,7 +139,7 @@ class LiveChannel:
 
     @property
     def matches_ahead(self) -> bool:
-        """Whether the channel may match records before they are stored; its execution is committed after them anyway.
+        """True if the channel may match records before they are stored. Its execution is committed after them.
 
         False if the query also reads the same dataset in full, because a full read finds only stored records.
         """

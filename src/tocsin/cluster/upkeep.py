@@ -128,8 +128,10 @@ class OrphanSweep:
         """Delete the files that are orphans by now; return how many."""
         cluster, now_s = self._cluster, self._clock_s()
         listed = [path for folder in ("datasets", "results", "subscriptions") for path in cluster.storage.list(folder)]
-        known = cluster.catalog.files.known_paths() | {live.subscribers.base_path for live in cluster.channels.all()}
-        self._since_s = {path: self._since_s.get(path, now_s) for path in listed if path not in known}
+        named_paths = cluster.catalog.files.known_paths() | {
+            live.subscribers.base_path for live in cluster.channels.all()
+        }
+        self._since_s = {path: self._since_s.get(path, now_s) for path in listed if path not in named_paths}
         orphans = [
             path for path, since_s in self._since_s.items() if now_s - since_s >= cluster.settings.orphans_after_s
         ]

@@ -20,12 +20,12 @@ from tocsin.wire.link import Changed, Frontend
 
 
 def apply_change(turn: Turn, broker: BrokerId, message: Changed) -> None:
-    known = turn.registry.subscribers.get(message.subscriber)
-    if known is None and (message.subscriber in turn.registry.deleted or not (message.added or message.webhook)):
+    existing = turn.registry.subscribers.get(message.subscriber)
+    if existing is None and (message.subscriber in turn.registry.deleted or not (message.added or message.webhook)):
         return  # neither a late report about a deleted user nor a removal creates a user
-    if known is not None and known.deleted:
+    if existing is not None and existing.deleted:
         return
-    subscriber = known or turn.known_subscriber(message.subscriber)
+    subscriber = existing or turn.known_subscriber(message.subscriber)
     may_remove = _may_remove(turn, broker, subscriber)
     renewed = _renewed_at_target(turn, broker, message)
     before = set(subscriber.subscriptions)

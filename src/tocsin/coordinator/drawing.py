@@ -58,11 +58,11 @@ class DatasetDrawing:
             return TraceRow(time_s, self.kind, subscriber=str(key), lat=lat, lon=lon, detail=detail)
         note = None if self.note is None else record.get(self.note)
         if self.kind is Kind.PLACE:
-            rest = {name: value for name, value in record.items() if name not in ("lat", "lon", self.note)}
-            detail = rest | detail
+            columns = {name: value for name, value in record.items() if name not in ("lat", "lon", self.note)}
+            detail = columns | detail
         else:
-            known = {"severity": record.get("severity"), "id": None if self.key is None else record.get(self.key)}
-            detail |= {name: value for name, value in known.items() if value is not None}
+            shown = {"severity": record.get("severity"), "id": None if self.key is None else record.get(self.key)}
+            detail |= {name: value for name, value in shown.items() if value is not None}
         return TraceRow(time_s, self.kind, lat=lat, lon=lon, note=None if note is None else str(note), detail=detail)
 
 

@@ -103,7 +103,7 @@ def handle_prepare_failed(turn: Turn, broker: BrokerId, message: PrepareFailed) 
 
 
 def handle_hand_over_failed(turn: Turn, broker: BrokerId, message: HandOverFailed) -> None:
-    """The source could not reach the subscriber. An offline subscriber moves anyway; any other stays."""
+    """The source could not reach the subscriber. An offline subscriber still moves; any other stays."""
     migration = turn.registry.migrations.get(message.migration)
     if migration is None or migration.source != broker or migration.step is not MigrationStep.HANDING_OVER:
         return

@@ -83,12 +83,12 @@ class OverlayHead:
     # Neighbours.
 
     def _on_joined(self, head: BrokerId, link: int) -> list[Effect]:
-        known = self.links.get(head)
-        if known is not None and link == known:
+        current_link = self.links.get(head)
+        if current_link is not None and link == current_link:
             return []
-        if known is not None and link < known:
-            return [OverlayRejection(OverlayCode.OLD_LINK, f"link {link} to {head} is not newer than {known}")]
-        effects = [] if known is None else self._on_lost(head)
+        if current_link is not None and link < current_link:
+            return [OverlayRejection(OverlayCode.OLD_LINK, f"link {link} to {head} is not newer than {current_link}")]
+        effects = [] if current_link is None else self._on_lost(head)
         self.links[head] = link
         own = [Flow(topic, self.head) for topic in self.clients.publishers]
         return effects + self._settle([*own, *self.routes.paths])
@@ -152,8 +152,8 @@ class OverlayHead:
     def _flows_of(self, topics: Iterable[TopicName]) -> list[Flow]:
         """The known flows of the topics, withdrawn ones included: `_settle` clears the state of the latter."""
         chosen = set(topics)
-        known = [*self.routes.paths, *self._subscribed, *self._received]
-        return [flow for flow in dict.fromkeys(known) if flow.topic in chosen]
+        flows = [*self.routes.paths, *self._subscribed, *self._received]
+        return [flow for flow in dict.fromkeys(flows) if flow.topic in chosen]
 
     def _settle(self, flows: Iterable[Flow]) -> list[Effect]:
         effects: list[Effect] = []

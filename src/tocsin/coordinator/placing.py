@@ -60,12 +60,12 @@ class Placer:
 
 def register_user(turn: Turn, event: UserRegistered) -> bool | RequestRejection:
     """Register a user. Returns True if the user is new."""
-    known = turn.registry.subscribers.get(event.user)
-    if known is not None and known.deleted:
+    existing = turn.registry.subscribers.get(event.user)
+    if existing is not None and existing.deleted:
         message = "a user of that name is being deleted: try again in a moment"
         return RequestRejection(Code.IN_USE, message, retry_after_s=_RETRY_AFTER_S)
     _update_place(turn, turn.known_subscriber(event.user), event)
-    return known is None
+    return existing is None
 
 
 def request_broker(turn: Turn, event: BrokerRequested) -> Placed | RequestRejection:

@@ -88,8 +88,8 @@ class Planning:
         snapshot = self.snapshot(turn)
         plan = _manual_plan(turn, event) if event.policy is None else self._plan_by(turn, event.policy, snapshot)
         if plan is None:
-            known = ", ".join(self.policy_names)
-            return RequestRejection(Code.NOT_FOUND, f"there is no policy {event.policy!r} (there are: {known})")
+            names = ", ".join(self.policy_names)
+            return RequestRejection(Code.NOT_FOUND, f"there is no policy {event.policy!r} (there are: {names})")
         decision = self._arbiter.decide(turn, plan, snapshot)
         if not event.dry_run:
             _trace_plan(turn, decision)

@@ -211,13 +211,13 @@ class Dataflow:
         )
 
     def hold(self, parcels: Sequence[Parcel]) -> bool:
-        held = {parcel.operator: self._create(parcel.operator) for parcel in parcels}
+        restored = {parcel.operator: self._create(parcel.operator) for parcel in parcels}
         try:
             for parcel in parcels:
-                held[parcel.operator].restore(parcel.state)
+                restored[parcel.operator].restore(parcel.state)
         except (ValueError, LookupError, TypeError, struct.error, pa.ArrowException):
             return False
-        self._stopped |= held
+        self._stopped |= restored
         return True
 
     def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Piece]) -> None:

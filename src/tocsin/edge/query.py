@@ -166,7 +166,7 @@ class _Compiler:
             raise QueryError("UNSUPPORTED", "only JOIN … ON, inner")
         keys: list[tuple[str, str]] = []
         bounds: tuple[int, int] | None = None
-        rest: list[Expression] = []
+        other_conditions: list[Expression] = []
         scope = self._scope
         for condition in conjuncts(join.args["on"]):
             interval = self._bounds(condition)
@@ -178,13 +178,13 @@ class _Compiler:
                 case Call("=", (ColumnRef(left), ColumnRef(right))) if scope.side_of(left) != scope.side_of(right):
                     keys.append((left, right) if scope.side_of(left) == 0 else (right, left))
                 case _:
-                    rest.append(predicate)
+                    other_conditions.append(predicate)
         if not keys or bounds is None:
             raise QueryError(
                 "UNBOUNDED", "a join needs equal columns and b.time BETWEEN a.time - INTERVAL … AND a.time + INTERVAL …"
             )
         left_keys, right_keys = zip(*keys, strict=True)
-        return IntervalJoinSpec((left_keys, right_keys), scope.times(), *bounds), rest
+        return IntervalJoinSpec((left_keys, right_keys), scope.times(), *bounds), other_conditions
 
     def _bounds(self, between: exp.Expr) -> tuple[int, int] | None:
         """(before, after) of `right BETWEEN left - before AND left + after`, with the sides in either order.

@@ -194,11 +194,11 @@ class EmulatedCluster:
         self.fetches += 1
         self._check_present()
         channel = self.channels[body.channel.lower()]
-        known = set().union(*self.held.values()) if self.held else set()
+        held_ids = set().union(*self.held.values()) if self.held else set()
         gaps: list[bytes] = []
         results: list[bytes] = []
         for identity, text in body.subscriptions.items():
-            if identity not in known:
+            if identity not in held_ids:
                 raise TocsinError(Code.UNKNOWN_SUBSCRIPTION, f"there is no subscription {identity}")
             assert text is not None  # brokers always send a cursor
             own_gaps, own_results = channel.lines(SubscriptionId(identity), wire.decode_cursor(text))

@@ -54,10 +54,10 @@ class SubscriptionTable:
         Returns the numbers that the broker held, and those of them that were deleted.
         """
         with self._database.write() as connection:
-            known = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in ids])
+            numbers_by_id = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in ids])
             released: list[int] = []
             deleted: list[int] = []
-            for numbers in chunks(sorted(known.values())):
+            for numbers in chunks(sorted(numbers_by_id.values())):
                 own = list(
                     connection.scalars(
                         sa.select(holders.c.number).where(holders.c.broker == broker, holders.c.number.in_(numbers))

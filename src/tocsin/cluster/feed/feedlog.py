@@ -197,11 +197,11 @@ class FeedLog:
         offset = position - self._first
         for batch in (pieces[start : start + _IOV_MAX] for start in range(0, len(pieces), _IOV_MAX)):
             written = os.pwritev(self._fd, batch, offset)
-            rest = memoryview(b"".join(batch))[written:] if written < sum(map(len, batch)) else memoryview(b"")
+            unwritten = memoryview(b"".join(batch))[written:] if written < sum(map(len, batch)) else memoryview(b"")
             offset += written
-            while rest:
-                written = os.pwrite(self._fd, rest, offset)
-                rest, offset = rest[written:], offset + written
+            while unwritten:
+                written = os.pwrite(self._fd, unwritten, offset)
+                unwritten, offset = unwritten[written:], offset + written
         os.fdatasync(self._fd)
 
     def _cut(self) -> None:

@@ -162,8 +162,8 @@ def _split_array_by_element(body: bytes, max_records: int) -> list[bytes] | Malf
             position = _skip(text, end)
             separator = text[position : position + 1]
             if separator == "]":
-                rest = _skip(text, position + 1)
-                return raws if rest == len(text) else Malformed("something follows the JSON array")
+                after_array = _skip(text, position + 1)
+                return raws if after_array == len(text) else Malformed("something follows the JSON array")
             if separator != ",":
                 return Malformed(f"expected `,` or `]` in the JSON array at character {position}")
             position = _skip(text, position + 1)

@@ -211,8 +211,8 @@ class DatasetWriter:
         """
         with self._visibility:
             tables = [self._recent.get(version) for version in range(after + 1, upto + 1)]
-        known = [table for table in tables if table is not None]
-        return pa.concat_tables(known) if known and len(known) == len(tables) else None
+        in_memory = [table for table in tables if table is not None]
+        return pa.concat_tables(in_memory) if in_memory and len(in_memory) == len(tables) else None
 
     def _parsed(self, frames: DataFrame) -> DataFrame:
         lines = frames.select(
@@ -308,7 +308,7 @@ def _cast(batch: DataFrame, name: str | None, kind: str) -> SparkColumn:
     """
     if name is None:
         return F.lit(None).cast(kind)
-    given = batch.schema[name].dataType
-    while isinstance(given, ArrayType):
-        given = given.elementType
-    return F.col(name).try_cast(kind) if isinstance(given, NumericType) else F.col(name).cast(kind)
+    source_type = batch.schema[name].dataType
+    while isinstance(source_type, ArrayType):
+        source_type = source_type.elementType
+    return F.col(name).try_cast(kind) if isinstance(source_type, NumericType) else F.col(name).cast(kind)

@@ -54,8 +54,8 @@ class WrittenResults:
 def write_records(frame: DataFrame, storage: Storage, folder: str) -> WrittenRecords:
     """Write a dataset's records; `frame` has the dataset's columns, VERSION, SEQUENCE and perhaps NEXT."""
     reports = frame.mapInArrow(records_writer(storage, folder), _REPORT).collect()
-    known = [row.position for row in reports if row.position is not None]
-    return WrittenRecords([_new_file(row.asDict()) for row in reports], max(known, default=None))
+    positions = [row.position for row in reports if row.position is not None]
+    return WrittenRecords([_new_file(row.asDict()) for row in reports], max(positions, default=None))
 
 
 def write_records_here(records: pa.Table, storage: Storage, folder: str) -> list[NewFile]:

@@ -232,8 +232,10 @@ class _Parser:
         dataset = DatasetName(self._name("dataset").text)
         cursor.expect("FROM")
         format_ = cursor.take_identifier("a Spark streaming format").text
-        given = options(cursor) if cursor.accept("OPTIONS") else {}
-        return CreateFeed(Feed(name, dataset, format_, given), position, dataset_position, replace, if_not_exists)
+        feed_options = options(cursor) if cursor.accept("OPTIONS") else {}
+        return CreateFeed(
+            Feed(name, dataset, format_, feed_options), position, dataset_position, replace, if_not_exists
+        )
 
     def _if_not_exists(self, replace: bool) -> bool:
         offset = self.cursor.offset

@@ -93,8 +93,8 @@ def latest_per_key(rows: pa.Table, dataset: Dataset) -> pa.Table:
     order = [(VERSION, "ascending"), (SEQUENCE, "ascending")]
     sortable = rows
     if dataset.order_by is not None:
-        known = pc.is_valid(rows[dataset.order_by]).cast(pa.int8())
-        sortable = rows.append_column("_tocsin_known", known)
+        has_value = pc.is_valid(rows[dataset.order_by]).cast(pa.int8())
+        sortable = rows.append_column("_tocsin_known", has_value)
         order = [("_tocsin_known", "ascending"), (dataset.order_by, "ascending"), *order]
     ranks = pc.sort_indices(sortable, sort_keys=order).to_numpy()
     arrival = np.empty(len(ranks), np.int64)

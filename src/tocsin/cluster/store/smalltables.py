@@ -65,9 +65,9 @@ class SmallTables:
         self, dataset: Dataset, files: Sequence[StoredFile], paths: frozenset[str], cached: _CachedTable | None
     ) -> _CachedTable:
         """The table of `files`: the cached rows and the new files, or all files after a merge."""
-        known = cached.paths if cached is not None and cached.paths < paths else frozenset[str]()
-        rows = read_files(self._storage, [file for file in files if file.path not in known])
-        if cached is not None and known:
+        cached_paths = cached.paths if cached is not None and cached.paths < paths else frozenset[str]()
+        rows = read_files(self._storage, [file for file in files if file.path not in cached_paths])
+        if cached is not None and cached_paths:
             rows = concatenated([cached.rows, rows])
         if dataset.kind is DatasetKind.KEYED:
             rows = latest_per_key(rows, dataset)

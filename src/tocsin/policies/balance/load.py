@@ -227,12 +227,12 @@ class LoadModel:
         self.subscribers_start = _list_subscribers(start, wants, order, q, self.subscribers)
         order = _placed(order, placed)
         incoming, outgoing, holders = _loads_and_holders(start, wants, rate, weight, order, placed, self.brokers)
-        most = np.minimum(np.diff(self.subscribers_start), self.brokers)
-        room = np.minimum(holders + holders // 4 + 1, most)
+        most_holders = np.minimum(np.diff(self.subscribers_start), self.brokers)
+        room = np.minimum(holders + holders // 4 + 1, most_holders)
         begins = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
         # A row doubles when it is full, so all its copies together take at most four times what it needs. The operating
         # system provides memory only for pages that are written.
-        entries = 4 * int(most.sum())
+        entries = 4 * int(most_holders.sum())
         self.arrays = LoadArrays(
             start=start,
             wants=wants,

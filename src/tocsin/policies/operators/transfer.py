@@ -147,17 +147,17 @@ def agreed(
     A transfer must still be available and share no operator with an earlier one. (Line 14 removes only the transfer
     itself, which would give an operator twice when sets overlap.)
     """
-    given: set[OperatorId] = set()
+    leaving_operators: set[OperatorId] = set()
     leaving = NOTHING
     plan: dict[EdgeNodeId, tuple[Transfer, ...]] = {}
     for reply in _most_urgent_first(replies):
         for accepted in reply.transfers:
             current = available.get((reply.sender, accepted.operators))
-            if current is None or current.shares_operators_with(given):
+            if current is None or current.shares_operators_with(leaving_operators):
                 continue
             if rules.may_give(usage - leaving, current.usage):
                 leaving = leaving + current.usage
-                given.update(current.operators)
+                leaving_operators.update(current.operators)
                 plan[reply.sender] = (*plan.get(reply.sender, ()), current)
     return plan
 

@@ -195,8 +195,8 @@ class DataClusterLink:
         settled = self._settled_comparisons >= SETTLED
         try:
             there = wire.decode_holds((await self._get(wire.HOLDS.format(broker=self._broker))).content)
-            held = [identity for identity, backend in backends.items() if backend.held]
-            here = wire.Holds(len(held), fingerprint(held))
+            held_ids = [identity for identity, backend in backends.items() if backend.held]
+            here = wire.Holds(len(held_ids), fingerprint(held_ids))
             difference = (there, here, settled)
             if there == here:
                 self._known_difference = None

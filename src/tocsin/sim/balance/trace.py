@@ -134,8 +134,8 @@ class RunRecorder:
         """Each broker's load and the balance of all. `moving`: subscribers whose hand-over is in progress."""
         if self._trace is None:
             return
-        held = brokers.counts > 0
-        incoming, outgoing = held @ rate, brokers.counts @ rate
+        is_held = brokers.counts > 0
+        incoming, outgoing = is_held @ rate, brokers.counts @ rate
         sessions = brokers.subscribers()
         details = [
             {
@@ -143,7 +143,7 @@ class RunRecorder:
                 "out_bytes_per_s": float(outgoing[j]),
                 "sessions": int(sessions[j]),
                 "frontend_subscriptions": int(brokers.counts[j].sum()),
-                "backend_subscriptions": int(held[j].sum()),
+                "backend_subscriptions": int(is_held[j].sum()),
             }
             for j in range(len(sessions))
         ]

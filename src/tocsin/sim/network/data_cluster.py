@@ -95,8 +95,10 @@ class SimulatedDataCluster:
     def _execute_periodically(self, channel: ChannelName) -> None:
         if not self.silent:
             rng = self._kernel.stream("results")
-            held = [key for key, stored in self.subscriptions.items() if stored.channel == channel and stored.brokers]
-            self.execute(channel, {identity: self._sizes(identity, rng) for identity in held})
+            held_ids = [
+                key for key, stored in self.subscriptions.items() if stored.channel == channel and stored.brokers
+            ]
+            self.execute(channel, {identity: self._sizes(identity, rng) for identity in held_ids})
 
     def execute(self, channel: ChannelName, sizes: Mapping[SubscriptionId, list[int]]) -> None:
         """Run the channel once; `sizes` gives the bytes of each result, per subscription.

@@ -146,8 +146,10 @@ class TopicControl:
 
     def _summary(self, state: TopicState, home: BrokerId) -> Topic:
         def coordinates(clients: set[str]) -> tuple[Coordinate, ...]:
-            known = self._reported
-            return tuple(known.get((state.name, client)) or self._coordinate_of(client) for client in sorted(clients))
+            reported = self._reported
+            return tuple(
+                reported.get((state.name, client)) or self._coordinate_of(client) for client in sorted(clients)
+            )
 
         producers, consumers = coordinates(state.producers), coordinates(state.consumers)
         in_per_s, coordinate = state.rate_per_producer * len(producers), self._broker_coordinates[home]

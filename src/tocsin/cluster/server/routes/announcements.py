@@ -142,16 +142,17 @@ async def _stream(context: ClusterContext, broker: BrokerId, after: int | None) 
         context.listening[broker] -= 1
 
 
-def _moved(cluster: DataCluster, at: int, known: dict[ChannelName, Cursor]) -> dict[ChannelName, str]:
-    """Positions of the channels that moved since `known`. Updates `known`.
+def _moved(cluster: DataCluster, after_sequence: int, announced: dict[ChannelName, Cursor]) -> dict[ChannelName, str]:
+    """Positions of the channels that moved since `announced`. Updates `announced`.
 
-    The mapping is empty if an execution after `at` was committed meanwhile: that execution is announced first.
+    The mapping is empty if an execution after `after_sequence` was committed meanwhile. That execution is announced
+    first.
     """
     sequence, heads = cluster.channels.heads()
-    if sequence != at:
+    if sequence != after_sequence:
         return {}
-    moved = {channel: str(head) for channel, head in heads.items() if known.get(channel) != head}
-    known.update(heads)
+    moved = {channel: str(head) for channel, head in heads.items() if announced.get(channel) != head}
+    announced.update(heads)
     return moved
 
 

@@ -254,7 +254,7 @@ class Adoption:
             self._preparations.begin(message, missing, created)
 
     def hand_over(self, message: link.HandOver) -> None:
-        """As the source, ask the subscriber to move to the target; serve it until `Release`."""
+        """As the source, request the subscriber to move to the target, and serve it until `Release`."""
         subscriber = self._state.subscribers.get(message.subscriber)
         session = None if subscriber is None else subscriber.session
         if session is None or session.is_webhook:

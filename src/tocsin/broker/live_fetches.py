@@ -47,7 +47,7 @@ class LiveFetches:
         self._catch_up = catch_up
         self._lost = lost
         self._channels: dict[str, _ChannelFetch] = {}
-        """By channel name in lower case: names ignore case, as Spark's do."""
+        """The state of each channel, by name in lower case: names ignore case, as Spark's do."""
         self._fetches: dict[int, str] = {}
         self._number = 0
         self.delays_s: deque[float] = deque(maxlen=SAMPLES)

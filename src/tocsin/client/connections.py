@@ -127,14 +127,14 @@ class ConnectionSet:
 
 @dataclass(slots=True)
 class BrokerSearch:
-    """When to ask the coordinator for a broker, how long to back off, and when to stop trying."""
+    """Decides when to request a broker from the coordinator, how long to back off, and when to stop trying."""
 
     timing: Patience
     jitter: Jitter
     pending: bool = False
     """True if a request to the coordinator has no answer yet."""
     retry_s: float | None = None
-    """When to ask the coordinator again; None if that is not planned."""
+    """When to request a broker from the coordinator again; None if no request is planned."""
     avoid: BrokerId | None = None
     """The broker that the coordinator should not assign."""
     _last: events.BrokerAddress | None = None

@@ -27,7 +27,7 @@ class SubscriptionProgress:
     subscription: SubscriptionId
     channel: ChannelName
     parameters: dict[str, Any] | None
-    """None for a subscription that another session of this subscriber made, until the broker lists it."""
+    """The parameter values. None for a subscription that another session made, until the broker lists it."""
     received: Cursor
     """Every result before this cursor has been received. A result that ends before it is a repeat."""
     handled: Cursor

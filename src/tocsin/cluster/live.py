@@ -47,7 +47,7 @@ class LiveDataset:
     generation: int
     writer: DatasetWriter
     gateway: FeedGateway | None
-    """None for STATIC datasets."""
+    """The gateway that accepts records; None for STATIC datasets."""
     query: Ingestion | None = None
     """The query that moves accepted records from the gateway into the dataset; None until the first record."""
     _starting: threading.Lock = field(default_factory=threading.Lock)
@@ -111,7 +111,9 @@ class LiveChannel:
     The channel refuses them until this process ends.
     """
     executions: int = 0
+    """Executions since this process started, also those without results."""
     empty: int = 0
+    """Executions without results since this process started."""
     failures: int = 0
     last_error: str | None = None
     last_started_s: float | None = None

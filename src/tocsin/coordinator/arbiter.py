@@ -1,9 +1,9 @@
-"""The arbiter decides which moves of a plan are made. Only the arbiter carries out plans, most urgent first, within
-limits.
+"""The arbiter decides which moves of a plan are made. Only the arbiter carries out plans, most urgent first.
 
-The order is failover > drain > latency > overload > imbalance. The arbiter refuses a plan made from an older snapshot
-as a whole. It judges every move of any other plan separately and gives a reason. Projected loads count migrations in
-progress as made. Accepted moves wait for a free place, and the arbiter checks them again before it starts them.
+The order is failover > drain > latency > overload > imbalance. Limits bound the migrations in progress. The arbiter
+refuses a plan made from an older snapshot as a whole. It judges every move of any other plan separately and gives a
+reason. Projected loads count migrations in progress as made. Accepted moves wait for a free place, and the arbiter
+checks them again before it starts them.
 
 Failover and drain plans are made anew at every tick, within a rate per second, so their moves do not wait: a move that
 cannot start now is in the next plan again. A failover move needs no place: the home broker is dead, so the target
@@ -44,7 +44,7 @@ class Verdict:
     move: Move
     taken: bool
     reason: str
-    """Why the subscriber moves, or why it does not."""
+    """The reason why the subscriber moves, or why it does not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,13 @@ EVACUATIONS: dict[Urgency, Callable[[Turn, int | None], Plan]] = {
     Urgency.FAILOVER: failover_plan,
     Urgency.DRAIN: drain_plan,
 }
-"""In the order in which the arbiter carries them out."""
+"""The functions that make failover and drain plans, in the order in which the arbiter carries the plans out."""
 
 
 def forget_deleted(turn: Turn, limit: int) -> None:
-    """Forget users that were deleted before their broker died: a dead broker cannot confirm the release. Checks the
-    first `limit` subscribers of each dead broker; later ticks reach the others.
+    """Forget users that were deleted before their broker died: a dead broker cannot confirm the release.
+
+    Checks the first `limit` subscribers of each dead broker; later ticks reach the others.
     """
     for broker in _dead(turn):
         for name in list(islice(turn.registry.hosted(broker.id), limit)):

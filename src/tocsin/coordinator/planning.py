@@ -1,5 +1,6 @@
-"""When plans are made, and by which policy: failover and drain at every tick, the multistage policy on a period, and
-every policy by name on request.
+"""The planner decides when plans are made, and by which policy.
+
+Failover and drain plan at every tick, the multistage policy on a period, and every policy by name on request.
 
 A balancing policy is the simulator's own function from a snapshot to a plan. Balancing waits until the moves of its
 last plan have started: until then the snapshot shows neither the old nor the new assignment.

@@ -44,7 +44,7 @@ class BrokerRecord:
     awaited: bool = False
     """True if it was restored from the store and has not registered yet. Its absence then is no failure."""
     failures: int = 0
-    """How often it failed and came back, until forgiven."""
+    """How often the broker failed and came back. Old failures are forgiven."""
     trusted_at_s: float = 0.0
     """While on probation: the time at which probation ends."""
     announced_accepting: bool | None = None
@@ -68,7 +68,7 @@ class BrokerRecord:
 
     @property
     def state(self) -> str:
-        """One word for status pages and logs."""
+        """The broker's state in one word, for status pages and logs."""
         return "draining" if self.draining and self.health is Health.ALIVE else str(self.health)
 
 

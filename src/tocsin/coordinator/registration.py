@@ -95,7 +95,12 @@ def _settle_stray(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) ->
         turn.forget_migration(migration)
         migration = None
     if (home is None or not home.linked) and migration is None:
-        turn.note("subscriber stays where it was", subscriber=subscriber.id, broker=broker, instead_of=subscriber.home)
+        turn.note(
+            "home set to the broker that holds the subscriber",
+            subscriber=subscriber.id,
+            broker=broker,
+            instead_of=subscriber.home,
+        )
         turn.set_home(subscriber, broker)
         turn.adopt(broker, [subscriber])
     else:

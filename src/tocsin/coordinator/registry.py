@@ -65,7 +65,7 @@ class Registry:
         )
 
     def is_dead(self, broker: BrokerId | None) -> bool:
-        """True if the broker is dead or unknown, or None."""
+        """True if the broker is dead or unknown; also for None."""
         record = self.broker(broker)
         return record is None or record.health is Health.DEAD
 

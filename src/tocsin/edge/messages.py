@@ -34,7 +34,7 @@ class MessageType(StrEnum):
 
 
 class EdgeCode(StrEnum):
-    """Why a node rejected a message or data. A rejection changes nothing at that node."""
+    """The reason why a node rejected a message or data. A rejection changes nothing at that node."""
 
     NOT_ADJACENT = "NOT_ADJACENT"
     """The message is not from a living neighbour, or not addressed to this node."""

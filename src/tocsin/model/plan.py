@@ -30,7 +30,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
     subscriber: SubscriberId
     source: BrokerId | None
-    """None if the subscriber's broker has failed."""
+    """The present broker; None if the subscriber's broker has failed."""
     target: BrokerId
     reason: str
     """A text for people: the reason for this subscriber and this target."""

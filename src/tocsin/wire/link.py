@@ -27,7 +27,7 @@ class Frontend(msgspec.Struct, frozen=True):
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """Where a broker posts a subscriber's results, instead of waiting for a connection (Standard Webhooks)."""
+    """The URL to which a broker posts results of a subscriber without a connection (Standard Webhooks)."""
 
     url: str
     secrets: list[str]
@@ -137,7 +137,7 @@ class HandOverFailed(FromBrokerMessage, tag="hand_over_failed"):
 
 
 class Released(FromBrokerMessage, tag="released"):
-    """From the source: it holds nothing of this subscriber any more."""
+    """From the source: it holds no subscription of this subscriber any more."""
 
     subscriber: SubscriberId
     migration: str | None = None

@@ -46,7 +46,7 @@ class ChainRoot:
 class KnownAlert:
     reference: Reference
     digest: bytes
-    """From all values of the alert: a repeated message has the same digest."""
+    """The digest of all values of the alert: a repeated message has the same digest."""
     root: ChainRoot
     rows: tuple[Row, ...]
     """The records of this message that are current."""

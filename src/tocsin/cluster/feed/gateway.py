@@ -73,8 +73,11 @@ class SyncGroup:
     """Digest -> accepted at, in µs."""
     answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
     stored: bool | None = None
-    """None until a sync has decided. A request that only repeats another request gets the result of its own group. That
-    group is stored only if the group of the other request is stored too."""
+    """True if a sync has stored the group, False if it failed, None until a sync has decided.
+
+    A request that only repeats another request gets the result of its own group. That group is stored only if the group
+    of the other request is stored too.
+    """
 
 
 class FeedGateway:

@@ -61,7 +61,7 @@ class KeyIndex:
     ) -> None:
         self.directory = Path(directory)
         self.retention_s = retention_s
-        """None keeps every key for ever: the files grow, memory does not."""
+        """How long keys are kept. None keeps every key for ever: the files grow, memory does not."""
         self.memory_keys = memory_keys
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()

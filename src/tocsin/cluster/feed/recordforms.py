@@ -123,7 +123,7 @@ def _split_lines(body: bytes, max_records: int) -> list[bytes] | TooMany:
 
 
 def _split_object(body: bytes, max_records: int) -> list[bytes] | Malformed | TooMany:
-    """One object, possibly over several lines. A body that is not one JSON value is split as JSON lines."""
+    """Split a body that is one object, possibly over several lines. Any other body is split as JSON lines."""
     if not body.strip():
         return Malformed("the body is empty")
     try:

@@ -48,7 +48,7 @@ class ChannelQuery:
     grids: tuple[GridJoin, ...]
     """The `near` conditions that become an equality of grid cells."""
     direct_join_offsets: tuple[int, int] | None
-    """Where to insert the subscriptions if the query may be joined with them without LATERAL, else None."""
+    """The offsets for the subscriptions if the query may be joined with them without LATERAL, else None."""
 
 
 def parse_channel_query(text: str, parameters: Schema) -> ChannelQuery | list[Problem]:

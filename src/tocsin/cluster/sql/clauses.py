@@ -57,7 +57,7 @@ class TokenCursor:
 
     @property
     def offset(self) -> int:
-        """Where the current token starts; after the last token, where that one ended."""
+        """The offset where the current token starts; after the last token, the offset where that token ends."""
         if self.token is not None:
             return self.token.start
         return self._tokens[-1].end if self._tokens else 0

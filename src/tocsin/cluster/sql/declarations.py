@@ -35,7 +35,7 @@ MIN_PERIOD_S = 1.0
 class CreateDataset:
     dataset: Dataset
     position: Position
-    """Where the statement's first word is."""
+    """The position of the statement's first word."""
     replace: bool = False
     if_not_exists: bool = False
     format: str | None = None
@@ -49,7 +49,7 @@ class CreateChannel:
     query: ChannelQuery
     """`channel.query`, parsed."""
     query_position: Position
-    """Where the query starts in the file. Positions inside the query are relative to it."""
+    """The position of the query in the file. Positions inside the query are relative to it."""
     replace: bool = False
     if_not_exists: bool = False
 

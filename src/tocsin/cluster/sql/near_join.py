@@ -62,7 +62,7 @@ class GeoCall:
     name: str
     """`NEAR` or `DISTANCE_M`."""
     span: Span
-    """From the name to the closing parenthesis."""
+    """The text of the call, from the name to the closing parenthesis."""
     arguments: tuple[Span, ...]
 
 
@@ -287,7 +287,7 @@ def _end_with_alias(relation: exp.Expr, end: int) -> int:
 
 
 def _subquery_span(relation: exp.Subquery, tokens: tuple[Token, ...]) -> Span | None:
-    """From the opening parenthesis to the end of the alias. Searches backwards from the alias."""
+    """The text of a subquery, from its opening parenthesis to the end of its alias. Searches backwards."""
     alias_start = relation.args["alias"].this.meta["start"]
     index = next((index for index, token in enumerate(tokens) if token.start == alias_start), 0) - 1
     if index >= 0 and tokens[index].upper == "AS":

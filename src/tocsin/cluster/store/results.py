@@ -81,7 +81,7 @@ class ResultStore:
                     yield selected
 
     def summaries(self, channel: ChannelName, epoch: int, executions: Sequence[int]) -> dict[int, pa.Table]:
-        """By execution, a table of (subscription, results, bytes) counted from the stored results."""
+        """For each execution, a table of (subscription, results, bytes), counted from the stored results."""
         low, high = min(executions), max(executions)
         parts = []
         for file in self._catalog.files.of(results_owner(channel, epoch), low - 1, None):

@@ -60,7 +60,7 @@ class IntervalJoin:
         return microseconds(table.column(self._spec.times[port]))
 
     def _keep_us(self, port: int) -> int:
-        """How long after its own time a row can still match a new partner."""
+        """Microseconds after its own time for which a row can still match a new partner."""
         return self._spec.after_us if port == 0 else self._spec.before_us
 
     def notify_at(self) -> int | None:

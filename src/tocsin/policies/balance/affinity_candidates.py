@@ -126,7 +126,7 @@ def _cheapest(a: LoadArrays, r: BrokerRanking, i: int, ceiling: float) -> tuple[
 
 @numba.njit(cache=True)
 def _choose(r: BrokerRanking, touched: int, delivered: float, fetched: float, ceiling: float) -> tuple[int, float]:
-    """Of the touched brokers and the least loaded one: the broker with room that has to fetch least; -1 if none."""
+    """Among the touched brokers and the least loaded one, the one with room that has to fetch least; -1 if none."""
     best, shared = int(r.least[1]), max(0.0, r.similarity[r.least[1]])
     if r.taking[best] + (delivered + fetched - shared) * r.per_capacity[best] > ceiling:
         best, shared = -1, -1.0

@@ -313,7 +313,7 @@ def balance_of(utilisations: Floats, accepting: Flags) -> Balance:
 
 
 def capacities(snapshot: Snapshot) -> tuple[Flags, Floats]:
-    """Per broker: whether it accepts subscribers, and the factor from load to utilisation.
+    """Per broker: True if it accepts subscribers, and the factor from load to utilisation.
 
     A broker without capacity accepts none. The factor is relative to the mean capacity, so that β and θ are in bytes/s
     whatever the unit of capacity.
@@ -328,7 +328,7 @@ def capacities(snapshot: Snapshot) -> tuple[Flags, Floats]:
 
 
 def movable_now(snapshot: Snapshot, rest_s: float) -> Flags:
-    """Per subscriber: it has a broker, is movable, and has not moved within the last `rest_s`."""
+    """Per subscriber: True if it has a broker, is movable, and has not moved within the last `rest_s`."""
     rested: Flags = snapshot.at_s - snapshot.moved_at_s >= rest_s
     placed: Flags = snapshot.broker_of != UNPLACED
     return snapshot.movable & placed & rested

@@ -43,8 +43,7 @@ from tocsin.policies.balance.ranking import (
 def migrate(
     model: LoadModel, movable: Flags, *, similar: bool, alpha: float, beta: float, max_moves: int
 ) -> tuple[Longs, Ints]:
-    """LDM, or SDM if `similar`. Returns the moved subscribers, in order, and their sources; the moves are applied to
-    `model`.
+    """LDM, or SDM if `similar`. Apply the moves to `model`; return the moved subscribers, in order, and their sources.
 
     Moves while cov > `alpha` and mean > `beta` [bytes/s], at most `max_moves` times.
     """

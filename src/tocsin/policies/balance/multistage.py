@@ -53,7 +53,7 @@ class PolicyOutcome:
     moved: Longs
     """The subscribers that move, in order."""
     reasons: list[str] | str
-    """One per move, or one for all."""
+    """The reasons, one per move, or one reason for all moves."""
 
 
 Policy = Callable[[RenumberedSnapshot, Flags, BalanceSettings], PolicyOutcome]

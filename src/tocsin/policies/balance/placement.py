@@ -42,8 +42,10 @@ class Newcomer:
 
 
 def place(policy: PlacementPolicy, newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
-    """Choose a broker, or None if none accepts. The same arguments always give the same broker; ties go to the earlier
-    one."""
+    """Choose a broker; None if none accepts.
+
+    The same arguments always give the same broker; of equals, the earlier one.
+    """
     open_to = [choice for choice in brokers if choice.accepting]
     if not open_to:
         return None

@@ -68,7 +68,7 @@ class BrokerRanking(NamedTuple):
     sums: Floats
     """Σ and Σ² of the accepting brokers' utilisations, their number, and the moves until the sums are recounted."""
     similarity: Floats
-    """Per broker, for the candidate that is being looked at: the rates that both have; `UNTOUCHED` for most brokers."""
+    """Per broker: the rates that it shares with the candidate being examined; `UNTOUCHED` for most brokers."""
     touched: Ints
     """The brokers whose similarity is not `UNTOUCHED`."""
 

@@ -66,7 +66,7 @@ class CongestionParams:
     """Ours: the rate of a useless publisher, enough to be rated again. The thesis' lowest class would allow ten
     messages a second, although the thesis also says that rates are set to zero (§5.3.4)."""
     class_margin: float = 0.02
-    """Ours: utility beyond the border of a class before a publisher changes class."""
+    """Ours: how far utility must pass the border of a class before a publisher changes class."""
     stickiness: float = 0.10
     """Ours: additional importance of a topic while it is published, so that two equal topics do not alternate."""
 

@@ -23,8 +23,11 @@ from tocsin.policies.sites.types import ClientId, Offload
 from tocsin.policies.topics.types import TopicName
 
 TIMEOUT_S = 30.0
-"""Ours: the thesis has a default time-out but does not give it. Long enough for a client to connect and to drain a
-queue of some seconds; short enough that two BUSY brokers do not refuse work for long."""
+"""Ours: the thesis has a default time-out but does not give it.
+
+It is long enough for a client to connect and to drain a queue of some seconds, and short enough that two BUSY brokers
+do not refuse work for long.
+"""
 
 
 class MigrationCode(StrEnum):

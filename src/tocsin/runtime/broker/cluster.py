@@ -1,5 +1,4 @@
-"""A broker's client of the data cluster: it subscribes and releases, compares the holds of both sides, and pulls
-results.
+"""A broker's client of the data cluster: it subscribes, releases, compares the holds of both sides, and pulls results.
 
 Subscribing and releasing are retried with growing, jittered pauses until the data cluster answers. A pull is tried
 once: the broker's logic decides when to pull again. Announcements come over their own stream (`announcements`).

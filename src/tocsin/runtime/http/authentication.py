@@ -21,7 +21,10 @@ from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
 Authenticate = Callable[[Scope], Awaitable[None]]
-"""Raises `TocsinError` to reject a request. May store data about the caller in the scope, for the routes."""
+"""A server's check of a request.
+
+It raises `TocsinError` to reject the request. It may store data about the caller in the scope, for the routes.
+"""
 
 
 class AuthenticationMiddleware:

@@ -96,7 +96,7 @@ def is_loopback(host: str) -> bool:
 class Setting:
     name: str
     kind: Any
-    """Its type; for `str | None` this is `str`."""
+    """The type of the setting; for `str | None` this is `str`."""
     default: Any
     help: str
     path: tuple[str, ...]

@@ -29,7 +29,10 @@ class Recording:
     """Call `add` for each frame, then `close`. Not thread-safe, but another thread may call `close` at the end."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if the file cannot be written, TocsinError if the recording exists already."""
+        """Begin a recording.
+
+        Raises OSError if the file cannot be written, TocsinError if the recording exists already.
+        """
         if path.exists():
             raise TocsinError(Code.EXISTS, f"{path} exists: choose another name, recordings are not overwritten")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -104,7 +104,7 @@ class Streets:
         return points_deg
 
     def geojson(self) -> dict[str, Any]:
-        """One MultiLineString; longitude first, as in GeoJSON (RFC 7946 §3.1.1)."""
+        """The streets as one MultiLineString. Longitude is first, as in GeoJSON (RFC 7946 §3.1.1)."""
         points_deg = self.degrees(self.nodes_m).round(6)
         lines = [[[float(lon), float(lat)] for lat, lon in points_deg[line].tolist()] for line in self.lines]
         geometry = {"type": "MultiLineString", "coordinates": lines}

@@ -31,7 +31,7 @@ class SimulatedConnection:
         self.subscriber = subscriber
         self.number = number
         self.broker: SimulatedBroker | None = None
-        """None until the broker accepted the connection."""
+        """The broker of this connection; None until it has accepted the connection."""
         self.session: SessionId
         self._token = token
         self._left = False

@@ -66,15 +66,15 @@ class SiteWorld:
     head_bytes_per_s: float
     topics: tuple[TopicName, ...]
     size_bytes: Floats
-    """Per topic."""
+    """The size of a message of each topic."""
     delay_s: Floats
     """Per topic: the delay that its subscribers require."""
     publishers: tuple[tuple[PublisherId, ...], ...]
-    """Per topic."""
+    """The publishers of each topic."""
     rates_per_s: tuple[Floats, ...]
     """Per topic: the rate of each publisher."""
     subscribers: tuple[tuple[SubscriberId, ...], ...]
-    """Per topic."""
+    """The subscribers of each topic."""
 
     @property
     def topic_rate_per_s(self) -> Floats:

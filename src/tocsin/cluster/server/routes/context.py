@@ -31,7 +31,7 @@ class ClusterContext:
         self.metrics = metrics
         self.settings = settings
         self.tokens: TokenStore | None = None
-        """None until the catalog is open."""
+        """The data cluster's own tokens; None until the catalog is open."""
         self.keys: TrustedKeys | None = None
         """Keys for tokens that a coordinator signed; None accepts the catalog's own tokens only."""
         self.bodies_bytes = 0

@@ -74,7 +74,7 @@ async def _events(context: ClusterContext, live: LiveDataset) -> AsyncIterator[b
 
 
 def _exists(context: ClusterContext, live: LiveDataset) -> bool:
-    """False once the dataset was dropped, also if another of the same name was created."""
+    """True while the dataset exists. False if it was dropped, even if a dataset of the same name was created since."""
     try:
         return context.cluster.dataset(live.dataset.name) is live
     except TocsinError:

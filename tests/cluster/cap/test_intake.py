@@ -240,7 +240,7 @@ def test_keyed_dataset_stores_a_chain_under_its_first_identifier(open_dataset: O
         )
     )
     dataset.restart()
-    # It refers only to the second message, as many senders do.
+    # The alert refers only to the second message, as many senders do.
     dataset.send(
         alert(
             info(area(), severity="Extreme"),

@@ -115,7 +115,7 @@ def _declare_dead(turn: Turn, broker: BrokerRecord) -> None:
     broker.awaited = False
     turn.registry.generation += 1
     turn.loads.remove_broker(broker.id)
-    turn.close_link(broker, "it was silent for too long: register again")
+    turn.close_link(broker, "the broker was silent for too long: register again")
     turn.note("broker is dead", "warning", broker=broker.id, subscribers=len(turn.registry.hosted(broker.id)))
     turn.trace(Kind.BROKER_FAILED, broker=broker.id)
     turn.store_broker(broker)

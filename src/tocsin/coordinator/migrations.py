@@ -35,7 +35,7 @@ def claim(turn: Turn, identity: str, subscriber: SubscriberId, target: BrokerId)
 
     The state that the target requested replaces `Prepare`.
     """
-    reason = "it connected there by itself"
+    reason = "the subscriber connected to the target by itself"
     migration = _new(turn, identity, subscriber, target, Urgency.LATENCY, reason, turn.rules.hand_over_s)
     migration.step, migration.claimed, migration.adopted = MigrationStep.CONFIRMING, True, True
     _add(turn, migration)
@@ -122,7 +122,7 @@ def handle_session_end_at_source(turn: Turn, migration: MigrationRecord) -> None
 def handle_return_to_source(turn: Turn, migration: MigrationRecord) -> None:
     """The subscriber reconnected to the source: announce the move again, within the same deadline."""
     if migration.claimed:
-        abort(turn, migration, "the subscriber went back to the source")
+        abort(turn, migration, "the subscriber reconnected to the source")
     elif migration.step in (MigrationStep.HANDING_OVER, MigrationStep.CONFIRMING):
         migration.step = MigrationStep.HANDING_OVER
         migration.renewed.clear()

@@ -120,7 +120,7 @@ def _fields(container: Element, rules: dict[str, _ElementRule]) -> dict[str, Any
         values = by_name.setdefault(child.name, [])
         values.append(rule.read(child))
         if rule.most is not None and len(values) > rule.most:
-            raise _InvalidElement(child, f"expected once in <{container.name}>, this is another")
+            raise _InvalidElement(child, f"expected once in <{container.name}>, this is a second one")
     fields: dict[str, Any] = {}
     for name, rule in rules.items():
         values = by_name.get(name, [])

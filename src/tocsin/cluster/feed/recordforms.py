@@ -206,9 +206,7 @@ def _data_of(event: bytes, index: int) -> bytes | RecordRefusal:
         if not getattr(cloud_event, field):
             return RecordRefusal(index, field, "no CloudEvent: the attribute is empty")
     if cloud_event.specversion != "1.0":
-        return RecordRefusal(
-            index, "specversion", f"CloudEvents 1.0 is read here, not {cloud_event.specversion[:20]!r}"
-        )
+        return RecordRefusal(index, "specversion", f"expected CloudEvents 1.0, got {cloud_event.specversion[:20]!r}")
     if isinstance(cloud_event.data, msgspec.UnsetType):
         encoded = not isinstance(cloud_event.data_base64, msgspec.UnsetType)
         return RecordRefusal(

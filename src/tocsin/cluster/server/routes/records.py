@@ -131,7 +131,7 @@ def _accepted(context: ClusterContext, dataset: str, outcome: Accepted) -> _Repl
     if outcome.refused_total and not outcome.accepted and not outcome.duplicates:
         first = outcome.refused[0]
         where = f"record {first.index}" + (f", field {first.field}" if first.field else "")
-        message = f"no record was good; {where}: {first.reason}"
+        message = f"every record was refused; {where}: {first.reason}"
         return Code.BAD_RECORDS.status, error_body(Code.BAD_RECORDS, message) | reply
     return 200, reply
 

@@ -1,4 +1,4 @@
-"""How a broker waits for others: jittered pauses, encrypted links, reasons for the log."""
+"""What the broker's connections to coordinator and data cluster share: back-off, TLS, reasons for the log."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import ssl
 from tocsin.model.backoff import retry_delay_s
 
 LONGEST_S = 15.0
-_dice = random.Random()
+_rng = random.Random()
 
 
 def jittered_s(failures: int) -> float:
-    """Never all at the same moment, when many wait for the same one."""
-    return retry_delay_s(failures, longest_s=LONGEST_S, jitter=_dice.uniform(0.5, 1.0)) if failures else 0.1
+    """Seconds to wait before the next attempt, with jitter so that many brokers do not reconnect at the same moment."""
+    return retry_delay_s(failures, longest_s=LONGEST_S, jitter=_rng.uniform(0.5, 1.0)) if failures else 0.1
 
 
 def tls_context(address: str, ca: str | None) -> ssl.SSLContext | None:
-    """None where nothing is encrypted."""
+    """The context for an https address; None for http."""
     return ssl.create_default_context(cafile=ca) if address.startswith("https:") else None
 
 

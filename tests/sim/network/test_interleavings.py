@@ -47,7 +47,7 @@ class Interleaving:
         self.network.coordinator.after_event = assert_invariants
         self.log: list[str] = []
         self._histories: dict[int, tuple[SubscriptionId, ReceivedResults]] = {}
-        """Results received per subscription, ended ones included: the report counts only subscriptions that are held."""
+        """Received results, also of ended subscriptions; the report counts only subscriptions that are held."""
         for number in range(3):
             self.network.add_subscriber(f"s{number}", [(CHANNEL, {"kind": kind}) for kind in KINDS[:2]])
         self.run(15.0)

@@ -148,6 +148,7 @@ class SimulatedClient:
 
     def on_unsubscribed(self, identity: SubscriptionId) -> None:
         self.ended.add(identity)
+        self.ignored.discard(identity)
         self.seen.pop(identity, None)
         self.numbers.pop(identity, None)
         self.gaps.discard(identity)

@@ -18,7 +18,7 @@ def test_dry_run_shows_the_balance_after_and_changes_nothing() -> None:
     assert [verdict.taken for verdict in decision.verdicts] == [True, True]
     assert decision.before.loads == (80.0, 0.0) and decision.after.loads == (40.0, 40.0)
     assert (decision.before.cov, decision.after.cov) == (1.0, 0.0)
-    assert not bench.registry.migrations and not bench.sent(B2, wire.Prepare)
+    assert not bench.registry.migrations and not bench.sent(B2, wire.FromCoordinatorMessage)
 
 
 def test_balance_counts_only_brokers_that_accept() -> None:

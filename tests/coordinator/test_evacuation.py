@@ -9,6 +9,8 @@ from tests.coordinator.coordinator_world import World
 from tocsin.coordinator.events import PlanProposed, Ticked, UserDeleted
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.snapshot import Place
+from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire import link as wire
 
 
@@ -187,3 +189,24 @@ def test_drain_waits_until_a_broker_accepts() -> None:
     bench.register(B2)
     bench.wait(1.0, B1, B2)
     assert ADA in bench.registry.moving
+
+
+def test_drain_with_a_full_target_does_not_stop_another_drain() -> None:
+    rules = CoordinatorRules(replacement=PlacementPolicy.NEAREST, migrations_per_broker=1, drain_per_s=1, prepare_s=1e6)
+    bench = Bench(rules)
+    south, north, b4 = Place(0.0, 0.0), Place(50.0, 0.0), BrokerId("b4")
+    bench.register(B1, lat=0.0, lon=0.0)
+    bench.place("south", south)
+    bench.place("south too", south)
+    bench.register(B3, lat=50.0, lon=0.0)
+    bench.place("north", north)
+    bench.register(B2, lat=0.0, lon=1.0)
+    bench.register(b4, lat=50.0, lon=1.0)
+    bench.place("mover", Place(50.0, 1.0))
+    bench.move("mover", B2)
+    assert [bench.home(name) for name in ("south", "north", "mover")] == [B1, B3, b4]
+    bench.drain(B1)
+    bench.drain(B3)
+    bench.wait(5.0, B1, B2, B3, b4)
+    moving = {migration.subscriber: migration.target for migration in bench.registry.migrations.values()}
+    assert moving == {"mover": B2, "north": b4}, "b2, the nearest to the south, has no free place"

@@ -40,7 +40,7 @@ def test_two_subscribers_receive_the_published_news(network: Network, tmp_path: 
     try:
         for subscriber in subscribers:
             assert subscriber.stdout is not None
-            assert " hears of city from broker-" in subscriber.stdout.readline()
+            assert " gets news about city from broker-" in subscriber.stdout.readline()
         printed, errors = start("publisher.py", "city", "Bridge closed", "Market moved").communicate(timeout=90)
         assert printed == "2 published\n", errors
         for subscriber in subscribers:

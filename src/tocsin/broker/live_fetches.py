@@ -16,6 +16,7 @@ from tocsin.broker.effects import Fetch
 from tocsin.broker.hosted import BackendSubscription
 from tocsin.broker.result_batch import Batch
 from tocsin.broker.state import BrokerState
+from tocsin.model.backoff import retry_delay_s
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.wire.errors import Code
@@ -225,8 +226,11 @@ class LiveFetches:
         if released:
             return
         channel.failures += 1
-        wait_s = min(LONGEST_WAIT_S, SHORTEST_WAIT_S * 2.0 ** min(channel.failures, 16))
-        channel.retry_at_s = self._state.now_s + wait_s * (0.5 + self._state.jitter() / 2)
+        jitter = 0.5 + self._state.jitter() / 2
+        # `failures + 1`: the first wait is twice the shortest one.
+        channel.retry_at_s = self._state.now_s + retry_delay_s(
+            channel.failures + 1, shortest_s=SHORTEST_WAIT_S, longest_s=LONGEST_WAIT_S, jitter=jitter
+        )
 
     def forget(self, backend: BackendSubscription) -> None:
         backend.fetch = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tocsin.model.backoff import retry_delay_s
+
 Jitter = Callable[[], float]
 """Returns a random number in [0, 1)."""
 
@@ -40,7 +42,7 @@ class Patience:
 
     def delay_s(self, failures: int, jitter: Jitter) -> float:
         """Back-off with full jitter: a uniform draw below the bound, so that many clients do not return together."""
-        return jitter() * min(self.longest_s, self.shortest_s * 2.0 ** min(max(failures, 1) - 1, 16))
+        return retry_delay_s(max(failures, 1), shortest_s=self.shortest_s, longest_s=self.longest_s, jitter=jitter())
 
     def stall_after_s(self, progress_s: float) -> float:
         """Seconds of silence after which a broker counts as stalled.

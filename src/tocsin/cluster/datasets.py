@@ -143,13 +143,13 @@ class Datasets:
         users += [feed.name for feed in self._feeds.values() if feed.feed.dataset.lower() == name.lower()]
         if users:
             raise TocsinError(Code.IN_USE, f"{live.name} is used by {', '.join(users)}; drop those first")
-        live.stop_query(closing=True)
+        live.stop_query(dropping=True)
         try:
             live.writer.begin()  # waits until the last batch is stored or has failed
             # Drop it in the catalog before deleting files: a data cluster that dies in between must be able to start.
             self._catalog.datasets.drop(live.name, self._context.now_s())
         except BaseException:
-            live.allow_query()
+            live.keep()
             raise
         with self._lock:
             del self._datasets[name.lower()]

@@ -51,6 +51,8 @@ class LiveDataset:
     query: Ingestion | None = None
     """The query that moves accepted records from the gateway into the dataset; None until the first record."""
     _starting: threading.Lock = field(default_factory=threading.Lock)
+    _dropping: bool = False
+    """True if no query may start unless `keep` is called."""
     _closing: bool = False
     """True if no query may start any more."""
 
@@ -59,22 +61,26 @@ class LiveDataset:
         return self.dataset.name
 
     def start_query(self, start: Callable[[FeedGateway], Ingestion]) -> None:
-        """Start the ingestion query, unless it runs, the dataset is STATIC or the dataset is closing."""
+        """Start the ingestion query, unless it runs or the dataset is STATIC, closing or being dropped."""
         with self._starting:
-            if self.gateway is not None and self.query is None and not self._closing:
+            if self.gateway is not None and self.query is None and not (self._closing or self._dropping):
                 self.query = start(self.gateway)
 
-    def stop_query(self, *, closing: bool = False) -> None:
-        """Stop the ingestion query, also one that another thread is starting. With `closing`, none starts again."""
+    def stop_query(self, *, dropping: bool = False, closing: bool = False) -> None:
+        """Stop the ingestion query, also one that another thread is starting.
+
+        With `dropping`, none starts again unless `keep` is called; with `closing`, none starts again.
+        """
         with self._starting:
+            self._dropping = self._dropping or dropping
             self._closing = self._closing or closing
             if self.query is not None:
                 self.query.stop()
                 self.query = None
 
-    def allow_query(self) -> None:
-        """Undo `closing`, because the dataset was not dropped."""
-        self._closing = False
+    def keep(self) -> None:
+        """Undo `dropping`, because the dataset was not dropped."""
+        self._dropping = False
 
 
 @dataclass(slots=True)

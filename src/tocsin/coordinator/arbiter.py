@@ -151,7 +151,7 @@ class Arbiter:
             else:
                 _log(turn, plan, verdict)
         self._allowances[plan.urgency].moves -= made
-        turn.registry.placed += made
+        turn.registry.placed += len(plan.moves)
         _adopt(turn, replaced)
 
     # -- one move ------------------------------------------------------------------------------------------------------

@@ -16,30 +16,45 @@ from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
 from tocsin.model.plan import Move, Plan, Urgency
 
+_TargetedSubscriber = tuple[SubscriberRecord, BrokerId | None]
+"""A subscriber and its new broker; None if no broker accepts it."""
+
 
 def failover_plan(turn: Turn, limit: int | None = None) -> Plan:
     """New homes for the subscribers of dead brokers, `limit` at most."""
     placer, dead = Placer(turn, turn.rules.replacement), _dead(turn)
-    leaving = chain.from_iterable(_leaving(turn, broker) for broker in dead)
-    return _plan(turn, Urgency.FAILOVER, dead, islice(leaving, limit), "its broker {} is dead", placer.choose)
+    moves = ((subscriber, placer.choose(subscriber)) for broker in dead for subscriber in _leaving(turn, broker))
+    return _plan(turn, Urgency.FAILOVER, dead, islice(moves, limit), "its broker {} is dead")
 
 
 def drain_plan(turn: Turn, limit: int | None = None) -> Plan:
-    """Moves away from draining brokers, `limit` at most and then no more per broker than it may hand over now."""
+    """Moves away from draining brokers. With `limit`, at most that many, and only moves that can start now."""
     registry, placer = turn.registry, Placer(turn, turn.rules.replacement)
     draining = [b for b in registry.brokers.values() if b.draining and b.health in (Health.ALIVE, Health.PROBATION)]
-
-    def ready(broker: BrokerRecord) -> Iterator[SubscriberRecord]:
-        places = turn.rules.migrations_per_broker - registry.count_migrations(broker.id, as_target=False)
-        rested = (s for s in _leaving(turn, broker) if s.rests_until_s <= turn.now_s)
-        return islice(rested, None if limit is None else max(0, places))
+    most = turn.rules.migrations_per_broker
+    incoming = {broker: registry.count_migrations(broker, as_target=True) for broker in registry.brokers}
 
     def target(subscriber: SubscriberRecord) -> BrokerId | None:
         avoid = [name for name in (subscriber.home, subscriber.shunned) if name is not None]
         return placer.choose(subscriber, avoid) or placer.choose(subscriber, avoid[:1])
 
-    leaving = chain.from_iterable(ready(broker) for broker in draining)
-    return _plan(turn, Urgency.DRAIN, draining, islice(leaving, limit), "{} is drained", target)
+    def startable(broker: BrokerRecord) -> Iterator[_TargetedSubscriber]:
+        """Skip subscribers whose target is full, but not for long: other brokers drain too."""
+        places, misses = most - registry.count_migrations(broker.id, as_target=False), 0
+        for subscriber in (s for s in _leaving(turn, broker) if s.rests_until_s <= turn.now_s):
+            if limit is not None and (places <= 0 or misses > len(registry.brokers)):
+                return
+            chosen = target(subscriber)
+            if limit is not None and chosen is not None and incoming[chosen] >= most:
+                misses += 1
+                continue
+            if chosen is not None:
+                incoming[chosen] += 1
+            places -= 1
+            yield subscriber, chosen
+
+    moves = chain.from_iterable(startable(broker) for broker in draining)
+    return _plan(turn, Urgency.DRAIN, draining, islice(moves, limit), "{} is drained")
 
 
 EVACUATIONS: dict[Urgency, Callable[[Turn, int | None], Plan]] = {
@@ -65,15 +80,13 @@ def _plan(
     turn: Turn,
     urgency: Urgency,
     sources: list[BrokerRecord],
-    leaving: Iterable[SubscriberRecord],
+    targeted: Iterable[_TargetedSubscriber],
     reason: str,
-    choose: Callable[[SubscriberRecord], BrokerId | None],
 ) -> Plan:
     """`{}` in the reason is replaced by the source. The plan's note says why the plan has no moves."""
     left = any(turn.registry.hosted(broker.id) for broker in sources)
     moves, note = [], "every subscriber left is moving or rests" if left else "no subscriber has to move"
-    for subscriber in leaving:
-        target = choose(subscriber)
+    for subscriber, target in targeted:
         if target is None:
             note = "no broker accepts subscribers"
             break

@@ -10,6 +10,7 @@ from tocsin.coordinator import migrations
 from tocsin.coordinator.effects import ForgetBroker, KeepAtCluster, ReleaseAtCluster, RequestRejection
 from tocsin.coordinator.records import BrokerRecord, Health
 from tocsin.coordinator.turn import Turn
+from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind
 from tocsin.wire.errors import Code
@@ -57,8 +58,9 @@ def welcome_back(turn: Turn, broker: BrokerRecord) -> None:
         # A death counts twice: the network may have broken the link, but `dead_s` of silence are the broker's fault.
         broker.failures += 2 if before is Health.DEAD else 1
         if broker.failures >= 2:
-            rules = turn.rules
-            untrusted_s = min(rules.probation_most_s, rules.probation_s * 2.0 ** min(broker.failures - 2, 16))
+            untrusted_s = retry_delay_s(
+                broker.failures - 1, shortest_s=turn.rules.probation_s, longest_s=turn.rules.probation_most_s
+            )
             broker.health = Health.PROBATION
             broker.trusted_at_s = turn.now_s + untrusted_s
             turn.note("broker is back, on probation", "warning", broker=broker.id, for_s=untrusted_s)

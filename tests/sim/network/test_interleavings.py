@@ -17,6 +17,7 @@ from tocsin.model.subscription import subscription_id
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.network.coordinator import RECONNECT_S
 from tocsin.sim.network.network import SimulatedNetwork
+from tocsin.sim.network.subscriber import ReceivedResults
 
 CHANNEL = ChannelName("Reports")
 KINDS = ("fire", "flood", "quake")
@@ -45,6 +46,8 @@ class Interleaving:
         self.network.cluster.piece = 2
         self.network.coordinator.after_event = assert_invariants
         self.log: list[str] = []
+        self._histories: dict[int, tuple[SubscriptionId, ReceivedResults]] = {}
+        """Received results, also of ended subscriptions; the report counts only subscriptions that are held."""
         for number in range(3):
             self.network.add_subscriber(f"s{number}", [(CHANNEL, {"kind": kind}) for kind in KINDS[:2]])
         self.run(15.0)
@@ -62,6 +65,9 @@ class Interleaving:
 
     def run(self, seconds: float) -> None:
         self.network.kernel.run(self.network.kernel.now_s + seconds)
+        for subscriber in self.network.subscribers.values():
+            for subscription, received in subscriber.received.items():
+                self._histories[id(received)] = (subscription, received)
 
     def step(self) -> None:
         rng, network = self.rng, self.network
@@ -133,6 +139,10 @@ class Interleaving:
         report = network.report()
         assert (report.lost, report.out_of_order, report.unexpected, report.gaps) == (0, 0, 0, 0), report
         assert report.delivered == report.expected
+        for subscription, received in self._histories.values():
+            due = network.cluster.subscriptions[subscription].after(received.start.offset)
+            assert received.results == due[: len(received.results)], f"{subscription}: results missing or out of order"
+            assert (received.gaps, received.out_of_order) == (0, 0), subscription
         assert network.coordinator.core is not None
         registry = network.coordinator.core.registry
         assert not registry.migrations

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from tocsin.broker import events
-from tocsin.runtime.broker.patience import jittered_s, reason_of, tls_context
+from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import cluster as wire

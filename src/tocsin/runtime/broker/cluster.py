@@ -19,7 +19,7 @@ from tocsin.broker.effects import CancelFetch, Fetch, ReleaseBackend, RequestBac
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import AnnouncementStream
-from tocsin.runtime.broker.patience import jittered_s, reason_of, tls_context
+from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.http.answers import NDJSON
 from tocsin.runtime.http.logs import logger

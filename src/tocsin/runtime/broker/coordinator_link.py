@@ -15,7 +15,7 @@ from websockets.exceptions import WebSocketException
 
 from tocsin.broker import events
 from tocsin.broker.effects import SendToCoordinator
-from tocsin.runtime.broker.patience import jittered_s, reason_of, tls_context
+from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import link

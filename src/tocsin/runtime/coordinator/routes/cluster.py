@@ -23,7 +23,7 @@ _TIMEOUT_S = 15.0
 _KEPT_HEADERS = ("content-type", "retry-after", "tocsin-cursor", "tocsin-gap", "www-authenticate")
 
 
-@router.get("/v1/cluster/channels/{name}", response_class=Response)
+@router.get("/v1/cluster/channels/{name}", name="channel", response_class=Response)
 async def get_channel(request: Request, name: str) -> Response:
     return await _pass_on(request, f"/v1/channels/{quote(name, safe='')}")
 
@@ -34,7 +34,8 @@ async def get_list(request: Request) -> Response:
 
 
 for resource in ("channels", "executions", "subscriptions", "results", "datasets"):
-    router.add_api_route(f"/v1/cluster/{resource}", get_list, response_class=Response)
+    # OpenAPI operation ids are made from the name; generated clients name their methods after them.
+    router.add_api_route(f"/v1/cluster/{resource}", get_list, name=resource, response_class=Response)
 
 
 async def _pass_on(request: Request, path: str) -> Response:

@@ -113,11 +113,11 @@ class SimulatedClient:
     numbers: dict[SubscriptionId, list[int]] = field(default_factory=dict)
     """The received results, by their number in the data cluster."""
     gaps: set[SubscriptionId] = field(default_factory=set)
-    """The broker reported a gap: the next result may have a higher number than expected."""
+    """Subscriptions with a reported gap: the next result may have a higher number than expected."""
     ended: set[SubscriptionId] = field(default_factory=set)
-    """Unsubscribed by this client."""
+    """Subscriptions that this client has unsubscribed."""
     ignored: set[SubscriptionId] = field(default_factory=set)
-    """Unsubscribed, but listed by the target of a migration that did not know it: results are ignored."""
+    """Unsubscribed subscriptions that the target of a migration still lists: their results are ignored."""
 
     def receive(self, batch: Batch) -> None:
         identity = batch.subscription
@@ -189,7 +189,7 @@ class SimulatedNetwork:
     def handle(self, broker: BrokerId, event: events.Event) -> None:
         for effect in self.brokers[broker].handle(event, self.now_s):
             self._carry_out(broker, effect)
-        while self._reactions:  # of clients to messages
+        while self._reactions:  # reactions of clients to messages
             self._reactions.popleft()()
 
     def _carry_out(self, broker: BrokerId, effect: effects.Effect) -> None:
@@ -408,7 +408,10 @@ class SimulatedNetwork:
 
 
 class SimulatedCoordinator:
-    """Confirms changes and carries out migrations. It knows the same of a subscriber as the broker that serves it."""
+    """Confirms changes and carries out migrations.
+
+    It has the same state of a subscriber as the broker that serves the subscriber.
+    """
 
     def __init__(self, network: SimulatedNetwork) -> None:
         self._network = network

@@ -25,7 +25,7 @@ def test_refused_records_are_named_by_their_line(capsys: pytest.CaptureFixture[s
         {"index": 1, "field": None, "reason": "not valid JSON"},
     ]
     refused = {"accepted": 0, "duplicates": 0, "refused_total": 2, "replayed": False, "refused": refusals}
-    error = {"error": {"code": "bad_records", "message": "no record was good"}}
+    error = {"error": {"code": "bad_records", "message": "every record was refused"}}
     transport = httpx.MockTransport(lambda request: httpx.Response(400, content=json.dumps(error | refused)))
     counts = PublishedCounts()
     with Publisher("http://test", transport=transport) as publisher:

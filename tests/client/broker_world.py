@@ -29,9 +29,9 @@ class Session:
     outbox: deque[wire.ToSubscriber] = field(default_factory=deque)
     positions: dict[SubscriptionId, Cursor] = field(default_factory=dict)
     began: dict[SubscriptionId, Cursor] = field(default_factory=dict)
-    """A broker may repeat results, but none before the cursor that it was given."""
+    """The cursor at which each subscription began. A broker may repeat results, but none before this cursor."""
     furthest: dict[SubscriptionId, Cursor] = field(default_factory=dict)
-    """The last cursor that was sent: a repeated result that has expired since is no gap."""
+    """The last cursor sent in each subscription: a repeated result that has expired since is no gap."""
     logged_in: bool = False
 
 
@@ -263,7 +263,7 @@ class World:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let everything arrive, without further faults."""
+        """Deliver all messages, without further faults."""
         for round_number in range(400):
             self.now_s += 0.5
             self.handle(events.TimePassed())

@@ -89,7 +89,7 @@ def test_each_result_is_delivered_once_in_order_or_reported_as_gap(
 def test_saved_cursor_is_never_ahead_of_the_application(
     steps: list[tuple[Callable[[World, int], None], int]],
 ) -> None:
-    """Otherwise results would be lost between two runs of a program."""
+    """A saved cursor ahead of the application would lose results between two runs of a program."""
     world = served_world(0, 1, 2)
     began = {held.subscription: cursor for held in world.subscribed.values() if (cursor := Cursor.parse(held.cursor))}
     for step, choice in steps:
@@ -321,7 +321,7 @@ def test_restored_data_cluster_leaves_a_gap_and_delivery_continues(gap: str) -> 
 
 
 def test_gap_covered_by_another_connection_is_not_reported() -> None:
-    """The new broker resumes from the handled cursor; the old one has delivered what the new one lacks."""
+    """The new broker resumes from the handled cursor; the old broker has delivered the missing results."""
     world = served_world(0)
     [first] = world.connections
     world.publish(0)
@@ -374,7 +374,7 @@ def test_results_in_flight_are_ignored_after_unsubscribing() -> None:
 
 
 def reconnect(world: World, *listed: wire.Held) -> int:
-    """Lose the connection and log in over a new one, whose broker lists these. Returns its number."""
+    """Lose the connection and log in over a new one, whose broker lists these subscriptions. Returns its number."""
     world.handle(events.ConnectionLost(max(world.connections), "reset"))
     world.time_passes(2)
     world.coordinator_answers(0)
@@ -391,7 +391,7 @@ def held(cursor: str, number: int = 0) -> wire.Held:
 
 
 def unsubscribed_world() -> World:
-    """A subscriber whose unsubscription at cursor 1-20 was unsubscribed."""
+    """A subscriber whose subscription was unsubscribed at cursor 1-20."""
     world = served_world(0)
     [number] = world.connections
     world.handle(events.MessageReceived(number, wire.Result(NAMES[0], CHANNEL, "1-20", msgspec.Raw(b"{}"))))
@@ -407,7 +407,7 @@ def unsubscribe_requests(world: World) -> list[wire.FromSubscriber]:
 
 
 def test_pending_unsubscription_is_sent_to_broker_that_does_not_list_it() -> None:
-    """The broker may be about to adopt the subscription."""
+    """An adoption of the subscription may be pending at the broker."""
     world = served_world(0)
     world.handle(events.UnsubscribeRequested(7, NAMES[0]))
     number = reconnect(world)
@@ -431,7 +431,7 @@ def test_unsubscription_is_repeated_at_broker_that_still_lists_it() -> None:
 
 
 def test_unsubscription_is_repeated_at_broker_that_adopts_it_later() -> None:
-    """The coordinator did not know of the unsubscription; the broker's catch-up ends with `recovered`."""
+    """The coordinator did not get the unsubscription; the broker's catch-up ends with `recovered`."""
     world = unsubscribed_world()
     [number] = world.connections
     world.handle(events.MessageReceived(number, wire.Recovered(NAMES[0], "1-30", True)))

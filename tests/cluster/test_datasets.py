@@ -1,4 +1,4 @@
-"""Datasets: keyed, static and fed ones, and what remains when a drop or a load fails."""
+"""Keyed, static and fed datasets, and their state after a failed drop or load."""
 
 from __future__ import annotations
 

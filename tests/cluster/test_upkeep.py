@@ -51,7 +51,7 @@ def test_merging_files_changes_no_result_and_no_announcement(cluster: DataCluste
 def test_odd_column_names_survive_writing_and_merging_by_spark(
     cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark writes and merges large files, and interprets names that the short way through the driver does not."""
+    """Spark writes and merges large files, and interprets names that the driver takes as they are."""
     declare(
         cluster,
         """CREATE CONTINUOUS CHANNEL Odd (kind STRING) AS

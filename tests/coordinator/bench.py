@@ -1,4 +1,4 @@
-"""A coordinator core with brokers that send only the messages a test has them send. Virtual time, no I/O."""
+"""A coordinator core, and brokers that send only messages chosen by the test. Virtual time, no I/O."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Bench:
         self.registry = self.core.registry
         self.now_s = 100.0
         self.effects: list[Effect] = []
-        """Of the last event."""
+        """The effects of the last event."""
         self._links: dict[BrokerId, int] = {}
         self._link_numbers, self._asks = count(1), count(1)
 
@@ -72,7 +72,7 @@ class Bench:
         self.handle(LinkClosed(broker, self._links[broker]))
 
     def wait(self, seconds: float, *beating: BrokerId) -> None:
-        """Time passes in ticks of half a second; the brokers in `beating` send heartbeats."""
+        """Let time pass in ticks of half a second. The brokers in `beating` send heartbeats."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self.now_s += 0.5
@@ -99,7 +99,7 @@ class Bench:
     # -- subscribers ---------------------------------------------------------------------------------------------------
 
     def place(self, name: str, place: Place | None = None, coordinate: Coordinate | None = None) -> object:
-        """Register a user and request a broker for it; the answer to that request."""
+        """Register a user and request a broker for it. Returns the answer to that request."""
         user = SubscriberId(name)
         self.ask(lambda ask: UserRegistered(ask, user, place, coordinate))
         return self.ask(lambda ask: BrokerRequested(ask, user))

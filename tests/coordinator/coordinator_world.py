@@ -51,7 +51,7 @@ RULES = CoordinatorRules(grace_s=10.0, probation_s=5.0, failover_per_s=1000, dra
 class Client:
     id: SubscriberId
     known: BrokerId | None = None
-    """The broker it was sent to last."""
+    """The broker of the last placement or announced move: the next login goes there."""
     migration: str | None = None
     sessions: set[BrokerId] = field(default_factory=set)
     subscriptions: set[SubscriptionId] = field(default_factory=set)
@@ -234,7 +234,7 @@ class World:
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
     def start_coordinator(self) -> None:
-        """Start from the store. The former process has taken every link with it."""
+        """Start a coordinator from the store. The links of the former process are broken."""
         self.starts += 1
         for broker in self.brokers.values():
             self._cut(broker)
@@ -244,7 +244,7 @@ class World:
             self.watched.fold(row)
 
     def handle(self, event: Event, *, die: str | None = None) -> list[Effect]:
-        """The driver's part: store, then send. `die` is None, "before storing" or "before sending"."""
+        """Act as the driver: store, then send. `die` is None, "before storing" or "before sending"."""
         effects = self.core.handle(event, self.now_s)
         if die == "before storing":
             self.start_coordinator()
@@ -318,7 +318,7 @@ class World:
             self.handle(LinkClosed(broker, number))
 
     def crash(self, broker: BrokerId) -> None:
-        """The process dies and starts again without any memory."""
+        """Restart the process without its state."""
         model = self.brokers[broker]
         for name in list(model.online):
             self.clients[name].sessions.discard(broker)
@@ -328,13 +328,13 @@ class World:
         self.lost |= {name for name in held if not self._firm_holders(name)}
 
     def send_next(self, broker: BrokerId, die: str | None = None) -> None:
-        """The coordinator receives the next message of this broker."""
+        """Deliver the next message of this broker to the coordinator."""
         model = self.brokers[broker]
         if model.outgoing and model.link is not None:
             self.handle(LinkMessageReceived(broker, model.link, model.outgoing.popleft()), die=die)
 
     def receive_next(self, broker: BrokerId) -> None:
-        """This broker receives the next message of the coordinator."""
+        """Deliver the next message of the coordinator to this broker."""
         model = self.brokers[broker]
         if model.incoming:
             model.receive(model.incoming.popleft())

@@ -1,4 +1,4 @@
-"""What must hold between the records of a coordinator's registry after every step."""
+"""The invariants between the records of a coordinator's registry, which hold after every step."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_dry_run_shows_the_balance_after_and_changes_nothing() -> None:
 
 
 def test_balance_counts_only_brokers_that_accept() -> None:
-    """The same rule as the balancing policies: evenness is no goal for a draining broker."""
+    """The balancing policies have the same rule: the load of a draining broker need not be even."""
     bench = crowded()
     bench.connect("max", B2, "max")
     bench.register(B3)

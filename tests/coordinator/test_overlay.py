@@ -77,7 +77,7 @@ def test_duplicate_advertisement_is_not_forwarded(choose: random.Random) -> None
 
 
 def test_two_sites_with_publishers_and_subscribers_do_not_echo_messages(choose: random.Random) -> None:
-    """With federations per topic, as in figure 4-11, they would."""
+    """With federations per topic, as in figure 4-11, the two sites would echo messages for ever."""
     overlay = Overlay(("a", "b"), [("a", "b")])
     for head in ("a", "b"):
         overlay.join_publisher(head, f"p-{head}", "t1")

@@ -12,7 +12,7 @@ from tests.web.random_city import RandomCity
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Module scope, because no other event loop can run in this thread while playwright runs."""
+    """A browser, per module: no other event loop can run in this thread while playwright runs."""
     yield from chromium()
 
 

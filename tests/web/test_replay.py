@@ -169,7 +169,7 @@ def test_unreadable_trace_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_record_command_records_the_streamed_rows(table: pa.Table, tmp_path: Path) -> None:
-    """`tocsin record` reads any /v1/watch; here that of a replay, whose content is known."""
+    """`tocsin record` reads any /v1/watch. This test uses a replay, whose rows are known."""
     from typer.testing import CliRunner
 
     from tocsin.cli.main import make_app

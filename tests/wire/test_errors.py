@@ -1,4 +1,4 @@
-"""HTTP answers as errors: the code and message of the body, or what the status says when a proxy answered."""
+"""HTTP answers as errors: the code and message of the body, or the code for the status if a proxy answered."""
 
 from __future__ import annotations
 

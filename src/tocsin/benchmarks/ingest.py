@@ -99,7 +99,7 @@ async def measure(records: int, batch: int, connections: int, rounds: int) -> di
     return {
         "acked_records_per_s": statistics.median(acknowledged),
         "raw_write_records_per_s": statistics.median(raw),
-        # Of pairs measured within seconds of each other, because the speed of a shared machine changes.
+        # The ratios are of pairs measured within seconds of each other: the speed of a shared machine changes.
         "ratio": statistics.median(ours / plain for ours, plain in zip(acknowledged, raw, strict=True)),
         "records_per_request": batch,
         "connections": connections,
@@ -145,7 +145,7 @@ def _publish(address: str, token: str, connections: int, work: IngestRound) -> f
 
 
 async def _post_bodies(address: str, token: str, connections: int, work: IngestRound) -> float:
-    """Plain HTTP/1.1 on raw sockets: a publisher that costs little leaves the cores to the server."""
+    """Post over plain HTTP/1.1 on raw sockets: a publisher that costs little leaves the cores to the server."""
     import msgspec
 
     host, _, port = address.removeprefix("http://").partition(":")

@@ -20,7 +20,7 @@ from tocsin.benchmarks.shared.processes import broker_process, cpu_time_s, sink_
 from tocsin.benchmarks.shared.sink import TOPIC
 
 SUBSCRIPTIONS = 3
-"""Of each session."""
+"""Subscriptions of each session."""
 SOURCES = tuple(f"127.0.0.{number}" for number in range(2, 6))
 
 

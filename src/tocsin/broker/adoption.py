@@ -32,7 +32,7 @@ class _WaitingLogin:
 
     until_s: float
     answered: bool
-    """The coordinator has sent the subscriptions; the data cluster may not have granted them yet."""
+    """True if the coordinator has sent the subscriptions; the data cluster may not have granted them yet."""
     logins: list[LoginRequested] = field(default_factory=list)
 
 
@@ -58,7 +58,10 @@ class Adoption:
         self._unconfirmed: set[SubscriberId] = set()
         """Subscribers admitted without the coordinator's answer: the question was not sent, or may have been lost."""
         self._unsubscribed: list[tuple[HostedSubscriber, FrontendSubscription]] = []
-        """Granted subscriptions that the subscriber removed before the grant; released after the event."""
+        """Granted subscriptions that the subscriber removed before the grant.
+
+        The broker releases them after the event.
+        """
 
     @property
     def idle(self) -> bool:
@@ -84,8 +87,9 @@ class Adoption:
     def on_registered(self) -> None:
         """Ask the coordinator about subscribers admitted while the link was down.
 
-        They may hold more than their programs remembered. This includes subscribers that have disconnected but left
-        subscriptions here: the coordinator assumes that this broker holds all their subscriptions.
+        They may hold more subscriptions than their programs remembered. This includes subscribers that have
+        disconnected but left subscriptions here: the coordinator assumes that this broker holds all their
+        subscriptions.
         """
         self._unconfirmed &= self._state.subscribers.keys()
         for name in sorted(self._unconfirmed):
@@ -189,7 +193,7 @@ class Adoption:
         self._count_answer(request.subscriber)
 
     def _count_answer(self, name: SubscriberId) -> None:
-        """The data cluster has answered one of the subscriber's pending subscriptions."""
+        """Record that the data cluster has answered one of the subscriber's pending subscriptions."""
         pending = self._state.adopting.get(name, 0) - 1
         if pending > 0:
             self._state.adopting[name] = pending
@@ -199,7 +203,7 @@ class Adoption:
             self._finish(name)
 
     def _finish(self, name: SubscriberId) -> None:
-        """Once the data cluster has answered everything: admit the waiting logins, or call the webhook."""
+        """If the data cluster has answered all subscriptions, admit the waiting logins or call the webhook."""
         if name in self._state.adopting:
             return
         waiting = self._waiting.get(name)
@@ -213,7 +217,7 @@ class Adoption:
         self._state.forget_if_empty(subscriber)
 
     def _join_open_session(self, name: SubscriberId, frontend: FrontendSubscription) -> None:
-        """The subscriber logged in before this subscription was granted."""
+        """Add a granted subscription to the session of a subscriber that logged in before the grant."""
         subscriber = self._state.subscribers.get(name)
         session = None if subscriber is None else subscriber.session
         if session is not None and not frontend.live and frontend.sent is None:
@@ -224,7 +228,8 @@ class Adoption:
     def release_unsubscribed(self) -> None:
         """Release subscriptions that were unsubscribed before their grant.
 
-        This waits for the end of the event, because the same grant may still attach other subscribers to the backend.
+        The release waits for the end of the event, because the same grant may still attach other subscribers to the
+        backend subscription.
         """
         unsubscribed, self._unsubscribed = self._unsubscribed, []
         for subscriber, frontend in unsubscribed:
@@ -235,7 +240,7 @@ class Adoption:
     # -- migration -------------------------------------------------------------------------------------------------
 
     def prepare(self, message: link.Prepare) -> None:
-        """Prepare as the target; called again if the subscriptions change before the preparation is complete."""
+        """Prepare a migration as its target. Called again if the subscriptions change before it is complete."""
         name = message.state.subscriber
         created = self._preparations.cancel(message.migration, name)
         subscriber = self._state.subscribers.get(name)
@@ -244,12 +249,12 @@ class Adoption:
         held = {} if subscriber is None else subscriber.frontends
         missing = [entry for entry in self._not_removed(message.state) if entry.subscription not in held]
         if subscriber is not None and subscriber.session is not None and not subscriber.session.is_webhook:
-            self._request(name, missing)  # it has a session here already; the coordinator will learn of it soon
+            self._request(name, missing)  # the subscriber has a session here already; its report is on the way
         else:
             self._preparations.begin(message, missing, created)
 
     def hand_over(self, message: link.HandOver) -> None:
-        """As the source, ask the subscriber to move to the target; serve it until `Release`."""
+        """As the source, request the subscriber to move to the target, and serve it until `Release`."""
         subscriber = self._state.subscribers.get(message.subscriber)
         session = None if subscriber is None else subscriber.session
         if session is None or session.is_webhook:
@@ -260,7 +265,7 @@ class Adoption:
         self._state.send(session, move)
 
     def release(self, message: link.Release) -> None:
-        """Forget a subscriber. It may be unknown here: then a pending adoption or preparation of it ends."""
+        """Forget a subscriber. If this broker does not host it, end its pending adoption or preparation."""
         subscriber = self._state.subscriber(message.subscriber)
         name = subscriber.id
         self._backends.withdraw(name)

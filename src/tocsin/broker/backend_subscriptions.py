@@ -38,13 +38,13 @@ class SubscriptionRequest:
     """Start after this cursor; None starts at the present."""
     since_s: float
     requester: Requester | None = None
-    """Receiver of the answer. None: the coordinator made the request, and it has no time limit."""
+    """Receiver of the answer. None: the coordinator made the request, and the request has no time limit."""
     request: int = 0
     migration: str | None = None
 
     @property
     def expects_session(self) -> bool:
-        """The subscriber has a session or a migration will bring one. An adopted subscriber may stay offline."""
+        """True if the subscriber has a session or gets one by a migration. An adopted subscriber may stay offline."""
         return self.requester is not None or self.migration is not None
 
 
@@ -108,9 +108,10 @@ class BackendSubscriptions:
             self._attach(request, backend)
 
     def _create(self, event: BackendGranted, requests: list[SubscriptionRequest]) -> BackendSubscription:
-        """No other session uses it yet, so the first fetch starts at the oldest cursor that a session will need.
+        """Create a backend subscription. The first fetch starts at the oldest cursor that a session will need.
 
-        An adopted subscriber may stay offline: its results are fetched when it logs in.
+        No other session uses the subscription yet. An adopted subscriber may stay offline: its results are fetched when
+        it logs in.
         """
         cursors = [request.after for request in requests if request.expects_session and request.after is not None]
         start = min([event.cursor, *(cursor for cursor in cursors if cursor.epoch == event.cursor.epoch)])
@@ -130,9 +131,10 @@ class BackendSubscriptions:
             self._refused(request, event.code, event.message)
 
     def request_again(self, backend: BackendSubscription) -> None:
-        """The data cluster no longer knows this hold: its channel was recreated, or the hold was released elsewhere.
+        """Request a subscription again: its channel was recreated, or another process released this broker's hold.
 
-        Until the data cluster grants it again, the broker does not fetch it and attaches no other subscriber to it.
+        Until the data cluster grants the subscription again, the broker does not fetch its results and attaches no
+        other subscriber to it.
         """
         backend.held = False
         for frontend in backend.frontends.values():

@@ -30,12 +30,12 @@ class _Backfill:
     waiting: dict[SessionId, FrontendSubscription]
     upto: Cursor
     """The live position when the backfill started. Results after it are ignored, even if the data cluster sends some:
-    the next read would not start at the cut, and the live position may have passed both by then."""
+    the next read would not start at this position, and the live position may have moved on."""
     read_upto: Cursor
     keep_upto: Cursor
-    """`kept_from` when the backfill started. If that has moved since, the results no longer adjoin the cache."""
+    """`kept_from` when the backfill started. If `kept_from` has moved since, the results no longer adjoin the cache."""
     prepares: bool = False
-    """A migration needs these results in the cache for a subscriber without a session."""
+    """True if a migration needs these results in the cache, for a subscriber that has no session here yet."""
     kept: list[Batch] | None = field(default_factory=list)
     kept_bytes: int = 0
 
@@ -57,7 +57,7 @@ class Backfills:
         """Sessions that wait for a backfill that has not started."""
         self._running: dict[int, _Backfill] = {}
         self._preparing: dict[SubscriptionId, Cursor] = {}
-        """Cursors that the cache must reach back to, for subscribers that a migration will bring."""
+        """Cursors that the cache must reach back to, for subscribers that will move here."""
         self._retry_at_s: dict[SubscriptionId, float] = {}
         self._number = 0
 
@@ -71,7 +71,7 @@ class Backfills:
             self._requested.setdefault(frontend.backend.id, {})[session.id] = frontend
 
     def withdraw(self, session: HostedSession, backend: BackendSubscription) -> None:
-        """The session no longer waits for results of this subscription."""
+        """Remove a session that no longer waits for results of this subscription."""
         if (waiting := self._requested.get(backend.id)) is not None:
             waiting.pop(session.id, None)
             if not waiting:
@@ -83,8 +83,8 @@ class Backfills:
     def prepare(self, backend: BackendSubscription, cursor: Cursor) -> None:
         """Make the cache reach back to `cursor`, if the data cluster still has those results."""
         if cursor < backend.kept_from and cursor.epoch == backend.kept_from.epoch:
-            known = self._preparing.get(backend.id, cursor)
-            self._preparing[backend.id] = min(known, cursor)
+            earliest = self._preparing.get(backend.id, cursor)
+            self._preparing[backend.id] = min(earliest, cursor)
 
     def prepared(self, backend: BackendSubscription) -> bool:
         running = any(backfill.backend is backend for backfill in self._running.values())
@@ -165,7 +165,10 @@ class Backfills:
                 backfill.kept = None
 
     def _receivers(self, backfill: _Backfill) -> list[tuple[HostedSession, FrontendSubscription]]:
-        """The waiting sessions that are writable. Others are removed: they request again when they drain."""
+        """The waiting sessions that are writable.
+
+        The other sessions are removed: each requests a backfill again when its queue drains.
+        """
         receivers = []
         for identity, frontend in list(backfill.waiting.items()):
             session = self._state.sessions.get(identity)

@@ -29,7 +29,10 @@ class CatchUp:
         session.behind[frontend.backend.id] = frontend
 
     def leave_live(self, session: HostedSession) -> None:
-        """The connection's queue is full. It contains everything before the positions and nothing after them."""
+        """Take a session with a full queue out of live delivery.
+
+        Its queue contains every result before the positions and none after them.
+        """
         for frontend in session.subscriber.frontends.values():
             if frontend.live:
                 self._leave(session, frontend)
@@ -107,17 +110,20 @@ class CatchUp:
         self._state.send(session, wire.Gap(frontend.backend.id, str(cursor)))
 
     def mark_incomplete(self, backend: BackendSubscription) -> None:
-        """Results before the position may be missing: sessions still catching up must not report a full recovery."""
+        """Record that results before the position may be missing, for every session that is still catching up.
+
+        Such a session must not report a full recovery.
+        """
         for session in self._state.sessions.values():
             frontend = session.behind.get(backend.id)
             if frontend is not None:
                 frontend.has_gap = frontend.reports_recovery = True
 
     def on_position_moved(self, backend: BackendSubscription, *, complete: bool) -> None:
-        """Step the sessions that were ahead of this broker and no longer are.
+        """Advance the sessions that were ahead of this broker and no longer are.
 
-        `complete`: the position covers all that the data cluster has now. The cursor of a session that is still ahead
-        belongs to results that no longer exist, so the session gets a gap.
+        `complete` is true if the position covers all results that the data cluster has now. The cursor of a session
+        that is still ahead belongs to results that no longer exist, so the session gets a gap.
         """
         for identity, frontend in list(backend.ahead.items()):
             session = self._state.sessions.get(identity)

@@ -65,7 +65,10 @@ class RequestBackend(Effect, frozen=True):
 
 
 class ReleaseBackend(Effect, frozen=True):
-    """Release the subscription after every earlier `RequestBackend`. Skip it if the broker holds it again by then."""
+    """Release the subscription after every earlier `RequestBackend`.
+
+    Skip the release if the broker holds the subscription again by then.
+    """
 
     channel: ChannelName
     subscription: SubscriptionId
@@ -80,7 +83,7 @@ class Fetch(Effect, frozen=True):
 
 
 class CancelFetch(Effect, frozen=True):
-    """Stop this fetch: no session needs the rest, and the broker expects no more events of it."""
+    """Stop this fetch: no session needs its other results, and the broker expects no more events of it."""
 
     fetch: int
 

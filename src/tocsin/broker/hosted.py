@@ -37,15 +37,18 @@ class BackendSubscription:
     live: dict[Encoding, dict[SessionId, None]] = field(default_factory=dict)
     """Sessions that have received every result before `position`; they get new results as soon as they arrive."""
     ahead: dict[SessionId, FrontendSubscription] = field(default_factory=dict)
-    """Sessions whose cursor is after `position`: they come from a broker that fetched faster."""
+    """Sessions whose cursor is after `position`: they were at a broker that fetched faster."""
     batches: list[Batch] = field(default_factory=list)
     fetch: int | None = None
     """Number of the running live fetch that includes this subscription."""
     held: bool = True
-    """False after the data cluster reported that it does not know this hold. The broker then requests the subscription
-    again and does not fetch it, so that it cannot block fetches of other subscriptions."""
+    """False after the data cluster reported that this broker does not hold the subscription.
+
+    The broker then requests the subscription again. It does not fetch its results until then, because a refused fetch
+    would block other subscriptions.
+    """
     requested_in_epoch: int | None = None
-    """Epoch of the channel in which the broker last requested it again; a later epoch may accept the parameters."""
+    """Channel epoch in which the broker last requested the subscription again. A later one may accept the values."""
     rate: Rate = field(default_factory=Rate)
     """λ_k, in bytes/s."""
 
@@ -56,18 +59,18 @@ class FrontendSubscription:
 
     backend: BackendSubscription
     parameters: dict[str, Any]
-    """As the subscriber spelled them."""
+    """The parameter values as the subscriber spelled them."""
     acked: Cursor
-    """The subscriber has acknowledged every result before it; a session that sends no cursor starts here."""
+    """The subscriber has acknowledged every result before this cursor. A session that sends no cursor starts here."""
     sent: Cursor | None = None
     """Position of a session that is catching up; None while the session is live or the subscriber is offline."""
     live: bool = False
     reports_recovery: bool = False
-    """Send `recovered` when the session has caught up."""
+    """True if the broker sends `recovered` when the session has caught up."""
     has_gap: bool = False
-    """Results were lost during this catch-up, so `recovered` is sent with the value false."""
+    """True if results were lost during this catch-up, so that `recovered` is sent with the value false."""
     requested_here: bool = False
-    """The subscriber requested it at this broker, so the coordinator may not know it yet."""
+    """True if the subscriber requested it at this broker, so that the coordinator may not know it yet."""
 
 
 @dataclass(slots=True, eq=False)

@@ -22,7 +22,7 @@ from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.wire.errors import Code
 
 MOST_SUBSCRIPTIONS = 5_000
-"""Subscriptions in one fetch."""
+"""The most subscriptions in one fetch."""
 SHORTEST_WAIT_S = 0.2
 LONGEST_WAIT_S = 15.0
 SAMPLES = 512
@@ -48,7 +48,7 @@ class LiveFetches:
         self._catch_up = catch_up
         self._lost = lost
         self._channels: dict[str, _ChannelFetch] = {}
-        """By channel name in lower case: names ignore case, as Spark's do."""
+        """The state of each channel, by name in lower case: names ignore case, as Spark's do."""
         self._fetches: dict[int, str] = {}
         self._number = 0
         self.delays_s: deque[float] = deque(maxlen=SAMPLES)
@@ -100,7 +100,7 @@ class LiveFetches:
                 self._catch_up.on_position_moved(backend, complete=False)
 
     def _request_in_new_epoch(self, backend: BackendSubscription, epoch: int) -> None:
-        """The channel refused these parameters. Request the subscription once per epoch: a new one may accept them."""
+        """Request a refused subscription again, once per epoch: a new epoch may accept its parameters."""
         if backend.requested_in_epoch != epoch:
             self._lost(backend)
             backend.requested_in_epoch = epoch
@@ -142,7 +142,7 @@ class LiveFetches:
         self._state.effects.append(Fetch(self._number, backends[0].channel, positions))
 
     def _backend(self, fetch: int, identity: SubscriptionId) -> BackendSubscription | None:
-        """None if the subscription was released, or released and granted again, after this fetch started."""
+        """The subscription if it belongs to this fetch; None if it was released, or granted again, since then."""
         backend = self._state.backends.get(identity)
         return backend if backend is not None and backend.fetch == fetch else None
 
@@ -170,7 +170,7 @@ class LiveFetches:
             self._restart_from(backend, event.cursor)
 
     def _restart_from(self, backend: BackendSubscription, cursor: Cursor) -> None:
-        """The results before `cursor` are lost: continue there and report the gap to every live session."""
+        """Continue at `cursor` because the results before it are lost. Report the gap to every live session."""
         live = [identity for group in backend.live.values() for identity in group]
         backend.position = cursor
         self._state.cache.forget(backend)
@@ -182,8 +182,8 @@ class LiveFetches:
     def on_holds_missing(self, event: events.HoldsMissing) -> None:
         """Request these subscriptions again and report a gap.
 
-        The broker cannot know when the hold was lost. Executions since then were not announced to this broker, and if
-        no other broker held the subscription, they did not compute it.
+        The broker cannot know when the hold was lost. Executions since then were not announced to this broker. If no
+        other broker held the subscription, they computed no results for it.
         """
         for identity in event.subscriptions:
             backend = self._state.backends.get(identity)
@@ -214,7 +214,7 @@ class LiveFetches:
         backends = [
             backend for identity in channel.fetching if (backend := self._backend(event.fetch, identity)) is not None
         ]
-        # This broker released a subscription during the fetch: that is the unknown one. Fetch the others at once.
+        # The unknown subscription is the one that this broker released during the fetch. Fetch the others at once.
         released = event.code == Code.UNKNOWN_SUBSCRIPTION and len(backends) < requested
         channel.fetch, channel.fetching = None, ()
         for backend in backends:

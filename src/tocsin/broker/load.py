@@ -2,7 +2,7 @@
 
 λ_k is measured per backend subscription where its results arrive; I_j is the sum over the held subscriptions (eq. 1).
 O_j is measured where results are handed to sessions (eq. 4). The load of one subscriber follows from its subscriptions,
-Σ_k y_ik λ_k, so it has no counter of its own: that would cost one more write per delivery.
+Σ_k y_ik λ_k, so a subscriber has no counter of its own: a counter would cost one more write per delivery.
 
 The average is exponential with one time constant: a plain window would have to store every arrival of the last minute.
 """

@@ -90,7 +90,7 @@ class Outbox:
         return self._number
 
     def on_registered(self) -> None:
-        """The link is new: send every unconfirmed change again, then the unsent ones."""
+        """Over the new link, send every unconfirmed change again, then the unsent changes."""
         self.connected = True
         for message in self._unconfirmed:
             self._state.send_to_coordinator(message)

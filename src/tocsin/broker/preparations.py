@@ -1,4 +1,4 @@
-"""Preparations: what this broker does as the target of a migration before the subscriber arrives [BAD §3.3].
+"""Preparations: the work of this broker as the target of a migration, before the subscriber arrives [BAD §3.3].
 
 The target holds the subscriptions and has the results in its cache before the source sends the subscriber away
 (make-before-break). A preparation has a deadline after which it is undone, so a coordinator that dies half-way leaves
@@ -107,7 +107,7 @@ class Preparations:
         return self._fetches.is_current(backend) and self._backfills.prepared(backend)
 
     def undo(self, migration: str) -> None:
-        """Release what was prepared, unless the subscriber has a session here."""
+        """Release the prepared subscriptions, unless the subscriber has a session here."""
         preparation = self._preparations.pop(migration, None)
         if preparation is None:
             return

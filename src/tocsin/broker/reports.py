@@ -32,7 +32,7 @@ class Reports:
         self._released: list[SubscriptionId] = []
 
     def on_backend_released(self, backend: BackendSubscription) -> None:
-        """Report the rate 0 next time, if the coordinator knows another rate."""
+        """Include the rate 0 in the next report, if the coordinator knows another rate."""
         if backend.rate.reported_per_s and self._outbox.connected:
             self._released.append(backend.id)
 
@@ -85,7 +85,7 @@ class Reports:
     # -- progress --------------------------------------------------------------------------------------------------
 
     def _send_progress(self, sessions: Sequence[HostedSession]) -> None:
-        """Sessions at the same positions get the same bytes."""
+        """Send `progress`. Sessions at the same positions get the same bytes."""
         groups: dict[tuple[Encoding, tuple[tuple[ChannelName, Cursor], ...]], list[SessionId]] = {}
         for session in sessions:
             if session.writable and not session.is_webhook:

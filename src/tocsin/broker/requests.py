@@ -18,7 +18,7 @@ from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 
 _LONGEST_ID = 64
-"""Characters; twice the length of a subscription id."""
+"""The most characters of an id in a request: twice the length of a subscription id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class SubscriberRequests:
         self._backends.request(request.channel, pending)
 
     def on_granted(self, request: SubscriptionRequest, frontend: FrontendSubscription) -> None:
-        """The data cluster has granted it. The answer and the results wait until the coordinator has stored it too."""
+        """Answer a granted request, and start its results, once the coordinator has stored the subscription too."""
         frontend.requested_here = True
         self._outbox.added(request.subscriber, frontend)
         if not self._outbox.connected:

@@ -63,7 +63,7 @@ class ResultCache:
         backend.kept_from = backend.position
 
     def trim(self) -> None:
-        """Evict what new encodings pushed over the limit; drop entries of forgotten subscriptions."""
+        """Evict batches if new encodings exceed the limit; drop entries of forgotten subscriptions."""
         self._evict()
         if len(self._order) > 64 and not self.used_bytes:
             self._order.clear()

@@ -24,13 +24,13 @@ _LAST_OFFSET = 2**53
 
 
 def parse_cursor(text: str) -> Cursor | None:
-    """None if the text is no cursor or its numbers are too large."""
+    """The cursor that the text spells; None if the text is no cursor or its numbers are too large."""
     cursor = Cursor.parse(text) if len(text) <= 40 else None
     return None if cursor is None or cursor.offset > _LAST_OFFSET or cursor.epoch > _LAST_OFFSET else cursor
 
 
 def parse_cursors(texts: Mapping[SubscriptionId, str]) -> dict[SubscriptionId, Cursor] | None:
-    """None if any of the texts is no cursor."""
+    """The cursors that the texts spell; None if any of the texts is no cursor."""
     cursors = {}
     for identity, text in texts.items():
         cursor = parse_cursor(text)
@@ -156,7 +156,7 @@ class Sessions:
             self.forget(session, reason, replaced=replaced)
 
     def forget(self, session: HostedSession, reason: str, *, replaced: bool = False) -> None:
-        """The connection has ended or will end. The subscriptions stay."""
+        """Forget a session whose connection has ended or will end. The subscriptions stay."""
         if self._state.sessions.pop(session.id, None) is None:
             return
         subscriber = session.subscriber

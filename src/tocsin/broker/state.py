@@ -28,7 +28,7 @@ class Limits:
     queue_bytes: Annotated[int, "Bytes that may wait in the connection of one session before it counts as slow."] = (
         256 << 10
     )
-    """A catching-up session gets at most this per step."""
+    """A session that is catching up gets at most this many bytes per step."""
     slow: Annotated[
         str,
         "What happens to a slow session: `drop` (it lags and catches up later) or `disconnect` (close code 4002).",
@@ -66,7 +66,7 @@ class BrokerState:
     pulls: dict[SubscriptionId, None] = field(default_factory=dict)
     """Backend subscriptions to fetch although no execution was announced for them."""
     spellings: dict[str, ChannelName] = field(default_factory=dict)
-    """Channel name in lower case → as it was declared."""
+    """Channel name in lower case → the name as it was declared."""
     adopting: dict[SubscriberId, int] = field(default_factory=dict)
     """Adopted subscriber → number of its subscriptions that the data cluster has not granted yet."""
     early_unsubscribes: dict[SubscriberId, set[SubscriptionId]] = field(default_factory=dict)

@@ -63,7 +63,7 @@ class ChaosCrowd:
         while True:
             try:
                 await self._run_program(member)
-            except ClientError as error:  # the SDK could not recover: the report lists it
+            except ClientError as error:  # the SDK could not recover: the report lists the error
                 member.errors.append(f"{type(error).__name__} {error.code}: {error.message}")
                 await asyncio.sleep(1.0)
             while member.away.is_set():

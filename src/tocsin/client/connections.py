@@ -22,7 +22,7 @@ class ConnectionState:
     number: int
     address: events.BrokerAddress
     deadline_s: float
-    """When the login must have succeeded; for a retiring connection, when the session leaves it at the latest."""
+    """When the login must have succeeded; for a retiring connection, the latest time to close it."""
     login_sent: bool = False
     logged_in_s: float | None = None
     """When the login succeeded; None before."""
@@ -33,7 +33,7 @@ class ConnectionState:
     holds: set[SubscriptionId] = field(default_factory=set)
     """The subscriptions that this broker holds for the session."""
     reached: dict[SubscriptionId, Cursor] = field(default_factory=dict)
-    """The position of this broker: the cursor that it was given, then the last one that it sent."""
+    """The position of this broker: first the cursor that the session sent, then the last one from the broker."""
     requests: dict[int, Purpose] = field(default_factory=dict)
     """Requests without an answer, by id."""
     closing: wire.Closing | None = None
@@ -50,7 +50,7 @@ class ConnectionState:
         return self.heard_s + timing.stall_after_s(self.progress_s)
 
     def note_answer(self, answer: wire.Answer) -> None:
-        """Record what an answer says about the subscriptions that the broker holds."""
+        """Record the subscriptions that the broker holds according to this answer."""
         match answer:
             case wire.Subscribed(held=held):
                 self.holds.add(held.subscription)
@@ -72,17 +72,17 @@ class ConnectionSet:
 
     by_number: dict[int, ConnectionState] = field(default_factory=dict)
     serving: ConnectionState | None = None
-    """Logged in; requests are sent over it."""
+    """The connection that is logged in; requests are sent over it."""
     opening: ConnectionState | None = None
-    """Not logged in yet."""
+    """The connection that is not logged in yet."""
     retiring: ConnectionState | None = None
-    """The broker that a move leaves; it still delivers."""
+    """The connection to the broker that a move leaves. That broker still delivers."""
 
     def open(self, number: int, address: events.BrokerAddress, deadline_s: float) -> None:
         self.by_number[number] = self.opening = ConnectionState(number, address, deadline_s)
 
     def drop(self, connection: ConnectionState | None) -> list[events.Effect]:
-        """Forget a connection and close it; None is no connection."""
+        """Forget a connection and close it. Does nothing for None."""
         if connection is None:
             return []
         self.by_number.pop(connection.number, None)
@@ -95,7 +95,10 @@ class ConnectionSet:
         return [effect for connection in list(self.by_number.values()) for effect in self.drop(connection)]
 
     def deadlines(self, timing: Patience, *, paused: bool) -> list[float]:
-        """When a login is late, a connection is stalled or a retiring one must be closed. Paused ones do not stall."""
+        """Times at which a login is late, a connection is stalled or a retiring one must be closed.
+
+        While the session is `paused`, no connection counts as stalled.
+        """
         times = [] if self.retiring is None else [self.retiring.deadline_s]
         for connection in self.by_number.values():
             if connection.logged_in_s is None:
@@ -105,7 +108,7 @@ class ConnectionSet:
         return times
 
     def serve_opened(self, retire_by_s: float) -> list[events.Effect]:
-        """The opening connection is logged in: it serves, and the former one retires by this time at the latest.
+        """Make the opening connection, now logged in, serve. The former one retires by `retire_by_s` at the latest.
 
         A connection that still retires from an earlier move is closed.
         """
@@ -124,14 +127,14 @@ class ConnectionSet:
 
 @dataclass(slots=True)
 class BrokerSearch:
-    """When to ask the coordinator for a broker, how long to back off, and when to stop trying."""
+    """Decides when to request a broker from the coordinator, how long to back off, and when to stop trying."""
 
     timing: Patience
     jitter: Jitter
     pending: bool = False
-    """A request to the coordinator has no answer yet."""
+    """True if a request to the coordinator has no answer yet."""
     retry_s: float | None = None
-    """When to ask the coordinator again; None if that is not planned."""
+    """When to request a broker from the coordinator again; None if no request is planned."""
     avoid: BrokerId | None = None
     """The broker that the coordinator should not assign."""
     _last: events.BrokerAddress | None = None
@@ -168,17 +171,20 @@ class BrokerSearch:
             self._late_logins[connection.address.broker] = now_s + self.timing.open_s
 
     def failure(self, connection: ConnectionState, reason: str, now_s: float) -> str | None:
-        """The code with which the session fails after losing its only connection; None if it should reconnect."""
+        """The error code with which the session fails after losing its only connection; None if it should reconnect."""
         if reason in (Code.UNAUTHENTICATED, "expired"):
             self._denials += 1
         if self._denials >= self.timing.denials:
             return "unauthenticated"
         if reason == "replaced" and self._late_logins.pop(connection.address.broker, now_s) > now_s:
-            return None  # by this session itself: an abandoned login arrived after the one that followed it
+            return None  # this session replaced itself: an abandoned login arrived late
         return reason if reason in _FINAL else None
 
     def reconnect_after(self, connection: ConnectionState, reason: str, now_s: float, at_least_s: float | None) -> None:
-        """Back off. Avoid a broker that did not log the session in or fell silent; a lost one may be back already."""
+        """Back off.
+
+        Avoid a broker that did not log the session in or fell silent. A lost broker may be back already.
+        """
         if connection.logged_in_s is not None and now_s - connection.logged_in_s >= self.timing.steady_s:
             self._failures = 0
         failed = connection.logged_in_s is None or reason == "stalled"

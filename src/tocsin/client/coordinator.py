@@ -24,10 +24,10 @@ class CoordinatorClient:
     def __init__(
         self, address: str, token: str | None, tls: SSLContext, user: str | None = None, **position: float
     ) -> None:
-        """`position`: `lat` and `lon` in degrees, if known."""
+        """`position` has `lat` and `lon` in degrees, if they are known."""
         self.address = address.rstrip("/")
         self.user = None if user is None else SubscriberId(user)
-        """None until the coordinator has chosen a name, if the program gave none."""
+        """The subscriber's name. If the program gave no name, None until the coordinator has chosen one."""
         self._token = token
         self._user_token: str | None = None
         """The subscriber's own token; None before the registration."""
@@ -42,7 +42,7 @@ class CoordinatorClient:
         except Denied:
             if not was_registered:
                 raise
-            self._user_token = None  # it may have expired, while the token that it was made with is still valid
+            self._user_token = None  # it may have expired; the program's own token may still be valid
             return await self._request_broker(avoid)
 
     async def _request_broker(self, avoid: BrokerId | None) -> BrokerAddress:
@@ -73,7 +73,7 @@ class CoordinatorClient:
 
 
 def decoded_answer(response: httpx.Response) -> dict[str, Any]:
-    """The body of a successful response. Raises the ClientError that any other response stands for."""
+    """The body of a successful response. Raises a ClientError for any other response."""
     try:
         answer = msgspec.json.decode(response.content)
     except msgspec.DecodeError:

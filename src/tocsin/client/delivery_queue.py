@@ -1,4 +1,4 @@
-"""Results that wait for the application: a queue per subscription, taken in turn or from one subscription.
+"""Results that wait for the application: a queue per subscription. Readers take from all in turn, or from one.
 
 The queue has no hard bound: the driver stops reading from the network while `full` is true.
 """
@@ -20,7 +20,7 @@ UNREAD_S = 30.0
 
 class DeliveryQueue:
     def __init__(self, limit: int, unread_s: float = UNREAD_S) -> None:
-        """`limit` is the number of items from which on the queue is full."""
+        """The queue is full with `limit` items or more."""
         self._limit = limit
         self._unread_s = unread_s
         self._queues: dict[SubscriptionId, deque[Item]] = {}
@@ -46,7 +46,7 @@ class DeliveryQueue:
             self._wake_all()
 
     def end(self, error: ClientError) -> None:
-        """Readers take the items that are queued, and then get this error."""
+        """End the queue. Readers take the items that are queued, and then get this error."""
         self._end = self._end or error
         self._wake_all()
 

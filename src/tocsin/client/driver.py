@@ -87,7 +87,7 @@ class SessionDriver:
             socket.abort()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run in the background until `close`."""
+        """Run `work` in the background until `close`."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -109,7 +109,7 @@ class SessionDriver:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _timer_suffices(self, event: events.Event) -> bool:
-        """Whether the timer needs no update. Frequent events bring nothing forward, and `due_s` is costly."""
+        """True if the timer needs no update. Frequent events make nothing due earlier, and `due_s` is costly."""
         if self._timer is None:
             return False
         match event:
@@ -152,8 +152,8 @@ class SessionDriver:
             case events.ReportRefused(ticket, code, message):
                 self._answer(ticket, error_for(code, message))
             case events.EndSubscription(identity, code, message):
-                known = Code(code) if code in set(Code) else Code.INTERNAL
-                self._queue.put(identity, SubscriptionEnded(known, message))
+                error_code = Code(code) if code in set(Code) else Code.INTERNAL
+                self._queue.put(identity, SubscriptionEnded(error_code, message))
             case events.FailSession(code, message):
                 self.end(error_for(code, message))
                 self.finished.set()
@@ -201,7 +201,7 @@ class SessionDriver:
             address = await self._coordinator.request_broker(avoid)
         except ClientError as error:
             event: events.Event = events.LocateFailed(error.code, error.message, error.code.retry, error.retry_after_s)
-        except Exception as error:  # an answer that makes no sense is treated as no answer
+        except Exception as error:  # an answer that cannot be read counts as no answer
             event = events.LocateFailed(Code.NOT_READY, f"{type(error).__name__}: {error}", retry=True)
         else:
             event = events.BrokerLocated(address)

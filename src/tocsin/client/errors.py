@@ -76,11 +76,11 @@ def error_for(code: str, message: str, retry_after_s: float | None = None) -> Cl
     if code == "replaced":
         return SessionReplaced(Code.IN_USE, message)
     try:
-        known = Code(code)
+        error_code = Code(code)
     except ValueError:
         return SessionEnded(Code.INTERNAL, f"{message} ({code})")
-    if known in _DENIALS:
-        return Denied(known, message)
-    if known.retry:
-        return Unreachable(known, message, retry_after_s=retry_after_s)
-    return RequestRefused(known, message, retry_after_s=retry_after_s)
+    if error_code in _DENIALS:
+        return Denied(error_code, message)
+    if error_code.retry:
+        return Unreachable(error_code, message, retry_after_s=retry_after_s)
+    return RequestRefused(error_code, message, retry_after_s=retry_after_s)

@@ -92,7 +92,7 @@ class ResultHandled:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """The time that `SubscriberSession.due_s` named has come."""
+    """The time that `SubscriberSession.due_s` returned has been reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Close it after everything sent so far, and report nothing more from it, not even its end."""
+    """Close the connection after all queued messages are sent. Report nothing more from it, not even its end."""
 
     connection: int
 

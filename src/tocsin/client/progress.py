@@ -19,7 +19,7 @@ class Arrival(Enum):
     NEW = "new"
     REPEATED = "repeated"
     AFTER_GAP = "after a gap"
-    """New, and of a later epoch than everything before it: results between the two may be missing."""
+    """A new result of a later epoch than all results before it: results in between may be missing."""
 
 
 @dataclass(slots=True)
@@ -27,11 +27,11 @@ class SubscriptionProgress:
     subscription: SubscriptionId
     channel: ChannelName
     parameters: dict[str, Any] | None
-    """None for a subscription that another session of this subscriber made, until the broker lists it."""
+    """The parameter values. None for a subscription that another session made, until the broker lists it."""
     received: Cursor
-    """Every result before it has been received: a result that ends before it is a repeat."""
+    """Every result before this cursor has been received. A result that ends before it is a repeat."""
     handled: Cursor
-    """The application has handled every result before it. Sessions acknowledge this cursor and resume from it."""
+    """The application has handled every result before this cursor. Sessions acknowledge it and resume from it."""
     acknowledged: Cursor | None = None
     """The last acknowledgement sent over the current session."""
     handled_since_ack: bool = False
@@ -54,7 +54,7 @@ class SubscriptionProgress:
         return Arrival.AFTER_GAP if epoch_changed else Arrival.NEW
 
     def skip_to(self, cursor: Cursor) -> bool:
-        """Record that results before `cursor` will not come. False if all of them were received before."""
+        """Record that results before `cursor` will not arrive. False if all of them were received before."""
         if cursor <= self.received:
             return False
         self._append(cursor)

@@ -33,10 +33,13 @@ class SubscriberSession:
         self._stop_s: float | None = None
         """When to finish even if the log-out has no answer; None while the session is not stopping."""
         self.paused = False
-        """The application's queue is full, so nothing is read: silence of a broker means nothing."""
+        """True while the application's queue is full.
+
+        The driver then reads nothing, so silence is no sign of a stall.
+        """
         self.ended = False
         self.trouble = "no broker was requested yet"
-        """Why there is no session, for error messages."""
+        """The reason why there is no session, for error messages."""
         self._numbers = iter(range(1, 1 << 53))
 
     @property
@@ -52,7 +55,7 @@ class SubscriberSession:
         return [] if self.ended else list(self._handle(event, now_s))
 
     def due_s(self) -> float:
-        """When the next `Ticked` is due; infinity if none is."""
+        """When the next `TimePassed` is due; infinity if none is."""
         times = [self._search.retry_s, self._stop_s, *self.subscriptions.retry_at_s.values()]
         if self.serving is not None:
             times.append(self.subscriptions.ack_due_s())
@@ -60,7 +63,7 @@ class SubscriberSession:
         return min((time_s for time_s in times if time_s is not None), default=float("inf"))
 
     def resumed_reading(self, now_s: float) -> None:
-        """The application's queue has room: silence counts again, from now on."""
+        """End the pause, because the application's queue has room. A broker's silence counts from now on."""
         self.paused = False
         for connection in self.connections.by_number.values():
             connection.heard_s = now_s
@@ -143,7 +146,7 @@ class SubscriberSession:
                 yield events.DeliverMessage(message)
             case wire.Recovered(subscription=identity):
                 if connection is self.serving:
-                    # A coordinator that did not know of the unsubscription may have restored the subscription.
+                    # A coordinator that did not get the unsubscription may have restored the subscription.
                     yield from self._send(self.subscriptions.release_again(identity, now_s))
             case wire.Progress():
                 self.subscriptions.advance(message, connection.holds, connection.reached)

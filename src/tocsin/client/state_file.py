@@ -24,7 +24,7 @@ class SavedSubscription(msgspec.Struct):
     channel: ChannelName
     parameters: dict[str, Any]
     cursor: str
-    """The application has handled every result before it."""
+    """The application has handled every result before this cursor."""
 
 
 class SavedState(msgspec.Struct):
@@ -33,7 +33,7 @@ class SavedState(msgspec.Struct):
 
     @classmethod
     def of(cls, user: str, subscriptions: Iterable[SubscriptionProgress]) -> SavedState:
-        """Subscriptions whose parameters are not known yet are left out."""
+        """The state to save. Subscriptions whose parameters are not known yet are left out."""
         saved = {
             progress.subscription: SavedSubscription(progress.channel, progress.parameters, str(progress.handled))
             for progress in subscriptions
@@ -50,7 +50,7 @@ class SavedState(msgspec.Struct):
 
 
 def load(path: Path) -> SavedState | None:
-    """None if there is no file yet. Raises ClientError if the file is something else, rather than overwrite it."""
+    """The saved state; None if there is no file. Raises ClientError for another kind of file, to keep it."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

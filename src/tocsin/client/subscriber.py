@@ -111,7 +111,7 @@ class Subscriber:
 
     @property
     def user(self) -> SubscriberId | None:
-        """None until the coordinator has chosen a name, if the program gave none."""
+        """The subscriber's name. If the program gave no name, None until the coordinator has chosen one."""
         return self._coordinator.user
 
     @property
@@ -127,7 +127,7 @@ class Subscriber:
 
     @property
     def trouble(self) -> str:
-        """Why there is no session, for people; during a session, why there was none before it."""
+        """A readable reason why there is no session; during a session, why there was none before it."""
         return self._driver.session.trouble
 
     async def connected(self) -> BrokerId:
@@ -165,13 +165,16 @@ class Subscriber:
         type: Any = dict[str, Any],
         after: str | None = None,
     ) -> Subscription[Any]:
-        """Subscribe, waiting for a broker if there is none. `after`: the cursor to start at. `type`: of the results."""
+        """Subscribe, waiting for a broker if there is none.
+
+        `after` is the cursor to start at, and `type` is the type of the results.
+        """
         values = dict(parameters or {})
-        held: wire.Held = await self._driver.request(
+        granted: wire.Held = await self._driver.request(
             lambda ticket: SubscribeRequested(ticket, ChannelName(channel), values, after)
         )
-        self._types[held.subscription] = type
-        return Subscription(self, held)
+        self._types[granted.subscription] = type
+        return Subscription(self, granted)
 
     async def unsubscribe(self, subscription: SubscriptionId) -> None:
         await self._driver.request(lambda ticket: UnsubscribeRequested(ticket, subscription))
@@ -265,7 +268,7 @@ class Subscription(Generic[T]):
         self.channel = held.channel
         self.parameters = held.parameters
         self.cursor = held.cursor
-        """Where the subscription started in this session."""
+        """The cursor at which the subscription started in this session."""
 
     def __aiter__(self) -> AsyncIterator[Result[T]]:
         return self

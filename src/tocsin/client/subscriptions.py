@@ -62,8 +62,11 @@ class SessionSubscriptions:
     releasing: dict[SubscriptionId, int] = field(default_factory=dict)
     """Subscriptions whose unsubscription is not confirmed yet, with the application's ticket."""
     released: dict[SubscriptionId, ReleasedSubscription] = field(default_factory=dict)
-    """Unsubscribed, the latest last; results still in flight for them are ignored. Kept from session to session: a
-    coordinator that did not know of the unsubscription may have made another broker hold them."""
+    """Unsubscribed subscriptions, the latest last.
+
+    Results still in flight for them are ignored. Kept from session to session: a coordinator that did not get the
+    unsubscription may have made another broker hold them.
+    """
     retry_at_s: dict[Purpose, float] = field(default_factory=dict)
     """Requests that were refused temporarily, with the time of the next attempt."""
     acked_s: float = float("-inf")
@@ -88,7 +91,7 @@ class SessionSubscriptions:
     def reconcile(self, listed: Iterable[wire.Held], now_s: float) -> tuple[list[Request], list[events.Effect]]:
         """Compare with the broker's list at the start of a session: the requests to send, and the effects.
 
-        An unsubscription is sent even if the broker does not list the subscription: it may be about to adopt it.
+        An unsubscription is sent even if the broker does not list the subscription: an adoption may be pending.
         """
         effects: list[events.Effect] = []
         requests: list[Request] = []
@@ -135,7 +138,7 @@ class SessionSubscriptions:
         return [request for purpose in purposes for request in self.request(purpose)]
 
     def request(self, purpose: Purpose) -> list[Request]:
-        """The request for a purpose; empty if it is no longer needed."""
+        """The request for a purpose; an empty list if the request is no longer needed."""
         match purpose:
             case Subscribing(ticket) if (event := self.requested.get(ticket)) is not None:
                 return [(purpose, wire.Subscribe(0, event.channel, event.parameters, event.after))]
@@ -164,7 +167,7 @@ class SessionSubscriptions:
     # -- acknowledgements ----------------------------------------------------------------------------------------------
 
     def acknowledgement(self, now_s: float, *, everything: bool = False) -> dict[SubscriptionId, str]:
-        """The cursors to acknowledge now, empty if none is due. They count as acknowledged."""
+        """The cursors to acknowledge now; an empty mapping if none is due. They count as acknowledged."""
         idle = everything or now_s >= self.idle_acked_s + self.timing.idle_ack_s
         if not (idle or now_s >= self.acked_s + self.timing.ack_s):
             return {}
@@ -226,7 +229,7 @@ class SessionSubscriptions:
     def result(self, message: wire.Result, reached: dict[SubscriptionId, Cursor]) -> tuple[list[events.Effect], bool]:
         """Deliver a result unless it is a repeat. True if its subscription is unknown, so the broker must list it.
 
-        `reached` is how far the result's connection has come, per subscription; this method updates it.
+        `reached` is the position of the result's connection in each subscription; this method updates it.
         """
         cursor = Cursor.parse(message.cursor)
         if cursor is None or message.subscription in self.released:
@@ -248,7 +251,7 @@ class SessionSubscriptions:
                 return [events.DeliverMessage(message)], progress.parameters is None
 
     def gap(self, message: wire.Gap, reached: dict[SubscriptionId, Cursor]) -> list[events.Effect]:
-        """Deliver a gap that is news, and continue after it. `reached` is as in `result`.
+        """Deliver a gap that is not known yet, and continue after it. `reached` is as in `result`.
 
         A gap that ends before the connection's own position means that the data cluster lost its data or was replaced:
         the subscriber's cursor lies after everything there is, and keeping it would remove all new results as repeats.

@@ -22,8 +22,11 @@ class Patience:
     open_s: float = 10.0
     """Time-out for connecting and logging in."""
     leave_s: float = 600.0
-    """How long after an unsubscription a broker may still hold the subscription because the news has not reached it:
-    about as long as a coordinator may be down. A subscription held later than that is a new one."""
+    """How long after an unsubscription a broker may still hold the subscription.
+
+    No message about the unsubscription has reached that broker: a coordinator may be down for about this long. A
+    subscription that a broker holds later than that is a new one.
+    """
     steady_s: float = 10.0
     """A session that lasted this long resets the count of failures."""
     ack_s: float = 1.0
@@ -42,5 +45,8 @@ class Patience:
         return retry_delay_s(max(failures, 1), shortest_s=self.shortest_s, longest_s=self.longest_s, jitter=jitter())
 
     def stall_after_s(self, progress_s: float) -> float:
-        """Silence after which a broker counts as stalled; it promised a message every `progress_s` seconds."""
+        """Seconds of silence after which a broker counts as stalled.
+
+        It promised a message every `progress_s` seconds.
+        """
         return 2.0 * progress_s + 1.0

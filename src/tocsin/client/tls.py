@@ -19,7 +19,7 @@ def context_for(verify: Verify) -> ssl.SSLContext:
 
 @cache
 def _system() -> ssl.SSLContext:
-    """Shared, because loading all authorities takes longer than connecting."""
+    """The system's context. It is shared, because loading all authorities takes longer than connecting."""
     return ssl.create_default_context()
 
 

@@ -73,7 +73,7 @@ class BrokerSocket:
         self._outbox.put_nowait(message)
 
     def close(self) -> None:
-        """Send what is queued, then close. An attempt to connect is cancelled: the broker may never answer it."""
+        """Send the queued messages, then close. An attempt to connect is cancelled: the broker may never answer it."""
         if self._closed:
             return
         self._closed = True

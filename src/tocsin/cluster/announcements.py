@@ -29,7 +29,7 @@ PAGE = 200
 @dataclass(frozen=True, slots=True)
 class Announcement:
     sequence: int
-    """The broker continues with the executions after it."""
+    """The execution's sequence number. The broker resumes with the executions after this one."""
     channel: ChannelName
     epoch: int
     execution: int
@@ -43,7 +43,7 @@ class News:
     sequence: int
     """The answer covers all executions up to this one, also those without results for the broker."""
     gap: bool = False
-    """Some executions that this broker has not seen passed their retention."""
+    """True if executions that this broker has not read are deleted: their retention has passed."""
 
 
 class AnnouncementLog:
@@ -73,14 +73,14 @@ class AnnouncementLog:
             listener()
 
     def read_catalog_again(self) -> None:
-        """Forget the executions in memory: one may be committed that was never published."""
+        """Drop the executions in memory, because an execution may be committed but not published."""
         with self._lock:
             self._recent.clear()
             self._recent_rows = 0
             self.sequence = self._catalog.executions.last_sequence()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener`, from any thread, after each execution. Returns a function that ends this."""
+        """Call `listener`, from any thread, after each execution. Returns a function that removes the listener."""
         with self._lock:
             self._listeners.add(listener)
 
@@ -91,7 +91,10 @@ class AnnouncementLog:
         return stop
 
     def since(self, broker: BrokerId, after: int) -> News:
-        """The executions after sequence `after`, in order, at most a page of them: repeat until there are none."""
+        """Announce to `broker` the executions after sequence `after`, oldest first, at most a page of executions.
+
+        The broker requests the next page with the `sequence` of the answer.
+        """
         with self._lock:
             recent = [(execution, summary) for execution, summary in self._recent if execution.sequence > after]
             complete = bool(self._recent) and self._recent[0][0].sequence <= after + 1

@@ -46,7 +46,7 @@ class AppliedChange:
 
 
 class ApplicationRefused(TocsinError):
-    """The file has problems, all of them listed here. Nothing was changed."""
+    """The application file has problems. The exception lists all of them, and nothing was changed."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -58,7 +58,7 @@ class ApplicationRefused(TocsinError):
 
 
 def check(cluster: DataCluster, text: str, file: str = "<text>", folder: str | None = None) -> list[Problem]:
-    """All problems of an application file, in its order. Changes nothing."""
+    """The problems of an application file, in the order of its statements. Changes nothing."""
     return _Check(cluster, text, file, folder).problems
 
 
@@ -72,7 +72,7 @@ def apply(cluster: DataCluster, text: str, file: str = "<text>", folder: str | N
 
 @dataclass(slots=True)
 class _Prepared:
-    """What the check prepares for applying, by the statement's position: a file may name a thing twice."""
+    """The results of the check that `apply` needs, by the statement's position: a file may use a name twice."""
 
     static: dict[Position, tuple[Dataset, str]] = field(default_factory=dict)
     """The dataset with the columns of its file, and the file's path."""

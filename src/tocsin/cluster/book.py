@@ -19,7 +19,11 @@ Amounts = npt.NDArray[np.float64]
 
 
 class NumberSet:
-    """A set of numbers as a sorted array. Changes wait in small sets until the array is read or they are many."""
+    """A set of numbers as a sorted array.
+
+    Additions and removals wait in two small sets. Reading the array merges them into it, and so does an addition or
+    removal that makes them more than `_PENDING`.
+    """
 
     _PENDING = 4096
 
@@ -44,7 +48,7 @@ class NumberSet:
         self._settle_if_many()
 
     def array(self) -> Numbers:
-        """Sorted. A returned array never changes."""
+        """The numbers of the set, sorted. A returned array never changes."""
         if self._added or self._removed:
             kept = np.setdiff1d(self._sorted, np.fromiter(self._removed, np.int64), assume_unique=True)
             self._sorted = np.union1d(kept, np.fromiter(self._added, np.int64))
@@ -96,13 +100,13 @@ class SubscriptionBook:
         """Delete subscriptions, whichever brokers hold them."""
         numbers = list(numbers)
         with self._lock:
-            for held in self._brokers.values():
-                held.discard(numbers)
+            for held_numbers in self._brokers.values():
+                held_numbers.discard(numbers)
             keep = ~np.isin(self._settled(), np.array(numbers, np.int64))
             self._numbers, self._ids = self._numbers[keep], self._ids[keep]
 
     def held_by(self, broker: BrokerId) -> Numbers:
-        """Sorted."""
+        """The numbers of the subscriptions that this broker holds, sorted."""
         with self._lock:
             return self._brokers[broker].array() if broker in self._brokers else np.empty(0, np.int64)
 
@@ -154,8 +158,8 @@ class Rates:
     """The data rate λ of every backend subscription: bytes of results per second, a moving average [BAD §4, §6.1.2].
 
     An exponential average with time constant `window_s`: an execution adds its bytes spread over the window, and the
-    sum decays. Arrays by subscription number: a million subscriptions take 24 MB, an update a few vector steps.
-    Not thread-safe.
+    sum decays. The class keeps arrays sorted by subscription number: a million subscriptions take 24 MB, and an update
+    takes a few vector operations. Not thread-safe.
     """
 
     def __init__(self, window_s: float = 60.0) -> None:
@@ -176,8 +180,8 @@ class Rates:
         rates = np.zeros(len(numbers))
         if len(self._numbers):
             places = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
-            known = self._numbers[places] == numbers
-            rates[known] = self._decayed(places[known], now_s)
+            has_rate = self._numbers[places] == numbers
+            rates[has_rate] = self._decayed(places[has_rate], now_s)
         return rates
 
     def forget(self, numbers: Numbers) -> None:

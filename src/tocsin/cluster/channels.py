@@ -42,7 +42,7 @@ class GrantedSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStart:
-    """What an execution covers, fixed before it reads anything."""
+    """The records that an execution covers, decided before it reads anything."""
 
     intervals: Intervals
     marks: Mapping[DatasetName, Mark]
@@ -67,7 +67,7 @@ class Channels:
         self._results = results
         self._announcements = announcements
         self._lock = threading.RLock()
-        """Around the map, the progress of channels, the order of commits, and changes of their subscriptions."""
+        """Guards the map, the progress of channels, the order of commits, and changes of their subscriptions."""
         self._channels: dict[str, LiveChannel] = {}
 
     def load(self) -> None:
@@ -75,20 +75,20 @@ class Channels:
         for stored in self._catalog.channels.all():
             live = self._add(self.prepare(stored.channel), stored.epoch, stored.execution, dict(stored.positions))
             self._subscriptions.load(live)
-            if not live.subscribers.count:  # records that came without a subscription are not NEW to the first one
+            if not live.subscribers.count:  # records that arrived before the first subscription are not NEW to it
                 live.positions = {name: self._datasets.get(name).writer.version for name in live.positions}
         self._subscriptions.load_holders()
 
     def all(self) -> list[LiveChannel]:
-        """By name."""
+        """All channels, sorted by name."""
         with self._lock:
             return [live for _, live in sorted(self._channels.items())]
 
     def get(self, name: str) -> LiveChannel:
         live = self._channels.get(name.lower())
         if live is None:
-            known = ", ".join(live.name for live in self.all()) or "none yet"
-            raise TocsinError(Code.UNKNOWN_CHANNEL, f"there is no channel {name} (there are: {known})")
+            names = ", ".join(live.name for live in self.all()) or "none yet"
+            raise TocsinError(Code.UNKNOWN_CHANNEL, f"there is no channel {name} (there are: {names})")
         return live
 
     def head(self, live: LiveChannel) -> Cursor:
@@ -109,12 +109,12 @@ class Channels:
         query = parse_channel_query(channel.query, channel.parameters)
         if not isinstance(query, ChannelQuery):
             raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {query[0]}")
-        known = {live.name.lower(): live.dataset for live in self._datasets.all()} | dict(planned or {})
+        datasets = {live.name.lower(): live.dataset for live in self._datasets.all()} | dict(planned or {})
 
         def empty(session: Session, name: str, _is_new: bool) -> Frame:
-            return dataset_frame(session, self._context.storage, known[name.lower()], [])
+            return dataset_frame(session, self._context.storage, datasets[name.lower()], [])
 
-        return prepare(self._context.spark, channel, query, known, empty)
+        return prepare(self._context.spark, channel, query, datasets, empty)
 
     def create(self, channel: Channel, prepared: PreparedChannel | None = None) -> PreparedChannel:
         prepared = prepared or self.prepare(channel)
@@ -129,7 +129,7 @@ class Channels:
         """Give a channel another query, period or retention. Its parameters and its subscriptions stay.
 
         The channel gets a new epoch, so a cursor into results of the old definition is reported as a gap. Records that
-        came since the last execution are NEW to the new definition too.
+        arrived since the last execution are NEW to the new definition too.
         """
         live = self.get(channel.name)
         if channel.parameters != live.prepared.channel.parameters:
@@ -186,10 +186,10 @@ class Channels:
                 granted = self._subscriptions.grant(live, rows, broker)
                 cursor = self.head(live)
                 return [GrantedSubscription(row.id, cursor, row.created) for row in granted]
-        return self.subscribe(name, values, broker)  # replaced or dropped meanwhile: its parameters may be others now
+        return self.subscribe(name, values, broker)  # replaced or dropped meanwhile: check again
 
     def _store_positions(self, live: LiveChannel) -> None:
-        """Store how far the channel went without a subscription: older records are not NEW to the first one."""
+        """Store the positions of a channel without subscriptions: older records are not NEW to the first one."""
         stored = self._catalog.channels.get(live.name).positions
         passed = {dataset: (stored[dataset], upto) for dataset, upto in live.positions.items()}
         self._catalog.channels.advance(live.name, passed)
@@ -207,7 +207,7 @@ class Channels:
     # -- executions ------------------------------------------------------------------------------------------------
 
     def begin_execution(self, live: LiveChannel) -> ExecutionStart | None:
-        """Fix what an execution that starts now covers, or return None if it has nothing to do.
+        """Decide which records an execution that starts now covers; None if it has nothing to do.
 
         The caller is inside `live.exclusive()`.
         """

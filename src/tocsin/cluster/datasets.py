@@ -1,6 +1,6 @@
 """The datasets of a data cluster, the feeds that fill them, and the queries that move records in [BAD §3.1].
 
-This module has no thread of its own: Structured Streaming has its threads and calls back when a batch is stored.
+This module has no thread of its own. Structured Streaming has threads, and they report here when a batch is stored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Datasets:
         self._channels = channels
         self.arrivals = ArrivalNotifier(channels, arrived)
         self._lock = threading.RLock()
-        """Around changes of the two maps and the catalog. Not held while a query stops: that waits for its batch."""
+        """Guards the two maps and the catalog.
+
+        Not held while a query stops, because a stopping query waits for its batch.
+        """
         self._datasets: dict[str, LiveDataset] = {}
         self._feeds: dict[str, LiveFeed] = {}
 
@@ -65,14 +68,14 @@ class Datasets:
                 live.gateway.close()
 
     def all(self) -> list[LiveDataset]:
-        """By name."""
+        """All datasets, sorted by name."""
         return [live for _, live in sorted(self._datasets.items())]
 
     def get(self, name: str) -> LiveDataset:
         live = self._datasets.get(name.lower())
         if live is None:
-            known = ", ".join(live.name for live in self.all()) or "none yet"
-            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {known})")
+            names = ", ".join(live.name for live in self.all()) or "none yet"
+            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {names})")
         return live
 
     def gateway(self, name: str) -> FeedGateway:
@@ -120,7 +123,7 @@ class Datasets:
             try:
                 self.load_static(dataset, path, format)
             except BaseException:
-                self.drop(dataset.name)  # applying the file again would take an empty dataset for a created one
+                self.drop(dataset.name)  # else applying the file again would keep an empty dataset
                 raise
 
     def load_static(self, dataset: Dataset, path: str, format: str) -> None:
@@ -129,7 +132,7 @@ class Datasets:
         live = self.get(dataset.name)
         content = read_static(self._context.spark, path, format, dataset.schema)
         files = live.writer.replace_all(content, dataset.schema)
-        # In this order: a reader that sees the new columns and the new version finds their files.
+        # The order matters: a reader that sees the new columns and the new version finds their files.
         self._catalog.datasets.replace_static(dataset, live.writer.version + 1, files, self._context.now_s())
         live.dataset = live.writer.dataset = dataset
         live.writer.version += 1
@@ -143,7 +146,7 @@ class Datasets:
         live.stop_query(dropping=True)
         try:
             live.writer.begin()  # waits until the last batch is stored or has failed
-            # Before anything is deleted: a data cluster that dies in between must be able to start.
+            # Drop it in the catalog before deleting files: a data cluster that dies in between must be able to start.
             self._catalog.datasets.drop(live.name, self._context.now_s())
         except BaseException:
             live.keep()
@@ -156,9 +159,9 @@ class Datasets:
             shutil.rmtree(self._feed_folder(live.dataset, live.generation), ignore_errors=True)
 
     def _add(self, dataset: Dataset, generation: int, version: int, position: int) -> None:
-        def committed(_version: int, upto: int | None) -> None:
-            if upto is not None and gateway is not None:
-                gateway.ingested(upto)
+        def committed(_version: int, position: int | None) -> None:
+            if position is not None and gateway is not None:
+                gateway.ingested(position)
             self.arrivals.notify(dataset.name, ahead=False)
 
         gateway = None
@@ -188,7 +191,7 @@ class Datasets:
     # -- feeds -----------------------------------------------------------------------------------------------------
 
     def feeds(self) -> list[LiveFeed]:
-        """By name."""
+        """All feeds, sorted by name."""
         return [live for _, live in sorted(self._feeds.items())]
 
     def create_feed(self, feed: Feed) -> None:
@@ -197,7 +200,7 @@ class Datasets:
             raise TocsinError(Code.NOT_A_FEED_TARGET, f"{feed.dataset} is STATIC: no feed can fill it")
         with self._lock:
             generation = self._catalog.next_generation()
-            # Stays after the feed is dropped: the gateway does not know the keys that came by the feed.
+            # The fact stays after the feed is dropped: the gateway does not know the keys of the feed's records.
             self._catalog.set_fact(_fed_fact(live.name, live.generation), "yes")
             self._catalog.feeds.create(feed, generation)
             try:
@@ -238,5 +241,5 @@ class Datasets:
 
 
 def _fed_fact(dataset: str, generation: int) -> str:
-    """The name of the fact that a feed has filled this dataset besides its gateway."""
+    """The catalog's name for the fact that a feed has filled this dataset, besides the gateway."""
     return f"fed {dataset} {generation}"

@@ -1,8 +1,8 @@
 """The data cluster: datasets, feeds, channels, subscriptions and results over one data root [BAD §3.1].
 
-`DataCluster` puts the parts together and passes the most used calls on. It has no clock loop and no thread of its own.
-`cluster.server` decides when channels run, `cluster.upkeep` merges and expires files, `cluster.applying` applies
-application files.
+`DataCluster` puts the parts together and forwards the most used calls to them. It has no clock loop and no thread of
+its own. `cluster.server` decides when channels run, `cluster.upkeep` merges and expires files, `cluster.applying`
+applies application files.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class DataCluster:
         now_s: Callable[[], float],
         arrived: Callable[[ChannelName], None] | None = None,
     ) -> None:
-        """`arrived` gets the name of a channel that has NEW records, from any thread, and makes a continuous one run.
+        """The data cluster calls `arrived`, from any thread, with the name of each channel that has NEW records.
 
-        Without `arrived`, a channel runs only when a caller calls `execute`.
+        `cluster.server` then runs the channel if it is continuous. Without `arrived`, a channel runs only on `execute`.
         """
         self.spark = spark
         self.settings = settings

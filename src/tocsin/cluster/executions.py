@@ -1,4 +1,4 @@
-"""Running a channel: fix what is NEW, read it, let Spark match it for all subscriptions, commit the results."""
+"""Runs a channel: finds the NEW records, has Spark match them for all subscriptions, and commits the results."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Executions:
     def execute(self, name: str) -> StoredExecution | None:
         """Run a channel once over the records that are NEW since its last execution; None if it had no results.
 
-        If this process dies inside, the catalog has not changed. The next execution covers the same records and those
-        that came since.
+        If the process dies during an execution, the catalog does not change. The next execution covers the same records
+        and those that arrived since.
         """
         live = self._channels.get(name)
         try:
@@ -88,7 +88,7 @@ class Executions:
         return execute(live.prepared, live.subscribers, inputs.content, *target, size)
 
     def _read(self, query: ChannelQuery, intervals: Intervals) -> ExecutionInputs:
-        """What an execution reads: from memory what is held there, the rest from files."""
+        """The records that an execution reads: from memory if they are there, else from files."""
         inputs = ExecutionInputs(self._storage)
         for name in query.datasets:
             inputs.add(name, False, self._stored(self._datasets.get(name), None, None))

@@ -1,4 +1,7 @@
-"""What the data cluster keeps in memory of each dataset, feed and channel. Rebuilt from the catalog at every start."""
+"""The state of each dataset, feed and channel in memory.
+
+The data cluster rebuilds it from the catalog at every start.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from their executions. A channel that is slower than this does not delay the oth
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """What all parts of a data cluster use."""
+    """The objects that all parts of a data cluster share."""
 
     spark: Session
     settings: ClusterSettings
@@ -44,13 +47,14 @@ class LiveDataset:
     generation: int
     writer: DatasetWriter
     gateway: FeedGateway | None
-    """None for STATIC datasets."""
+    """The gateway that accepts records; None for STATIC datasets."""
     query: Ingestion | None = None
-    """Moves accepted records from the gateway into the dataset; None until the first record."""
+    """The query that moves accepted records from the gateway into the dataset; None until the first record."""
     _starting: threading.Lock = field(default_factory=threading.Lock)
     _dropping: bool = False
+    """True if no query may start unless `keep` is called."""
     _closing: bool = False
-    """No query may start any more."""
+    """True if no query may start any more."""
 
     @property
     def name(self) -> DatasetName:
@@ -75,7 +79,7 @@ class LiveDataset:
                 self.query = None
 
     def keep(self) -> None:
-        """Undo `dropping`: the dataset stays."""
+        """Undo `dropping`, because the dataset was not dropped."""
         self._dropping = False
 
 
@@ -97,11 +101,14 @@ class LiveChannel:
     execution: int
     """The last execution number used."""
     positions: dict[DatasetName, int]
-    """NEW covers the versions above these. Ahead of the catalog only while the channel has no subscription."""
+    """The last version of each dataset that the channel has read: NEW covers the versions above it.
+
+    These positions are ahead of the catalog's only while the channel has no subscription.
+    """
     subscribers: SubscriptionFrames
     _running: threading.Lock = field(default_factory=threading.Lock)
     uncertain: bool = False
-    """Whether the last execution was committed is unknown: the next one reads the catalog first."""
+    """True if it is unknown whether the last execution was committed. The next execution reads the catalog first."""
     tried: int = 0
     """Subscriptions up to this number have taken part in an execution, or existed when this process started."""
     refused: dict[SubscriptionId, str] = field(default_factory=dict)
@@ -110,7 +117,9 @@ class LiveChannel:
     The channel refuses them until this process ends.
     """
     executions: int = 0
+    """Executions since this process started, also those without results."""
     empty: int = 0
+    """Executions without results since this process started."""
     failures: int = 0
     last_error: str | None = None
     last_started_s: float | None = None
@@ -122,12 +131,12 @@ class LiveChannel:
         return self.prepared.channel.name
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """A block in which no execution of this channel runs but the caller's own."""
+        """A block in which only the caller may execute this channel."""
         return self._running
 
     @property
     def results_folder(self) -> str:
-        """Under the data root."""
+        """The folder of the channel's results, relative to the data root."""
         return f"results/{self.name}-{self.epoch}"
 
     @property
@@ -138,9 +147,9 @@ class LiveChannel:
 
     @property
     def matches_ahead(self) -> bool:
-        """Whether the channel may match records before they are stored; its execution is committed after them anyway.
+        """True if the channel may match records before they are stored. Its execution is committed after them.
 
-        False if it also reads the same dataset as a whole: that has only stored records.
+        False if the query also reads the same dataset in full, because a full read finds only stored records.
         """
         query = self.prepared.query
         whole = {name.lower() for name in query.datasets}
@@ -149,7 +158,7 @@ class LiveChannel:
 
 
 class ArrivalNotifier:
-    """Reports to `arrived` which channels have NEW records, and lets Spark wait until those are matched.
+    """Reports to `arrived` which channels have NEW records, and lets Spark wait until those records are matched.
 
     Called from any thread. Without `arrived` it neither reports nor waits.
     """
@@ -162,7 +171,10 @@ class ArrivalNotifier:
         self._executed = threading.Condition()
 
     def notify(self, dataset: DatasetName, *, ahead: bool) -> None:
-        """Report new records of a dataset; `ahead` of their commit, only to channels that may match them then."""
+        """Report the channels that read a dataset with new records.
+
+        With `ahead`, the records are not committed yet, and only channels that match ahead are reported.
+        """
         if self._arrived is not None:
             for live in self._channels():
                 if dataset in live.positions and (live.matches_ahead or not ahead):

@@ -36,13 +36,13 @@ _encode = msgspec.json.Encoder().encode
 class Pull:
     channel: ChannelName
     columns: pa.Schema
-    """The channel's own."""
+    """The columns that the channel's query selects."""
     after: Mapping[int, int]
     """Subscription number → the first offset to read."""
     numbers: npt.NDArray[np.int64]
-    """Sorted."""
+    """The subscription numbers, sorted."""
     ids: pa.Array
-    """In the order of `numbers`."""
+    """The subscription ids, in the order of `numbers`."""
     gaps: Mapping[SubscriptionId, Cursor]
     """Subscriptions whose cursor points at deleted results, and the position where reading starts instead."""
     upto: Cursor
@@ -104,7 +104,10 @@ def open_pull(cluster: DataCluster, channel: str, requested: Mapping[Subscriptio
 
 
 def _is_gap(cursor: Cursor, upto: Cursor, kept_from: int) -> bool:
-    """Execution numbers have no holes, so a cursor before the first stored execution points at a deleted one."""
+    """True if the results at the cursor are gone.
+
+    Execution numbers have no holes, so a cursor before the first stored execution points at a deleted one.
+    """
     return cursor.epoch != upto.epoch or execution_of(cursor.offset) < kept_from or cursor.offset > upto.offset
 
 
@@ -118,7 +121,7 @@ def parsed_cursor(text: str) -> Cursor:
 def arrow_stream(store: ResultStore, pull: Pull) -> Iterator[bytes]:
     """The results as an Arrow IPC stream: Tocsin's columns first, then the channel's own.
 
-    A column of Tocsin gets another name if the channel has one of that name.
+    A column of Tocsin gets another name if the channel has a column with the same name.
     """
     schema = _stream_schema(pull)
     sink = io.BytesIO()
@@ -132,8 +135,10 @@ def arrow_stream(store: ResultStore, pull: Pull) -> Iterator[bytes]:
 
 
 def json_lines(store: ResultStore, pull: Pull) -> Iterator[bytes]:
-    """One `{"subscription", "cursor", "bytes", "result"}` a line, after the gaps:
-    `{"subscription", "cursor", "gap": true}`."""
+    """JSON lines: first a line for each gap, then a line for each result.
+
+    A gap is `{"subscription", "cursor", "gap": true}`, a result `{"subscription", "cursor", "bytes", "result"}`.
+    """
     if pull.gaps:
         yield b"".join(
             _encode({"subscription": subscription, "cursor": str(cursor), "gap": True}) + b"\n"

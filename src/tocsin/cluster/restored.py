@@ -25,7 +25,8 @@ def start_new_epochs(settings: ClusterSettings, now_s: float) -> list[ChannelNam
     catalog = Catalog(settings.catalog_url())
     try:
         channels = catalog.channels.all()
-        # The lost executions may have used epochs that this catalog does not know. Milliseconds are beyond those.
+        # The lost executions may have used epochs that this catalog does not know. The time in milliseconds is higher
+        # than those.
         first = catalog.next_generation(len(channels), at_least=int(now_s * 1000))
         for epoch, stored in enumerate(channels, first):
             catalog.channels.replace(stored.channel, stored.epoch, epoch, stored.positions, now_s)

@@ -20,8 +20,8 @@ from tocsin.wire.errors import Code, TocsinError
 class Subscriptions:
     """Thread-safe: changes of the catalog, the book and the rates happen together.
 
-    `Channels` makes every change of a channel's subscriptions under its own lock, and passes the channel that is
-    current then. This class never calls `Channels`.
+    `Channels` makes every change of a channel's subscriptions under the lock of `Channels`, and passes the
+    `LiveChannel` that is current at that moment. This class never calls `Channels`.
     """
 
     def __init__(self, catalog: Catalog, rate_window_s: float) -> None:
@@ -30,7 +30,7 @@ class Subscriptions:
         self._rates = Rates(rate_window_s)
         self.book = SubscriptionBook()
         self.newest = 0
-        """The highest number granted since this process started."""
+        """The highest subscription number granted since this process started."""
 
     def load(self, live: LiveChannel) -> None:
         """Add the stored subscriptions of a channel to memory; all of them count as tried."""
@@ -43,11 +43,11 @@ class Subscriptions:
         self.book.load((), self._catalog.subscriptions.holders())
 
     def check(self, live: LiveChannel, values: Sequence[Mapping[str, object]]) -> list[tuple[SubscriptionId, str]]:
-        """(id, canonical parameters as JSON) of each set of values; raise if the channel cannot take one of them."""
+        """(id, canonical parameters as JSON) of each set of values; raise if the channel refuses one of them."""
         channel = live.prepared.channel
         rows: list[tuple[SubscriptionId, str]] = []
-        for given in values:
-            canonical = canonical_values(channel.parameters, given)
+        for parameter_values in values:
+            canonical = canonical_values(channel.parameters, parameter_values)
             if isinstance(canonical, BadParameter):
                 raise TocsinError(Code.BAD_PARAMETER, f"channel {channel.name}: {canonical}")
             subscription = subscription_id(channel.name, canonical)
@@ -92,17 +92,17 @@ class Subscriptions:
             live.subscribers.remove(list(reasons))
 
     def forget(self, numbers: Sequence[int]) -> None:
-        """Remove subscriptions from memory that the catalog no longer has."""
+        """Remove from memory the subscriptions that the catalog no longer has."""
         with self._lock:
             self.book.remove(numbers)
             self._rates.forget(np.array(numbers, np.int64))
 
     def count_results(self, summary: pa.Table, now_s: float) -> None:
-        """Add an execution's bytes to the data rates. A subscription that ended while it ran gets no rate."""
+        """Add an execution's bytes to the data rates. A subscription that ended during the execution gets no rate."""
         with self._lock:
             numbers = summary["subscription"].to_numpy()
-            known = self.book.known(numbers)
-            self._rates.add(numbers[known], summary["bytes"].to_numpy()[known], now_s)
+            is_current = self.book.known(numbers)
+            self._rates.add(numbers[is_current], summary["bytes"].to_numpy()[is_current], now_s)
 
     def rates_of(self, numbers: Numbers, now_s: float) -> Amounts:
         """The data rate λ of each subscription in bytes per second; 0 for those that never had a result."""

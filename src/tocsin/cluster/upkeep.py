@@ -24,7 +24,7 @@ KEYED_FAN_IN = 12
 
 
 def maintain(cluster: DataCluster) -> None:
-    """Do all steps. A step that fails does not stop the others; the first error is raised at the end."""
+    """Run all steps of upkeep. A step that fails does not stop the others; the first error is raised at the end."""
     failed: list[Exception] = []
     for step in _steps(cluster):
         try:
@@ -49,7 +49,7 @@ def _steps(cluster: DataCluster) -> Iterator[Callable[[], object]]:
 
 
 def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = None) -> int:
-    """Merge a dataset's files until no run is long enough; return how many files fewer there are."""
+    """Merge a dataset's files until no run is long enough; return by how many files this reduced them."""
     dataset = live.dataset
     keyed = dataset.kind is DatasetKind.KEYED
     span_s = math.inf if dataset.retain_s is None else dataset.retain_s * SPAN_SHARE
@@ -63,7 +63,7 @@ def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = 
 
 
 def merge_channel(cluster: DataCluster, live: LiveChannel, fan_in: int = FAN_IN) -> int:
-    """Merge the files of a channel's results until no run is long enough; return how many files fewer there are."""
+    """Merge the files of a channel's results until no run is long enough; return by how many this reduced them."""
     return _merge(
         cluster,
         results_owner(live.name, live.epoch),
@@ -128,8 +128,10 @@ class OrphanSweep:
         """Delete the files that are orphans by now; return how many."""
         cluster, now_s = self._cluster, self._clock_s()
         listed = [path for folder in ("datasets", "results", "subscriptions") for path in cluster.storage.list(folder)]
-        known = cluster.catalog.files.known_paths() | {live.subscribers.base_path for live in cluster.channels.all()}
-        self._since_s = {path: self._since_s.get(path, now_s) for path in listed if path not in known}
+        named_paths = cluster.catalog.files.known_paths() | {
+            live.subscribers.base_path for live in cluster.channels.all()
+        }
+        self._since_s = {path: self._since_s.get(path, now_s) for path in listed if path not in named_paths}
         orphans = [
             path for path, since_s in self._since_s.items() if now_s - since_s >= cluster.settings.orphans_after_s
         ]

@@ -1,8 +1,9 @@
-"""The arbiter decides which moves of a plan are made. It alone carries plans out, most urgent first, within limits.
+"""The arbiter decides which moves of a plan are made. Only the arbiter carries out plans, most urgent first.
 
-The order is failover > drain > latency > overload > imbalance. The arbiter refuses a plan made from an older snapshot
-as a whole. Of any other plan it judges every move by itself and gives a reason. Projected loads count migrations in
-progress as made. Accepted moves wait for a free place, and the arbiter checks them again before it starts them.
+The order is failover > drain > latency > overload > imbalance. Limits bound the migrations in progress. The arbiter
+refuses a plan made from an older snapshot as a whole. It judges every move of any other plan separately and gives a
+reason. Projected loads count migrations in progress as made. Accepted moves wait for a free place, and the arbiter
+checks them again before it starts them.
 
 Failover and drain plans are made anew at every tick, within a rate per second, so their moves do not wait: a move that
 cannot start now is in the next plan again. A failover move needs no place: the home broker is dead, so the target
@@ -28,7 +29,7 @@ from tocsin.policies.balance.load import snapshot_balance
 _RANK = {urgency: rank for rank, urgency in enumerate(Urgency)}
 _EVENS_OUT = (Urgency.OVERLOAD, Urgency.IMBALANCE)
 _WORSE = 1.01
-"""A plan to even out loads that raises the highest by more than this factor is refused."""
+"""A plan that only evens out loads is refused if it raises the highest load by more than this factor."""
 _REPLACED_AT_ONCE = 500
 """Subscribers re-placed in one turn at most, so that a coordinator that was suspended does not block afterwards."""
 
@@ -43,7 +44,7 @@ class Verdict:
     move: Move
     taken: bool
     reason: str
-    """Why the subscriber moves, or why it does not."""
+    """The reason why the subscriber moves, or why it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Decision:
 
 
 class _Allowance:
-    """Moves that a rate allows by now. Unused moves are saved up to `most`: a rate holds also after a quiet time."""
+    """The number of moves that a rate allows now. Unused moves are saved, up to `most`."""
 
     def __init__(self) -> None:
         self.moves = 0.0
@@ -88,7 +89,7 @@ class Arbiter:
     # -- proposed plans ------------------------------------------------------------------------------------------------
 
     def decide(self, turn: Turn, plan: Plan, snapshot: Snapshot) -> Decision:
-        """Judge a plan without carrying it out; `snapshot` is the present one."""
+        """Judge a plan without carrying it out; `snapshot` is the present snapshot."""
         before = after = snapshot_balance(snapshot)
         verdicts = self._judge(turn, plan, self._queued)
         if any(verdict.taken for verdict in verdicts):

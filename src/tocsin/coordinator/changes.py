@@ -20,12 +20,12 @@ from tocsin.wire.link import Changed, Frontend
 
 
 def apply_change(turn: Turn, broker: BrokerId, message: Changed) -> None:
-    known = turn.registry.subscribers.get(message.subscriber)
-    if known is None and (message.subscriber in turn.registry.deleted or not (message.added or message.webhook)):
+    existing = turn.registry.subscribers.get(message.subscriber)
+    if existing is None and (message.subscriber in turn.registry.deleted or not (message.added or message.webhook)):
         return  # neither a late report about a deleted user nor a removal creates a user
-    if known is not None and known.deleted:
+    if existing is not None and existing.deleted:
         return
-    subscriber = known or turn.known_subscriber(message.subscriber)
+    subscriber = existing or turn.known_subscriber(message.subscriber)
     may_remove = _may_remove(turn, broker, subscriber)
     renewed = _renewed_at_target(turn, broker, message)
     before = set(subscriber.subscriptions)
@@ -58,7 +58,7 @@ def _may_remove(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> b
 
 
 def _renewed_at_target(turn: Turn, broker: BrokerId, message: Changed) -> set[SubscriptionId]:
-    """Subscriptions made at the target of the migration: the source cannot remove them. Empty for the target itself."""
+    """Subscriptions made at the migration's target, which the source cannot remove. An empty set for the target."""
     migration = turn.registry.moving.get(message.subscriber)
     if migration is None:
         return set()
@@ -70,7 +70,7 @@ def _renewed_at_target(turn: Turn, broker: BrokerId, message: Changed) -> set[Su
 
 
 def _merged(subscriber: SubscriberRecord, new: Frontend) -> Frontend:
-    """A subscription reported twice keeps the later cursor."""
+    """Merge new subscriptions into the stored ones. A subscription reported twice keeps the later cursor."""
     old = subscriber.subscriptions.get(new.subscription)
     return old if old is not None and _is_later(old.cursor, new.cursor) else new
 
@@ -86,7 +86,7 @@ def _advance_cursors(subscriber: SubscriberRecord, acked: dict[SubscriptionId, s
 
 
 def _is_later(cursor: str, than: str) -> bool:
-    """False if `cursor` cannot be parsed."""
+    """True if `cursor` is later than `than`. False if `cursor` cannot be parsed."""
     left, right = Cursor.parse(cursor), Cursor.parse(than)
     return left is not None and (right is None or left > right)
 

@@ -57,12 +57,12 @@ def restore_choices(rules: CoordinatorRules, facts: dict[str, str]) -> Coordinat
 
 
 def _restore_balance(rules: CoordinatorRules, stored: dict[str, Any]) -> CoordinatorRules:
-    """A stored setting that this version does not know, or that is invalid, falls back to the process's own."""
+    """Restore the stored balancing settings. An unknown or invalid one is replaced by the process's own setting."""
     if not stored:
         return rules
-    known = asdict(rules.balance).keys()
+    names = asdict(rules.balance).keys()
     try:
-        changes = {name: value for name, value in stored["settings"].items() if name in known}
+        changes = {name: value for name, value in stored["settings"].items() if name in names}
         settings = replace(rules.balance, **changes)
     except (ValueError, TypeError):
         settings = rules.balance

@@ -32,7 +32,7 @@ class DatasetDrawing:
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self | None:
-        """From an entry of GET /v1/datasets; None if its records have no place."""
+        """The drawing for an entry of GET /v1/datasets; None if the records of the dataset have no place."""
         types = {str(column["name"]): str(column["type"]) for column in description["columns"]}
         kind = _KIND_OF.get(str(description["kind"]))
         if kind is None or (types.get("lat"), types.get("lon")) != ("DOUBLE", "DOUBLE"):
@@ -46,7 +46,7 @@ class DatasetDrawing:
         return cls(str(description["name"]), kind, key, note)
 
     def row(self, record: Mapping[str, Any], time_s: float) -> TraceRow | None:
-        """None for a record without a place on Earth."""
+        """The trace row of a record; None for a record without a place on Earth."""
         lat, lon = record.get("lat"), record.get("lon")
         if not (_within(lat, 90.0) and _within(lon, 180.0)):
             return None
@@ -58,16 +58,16 @@ class DatasetDrawing:
             return TraceRow(time_s, self.kind, subscriber=str(key), lat=lat, lon=lon, detail=detail)
         note = None if self.note is None else record.get(self.note)
         if self.kind is Kind.PLACE:
-            rest = {name: value for name, value in record.items() if name not in ("lat", "lon", self.note)}
-            detail = rest | detail
+            columns = {name: value for name, value in record.items() if name not in ("lat", "lon", self.note)}
+            detail = columns | detail
         else:
-            known = {"severity": record.get("severity"), "id": None if self.key is None else record.get(self.key)}
-            detail |= {name: value for name, value in known.items() if value is not None}
+            shown = {"severity": record.get("severity"), "id": None if self.key is None else record.get(self.key)}
+            detail |= {name: value for name, value in shown.items() if value is not None}
         return TraceRow(time_s, self.kind, lat=lat, lon=lon, note=None if note is None else str(note), detail=detail)
 
 
 def channel_row(description: Mapping[str, Any], time_s: float) -> TraceRow:
-    """From an entry of GET /v1/channels, without the text of the query."""
+    """The trace row for an entry of GET /v1/channels, without the text of the query."""
     detail = {name: value for name, value in description.items() if name not in ("name", "query", "state")}
     failing = bool(description.get("last_error")) and bool(description.get("failures"))
     detail["state"] = str(description.get("state") or ("failing" if failing else "running"))
@@ -75,7 +75,10 @@ def channel_row(description: Mapping[str, Any], time_s: float) -> TraceRow:
 
 
 def street_rows(geojson: object, time_s: float) -> Iterator[TraceRow]:
-    """LineStrings and MultiLineStrings of a GeoJSON object, which has lon, lat (RFC 7946); a trace row has lat, lon."""
+    """Trace rows of the LineStrings and MultiLineStrings of a GeoJSON object.
+
+    GeoJSON has longitude first (RFC 7946), a trace row latitude first.
+    """
     points = 0
     for line in _lines(geojson):
         drawn = [[round(float(point[1]), 6), round(float(point[0]), 6)] for point in line if _is_point(point)]

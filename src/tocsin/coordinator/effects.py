@@ -64,7 +64,7 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Write a log line: every decision about a subscriber or a broker leaves one, with its reason."""
+    """Write a log line: every decision about a subscriber or a broker is logged with its reason."""
 
     event: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class StoreSubscriptions:
 class StoreWebhook:
     subscriber: SubscriberId
     webhook: Webhook | None
-    """None removes it."""
+    """None removes the webhook."""
 
 
 @dataclass(frozen=True, slots=True)

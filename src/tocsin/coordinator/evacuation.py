@@ -61,13 +61,13 @@ EVACUATIONS: dict[Urgency, Callable[[Turn, int | None], Plan]] = {
     Urgency.FAILOVER: failover_plan,
     Urgency.DRAIN: drain_plan,
 }
-"""In the order in which the arbiter carries them out."""
+"""The functions that make failover and drain plans, in the order in which the arbiter carries the plans out."""
 
 
 def forget_deleted(turn: Turn, limit: int) -> None:
-    """Forget users that were deleted before their broker died: it cannot confirm the release any more.
+    """Forget users that were deleted before their broker died: a dead broker cannot confirm the release.
 
-    Looks at the first `limit` subscribers of each dead broker; later ticks reach the others.
+    Checks the first `limit` subscribers of each dead broker; later ticks reach the others.
     """
     for broker in _dead(turn):
         for name in list(islice(turn.registry.hosted(broker.id), limit)):
@@ -83,7 +83,7 @@ def _plan(
     targeted: Iterable[_TargetedSubscriber],
     reason: str,
 ) -> Plan:
-    """The reason's `{}` is the source. The note says why the plan has no moves."""
+    """`{}` in the reason is replaced by the source. The plan's note says why the plan has no moves."""
     left = any(turn.registry.hosted(broker.id) for broker in sources)
     moves, note = [], "every subscriber left is moving or rests" if left else "no subscriber has to move"
     for subscriber, target in targeted:

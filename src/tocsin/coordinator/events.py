@@ -85,7 +85,7 @@ class UserDeleted:
 
 @dataclass(frozen=True, slots=True)
 class DrainOrdered:
-    """Answer: how many subscribers the broker still has."""
+    """Drain a broker, or stop draining it. Answer: how many subscribers the broker still has."""
 
     ask: int
     broker: BrokerId
@@ -116,7 +116,7 @@ class PlanProposed:
     moves: tuple[RequestedMove, ...] | None = None
     dry_run: bool = True
     generation: int | None = None
-    """Generation of the snapshot the moves were made from; None for the present one."""
+    """Generation of the snapshot on which the moves are based; None for the present snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class PlacementChosen:
 
 @dataclass(frozen=True, slots=True)
 class BalanceChosen:
-    """New balancing settings; a value that is not given stays as it is. Answer: True."""
+    """New balancing settings; a setting that is not named keeps its value. Answer: True."""
 
     ask: int
     on: bool | None = None

@@ -21,7 +21,7 @@ _SETTLED_S = 60.0
 
 
 def note_message(turn: Turn, broker: BrokerRecord) -> None:
-    """Any message over its link shows that the broker is alive."""
+    """Record a message of a broker: any message over its link shows that the broker is alive."""
     broker.heard_s = turn.now_s
     if broker.health is Health.SUSPECT and broker.linked:
         welcome_back(turn, broker)
@@ -44,11 +44,14 @@ def await_return(turn: Turn, broker: BrokerRecord) -> None:
 
 
 def welcome_back(turn: Turn, broker: BrokerRecord) -> None:
-    """The broker is back, over a new link or the old one. A failure costs trust; the coordinator's restart does not."""
+    """Receive a broker that is back, over a new link or the old one.
+
+    A broker that failed goes on probation; a restart of the coordinator is no failure of the broker.
+    """
     before, broker.health = broker.health, Health.ALIVE
     broker.since_s = turn.now_s
     broker.dismissed = False
-    turn.do(KeepAtCluster(broker.id))  # even without a known dismissal: an earlier process may have begun one
+    turn.do(KeepAtCluster(broker.id))  # also if no dismissal is known: an earlier process may have begun one
     if before is Health.DEAD:
         turn.trace(Kind.BROKER_BACK, broker=broker.id)
     if not broker.awaited and before in (Health.SUSPECT, Health.DEAD):
@@ -114,7 +117,7 @@ def _declare_dead(turn: Turn, broker: BrokerRecord) -> None:
     broker.awaited = False
     turn.registry.generation += 1
     turn.loads.remove_broker(broker.id)
-    turn.close_link(broker, "it was silent for too long: register again")
+    turn.close_link(broker, "the broker was silent for too long: register again")
     turn.note("broker is dead", "warning", broker=broker.id, subscribers=len(turn.registry.hosted(broker.id)))
     turn.trace(Kind.BROKER_FAILED, broker=broker.id)
     turn.store_broker(broker)
@@ -127,7 +130,7 @@ def _declare_dead(turn: Turn, broker: BrokerRecord) -> None:
 
 
 def set_draining(turn: Turn, name: BrokerId, on: bool) -> int | RequestRejection:
-    """The number of subscribers that the broker still has."""
+    """Start or stop a drain. Returns the number of subscribers that the broker still has."""
     broker = turn.registry.brokers.get(name)
     if broker is None:
         return RequestRejection(Code.NOT_FOUND, f"there is no broker {name!r}")

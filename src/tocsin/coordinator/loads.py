@@ -13,7 +13,7 @@ from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.wire.link import LoadReport
 
 _SETTLING_REPORTS = 2
-"""Reports after which an assigned subscriber counts as reported: the first may have been sent before it came."""
+"""Reports after which an assigned subscriber counts as reported: the first may be older than the assignment."""
 _LEAST_BYTES_PER_S = 1.0
 """The expected load of a subscriber without any known rate: enough to spread a crowd evenly."""
 PER_HOSTED_BYTES_PER_S = 1e-3
@@ -98,10 +98,10 @@ class BrokerLoads:
         return self.of(broker).bytes_per_s + hosted * PER_HOSTED_BYTES_PER_S
 
     def remove_broker(self, broker: BrokerId) -> None:
-        """A dead broker has no load. The rates it reported stay until another broker reports them."""
+        """Forget the load of a dead broker. The rates that it reported stay until another broker reports them."""
         self.brokers.pop(broker, None)
 
 
 def _sane(value: float) -> float:
-    """A peer's number; 0 if it is negative, NaN or infinite."""
+    """The number that a broker reported; 0 if it is negative, NaN or infinite."""
     return value if 0.0 <= value < 1e18 else 0.0

@@ -5,9 +5,9 @@
         └──────────────────────────────────────▶┴──────────▶ RELEASING ◀────────┘ ──Released──▶ done
 
 Until the target has confirmed, home is the source, and every failure or time-out leaves the subscriber there
-(`Abandon`). After that home is the target, and every failure or time-out leaves it *there*: the coordinator sends
-`Release` to the source a few times, and a source without a link learns it when it registers. As in [ePulsar §3.6] the
-source announces the new address to the client; unlike there, the source does not release the client first.
+(`Abandon`). After that home is the target, and every failure or time-out leaves the subscriber *there*: the coordinator
+sends `Release` to the source a few times, and a source without a link receives it when it registers. As in [ePulsar
+§3.6] the source announces the new address to the client; unlike there, the source does not release the client first.
 
 A broker's message about a migration that has ended is harmless: the open session decides, see `sessions`.
 """
@@ -31,8 +31,11 @@ def begin(turn: Turn, identity: str, move: Move, urgency: Urgency) -> None:
 
 
 def claim(turn: Turn, identity: str, subscriber: SubscriberId, target: BrokerId) -> None:
-    """The subscriber logged in at `target` by itself. The state that the target asked for is its preparation."""
-    reason = "it connected there by itself"
+    """Start a migration for a subscriber that logged in at `target` by itself.
+
+    The state that the target requested replaces `Prepare`.
+    """
+    reason = "the subscriber connected to the target by itself"
     migration = _new(turn, identity, subscriber, target, Urgency.LATENCY, reason, turn.rules.hand_over_s)
     migration.step, migration.claimed, migration.adopted = MigrationStep.CONFIRMING, True, True
     _add(turn, migration)
@@ -54,20 +57,20 @@ def _add(turn: Turn, migration: MigrationRecord) -> None:
 
 
 def mark_adopted(turn: Turn, migration: MigrationRecord) -> None:
-    """The target gets `Adopt` before it has confirmed: it asked for the state, or the state changed at the source."""
+    """Record that the target got `Adopt` before it confirmed: it requested the state, or the state changed."""
     if not migration.adopted:
         migration.adopted = True
         turn.store_migration(migration)
 
 
 def send_prepare(turn: Turn, migration: MigrationRecord) -> None:
-    """Also again: when the target may have missed it, or the subscriber's state has changed."""
+    """Send `Prepare`, and again if the target may have missed it or the subscriber's state has changed."""
     state = turn.registry.subscribers[migration.subscriber].state()
     turn.send(migration.target, Prepare(migration.id, state, turn.rules.hold_s))
 
 
 def restart(turn: Turn, migration: MigrationRecord) -> None:
-    """The target registered again and may have lost its preparation: prepare again, unless the migration is too old."""
+    """Prepare again, unless the migration is too old: a target that registers may have lost its preparation."""
     rules = turn.rules
     if turn.now_s - migration.began_s > 2 * (rules.prepare_s + rules.hand_over_s + rules.confirm_s):
         abort(turn, migration, "the target came back too late")
@@ -100,7 +103,7 @@ def handle_prepare_failed(turn: Turn, broker: BrokerId, message: PrepareFailed) 
 
 
 def handle_hand_over_failed(turn: Turn, broker: BrokerId, message: HandOverFailed) -> None:
-    """The source could not reach the subscriber. An offline subscriber moves all the same; any other stays."""
+    """The source could not reach the subscriber. An offline subscriber still moves; any other stays."""
     migration = turn.registry.migrations.get(message.migration)
     if migration is None or migration.source != broker or migration.step is not MigrationStep.HANDING_OVER:
         return
@@ -119,7 +122,7 @@ def handle_session_end_at_source(turn: Turn, migration: MigrationRecord) -> None
 def handle_return_to_source(turn: Turn, migration: MigrationRecord) -> None:
     """The subscriber reconnected to the source: announce the move again, within the same deadline."""
     if migration.claimed:
-        abort(turn, migration, "the subscriber went back to the source")
+        abort(turn, migration, "the subscriber reconnected to the source")
     elif migration.step in (MigrationStep.HANDING_OVER, MigrationStep.CONFIRMING):
         migration.step = MigrationStep.HANDING_OVER
         migration.renewed.clear()
@@ -161,7 +164,7 @@ def check_deadlines(turn: Turn) -> None:
 
 
 def abort(turn: Turn, migration: MigrationRecord, reason: str) -> None:
-    """Home stays the source. The subscriber rests, and draining avoids this target next time."""
+    """Abandon a migration. Home stays the source, the subscriber rests, and a drain avoids this target next time."""
     assert migration.step is not MigrationStep.RELEASING
     turn.note("migration fails", "warning", **_log_fields(migration), step=str(migration.step), reason=reason)
     _trace(turn, migration, Kind.MOVE_FAILED, reason)
@@ -187,7 +190,7 @@ def handle_broker_death(turn: Turn, broker: BrokerId) -> None:
 
 
 def _target_is_ready(turn: Turn, migration: MigrationRecord) -> bool:
-    """The target has reported `Prepared` over a link that has not been broken since."""
+    """True if the target has reported `Prepared` over a link that has not been broken since."""
     target = turn.registry.brokers.get(migration.target)
     prepared = migration.step in (MigrationStep.HANDING_OVER, MigrationStep.CONFIRMING) and not migration.claimed
     return prepared and target is not None and target.linked

@@ -9,11 +9,11 @@ last sent, and sends the difference. So a withdrawal, a lost neighbour and a cha
 
 Beyond the thesis, which assumes an overlay that never changes:
 
-- Routes and federations are kept per flow (topic and source head), not per topic. With federations per topic, two heads
-  that both publish and subscribe one topic would send each message back and forth for ever.
-- The last publisher or subscriber of a topic withdraws it. Neighbours join, leave and fail (`overlay_tables.py`).
-- A source numbers its messages, and a head handles each number once. So no subscriber gets a message twice or out of
-  order, however routes change. Messages on a link that breaks are lost here; cursors, one layer up, recover them.
+  - Routes and federations are kept per flow (topic and source head), not per topic. With federations per topic, two
+  heads that both publish and subscribe one topic would send each message back and forth for ever. - The last publisher
+  or subscriber of a topic withdraws it. Neighbours join, leave and fail (`overlay_tables.py`). - A source numbers its
+  messages, and a head handles each number once. So no subscriber gets a message twice or out of order, however routes
+  change. Messages on a link that breaks are lost in this layer; the cursors of the layer above recover them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OverlayHead:
         self._subscribed: dict[Flow, BrokerId] = {}
         """The neighbour from which this head has subscribed a flow."""
         self._received: dict[Flow, Number] = {}
-        """The latest message handled."""
+        """The number of the latest message handled, by flow."""
 
     def size(self) -> int:
         """The number of entries in all tables. 0 when the overlay has no publisher and no subscriber."""
@@ -83,12 +83,12 @@ class OverlayHead:
     # Neighbours.
 
     def _on_joined(self, head: BrokerId, link: int) -> list[Effect]:
-        known = self.links.get(head)
-        if known is not None and link == known:
+        current_link = self.links.get(head)
+        if current_link is not None and link == current_link:
             return []
-        if known is not None and link < known:
-            return [OverlayRejection(OverlayCode.OLD_LINK, f"link {link} to {head} is not newer than {known}")]
-        effects = [] if known is None else self._on_lost(head)
+        if current_link is not None and link < current_link:
+            return [OverlayRejection(OverlayCode.OLD_LINK, f"link {link} to {head} is not newer than {current_link}")]
+        effects = [] if current_link is None else self._on_lost(head)
         self.links[head] = link
         own = [Flow(topic, self.head) for topic in self.clients.publishers]
         return effects + self._settle([*own, *self.routes.paths])
@@ -152,8 +152,8 @@ class OverlayHead:
     def _flows_of(self, topics: Iterable[TopicName]) -> list[Flow]:
         """The known flows of the topics, withdrawn ones included: `_settle` clears the state of the latter."""
         chosen = set(topics)
-        known = [*self.routes.paths, *self._subscribed, *self._received]
-        return [flow for flow in dict.fromkeys(known) if flow.topic in chosen]
+        flows = [*self.routes.paths, *self._subscribed, *self._received]
+        return [flow for flow in dict.fromkeys(flows) if flow.topic in chosen]
 
     def _settle(self, flows: Iterable[Flow]) -> list[Effect]:
         effects: list[Effect] = []

@@ -148,7 +148,7 @@ Event = LinkEvent | ClientEvent
 
 @dataclass(frozen=True, slots=True)
 class SendToHead:
-    """Send on the present link. If that link is down, the message is lost."""
+    """Send a message over the present link to a head. If that link is down, the message is lost."""
 
     head: BrokerId
     message: HeadMessage
@@ -156,7 +156,7 @@ class SendToHead:
 
 @dataclass(frozen=True, slots=True)
 class SendToEdge:
-    """Send once per edge: the edge delivers the message to its own subscribers of the topic."""
+    """Send a message once per edge. The edge delivers the message to its own subscribers of the topic."""
 
     edge: BrokerId
     topic: TopicName
@@ -176,7 +176,7 @@ class OverlayCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OverlayRejection:
-    """The event changed nothing. For the log and a counter; the head does not notify the peer."""
+    """An event that changed nothing. The driver logs and counts it; the head does not notify the peer."""
 
     code: OverlayCode
     detail: str

@@ -34,7 +34,10 @@ class Placer:
         }
 
     def choose(self, subscriber: SubscriberRecord, avoid: Collection[BrokerId] = ()) -> BrokerId | None:
-        """None when no broker accepts. `random` draws from the subscriber's name and the count, so it is repeatable."""
+        """Choose a broker; None if no broker accepts.
+
+        `random` uses the subscriber's name and the count: it is repeatable.
+        """
         registry = self._turn.registry
         choices = [
             BrokerChoice(
@@ -56,17 +59,17 @@ class Placer:
 
 
 def register_user(turn: Turn, event: UserRegistered) -> bool | RequestRejection:
-    """True if the user is new."""
-    known = turn.registry.subscribers.get(event.user)
-    if known is not None and known.deleted:
+    """Register a user. Returns True if the user is new."""
+    existing = turn.registry.subscribers.get(event.user)
+    if existing is not None and existing.deleted:
         message = "a user of that name is being deleted: try again in a moment"
         return RequestRejection(Code.IN_USE, message, retry_after_s=_RETRY_AFTER_S)
     _update_place(turn, turn.known_subscriber(event.user), event)
-    return known is None
+    return existing is None
 
 
 def request_broker(turn: Turn, event: BrokerRequested) -> Placed | RequestRejection:
-    """A user keeps its home broker while that accepts subscribers and the user can reach it."""
+    """Assign a broker. A user keeps its home broker while that broker accepts subscribers and is reachable."""
     registry = turn.registry
     subscriber = registry.subscribers.get(event.user)
     if subscriber is None or subscriber.deleted:
@@ -92,7 +95,7 @@ def _usable(turn: Turn, broker: BrokerRecord, event: BrokerRequested) -> bool:
 
 
 def _place(turn: Turn, subscriber: SubscriberRecord, avoid: Collection[BrokerId]) -> BrokerRecord | None:
-    """If only avoided brokers are left, choose one of them: it may be reachable again."""
+    """Place a subscriber. If only avoided brokers are left, choose one of them: it may be reachable again."""
     placer = Placer(turn, turn.rules.placement)
     chosen = placer.choose(subscriber, avoid) or (placer.choose(subscriber) if avoid else None)
     if chosen is None:

@@ -1,5 +1,6 @@
-"""When plans are made, and by which policy: failover and drain at every tick, the multistage policy on a period, and
-every policy by name on request.
+"""The planner decides when plans are made, and by which policy.
+
+Failover and drain plan at every tick, the multistage policy on a period, and every policy by name on request.
 
 A balancing policy is the simulator's own function from a snapshot to a plan. Balancing waits until the moves of its
 last plan have started: until then the snapshot shows neither the old nor the new assignment.
@@ -34,14 +35,14 @@ Planner = Callable[[Snapshot], Plan]
 _MULTISTAGE: Final = "multistage"
 """The policy with its settings and its memory."""
 _MULTISTAGE_ONCE: Final = "multistage-once"
-"""The same without waiting: one look at an imbalance is enough."""
+"""The same policy without waiting: it acts on an imbalance that one snapshot shows."""
 _BALANCING_POLICIES: Final = frozenset({_MULTISTAGE, _MULTISTAGE_ONCE, *MIGRATIONS, *SHUFFLES})
 """Policies by name. A single migration scheme or shuffle runs regardless of α, γ and the rests."""
 
 
 class Planning:
     def __init__(self, arbiter: Arbiter, planners: Mapping[str, Planner], memory: Mapping[str, float]) -> None:
-        """`planners` are additional policies by name; `memory` is what the policies stored with their last plan."""
+        """`planners` are additional policies by name; `memory` is the policies' state after their last plan."""
         self.planners = dict(planners)
         self.last_round: Decision | None = None
         """The last decision of the periodic balancing, for status pages."""
@@ -73,7 +74,7 @@ class Planning:
             self.last_round = decision
 
     def _is_round_due(self, turn: Turn) -> bool:
-        """The first round is a whole period after the start: rates are moving averages and need time."""
+        """True if a round is due. The first is a whole period after the start: rates are moving averages."""
         rules = turn.rules
         if self._next_round_s is None or not rules.balancing:
             self._next_round_s = turn.now_s + rules.balance_s
@@ -88,8 +89,8 @@ class Planning:
         snapshot = self.snapshot(turn)
         plan = _manual_plan(turn, event) if event.policy is None else self._plan_by(turn, event.policy, snapshot)
         if plan is None:
-            known = ", ".join(self.policy_names)
-            return RequestRejection(Code.NOT_FOUND, f"there is no policy {event.policy!r} (there are: {known})")
+            names = ", ".join(self.policy_names)
+            return RequestRejection(Code.NOT_FOUND, f"there is no policy {event.policy!r} (there are: {names})")
         decision = self._arbiter.decide(turn, plan, snapshot)
         if not event.dry_run:
             _trace_plan(turn, decision)
@@ -100,7 +101,7 @@ class Planning:
         return decision
 
     def _plan_by(self, turn: Turn, policy: str, snapshot: Snapshot) -> Plan | None:
-        """None if there is no such policy."""
+        """The plan of a policy; None if there is no such policy."""
         for urgency, evacuation in EVACUATIONS.items():
             if policy == urgency:
                 return evacuation(turn, None)

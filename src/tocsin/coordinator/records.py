@@ -15,11 +15,11 @@ from tocsin.wire.link import Frontend, SubscriberState, Webhook
 class Health(StrEnum):
     ALIVE = "alive"
     SUSPECT = "suspect"
-    """Silent, or its link is broken: it gets no new subscribers and keeps those it has."""
+    """The broker is silent or its link is broken. It gets no new subscribers and keeps its present ones."""
     DEAD = "dead"
-    """Its subscribers are being re-placed."""
+    """The broker counts as failed, and its subscribers get other brokers."""
     PROBATION = "probation"
-    """Back after a failure: it serves existing subscribers, but gets no new ones."""
+    """The broker is back after a failure. It serves existing subscribers, but gets no new ones."""
 
 
 @dataclass(slots=True)
@@ -42,19 +42,21 @@ class BrokerRecord:
     dead_at_s: float = 0.0
     """While suspect: the time from which it counts as dead."""
     awaited: bool = False
-    """Restored from the store and not registered yet: its absence does not count as a failure."""
+    """True if it was restored from the store and has not registered yet. Its absence then is no failure."""
     failures: int = 0
-    """How often it failed and came back, until forgiven."""
+    """How often the broker failed and came back. Old failures are forgiven."""
     trusted_at_s: float = 0.0
     """While on probation: the time at which probation ends."""
     announced_accepting: bool | None = None
-    """The last `accepting` that was sent over its link; None when the link has broken."""
+    """The last `accepting` that was sent over its link; None after the link has broken."""
     sessions: int = 0
     frontend: int = 0
     backend: int = 0
     dismissed: bool = False
-    """It is being forgotten: an administrator dismissed it, or it has been dead for long. The data cluster is releasing
-    its backend subscriptions."""
+    """True if an administrator dismissed the broker, or it has been dead for long.
+
+    The data cluster is releasing its backend subscriptions; then the coordinator forgets the broker.
+    """
 
     @property
     def linked(self) -> bool:
@@ -66,7 +68,7 @@ class BrokerRecord:
 
     @property
     def state(self) -> str:
-        """One word for status pages and logs."""
+        """The broker's state in one word, for status pages and logs."""
         return "draining" if self.draining and self.health is Health.ALIVE else str(self.health)
 
 
@@ -83,14 +85,14 @@ class SubscriberRecord:
     webhook: Webhook | None = None
     moved_at_s: float = float("-inf")
     rests_until_s: float = float("-inf")
-    """Set after a failed migration."""
+    """A drain does not move the subscriber before this time. Set after a failed migration."""
     shunned: BrokerId | None = None
-    """The target of that migration."""
+    """The target of the failed migration, which a drain avoids."""
     uncertain: bool = False
     """Home may have missed a change that another broker sent, or hold an old state: the coordinator sends it `Adopt`
-    whenever it registers. Never cleared: that costs a message now and then and removes a source of errors."""
+    whenever it registers. It is never cleared: an unneeded `Adopt` is cheap, and a missing one would be an error."""
     deleted: bool = False
-    """To be forgotten as soon as its home broker has released it."""
+    """True if the coordinator forgets the subscriber as soon as its home broker has released it."""
 
     def state(self) -> SubscriberState:
         return SubscriberState(self.id, list(self.subscriptions.values()), self.webhook)
@@ -124,6 +126,6 @@ class MigrationRecord:
     claimed: bool = False
     """The subscriber logged in at the target by itself: there was no `Prepare`, the target asked for its state."""
     adopted: bool = False
-    """The target received `Adopt`, not only `Prepare`: `Release` takes that back, `Abandon` would not."""
+    """True if the target received `Adopt`, not only `Prepare`: `Release` undoes an adoption, `Abandon` does not."""
     renewed: set[SubscriptionId] = field(default_factory=set)
     """Subscriptions made at the target, perhaps again: a removal of these that the source reports is older."""

@@ -1,8 +1,8 @@
 """A broker registers: compare what it holds with what the coordinator has assigned to it, and settle the differences.
 
-The same after the broker's restart, the coordinator's restart and a broken link: messages that were lost are made up
-for here. An open session counts for more than the coordinator's memory, and that counts for more than a subscriber
-that a broker holds without a session.
+This step is the same after a restart of the broker, a restart of the coordinator and a broken link. It repeats the
+messages that were lost. An open session takes precedence over the coordinator's records, and these take precedence over
+a subscriber that a broker holds without a session.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _settle_sessions(turn: Turn, broker: BrokerId, online: set[SubscriberId]) ->
 
 
 def _settle_session(turn: Turn, broker: BrokerId, name: SubscriberId, subscriber: SubscriberRecord | None) -> None:
-    """A session that the coordinator did not expect counts, unless another linked broker has reported one before."""
+    """Accept a session that the coordinator did not expect, unless another linked broker reported one before."""
     migration = turn.registry.moving.get(name)
     is_target = migration is not None and migration.target == broker
     elsewhere = None if subscriber is None or subscriber.session_at in (None, broker) else subscriber.session_at
@@ -88,14 +88,19 @@ def _settle_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> 
 
 
 def _settle_stray(turn: Turn, broker: BrokerId, subscriber: SubscriberRecord) -> None:
-    """A linked broker that holds the subscriber is preferred to a home without a link, which may have lost it."""
+    """Decide about a subscriber held without a session. A linked broker is preferred to a home without a link."""
     home = turn.registry.broker(subscriber.home)
     migration = turn.registry.moving.get(subscriber.id)
     if migration is not None and migration.step is MigrationStep.RELEASING and (home is None or not home.linked):
         turn.forget_migration(migration)
         migration = None
     if (home is None or not home.linked) and migration is None:
-        turn.note("subscriber stays where it was", subscriber=subscriber.id, broker=broker, instead_of=subscriber.home)
+        turn.note(
+            "home set to the broker that holds the subscriber",
+            subscriber=subscriber.id,
+            broker=broker,
+            instead_of=subscriber.home,
+        )
         turn.set_home(subscriber, broker)
         turn.adopt(broker, [subscriber])
     else:

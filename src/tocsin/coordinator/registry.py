@@ -1,6 +1,6 @@
 """Brokers, subscribers, sessions and migrations, with indices that make every lookup cheap.
 
-The registry keeps these records consistent. It decides nothing: the modules that use it do.
+The registry keeps these records consistent. It makes no decisions: the modules that use it do.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, Su
 from tocsin.model.ids import BrokerId, SubscriberId
 
 _REMEMBERED_DELETIONS = 10_000
-"""Deleted subscribers remembered, in memory only: they matter while a broker is away, which is rarely long."""
+"""The most deleted subscribers in memory. They matter only while a broker is away, which is rarely long."""
 
 
 class Registry:
@@ -20,7 +20,7 @@ class Registry:
         self.moving: dict[SubscriberId, MigrationRecord] = {}
         """The migration of each subscriber that has one."""
         self.generation = 1
-        """Grows with every change of assignment or membership."""
+        """The number of the present assignment. It grows with every change of assignment or membership."""
         self.placed = 0
         """Placements since the start."""
         self.migrated = 0
@@ -34,7 +34,7 @@ class Registry:
         self._releasing: dict[BrokerId, dict[SubscriberId, int]] = {}
         """`Release` messages sent and not confirmed yet."""
         self._adopting: dict[BrokerId, dict[SubscriberId, float]] = {}
-        """When `Adopt` was sent. It has no answer, so it may not have arrived."""
+        """The time when `Adopt` was sent. `Adopt` has no answer, so it may not have arrived."""
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class Registry:
         return None if broker is None else self.brokers.get(broker)
 
     def accepting(self, broker: BrokerRecord) -> bool:
-        """Whether it may get new subscribers. A broker on probation may if no broker is trusted."""
+        """True if the broker may get new subscribers. A broker on probation may, if no broker is trusted."""
         if broker.trusted:
             return True
         return (
@@ -65,7 +65,7 @@ class Registry:
         )
 
     def is_dead(self, broker: BrokerId | None) -> bool:
-        """True as well for a broker that is unknown, and for None."""
+        """True if the broker is dead or unknown; also for None."""
         record = self.broker(broker)
         return record is None or record.health is Health.DEAD
 
@@ -98,7 +98,7 @@ class Registry:
             self._hosted.get(subscriber.home, {}).pop(subscriber.id, None)
 
     def hosted(self, broker: BrokerId) -> dict[SubscriberId, None]:
-        """Subscribers whose home this is, the earliest first."""
+        """The subscribers whose home is this broker, the earliest first."""
         return self._hosted.get(broker, {})
 
     def put_webhooks_first(self, broker: BrokerId) -> None:
@@ -137,7 +137,7 @@ class Registry:
             pending[subscriber] = left
 
     def clear_releases(self, broker: BrokerId) -> None:
-        """The link is closed. When the broker registers, it reports what it still holds."""
+        """Forget pending releases, because the link is closed. A broker reports its subscribers when it registers."""
         self._releasing.pop(broker, None)
 
     def is_releasing(self, broker: BrokerId, subscriber: SubscriberId) -> bool:
@@ -150,7 +150,7 @@ class Registry:
         sent[subscriber] = now_s
 
     def confirm_adoptions(self, broker: BrokerId, until_s: float) -> None:
-        """Adoptions sent until then have arrived: the broker has used the same link ever since."""
+        """Count adoptions sent until `until_s` as received: the broker has used the same link ever since."""
         sent = self._adopting.get(broker, {})
         while sent and next(iter(sent.values())) <= until_s:
             del sent[next(iter(sent))]

@@ -28,19 +28,22 @@ class CoordinatorRules:
         300.0
     )
     failover_per_s: Annotated[float, "Subscribers of dead brokers that get another broker, per second."] = 2_000.0
-    """Fast, without flooding the brokers that take them."""
+    """High, but low enough not to flood the brokers that get the subscribers."""
     drain_per_s: Annotated[float, "Migrations that draining starts per second, over all brokers."] = 200.0
     migrations: Annotated[int, "Most migrations in progress at a time."] = 200
     migrations_per_broker: Annotated[
         int, "Most migrations in progress at a time with one broker as source, and with one broker as target."
     ] = 50
-    """Each takes room in the broker's cache."""
+    """Each migration takes room in the broker's cache."""
     prepare_s: Annotated[
         float, "Seconds that the target of a migration has to hold the subscriptions and to catch up."
     ] = 20.0
     hold_s: float = 86_400.0
-    """How long a target keeps a preparation when the coordinator is silent. Long on purpose: a linked target receives
-    `Abandon`, an unlinked one learns it when it registers, and one that forgets too early serves no subscriber."""
+    """How long a target keeps a preparation when the coordinator is silent.
+
+    Long on purpose: a linked target receives `Abandon`, an unlinked one receives it when it registers. A target that
+    drops a preparation too early could not serve its subscriber.
+    """
     hand_over_s: Annotated[float, "Seconds that the subscriber has to connect to the target of its migration."] = 20.0
     confirm_s: Annotated[
         float, "Seconds that the subscriber has to connect to the target once its session at the source has ended."
@@ -49,7 +52,7 @@ class CoordinatorRules:
         float, "Seconds that the source of a migration has to release the subscriber before the request is repeated."
     ] = 10.0
     releases: int = 3
-    """How often `Release` is sent; a source without a link learns it when it registers."""
+    """How often `Release` is sent; a source without a link receives it when it registers."""
     retry_s: Annotated[float, "Seconds after a failed migration before the same subscriber may migrate again."] = 10.0
     forget_broker_s: Annotated[float, "Seconds after which a dead broker without subscribers is forgotten."] = 3_600.0
     placement: Annotated[

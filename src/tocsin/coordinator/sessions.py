@@ -1,6 +1,6 @@
 """Sessions of subscribers. The broker with the open session becomes home, and the former home releases the subscriber.
 
-Of two sessions of one subscriber the later one counts; releasing the earlier broker closes its session as `moved`.
+If a subscriber has two sessions, the later one counts. A `Release` to the earlier broker closes its session as `moved`.
 A broker's reports about a subscriber between our `Release` and its `Released` may be older than the `Release`, so the
 coordinator ignores them.
 """
@@ -71,7 +71,7 @@ def close_session(turn: Turn, broker: BrokerId, name: SubscriberId) -> None:
 def adopt_at(turn: Turn, broker: BrokerId, name: SubscriberId, migration_id: str) -> None:
     """Send a broker the state of a subscriber that logged in there. The broker becomes home when it opens a session."""
     subscriber = _reported_subscriber(turn, broker, name)
-    if subscriber is None:  # if the broker still needs it after its `Released`, it reports an open session
+    if subscriber is None:  # a broker that still needs it after `Released` reports an open session
         return
     migration = turn.registry.moving.get(name)
     if migration is not None and broker not in (migration.source, migration.target):

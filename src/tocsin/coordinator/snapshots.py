@@ -61,7 +61,7 @@ def _without_rates(registry: Registry) -> tuple[Snapshot, list[SubscriptionId]]:
 
 
 def _broker_of(registry: Registry, subscriber: SubscriberRecord, index: Mapping[BrokerId, int]) -> int:
-    """A migration in progress counts as made."""
+    """The index of a subscriber's broker. A migration in progress counts as made."""
     migration = registry.moving.get(subscriber.id)
     broker = subscriber.home if migration is None else migration.target
     return UNPLACED if broker is None else index.get(broker, UNPLACED)

@@ -31,7 +31,7 @@ from tocsin.model.trace import Kind, TraceRow
 from tocsin.wire.link import Adopt, FromCoordinator, Release
 
 _ADOPTED_AT_ONCE = 200
-"""Subscribers in one `Adopt` message."""
+"""The most subscribers in one `Adopt` message."""
 
 
 class Turn:
@@ -54,7 +54,7 @@ class Turn:
     # -- messages to brokers -------------------------------------------------------------------------------------------
 
     def send(self, broker: BrokerId, message: FromCoordinator) -> bool:
-        """False if the broker has no link: it learns the same when it registers."""
+        """Send a message. False if the broker has no link: it gets the present state when it registers."""
         record = self.registry.brokers.get(broker)
         if record is None or record.link is None:
             return False

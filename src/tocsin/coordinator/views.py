@@ -1,4 +1,4 @@
-"""What the coordinator reports about the network: plain dictionaries for JSON.
+"""The coordinator's reports about the network: plain dictionaries for JSON.
 
 *Reported* figures come from the brokers' load reports (`loads`). *Modelled* figures come from subscriptions and rates
 (`policies.balance.load`): a plan's balance before and after is modelled.
@@ -21,7 +21,7 @@ from tocsin.wire.link import Frontend
 
 
 def reported_loads(core: Coordinator) -> list[float]:
-    """Of every broker that is not dead, in bytes/s."""
+    """The reported load of every broker that is not dead, in bytes/s."""
     return [core.loads.of(broker.id).bytes_per_s for broker in _not_dead(core)]
 
 
@@ -65,7 +65,7 @@ def broker_view(core: Coordinator, broker: BrokerRecord) -> dict[str, Any]:
 
 
 def subscriber_views(core: Coordinator, names: Iterable[SubscriberId]) -> list[dict[str, Any]]:
-    """Unknown subscribers are left out."""
+    """The views of these subscribers. Unknown subscribers are left out."""
     subscribers = (core.registry.subscribers.get(name) for name in names)
     return [
         {
@@ -95,7 +95,7 @@ class HeldSubscriptions:
                 self._count[subscription] = self._count.get(subscription, 0) + 1
 
     def heaviest(self, limit: int) -> dict[str, Any]:
-        """By λ, then by the number of frontend subscriptions."""
+        """The first `limit` backend subscriptions, by λ and then by the number of frontend subscriptions."""
         rates, count = self._core.loads.rates, self._count
         heaviest = heapq.nlargest(limit, count, key=lambda name: (rates.get(name, 0.0), count[name]))
         views = [
@@ -134,7 +134,7 @@ def balance_view(core: Coordinator) -> dict[str, Any]:
 
 
 def _last_round(core: Coordinator) -> dict[str, Any] | None:
-    """`cov_before` and `cov_after` are modelled."""
+    """The last round of balancing. `cov_before` and `cov_after` are modelled."""
     decision = core.last_round
     if decision is None:
         return None
@@ -149,7 +149,7 @@ def _last_round(core: Coordinator) -> dict[str, Any] | None:
 
 
 def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
-    """`load_bytes_per_s` and `cov` are reported."""
+    """The state of the network. `load_bytes_per_s` and `cov` are reported, not modelled."""
     registry = core.registry
     return {
         "brokers": [broker_view(core, broker) for broker in registry.brokers.values()],

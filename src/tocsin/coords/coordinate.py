@@ -30,7 +30,7 @@ Vectors = npt.NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Coordinate:
     vector: tuple[float, ...] = (0.0,) * DIMENSIONS
-    """Seconds, in each dimension."""
+    """The position in seconds, in each dimension."""
     height_s: float = 0.0
     adjustment_s: float = 0.0
     """Added to every prediction; may be negative."""
@@ -39,7 +39,7 @@ class Coordinate:
 
     @property
     def is_sane(self) -> bool:
-        """Finite, of the right dimension and within `ABSURD_S`."""
+        """True if the coordinate is finite, of the right dimension and within `ABSURD_S`."""
         return (
             len(self.vector) == DIMENSIONS
             and all(abs(component) <= ABSURD_S for component in self.vector)

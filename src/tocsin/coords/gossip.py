@@ -69,14 +69,14 @@ def settle(
     measured.
     """
     nodes = len(rtt_s)
-    known = nodes - 1 if peers is None else min(peers, nodes - 1)
-    peers_of = np.array([_draw_peers(node, nodes, known, rng) for node in range(nodes)]).reshape(nodes, known)
-    cluster = _new_cluster(nodes, known, tuning)
-    every_node, seen_s = np.arange(nodes), np.full((nodes, known), np.inf)
+    peer_count = nodes - 1 if peers is None else min(peers, nodes - 1)
+    peers_of = np.array([_draw_peers(node, nodes, peer_count, rng) for node in range(nodes)]).reshape(nodes, peer_count)
+    cluster = _new_cluster(nodes, peer_count, tuning)
+    every_node, seen_s = np.arange(nodes), np.full((nodes, peer_count), np.inf)
     for round_ in range(rounds):
-        slots = rng.integers(0, known, nodes)
+        slots = rng.integers(0, peer_count, nodes)
         if near and round_ % 2:
-            fastest = np.argpartition(seen_s, min(near, known) - 1, axis=1)[:, : min(near, known)]
+            fastest = np.argpartition(seen_s, min(near, peer_count) - 1, axis=1)[:, : min(near, peer_count)]
             choice = fastest[every_node, rng.integers(0, fastest.shape[1], nodes)]
             slots = np.where(np.isfinite(seen_s[every_node, choice]), choice, slots)
         probed = peers_of[every_node, slots]
@@ -91,8 +91,8 @@ def settle(
 
 def relative_errors(rtt_s: Vectors, predicted_s: Vectors) -> Vectors:
     """|predicted − true| / true over every ordered pair whose true RTT is known and positive."""
-    known = (rtt_s > 0.0) & ~np.eye(len(rtt_s), dtype=bool)
-    errors: Vectors = np.abs(predicted_s[known] - rtt_s[known]) / rtt_s[known]
+    measured = (rtt_s > 0.0) & ~np.eye(len(rtt_s), dtype=bool)
+    errors: Vectors = np.abs(predicted_s[measured] - rtt_s[measured]) / rtt_s[measured]
     return errors
 
 

@@ -24,7 +24,7 @@ from tocsin.coords.coordinate import ABSURD_S, DIMENSIONS, Coordinate, Vectors
 
 
 class Tuning(NamedTuple):
-    """A NamedTuple because compiled code reads it."""
+    """The constants of the estimator. A NamedTuple, because compiled code reads it."""
 
     error_max: float = 1.5
     """Maximum and initial value of a node's estimate of its own error [Serf]."""
@@ -55,9 +55,9 @@ class ObservationRejection(StrEnum):
     """Why an observation was rejected."""
 
     RTT_OUT_OF_RANGE = "rtt-out-of-range"
-    """Not a number, not positive, or above 10 s."""
+    """The RTT is not a number, not positive, or above 10 s."""
     COORDINATE_ABSURD = "coordinate-absurd"
-    """Not finite, of another dimension, negative height or error, or beyond 10 s."""
+    """The peer's coordinate is not finite, of another dimension, with a negative height or error, or beyond 10 s."""
     STATE_RESET = "state-reset"
     """The sample made the node's own coordinate absurd; the estimator has started anew."""
 
@@ -175,7 +175,7 @@ class Estimator:
         while len(self._filters) > PEERS_REMEMBERED:
             self._filters.popitem(last=False)
         latest.append(rtt_s)
-        return sorted(latest)[(len(latest) - 1) // 2]  # of two, the lower: errors only add delay
+        return sorted(latest)[(len(latest) - 1) // 2]  # of two RTTs the lower: errors only add delay
 
     def _reject(self, reason: ObservationRejection) -> ObservationRejection:
         self.rejected[reason] += 1

@@ -1,6 +1,6 @@
 """Synthetic worlds: matrices of true round-trip times, in seconds, with a known shape.
 
-Each reveals a different kind of mistake in the estimator. Random worlds take a generator; no files are read.
+Each world reveals a different kind of mistake in the estimator. Random worlds take a generator; no files are read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The account of a demo: what each frontend subscription received, and two ways to compute what it should have. Pure.
+"""The account of a demo: the results of each frontend subscription, and two ways to compute the expected results. Pure.
 
 First, from the data cluster's stored results: each subscription must have received every result from its first cursor
 on, once and in order. This covers all channels, but trusts the data cluster's results. Second, from the reports alone:
@@ -51,7 +51,7 @@ class SubscriptionAccount:
 @dataclass(slots=True)
 class DemoAccount:
     holdings: dict[tuple[str, str], SubscriptionAccount] = field(default_factory=dict)
-    """By person and subscription."""
+    """The account of each subscription, by person and subscription."""
     published: dict[int, tuple[str, float, float, float]] = field(default_factory=dict)
     """(kind, latitude, longitude, wall-clock time of publishing) by the report's number."""
     gaps: int = 0
@@ -76,15 +76,15 @@ class DemoAccount:
 
     def take(self, holding: SubscriptionAccount, cursor: str, number: int | None, now_s: float) -> None:
         at = Cursor.parse(cursor)
-        known = None if number is None else self.published.get(number)
-        if at is None or number is None or known is None:
+        report = None if number is None else self.published.get(number)
+        if at is None or number is None or report is None:
             self.strange += 1
             return
         self.delivered += 1
         holding.epochs.add(at.epoch)
         holding.offsets.append(at.offset)
         holding.reports.append(number)
-        holding.latencies_s.append(now_s - known[3])
+        holding.latencies_s.append(now_s - report[3])
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -118,12 +118,12 @@ class DemoAccount:
         places = np.array([(lat, lon) for _, lat, lon, _ in rows]).reshape(-1, 2)
         reports = _Reports(np.array([row[0] for row in rows]), places, np.array([row[3] for row in rows]))
         total = Recomputed()
-        known: dict[str, tuple[Flags, Flags]] = {}
+        matches: dict[str, tuple[Flags, Flags]] = {}
         for (_, subscription), holding in self.holdings.items():
             if holding.channel in COMPUTED and holding.first is not None:
-                if subscription not in known:
-                    known[subscription] = reports.matching(holding.parameters)
-                total += _against_reports(holding, *known[subscription], reports.published_s)
+                if subscription not in matches:
+                    matches[subscription] = reports.matching(holding.parameters)
+                total += _against_reports(holding, *matches[subscription], reports.published_s)
         return total
 
 

@@ -112,10 +112,11 @@ def _migrations(figure: Figure, outcome: DemoOutcome) -> None:
 def _latencies(figure: Figure, outcome: DemoOutcome) -> None:
     """Draw one histogram per channel, stacked, so that the figure shows times and counts."""
     axes = figure.subplots()
-    held = outcome.account.by_channel()
-    names = [name for name in sorted(held) if any(len(received.latencies_s) for _, received in held[name])]
+    by_channel = outcome.account.by_channel()
+    names = [name for name in sorted(by_channel) if any(len(received.latencies_s) for _, received in by_channel[name])]
     values = [
-        np.concatenate([np.array(received.latencies_s, np.float32) for _, received in held[name]]) for name in names
+        np.concatenate([np.array(received.latencies_s, np.float32) for _, received in by_channel[name]])
+        for name in names
     ]
     if not values:
         return

@@ -61,10 +61,10 @@ def numbers(outcome: DemoOutcome) -> dict[str, Any]:
 
 
 def _channels(outcome: DemoOutcome) -> list[dict[str, Any]]:
-    held = outcome.account.by_channel()
+    by_channel = outcome.account.by_channel()
     rows = []
     for channel in outcome.channels:
-        mine = held.get(channel["name"], [])
+        mine = by_channel.get(channel["name"], [])
         quantiles = quantiles_s(holding.latencies_s for _, holding in mine)
         rows.append(
             {

@@ -56,7 +56,7 @@ class DemoOutcome:
     channels: list[dict[str, Any]]
     periods: dict[float, float]
     day_took_s: float
-    """Seconds of real time."""
+    """The length of the day in seconds of real time."""
     balancing_from_s: float
     hand_overs: int
     errors: list[str]

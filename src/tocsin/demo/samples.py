@@ -17,7 +17,7 @@ class DemoSample:
     cov: float
     notifications_per_s: float
     hand_overs: int
-    """Counted by the clients."""
+    """Hand-overs, as the clients count them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,9 @@ class DemoSettings:
         scheme, _, shuffle = self.balance.partition("+")
         chosen = {"scheme": scheme, "shuffle": shuffle or NONE}
         if scheme not in (*MIGRATIONS, NONE) or chosen["shuffle"] not in (*SHUFFLES, NONE):
-            known = ", ".join([NONE, *MIGRATIONS])
+            names = ", ".join([NONE, *MIGRATIONS])
             raise ValueError(
-                f"--balance {self.balance}: expected one of {known}, or one of them with +gsh, as in ldm+gsh"
+                f"--balance {self.balance}: expected one of {names}, or one of them with +gsh, as in ldm+gsh"
             )
         return chosen
 

@@ -31,12 +31,14 @@ def run_live(
     minutes: float, seed: int, options: Mapping[str, str], out: Path, report_progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Run every combination for `minutes` of real time and return the report. Raise ValueError on unknown options."""
-    known = dict(options)
-    placements = _chosen(known.pop("placements", _PLACEMENTS), PLACEMENTS)
-    schemes = _chosen(known.pop("schemes", _SCHEMES), SCHEMES)
-    subscribers = int(known.pop("subscribers", "400"))
-    if known:
-        raise ValueError(f"bad-testbed --live has the options placements, schemes and subscribers, not {sorted(known)}")
+    remaining = dict(options)
+    placements = _chosen(remaining.pop("placements", _PLACEMENTS), PLACEMENTS)
+    schemes = _chosen(remaining.pop("schemes", _SCHEMES), SCHEMES)
+    subscribers = int(remaining.pop("subscribers", "400"))
+    if remaining:
+        raise ValueError(
+            f"bad-testbed --live has the options placements, schemes and subscribers, not {sorted(remaining)}"
+        )
     application = application_file()
     rows: list[Row] = []
     for placement in placements:

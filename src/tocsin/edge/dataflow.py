@@ -75,7 +75,7 @@ class Dataflow:
         self._entry_watermarks_us: dict[tuple[str, Entry], int] = {}
         self._running: dict[OperatorId, HostedOperator] = {operator: self._create(operator) for operator in here}
         self._stopped: dict[OperatorId, HostedOperator] = {}
-        """Frozen for a transfer, or held and not yet started."""
+        """Operators that are frozen for a transfer, or held and not yet started."""
         self._queued: list[Piece] = []
         """Data for stopped operators, in the order of arrival."""
         self._sent: Counter[EdgeNodeId] = Counter()
@@ -83,7 +83,7 @@ class Dataflow:
         self.observed: dict[OperatorId, Usage] = {}
         """CPU and network usage, measured by a driver with a clock. Memory is measured here."""
         self.outbox: list[Piece] = []
-        """For the parent."""
+        """Pieces to send to the parent."""
         self.results: list[tuple[str, pa.RecordBatch]] = []
         """At the root: result rows with the name of their query."""
 
@@ -211,13 +211,13 @@ class Dataflow:
         )
 
     def hold(self, parcels: Sequence[Parcel]) -> bool:
-        held = {parcel.operator: self._create(parcel.operator) for parcel in parcels}
+        restored = {parcel.operator: self._create(parcel.operator) for parcel in parcels}
         try:
             for parcel in parcels:
-                held[parcel.operator].restore(parcel.state)
+                restored[parcel.operator].restore(parcel.state)
         except (ValueError, LookupError, TypeError, struct.error, pa.ArrowException):
             return False
-        self._stopped |= held
+        self._stopped |= restored
         return True
 
     def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Piece]) -> None:

@@ -115,9 +115,9 @@ class Handovers:
         giver = message.sender
         if message.handover is None:
             return EdgeCode.STALE_HANDOVER
-        known = self._decided.get(giver)
-        if known is not None and known.handover is not None and message.handover <= known.handover:
-            return known if message.handover == known.handover else EdgeCode.STALE_HANDOVER
+        last_reply = self._decided.get(giver)
+        if last_reply is not None and last_reply.handover is not None and message.handover <= last_reply.handover:
+            return last_reply if message.handover == last_reply.handover else EdgeCode.STALE_HANDOVER
         if self._host.received_from(giver) < message.barrier:
             return EdgeCode.OUTRAN_DATA  # rows that the operators produced at the giver have not arrived yet
         refusal = self._reason_to_refuse(message, promised)

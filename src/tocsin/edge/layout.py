@@ -1,4 +1,4 @@
-"""From a compiled query to the deployed plan: one operator after another, for the nodes at which its streams enter.
+"""Makes the plan to deploy from a compiled query: one operator after another, for the nodes at which its streams enter.
 
 Filters and projections run per entry, so that they can stay where the readings are. Further operators unite the entries
 of a stream, join the two sides, aggregate windows, and filter, name and order the results. Each operator starts at the
@@ -20,7 +20,7 @@ from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
 
 
 def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]]) -> QueryPlan:
-    """`entries` gives the nodes at which each stream enters, at least one per stream."""
+    """Make the plan. `entries` gives the nodes at which each stream enters, at least one per stream."""
     stages: list[Stage] = []
 
     def add(kind: str, spec: Specification, *inputs: OperatorId | Entry) -> OperatorId:

@@ -21,22 +21,25 @@ class MessageType(StrEnum):
     OP_OFFER_REQUEST = "opOfferRequest"
     OP_OFFER_REPLY = "opOfferReply"
     OP_OFFER_TRANSFER_REQUEST = "opOfferTransferRequest"
-    """Also the second half of a demand: see `handover.py`."""
+    """Sent after an offer, and also as the second half of a demand: see `handover.py`."""
     OP_OFFER_TRANSFER_REPLY = "opOfferTransferReply"
     OP_DEMAND_REQUEST = "opDemandRequest"
     OP_DEMAND_REPLY = "opDemandReply"
     OP_DEMAND_TRANSFER_REQUEST = "opDemandTransferRequest"
     CLEAR = "Clear"
-    """Without a hand-over number: the round is over for the receiver. With one: the receiver now runs the operators."""
+    """Without a hand-over number, the round is over for the receiver.
+
+    With a number, the receiver now runs the operators.
+    """
 
 
 class EdgeCode(StrEnum):
-    """Why a node rejected a message or data. A rejection changes nothing at that node."""
+    """The reason why a node rejected a message or data. A rejection changes nothing at that node."""
 
     NOT_ADJACENT = "NOT_ADJACENT"
-    """Not from a living neighbour, or not to this node."""
+    """The message is not from a living neighbour, or not addressed to this node."""
     WRONG_EPOCH = "WRONG_EPOCH"
-    """From or to an earlier epoch of a node."""
+    """The sender or the receiver of the message has a newer epoch."""
     STALE_ROUND = "STALE_ROUND"
     """The message's round is over at this node."""
     STALE_HANDOVER = "STALE_HANDOVER"
@@ -101,7 +104,7 @@ class PeerMessage:
     size_pct: float = 0.0
     transfers: tuple[Transfer, ...] = ()
     handover: int | None = None
-    """Numbered by the giver, rising."""
+    """The number of the hand-over. The giver numbers its hand-overs in rising order."""
     parcels: tuple[Parcel, ...] = ()
     refusal: EdgeCode | None = None
     """In an opOfferTransferReply: why the taker refused all parcels."""
@@ -113,7 +116,7 @@ class PeerMessage:
     receiver_epoch: int = 0
 
 
-# Events: what happened to a node.
+# Events of a node.
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class TransferOrdered:
 Event = TransferOrdered | PeriodElapsed | PeerMessageReceived | EdgeDeadlinePassed | PeerDied | PeerJoined
 
 
-# Effects: what a driver has to do.
+# Effects, which a driver carries out.
 
 
 @dataclass(frozen=True, slots=True)

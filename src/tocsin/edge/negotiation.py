@@ -118,7 +118,7 @@ class Negotiator:
         return self._effects_of(answer, message)
 
     def _end_round(self, message: PeerMessage) -> None:
-        """The sender's part in the message's round is over."""
+        """End the sender's part in the message's round."""
         phase = self.state.phase
         if isinstance(phase, Promised) and phase.belongs_to(message):
             self.state.phase = None

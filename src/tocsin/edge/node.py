@@ -96,9 +96,9 @@ class EdgeNode:
             operator for operator, place in placement.items() if place != node and tree.is_at_or_above(node, place)
         ]
         self.dataflow = Dataflow(node, self._parent, plans, here, memory_bytes)
-        known = OperatorPlacement(node, OperatorSelection(graph_of(plans), tree), here, below)
+        own_placement = OperatorPlacement(node, OperatorSelection(graph_of(plans), tree), here, below)
         peers = dict.fromkeys(tree.neighbours(node), epoch)
-        self.negotiator = Negotiator(known, self.dataflow, peers, rules, timing, epoch)
+        self.negotiator = Negotiator(own_placement, self.dataflow, peers, rules, timing, epoch)
 
     def deadline_s(self) -> float | None:
         return self.negotiator.deadline_s()

@@ -1,4 +1,4 @@
-"""Where operators are, as one node knows it (at this node, below it, or elsewhere), and which of them can move.
+"""The locations of operators as one node knows them (at this node, below it, or elsewhere), and which of them can move.
 
 Operators move between neighbours only, so a node sees every move across itself. Its knowledge of the operators below it
 is therefore always exact, without extra messages. From it follows whether an operator may move to this node: streams
@@ -81,7 +81,7 @@ class OperatorPlacement:
         self.parent = selection.tree.parents.get(node)
         self._selection = selection
         self.here: set[OperatorId] = set(here)
-        """Held by this node: running, frozen for a transfer, or accepted and not yet confirmed."""
+        """Operators held by this node: running, frozen for a transfer, or accepted and not yet confirmed."""
         self.below: set[OperatorId] = set(below)
         self.leaving: dict[OperatorId, EdgeNodeId] = {}
         """The destination of each frozen operator."""
@@ -90,7 +90,7 @@ class OperatorPlacement:
         self._available: tuple[Transfer, ...] | None = None
 
     def available_transfers(self) -> tuple[Transfer, ...]:
-        """Recomputed only after an operator has arrived or departed [AMI §3.2]."""
+        """The transfers this node could make. Recomputed only after an operator has arrived or departed [AMI §3.2]."""
         if self._available is None:
             self._available = self._selection.available_transfers(self.node, self.here)
         if not self.leaving and not self.unconfirmed:

@@ -64,7 +64,7 @@ class QueryPlan:
     streams: Mapping[str, Stream]
     """The declarations of the streams that the query reads."""
     lateness_us: int
-    """How far the watermark of an entry stays behind its newest reading."""
+    """Microseconds by which the watermark of an entry stays behind its newest reading."""
 
     @property
     def result_of(self) -> OperatorId:

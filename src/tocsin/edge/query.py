@@ -85,7 +85,7 @@ class EdgeQuery:
 
 
 def parse_edge_query(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:
-    """`streams` gives the declarations by name. Names are not case-sensitive, as in Spark."""
+    """Compile a query. `streams` gives the declarations by name; names are not case-sensitive, as in Spark."""
     header = _HEADER.fullmatch(text)
     if header is None or not is_name(header["name"]):
         return QueryRejected(QueryCode.SYNTAX, "expected CREATE EDGE QUERY name [LATENESS duration] AS SELECT …")
@@ -166,7 +166,7 @@ class _Compiler:
             raise QueryError("UNSUPPORTED", "only JOIN … ON, inner")
         keys: list[tuple[str, str]] = []
         bounds: tuple[int, int] | None = None
-        rest: list[Expression] = []
+        other_conditions: list[Expression] = []
         scope = self._scope
         for condition in conjuncts(join.args["on"]):
             interval = self._bounds(condition)
@@ -178,13 +178,13 @@ class _Compiler:
                 case Call("=", (ColumnRef(left), ColumnRef(right))) if scope.side_of(left) != scope.side_of(right):
                     keys.append((left, right) if scope.side_of(left) == 0 else (right, left))
                 case _:
-                    rest.append(predicate)
+                    other_conditions.append(predicate)
         if not keys or bounds is None:
             raise QueryError(
                 "UNBOUNDED", "a join needs equal columns and b.time BETWEEN a.time - INTERVAL … AND a.time + INTERVAL …"
             )
         left_keys, right_keys = zip(*keys, strict=True)
-        return IntervalJoinSpec((left_keys, right_keys), scope.times(), *bounds), rest
+        return IntervalJoinSpec((left_keys, right_keys), scope.times(), *bounds), other_conditions
 
     def _bounds(self, between: exp.Expr) -> tuple[int, int] | None:
         """(before, after) of `right BETWEEN left - before AND left + after`, with the sides in either order.
@@ -230,7 +230,7 @@ class _Compiler:
         return tuple(dict.fromkeys(keys)), window
 
     def _side(self, number: int, filters: list[Expression], needed: set[str]) -> Side:
-        """Filters use the stream's own column names; the columns that leave have the names of the scope."""
+        """One stream of FROM. Its filters use the stream's column names; its output has the names of the scope."""
         _, name, stream = self._scope.tables[number]
         columns = self._scope.columns_of_side(number)
         kept = needed & set(columns) or {planned for planned, raw in columns.items() if raw == stream.time}

@@ -1,4 +1,4 @@
-"""The asked side of the load balancing protocol: replies to the rounds of neighbours [AMI listings 4, 8, 10]."""
+"""The answering side of the load balancing protocol: replies to the rounds of neighbours [AMI listings 4, 8, 10]."""
 
 from __future__ import annotations
 

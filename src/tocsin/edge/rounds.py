@@ -1,4 +1,4 @@
-"""The rounds of one node: its current round, and the asking side of the protocol [AMI §3.3, listings 3, 5, 9].
+"""The rounds of one node: its current round, and the requesting side of the protocol [AMI §3.3, listings 3, 5, 9].
 
 A node takes part in one round at a time. An overloaded node starts a round to offer operators to its neighbours, an
 underloaded node starts one to demand operators from them. The node collects the replies, decides
@@ -68,7 +68,7 @@ class Expecting:
 
 @dataclass
 class RoundState:
-    """What a node knows while it negotiates."""
+    """The state of a node's negotiation."""
 
     placement: OperatorPlacement
     host: OperatorHost
@@ -241,12 +241,12 @@ class RoundRequests:
         return effects
 
     def _agreed(self, phase: Collecting) -> dict[EdgeNodeId, tuple[Transfer, ...]]:
-        """[AMI listing 5]."""
+        """The transfers that this node makes after an offer [AMI listing 5]."""
         state = self._state
         return policy.agreed(phase.replies, state.host.usage(), state.available(), state.rules)
 
     def _demanded(self, phase: Collecting) -> dict[EdgeNodeId, tuple[Transfer, ...]]:
-        """[AMI listing 9], except that this node loads the operators when they arrive, not before."""
+        """The transfers to request [AMI listing 9]. This node loads the operators when they arrive, not before."""
         state = self._state
         replies = [
             replace(reply, transfers=state.placement.feasible(reply.transfers, reply.sender)) for reply in phase.replies

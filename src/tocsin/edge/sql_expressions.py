@@ -1,4 +1,4 @@
-"""SQL expressions, as sqlglot parses them, to the expressions and aggregations of an edge node.
+"""Converts SQL expressions, as sqlglot parses them, to the expressions and aggregations of an edge node.
 
 `Scope` resolves column names, `convert` translates scalar SQL, `GroupedConverter` and `window_of` translate GROUP BY.
 """
@@ -51,7 +51,7 @@ class Scope:
         return next(number for number, columns in enumerate(self._columns) if column in columns)
 
     def columns_of_side(self, number: int) -> dict[str, str]:
-        """Name in the plan → name in the stream."""
+        """Column name in the plan → column name in the stream."""
         return self._columns[number]
 
     def times(self) -> tuple[str, str]:
@@ -73,7 +73,10 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
 
 
 def convert(item: exp.Expr, scope: Scope, leaf: Leaf = lambda item: None) -> Expression:
-    """`leaf` is called first for every item; it may give columns and aggregates a special meaning, or return None."""
+    """Convert scalar SQL.
+
+    `leaf` is called first for every item; it converts columns and aggregates, or returns None.
+    """
     special = leaf(item)
     if special is not None:
         return special

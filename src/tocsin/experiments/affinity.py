@@ -27,7 +27,7 @@ class ComparisonWorld:
     busy_bytes_per_s: float
     """β and θ."""
     steady_s: float
-    """Means start here."""
+    """Means are over samples from this time on."""
 
 
 WORLDS: Final = {

@@ -28,7 +28,7 @@ from tocsin.experiments.runner import Row
 
 SCENARIO: Final = "paper-simulation"
 BETA_MB: Final = 300.0
-"""[BAD §6.2.2]"""
+"""β of the simulation in MB/s [BAD §6.2.2]."""
 ALPHAS: Final = (0.05, 0.10, 0.15, 0.20, 0.30)
 BETAS_MB: Final = (300.0, 450.0, 600.0)
 ROUGHLY_HALF: Final = (0.38, 0.62)
@@ -129,7 +129,7 @@ def _claims(runs: Any, means: Any) -> list[Claim]:
 
 
 def _live_claims(runs: Any, live: Any) -> list[Claim]:
-    """Ours, not the paper's: the policies alone decide as the live coordinator does."""
+    """Claims of our own, not of the paper: the policies alone decide as the live coordinator does."""
     pairs = live.merge(runs, on=["scheme", "seed"], suffixes=("_live", ""))
     source, statement = "ours", "the live coordinator decides the same on the same world"
     moves = float((pairs.migrations_live / pairs.migrations - 1.0).abs().max())

@@ -127,7 +127,7 @@ def share_y(panels: Sequence[Axes]) -> None:
 
 
 def comparison(figure: Figure, series: Sequence[tuple[str, Any]], unit: float, unit_name: str) -> None:
-    """As figures 6, 10 and 11: maximum load, cov and migrations of several schemes, over time."""
+    """Draw maximum load, cov and migrations of several schemes over time, as in figures 6, 10 and 11."""
     left, middle, right = figure.subplots(1, 3)
     draw_over_time(left, series, "maximum", "(1) maximum load", f"of the most loaded broker ({unit_name})", unit)
     draw_over_time(middle, series, "cov", "(2) cov", "standard deviation ÷ mean")

@@ -54,7 +54,7 @@ MEASURES += ["overloaded_s", "limited_s", "clients_later"]
 
 
 def play(variant: str, run: int) -> tuple[SiteWorld, dict[str, SiteLog]]:
-    """One site under each policy."""
+    """Simulate one site under each policy."""
     seed = seed_from("epeer-drd", run)
     load = {"load-70": 0.70, "load-75": 0.75, "load-85": 0.85}.get(variant, LOAD)
     rng = np.random.default_rng(seed)

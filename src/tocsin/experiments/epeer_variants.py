@@ -1,4 +1,4 @@
-"""What both ePEER experiments share: variants of undisclosed choices, the signed-rank test, the sensitivity table.
+"""Shared by both ePEER experiments: variants of undisclosed choices, the signed-rank test, the sensitivity table.
 
 An experiment plays all its runs as stated, and a tenth as many for each other reading of the thesis.
 """

@@ -1,4 +1,4 @@
-"""What the two end-to-end experiments (UAV and MMOG) share: rows of an episode, metrics, claims and the table."""
+"""The parts that the UAV and MMOG experiments share: rows of an episode, metrics, claims and the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.experiments.runner import Row
 from tocsin.sim.topics.control import PERIOD_S, Episode, transients
 
 TRANSIENT_AT_MOST_S = 2 * PERIOD_S
-"""Two reporting periods."""
+"""The longest acceptable transient: two reporting periods."""
 
 
 def episode_rows(run: int, episode: Episode, bound_ms: float) -> list[Row]:

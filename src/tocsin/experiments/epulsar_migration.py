@@ -98,7 +98,7 @@ class MigrationTimes:
 def _measured(
     setting: Mapping[str, Any], part: str, wan_ms: int, topics: int, executors: int, coordinated: bool
 ) -> list[Row]:
-    """Medians over all topics and trips."""
+    """Run the migrations and return medians over all topics and trips."""
     migrations = _migrated(setting["seed"], wan_ms * 1e-3, topics, executors, coordinated)
     downtimes_s = [downtime_s for migration in migrations for downtime_s in migration.downtimes_s]
     per_topic_s = [migration.released_s - migration.asked_s for migration in migrations]

@@ -146,7 +146,7 @@ def _zone_topology(count: int) -> Topology:
 
 
 def _topology(places: Places, agent_hop_s: float, client_hop_s: float, access_rtt_s: float) -> Topology:
-    """The agents are queried once per topology [ePulsar §5.5.1]."""
+    """Places with settled coordinates. The agents are queried once per topology [ePulsar §5.5.1]."""
     at_broker, at_agent = settled_sites(places, agent_hop_s, seed_from("topology", *places.names))
     brokers = tuple(TopicBroker(BrokerId(f"broker-{n:02}"), coordinate) for n, coordinate in enumerate(at_broker))
     agents = tuple(behind_proxy(coordinate, access_rtt_s) for coordinate in at_agent)
@@ -197,7 +197,7 @@ def _uav(permutation: int, topology: Topology, rng: np.random.Generator) -> list
 
 
 def _new_topics(reports: Sequence[TopicReport], clients: Sequence[Clients], bound_s: float) -> tuple[Topic, ...]:
-    """New topics are at the home that hashing chooses, and E(t) is infinite."""
+    """New topics, at the home that hashing chooses. Their E(t) is infinite."""
     return tuple(Topic(report, bound_s, (), of_topic) for report, of_topic in zip(reports, clients, strict=True))
 
 

@@ -23,7 +23,7 @@ class Claim:
     ours: float | int | str | None
     holds: bool
     differs: str = ""
-    """Empty if the claim holds; otherwise the measured and the expected value."""
+    """The measured and the expected value; an empty text if the claim holds."""
 
 
 @dataclass(frozen=True, slots=True)

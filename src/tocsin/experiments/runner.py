@@ -43,7 +43,7 @@ class Reporting(Protocol):
 
     @property
     def name(self) -> str:
-        """As on the command line: `epulsar-placement`, in the module `epulsar_placement`."""
+        """The name on the command line: `epulsar-placement` for the module `epulsar_placement`."""
 
     @property
     def title(self) -> str: ...
@@ -63,7 +63,7 @@ class Experiment(Reporting, Protocol):
         """One picklable mapping per run, with its own seed. Options come from `--set key=value`. Raises ValueError."""
 
     def run(self, setting: Setting) -> list[Row]:
-        """Pure: rows depend on the setting alone. Runs inside a Spark task."""
+        """Run one setting and return its rows. Pure: rows depend on the setting alone. Runs inside a Spark task."""
 
 
 class UnknownExperiment(LookupError):

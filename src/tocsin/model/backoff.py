@@ -5,7 +5,7 @@ from __future__ import annotations
 SHORTEST_S = 1.0
 LONGEST_S = 60.0
 _MOST_DOUBLINGS = 16
-"""Keeps the power of two finite; every bound in use is reached long before."""
+"""The most doublings of a delay. They keep the power of two finite; every bound is reached with fewer."""
 
 
 def retry_delay_s(

@@ -37,7 +37,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """None if `text` is not a cursor."""
+        """The cursor that the text spells; None if `text` is not a cursor."""
         epoch, dash, offset = text.partition("-")
         if not (dash and epoch.isascii() and epoch.isdigit() and offset.isascii() and offset.isdigit()):
             return None

@@ -53,7 +53,7 @@ class Transfer:
     operators: tuple[OperatorId, ...]
     destination: EdgeNodeId
     usage: Usage = NOTHING
-    """Measured by the node that runs the operators, when it sent the message."""
+    """The usage that the node with the operators measured when it sent the message."""
 
     def shares_operators_with(self, taken: set[OperatorId]) -> bool:
         return any(operator in taken for operator in self.operators)
@@ -86,11 +86,11 @@ class Tree:
         return tuple(self.children)
 
     def neighbours(self, node: EdgeNodeId) -> tuple[EdgeNodeId, ...]:
-        """The parent first, then the children."""
+        """The neighbours of a node: the parent first, then the children."""
         return (self.parents[node], *self.children[node]) if node in self.parents else self.children[node]
 
     def path_up(self, node: EdgeNodeId) -> list[EdgeNodeId]:
-        """From `node` to the root, both included."""
+        """The nodes from `node` to the root, both included."""
         path = [node]
         while (parent := self.parents.get(path[-1])) is not None:
             path.append(parent)
@@ -124,7 +124,7 @@ class OperatorGraph:
     """
 
     downstream: Mapping[OperatorId, tuple[OperatorId, ...]]
-    """Every operator is a key."""
+    """The operators that each operator feeds. Every operator is a key."""
     entries: Mapping[OperatorId, tuple[EdgeNodeId, ...]] = field(default_factory=dict)
     """The nodes at which the raw streams that an operator reads directly enter the tree."""
 

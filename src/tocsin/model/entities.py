@@ -12,18 +12,18 @@ from tocsin.model.schema import Schema
 
 class DatasetKind(StrEnum):
     STREAM = "STREAM"
-    """Append-only; records expire after the retention."""
+    """The dataset is append-only; its records expire after the retention."""
     KEYED = "KEYED"
-    """Keeps the latest record of each key."""
+    """The dataset keeps the latest record of each key."""
     STATIC = "STATIC"
-    """Loaded from a file and replaced as a whole."""
+    """The dataset is loaded from a file and replaced as a whole."""
 
 
 class ChannelKind(StrEnum):
     REPETITIVE = "REPETITIVE"
-    """Runs every period."""
+    """The channel runs once every period."""
     CONTINUOUS = "CONTINUOUS"
-    """Runs as records arrive."""
+    """The channel runs as records arrive."""
 
 
 DEFAULT_RESULT_RETENTION_S = 86_400.0
@@ -35,7 +35,7 @@ class Dataset:
     name: DatasetName
     kind: DatasetKind
     schema: Schema
-    """Empty for a STATIC dataset declared without columns, until its file is read."""
+    """The columns. A STATIC dataset declared without columns has none until its file is read."""
     key: tuple[str, ...] = ()
     """STREAM: a record whose key was stored within the retention is a duplicate. KEYED: one record is kept per key."""
     order_by: str | None = None
@@ -52,7 +52,7 @@ class Channel:
     kind: ChannelKind
     parameters: Schema
     query: str
-    """As declared, with `:name` markers and `NEW dataset`."""
+    """The query as declared, with `:name` markers and `NEW dataset`."""
     period_s: float | None = None
     """REPETITIVE: the time between two executions. None for a CONTINUOUS channel."""
     retain_s: float = DEFAULT_RESULT_RETENTION_S

@@ -12,7 +12,7 @@ from tocsin.model.ids import BrokerId, SubscriberId
 
 
 class Urgency(StrEnum):
-    """The cause of a plan, most urgent first: the arbiter takes plans in this order (docs/design.md, Balance)."""
+    """The cause of a plan, most urgent first: the arbiter takes plans in this order (docs/coordinator.md)."""
 
     FAILOVER = "failover"
     DRAIN = "drain"
@@ -30,10 +30,10 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
     subscriber: SubscriberId
     source: BrokerId | None
-    """None if the subscriber's broker has failed."""
+    """The present broker; None if the subscriber's broker has failed."""
     target: BrokerId
     reason: str
-    """For people: why this subscriber and why this target."""
+    """A text for people: the reason for this subscriber and this target."""
     load_bytes_per_s: float = 0.0
     """The load of the subscriber: Σ λ over its subscriptions."""
 
@@ -58,8 +58,8 @@ class Plan:
     moves: tuple[Move, ...] = ()
     before: Balance | None = None
     after: Balance | None = None
-    """Expected after all moves, with the same rates."""
+    """The expected balance after all moves, with the same rates."""
     note: str = ""
-    """For people: why there are no moves, or the purpose of the plan."""
+    """A text for people: the purpose of the plan, or the reason why it has no moves."""
     memory: Mapping[str, float] = field(default_factory=dict)
     """The policy's memory, for the next snapshot."""

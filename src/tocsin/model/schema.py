@@ -55,7 +55,7 @@ def canonical_type(text: str) -> str | None:
 class Column:
     name: str
     type: str
-    """Canonical: see `canonical_type`."""
+    """The canonical spelling of the type: see `canonical_type`."""
 
 
 @dataclass(frozen=True, slots=True)

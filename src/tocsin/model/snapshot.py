@@ -39,9 +39,9 @@ class Snapshot:
     """When the snapshot was taken."""
     brokers: tuple[BrokerId, ...]
     capacity: Floats
-    """Per broker, in any unit: policies balance load ÷ capacity, so equal capacities mean plain load."""
+    """The capacity of each broker, in any unit. Policies balance load ÷ capacity: plain load for equal capacities."""
     accepting: Flags
-    """Per broker: whether it may get subscribers (alive, trusted, not draining). Other brokers may only lose them."""
+    """Per broker: True if it may get subscribers (alive, trusted, not draining). Other brokers may only lose them."""
     subscribers: tuple[SubscriberId, ...]
     broker_of: Ints
     """x: per subscriber, the index of its broker or `UNPLACED`. A move in progress counts as made."""
@@ -53,6 +53,9 @@ class Snapshot:
     movable: Flags
     """Per subscriber: False while a move is in progress or the subscriber is offline."""
     moved_at_s: Floats
-    """Per subscriber: the time of its last move, -inf if there was none. A policy lets it rest after a move."""
+    """Per subscriber: the time of its last move, -inf if there was none.
+
+    A policy does not move a subscriber again for some time.
+    """
     memory: Mapping[str, float] = field(default_factory=dict)
     """The memory of the previous plan (`Plan.memory`): consecutive hits, the last shuffle and so on."""

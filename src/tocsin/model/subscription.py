@@ -45,8 +45,8 @@ def canonical_values(parameters: Schema, given: Mapping[str, object]) -> tuple[V
     """The values in the order of the signature, or the first error. NULL is not accepted."""
     for name in given:
         if parameters.type_of(name) is None:
-            known = ", ".join(parameters.names) or "none"
-            return BadParameter(str(name), f"the channel has no such parameter (it has: {known})")
+            names = ", ".join(parameters.names) or "none"
+            return BadParameter(str(name), f"the channel has no such parameter (it has: {names})")
     values: list[Value] = []
     for column in parameters.columns:
         if column.name not in given:

@@ -61,10 +61,10 @@ class TraceRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """Coefficient of variation of the brokers' loads."""
     moves: int | None = None
     lat: float | None = None
-    """Degrees, like `lon`."""
+    """Latitude in degrees; `lon` is the longitude in degrees."""
     lon: float | None = None
     note: str | None = None
-    """For people."""
+    """A text for people."""
     detail: Mapping[str, Any] | None = None
 
 
@@ -96,12 +96,12 @@ _decode_rows = msgspec.json.Decoder(list[TraceRow]).decode
 
 
 def to_json(rows: Sequence[TraceRow]) -> bytes:
-    """An array of objects."""
+    """The rows as a JSON array of objects."""
     return _encode(rows)
 
 
 def from_json(text: bytes | str) -> list[TraceRow]:
-    """Raises msgspec.DecodeError if `text` is not an array of rows."""
+    """The rows of a JSON array. Raises msgspec.DecodeError if `text` is not an array of rows."""
     return _decode_rows(text)
 
 

@@ -1,4 +1,4 @@
-"""The current state of a traced network: the latest row about each thing that is shown.
+"""The current state of a traced network: the latest row about each object that is shown.
 
 A replay folds a recording into it. The live coordinator folds the rows that its registry does not hold: places,
 positions and channels. `picture` returns the rows that rebuild the state. Streets, places, subscribers and events are
@@ -76,9 +76,9 @@ class TraceState:
         ]
         latest = (self._places, self._brokers, self._samples, self._positions, self._last, self._channels)
         rows = [*self._streets, *(row for rows in latest for row in rows.values())]
-        known = [replace(row, time_s=time_s) for row in rows]
+        state_rows = [replace(row, time_s=time_s) for row in rows]
         events = [row for row in self._events if time_s - EVENTS_S <= row.time_s <= time_s]
-        return [*events, *known, *joins, TraceRow(time_s, Kind.TICK)]
+        return [*events, *state_rows, *joins, TraceRow(time_s, Kind.TICK)]
 
     def forget_places(self, dataset: str) -> None:
         """Drop the places of a dataset; the caller folds the new ones."""

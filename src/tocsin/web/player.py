@@ -28,7 +28,7 @@ _CHUNK_ROWS: Final = 20_000
 class ReplayFrame:
     rows: list[TraceRow]
     jumped: bool = False
-    """The rows do not lead from the last frame to the present state: watchers need a new picture."""
+    """True if the rows do not lead from the last frame to the present state: watchers need a new picture."""
 
 
 class Player:

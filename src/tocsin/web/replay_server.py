@@ -129,7 +129,7 @@ class ReplayServer:
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Call it from the loop's own thread."""
+        """Begin to stop the server. Call it from the loop's own thread."""
         self._stop.set()
 
     async def run(self) -> None:

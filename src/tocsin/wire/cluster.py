@@ -1,9 +1,9 @@
 """The protocol between brokers and the data cluster: HTTP with JSON bodies, and a WebSocket of announcements.
 
 A broker subscribes to sets of parameter values, listens to announcements of executions, and pulls results from its
-cursors on. It also compares what both sides hold. The coordinator uses the same requests to release the subscriptions
-of a broker that it removed. Errors have the form of `wire.errors`. Paths in braces are templates: `str.format` fills
-them in a client, and a server registers them as they are.
+cursors on. A broker also compares its holds with those that the data cluster lists. The coordinator uses the same
+requests to release the subscriptions of a broker that it removed. Errors have the form of `wire.errors`. Paths in
+braces are templates: `str.format` fills them in a client, and a server registers them as they are.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ ANNOUNCEMENTS = "/v1/brokers/{broker}/announcements"
 """WebSocket: one `Announced` message per text frame. GET: the same as server-sent events."""
 
 CURSOR_HEADER = "Tocsin-Cursor"
-"""Where to continue after a complete answer, for every subscription in the request."""
+"""The cursor to continue from after a complete answer, for every subscription in the request."""
 GAP_HEADER = "Tocsin-Gap"
-"""How many subscriptions have a gap; absent when none has."""
+"""The number of subscriptions with a gap. The header is absent if there is none."""
 CURSOR_METADATA = "tocsin.cursor"
 """The value of `CURSOR_HEADER`, in the schema metadata of an Arrow stream."""
 GAP_METADATA = "tocsin.gap"
@@ -47,7 +47,7 @@ class SubscribeRequest(msgspec.Struct):
     parameters: dict[str, Any] | list[dict[str, Any]]
     """Values by name, or a list of such sets."""
     broker: str | None = None
-    """The broker that will hold them; the caller's own if not given."""
+    """The broker that will hold the subscriptions. By default the caller's own broker."""
 
 
 class Granted(msgspec.Struct):
@@ -55,9 +55,9 @@ class Granted(msgspec.Struct):
 
     id: SubscriptionId
     cursor: CursorText
-    """Results from here on belong to this subscription."""
+    """The broker gets results from this cursor on."""
     created: bool
-    """False if another broker, or this one, held it already."""
+    """False if this or another broker held the subscription already."""
 
 
 class ReleaseRequest(msgspec.Struct, omit_defaults=True):
@@ -66,14 +66,14 @@ class ReleaseRequest(msgspec.Struct, omit_defaults=True):
     channel: str
     subscriptions: list[str]
     broker: str | None = None
-    """The broker that holds them; the caller's own if not given."""
+    """The broker that holds the subscriptions. By default the caller's own broker."""
     unless_listening: bool = False
     """Refuse while the broker listens to announcements: the caller believes that the broker is gone."""
 
 
 class ReleaseAnswer(msgspec.Struct):
     released: int
-    """How many the broker held until now."""
+    """The number of subscriptions that the broker held until now."""
 
 
 class ListedSubscription(msgspec.Struct):
@@ -92,7 +92,7 @@ class SubscriptionPage(msgspec.Struct):
 
 
 class Holds(msgspec.Struct):
-    """What one broker holds, in brief: both sides compare it to see whether they agree."""
+    """A summary of the subscriptions that one broker holds. Broker and data cluster compare it."""
 
     subscriptions: int
     fingerprint: str
@@ -113,7 +113,7 @@ class ResultsRequest(msgspec.Struct):
 
     channel: str
     subscriptions: dict[str, CursorText | None]
-    """Id → cursor; null for all that is still kept."""
+    """Id → cursor; null for all results that are still stored."""
 
 
 class ResultLine(msgspec.Struct, omit_defaults=True):
@@ -121,7 +121,7 @@ class ResultLine(msgspec.Struct, omit_defaults=True):
 
     subscription: SubscriptionId
     cursor: CursorText
-    """Of a result: the position after it. Of a gap: the position of the first result that is still there."""
+    """For a result, the position after it. For a gap, the position of the first result that is still stored."""
     bytes: int = 0
     """Size of the row as JSON."""
     result: msgspec.Raw = msgspec.Raw(b"")
@@ -155,7 +155,7 @@ class Execution(AnnouncementMessage, tag="execution"):
     """An execution with results for subscriptions of this broker. A large one comes in several parts."""
 
     sequence: int
-    """Resume after it only when the last part has been processed."""
+    """The number to resume after, but only when the last part has been processed."""
     channel: ChannelName
     epoch: int
     execution: int
@@ -201,7 +201,7 @@ decode_announced = msgspec.json.Decoder(Announced).decode
 
 
 def decode_cursor(text: str) -> Cursor:
-    """Raises ValueError for text that is no cursor."""
+    """The cursor that the text spells. Raises ValueError for text that is no cursor."""
     cursor = Cursor.parse(text)
     if cursor is None:
         raise ValueError(f"the data cluster sent {text[:40]!r} as a cursor")

@@ -46,7 +46,7 @@ class Code(StrEnum):
 
     @property
     def retry(self) -> bool:
-        """Whether the same request, unchanged, may succeed later."""
+        """True if the same request, unchanged, may succeed later."""
         return self in (Code.BACKLOGGED, Code.NOT_READY)
 
 
@@ -55,7 +55,7 @@ _CODE_OF_PROXY_STATUS = {
     429: Code.BACKLOGGED,
     **dict.fromkeys((502, 503, 504), Code.NOT_READY),
 }
-"""For answers that a proxy wrote: their bodies carry no code. Other statuses are INTERNAL."""
+"""Status → code, for answers of a proxy, whose bodies carry no code. Other statuses are INTERNAL."""
 
 
 class TocsinError(Exception):

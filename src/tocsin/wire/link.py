@@ -23,11 +23,11 @@ class Frontend(msgspec.Struct, frozen=True):
     channel: ChannelName
     parameters: dict[str, Any]
     cursor: CursorText
-    """The position its subscriber acknowledged, or where the subscription began."""
+    """The position that the subscriber acknowledged; before the first acknowledgement, its start."""
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """Where a broker posts a subscriber's results, instead of waiting for a connection (Standard Webhooks)."""
+    """The URL to which a broker posts results of a subscriber without a connection (Standard Webhooks)."""
 
     url: str
     secrets: list[str]
@@ -35,7 +35,7 @@ class Webhook(msgspec.Struct, frozen=True):
 
 
 class SubscriberState(msgspec.Struct, frozen=True):
-    """All that a broker needs to serve a subscriber that is new to it."""
+    """The state that a broker needs to serve a subscriber that is new to it."""
 
     subscriber: SubscriberId
     subscriptions: list[Frontend]
@@ -50,11 +50,11 @@ class FromBrokerMessage(msgspec.Struct, tag_field="type"):
 
 
 class Register(FromBrokerMessage, tag="register"):
-    """registerbroker: sent after every connect and reconnect, with what this process holds now."""
+    """registerbroker: sent after every connect and reconnect, with the subscribers of this process."""
 
     broker: BrokerId
     incarnation: str
-    """New with every start of the process: the coordinator distinguishes a reconnect from a restart by it."""
+    """New with every start of the process. It distinguishes a restart from a reconnect."""
     address: str
     """The URL for subscribers, such as `ws://127.0.0.1:8600`."""
     capacity: float = 1.0
@@ -83,7 +83,7 @@ class LoadReport(FromBrokerMessage, tag="load"):
     """λ_k in bytes/s of backend subscriptions whose rate changed by over 5 % since the last report. 0: released."""
     notifications_per_s: float = 0.0
     delivery_s_p50: float | None = None
-    """From the end of the execution to the write to the socket."""
+    """Seconds from the end of the execution to the write to the socket."""
     delivery_s_p95: float | None = None
 
 
@@ -137,7 +137,7 @@ class HandOverFailed(FromBrokerMessage, tag="hand_over_failed"):
 
 
 class Released(FromBrokerMessage, tag="released"):
-    """From the source: it holds nothing of this subscriber any more."""
+    """From the source: it holds no subscription of this subscriber any more."""
 
     subscriber: SubscriberId
     migration: str | None = None
@@ -170,7 +170,7 @@ class Stored(FromCoordinatorMessage, tag="stored"):
 
 
 class Adopt(FromCoordinatorMessage, tag="adopt"):
-    """Serve these, connected or not: after a restart, the failure of another broker, or a `StateRequest`."""
+    """Serve these subscribers, connected or not: after a restart, a broker's failure, or a `StateRequest`."""
 
     subscribers: list[SubscriberState]
 

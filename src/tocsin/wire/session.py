@@ -52,7 +52,7 @@ class Subscribe(Request, tag="subscribe"):
     channel: ChannelName
     parameters: dict[str, Any] = {}
     after: CursorText | None = None
-    """Start here rather than at the present: for a subscriber that returns to a broker that does not know it."""
+    """The cursor to start at instead of the present, for a subscriber that the broker does not know any more."""
 
 
 class Unsubscribe(Request, tag="unsubscribe"):
@@ -98,7 +98,7 @@ class LoggedIn(Answer, tag="logged_in"):
     broker: BrokerId
     session: str
     subscriptions: list[Held]
-    """All that it holds here. The client subscribes again, with `after`, to those that it misses in this list."""
+    """All subscriptions held here. The client subscribes again, with `after`, to those that this list lacks."""
     progress_s: float
     """Longest pause between two messages on a healthy connection: the broker sends `progress` if nothing else."""
 
@@ -110,7 +110,7 @@ class LoggedOut(Answer, tag="logged_out"):
 class Subscribed(Answer, tag="subscribed"):
     held: Held
     stored: bool
-    """True if the coordinator has it on disk. False if the coordinator is away: the broker reports it later."""
+    """True if the coordinator has stored the subscription. False if it does not answer: the broker reports later."""
 
 
 class Unsubscribed(Answer, tag="unsubscribed"):
@@ -122,7 +122,7 @@ class Subscriptions(Answer, tag="subscriptions"):
 
 
 class Acked(Answer, tag="acked"):
-    """The broker noted it, and reports it to the coordinator within seconds."""
+    """The broker has the acknowledged cursors, and reports them to the coordinator within seconds."""
 
 
 class Pong(Answer, tag="pong"):
@@ -144,7 +144,7 @@ class Push(msgspec.Struct, tag_field="type"):
 
 
 class Result(Push, tag="result"):
-    """One result. Cursors grow per subscription; a repeat (after a reconnect) has a cursor that came before."""
+    """One result. Cursors grow per subscription; a repeat (after a reconnect) has an earlier cursor."""
 
     subscription: SubscriptionId
     channel: ChannelName

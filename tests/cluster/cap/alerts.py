@@ -1,4 +1,4 @@
-"""Alerts in the shapes the standard's appendix has (a watch, a warning, an earthquake update)."""
+"""Alerts like those in the standard's appendix (a watch, a warning, an earthquake update)."""
 
 from __future__ import annotations
 

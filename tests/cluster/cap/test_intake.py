@@ -240,7 +240,7 @@ def test_keyed_dataset_stores_a_chain_under_its_first_identifier(open_dataset: O
         )
     )
     dataset.restart()
-    # It refers only to the second message, as many senders do.
+    # The alert refers only to the second message, as many senders do.
     dataset.send(
         alert(
             info(area(), severity="Extreme"),
@@ -285,7 +285,7 @@ def test_alert_that_arrives_after_its_update_does_not_replace_it(open_dataset: O
     [notice] = dataset.send(update).notices
     assert notice == f"refers to {reference('A1')}, which D has not seen; taken all the same"
     late = dataset.send(alert(info()))
-    assert late.accepted == 0 and "a later message about this alert came before" in late.notices[0]
+    assert late.accepted == 0 and "a later message about this alert was accepted before" in late.notices[0]
     assert dataset.state("identifier")["A1"]["severity"] == "Minor"
 
 

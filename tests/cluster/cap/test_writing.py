@@ -1,4 +1,4 @@
-"""Whatever alert is written is read back as the same, and whatever a channel selects becomes an alert that is read."""
+"""Every written alert is read back as the same alert, and every result of a channel becomes a readable alert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""XML that wants more than to be read: nothing is expanded, fetched or followed, and every bound holds quickly."""
+"""Hostile XML: the parser expands and fetches nothing, and refuses a document above a bound quickly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog on SQLite and on PostgreSQL: which commits succeed, and what is stored afterwards."""
+"""The catalog on SQLite and on PostgreSQL: which commits succeed, and which rows are stored afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec accepts what the schema allows, reports what is wrong, and writes one canonical text per value."""
+"""The codec accepts values that fit the schema, reports errors, and writes one canonical text per value."""
 
 from __future__ import annotations
 

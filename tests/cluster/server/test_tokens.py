@@ -1,4 +1,4 @@
-"""The data cluster's own tokens: only digests are stored, and scopes decide what a caller may do."""
+"""The data cluster's own tokens: only digests are stored, and scopes decide which requests a caller may send."""
 
 from __future__ import annotations
 

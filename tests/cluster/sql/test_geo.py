@@ -64,7 +64,7 @@ def test_coordinate_out_of_range_has_no_distance_cell_or_cover(bad: tuple[float,
 def test_point_within_reach_always_lies_in_the_cover(
     lat: float, lon: float, bearing: float, radius_m: float, share: float
 ) -> None:
-    """With the radius as reach, and with the cell size as reach, as for radii that vary from row to row."""
+    """The reach is the radius, or the cell size, as for radii that vary from row to row."""
     near = moved(lat, lon, bearing, radius_m * share)
     away = distance_m(lat, lon, *near)
     level = level_of(radius_m)

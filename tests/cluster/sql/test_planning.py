@@ -16,7 +16,7 @@ CREATE FEED F INTO D FROM rate OPTIONS (rowsPerSecond '1');
 
 
 def definitions(text: str = BASE) -> Definitions:
-    """As if `text` had been applied."""
+    """The definitions of a cluster to which `text` was applied."""
     existing = Definitions({}, {}, {}, {})
     for statement in parse_application(text).statements:
         match statement:
@@ -115,7 +115,7 @@ CREATE STATIC DATASET Shelters FROM 'shelters.csv';
 CREATE CONTINUOUS CHANNEL C AS SELECT * FROM NEW Shelters;
 CREATE FEED F INTO Shelters FROM kafka;
 """
-"""Nothing here uses Reports, so that a file may drop it."""
+"""No channel or feed here uses Reports, so that a file may drop it."""
 
 
 def named_problems(text: str) -> list[str]:

@@ -175,7 +175,7 @@ def test_migration_is_prepared_handed_over_and_released(tmp_path: Path) -> None:
             await coordinator.send(link.HandOver("m3", "ann", "b2", "ws://b2", "secret", 30.0))  # type: ignore[arg-type]
             await until(lambda: coordinator.of(link.HandOverFailed))
 
-            # An abandoned migration leaves nothing behind.
+            # The broker releases the subscriptions of an abandoned migration.
             await coordinator.send(link.Prepare("m4", state, 30.0))
             await until(lambda: len(coordinator.of(link.Prepared)) == 2)
             await coordinator.send(link.Abandon("m4", "ann"))  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ def test_broker_serves_and_starts_without_its_coordinator(tmp_path: Path) -> Non
                     cluster.execute("Reports", {identity: [row(1)]})
                     assert await ann.results(1) == await new.results(1) == [1]
                     restarted = ScriptedCoordinator(coordinator.port)
-                    async with restarted.running():  # it learns what it missed
+                    async with restarted.running():  # it gets the messages that it missed
                         await until(lambda: restarted.of(link.Changed), 20)
                         [register] = restarted.of(link.Register)
                         assert sorted(register.online) == ["ann", "new"]

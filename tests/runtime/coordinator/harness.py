@@ -79,7 +79,7 @@ class RunningCoordinator:
 
 @asynccontextmanager
 async def coordinator(folder: Path, pages: Path | None = None, **settings: Any) -> AsyncIterator[RunningCoordinator]:
-    """Stops at the end. A second coordinator on the same folder is a restart."""
+    """A running coordinator, stopped at the end. A second one on the same folder is a restart."""
     ready: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
     quick = {"tick_s": 0.02, "heartbeat_s": 0.2, "suspect_s": 0.6, "dead_s": 1.0, "grace_s": 1.0}
     server = CoordinatorServer(

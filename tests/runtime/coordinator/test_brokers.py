@@ -43,7 +43,7 @@ def test_subscribers_of_a_dead_broker_move_and_it_returns_on_probation(tmp_path:
                 adopted |= {state.subscriber for state in (await second.receive(Adopt)).subscribers}
             assert (await running.user_view("ada"))["broker"] == "b2"
             await running.until("/v1/brokers/b1", lambda answer: answer["state"] == "dead")
-            # The broker was only asleep and returns with its subscribers: it must release them and accept no new ones.
+            # The broker was only paused and returns with its subscribers: it must release them and accept no new ones.
             back = FakeBroker(running, "b1", hosting=[ADA])
             await back.connect(register=False)
             await back.send(Register(back.id, **back.registration))

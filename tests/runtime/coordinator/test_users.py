@@ -36,7 +36,7 @@ def test_registered_user_gets_the_nearest_broker(tmp_path: Path) -> None:
             claims = Verifier.from_jwks(keys).claims(placed["token"], time.time())
             assert claims is not None and (claims.subject, claims.scopes) == ("ada", frozenset({"subscribe"}))
             assert claims.expires_s == placed["expires_s"]
-            # The broker stays the same, even if another is nearer now; it changes only if the user cannot reach it.
+            # The user keeps its broker, even if another is nearer now; it changes only if the user cannot reach it.
             again = (await client.post("/v1/users/ada/broker", json={"lat": -33.0, "lon": 151.0})).json()
             assert again["broker"] == "near"
             avoided = (await client.post("/v1/users/ada/broker", json={"avoid": ["near"]})).json()

@@ -19,7 +19,7 @@ from tocsin.wire.errors import TocsinError
 from tocsin.wire.link import Changed, LoadReport, Prepare, Prepared, Release, Released, SessionOpened, Stored
 
 LONG_TIMEOUTS: dict[str, Any] = {"suspect_s": 20.0, "dead_s": 30.0}
-"""So that no broker becomes dead because this machine is busy."""
+"""Time-outs so long that no broker becomes dead because this machine is busy."""
 DRAINING = {"address": "ws://b1", "capacity": 1.0, "state": "draining", "accepting": False}
 
 

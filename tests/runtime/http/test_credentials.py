@@ -63,7 +63,7 @@ def test_unsigned_token_or_one_signed_with_the_public_key_is_refused(signer: Sig
 
 
 @pytest.mark.parametrize("rubbish", ["", "a.b.c", "x" * 10_000, "ey.ey.ey", "\x00", "tocsin_abc", "é.é.é"])
-def test_rubbish_is_refused(signer: Signer, rubbish: str) -> None:
+def test_text_that_is_no_token_is_refused(signer: Signer, rubbish: str) -> None:
     assert signer.verifier().claims(rubbish, NOW_S) is None
 
 

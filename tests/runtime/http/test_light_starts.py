@@ -29,7 +29,7 @@ def loaded_by(code: str) -> set[str]:
         ("tocsin.runtime.coordinator.server", {"pyspark", "sqlglot", "pandas"}),
     ],
 )
-def test_module_loads_without(module: str, never: set[str]) -> None:
+def test_module_loads_without_heavy_libraries(module: str, never: set[str]) -> None:
     loaded = loaded_by(f"import {module}")
     assert module in loaded
     assert not never & loaded

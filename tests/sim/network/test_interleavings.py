@@ -56,7 +56,7 @@ class Interleaving:
         self.network.cluster.fail_pull = lambda: bool(self.rng.random() < 0.1)
 
     def _draw_delay_s(self, usual_s: float) -> float:
-        """Long enough for any message to be overtaken by any other one that is not in the same pipe.
+        """A random delay, long enough for any message of another pipe to overtake.
 
         Broken links stay down for longer, so that brokers admit subscribers without the coordinator.
         """
@@ -131,7 +131,10 @@ class Interleaving:
         self.run(seconds)
 
     def check(self) -> None:
-        """Every result arrived. Coordinator and home broker hold exactly what the subscriber does; others nothing."""
+        """Every result arrived.
+
+        Coordinator and home broker hold exactly the subscriptions of the subscriber, and other brokers none.
+        """
         network = self.network
         report = network.report()
         assert (report.lost, report.out_of_order, report.unexpected, report.gaps) == (0, 0, 0, 0), report

@@ -35,9 +35,9 @@ class EmulatedChannel:
     name: ChannelName
     epoch: int = 1
     execution: int = 0
-    """The last one."""
+    """The number of the last execution."""
     kept_from: int = 1
-    """The first execution whose results are still there."""
+    """The first execution whose results are still stored."""
     offsets: dict[SubscriptionId, list[int]] = field(default_factory=dict)
     rows: dict[SubscriptionId, list[bytes]] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class EmulatedCluster:
         self._tls = tls
         self.channels = {name.lower(): EmulatedChannel(ChannelName(name)) for name in channels}
         self.held: dict[str, set[SubscriptionId]] = {}
-        """By broker."""
+        """The subscriptions that each broker holds."""
         self.sequence = 0
         self.announced: list[wire.Execution] = []
         """All executions, with the news for every broker."""
@@ -139,7 +139,7 @@ class EmulatedCluster:
             woken.set()
 
     def expire(self, channel: str) -> None:
-        """Everything so far passes its retention."""
+        """Let all results so far pass their retention."""
         own = self.channels[channel.lower()]
         own.kept_from = own.execution + 1
         own.offsets.clear()
@@ -194,11 +194,11 @@ class EmulatedCluster:
         self.fetches += 1
         self._check_present()
         channel = self.channels[body.channel.lower()]
-        known = set().union(*self.held.values()) if self.held else set()
+        held_ids = set().union(*self.held.values()) if self.held else set()
         gaps: list[bytes] = []
         results: list[bytes] = []
         for identity, text in body.subscriptions.items():
-            if identity not in known:
+            if identity not in held_ids:
                 raise TocsinError(Code.UNKNOWN_SUBSCRIPTION, f"there is no subscription {identity}")
             assert text is not None  # brokers always send a cursor
             own_gaps, own_results = channel.lines(SubscriptionId(identity), wire.decode_cursor(text))

@@ -32,7 +32,7 @@ class Peer:
 
     @asynccontextmanager
     async def run(self, folder: Path) -> AsyncIterator[tuple[int, int, Publish] | None]:
-        """Start the server; yield process id, port and a function that publishes. None: it is not installed."""
+        """Start the server; yield process id, port and a function that publishes, or None if it is not installed."""
         path = shutil.which(self.program) or shutil.which(self.program, path="/usr/sbin:/usr/local/sbin")
         if path is None:
             yield None

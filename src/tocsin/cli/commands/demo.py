@@ -76,7 +76,7 @@ def demo(
 
 
 async def _run(settings: DemoSettings, folder: Path, *, stay: bool, as_json: bool) -> dict[str, Any] | None:
-    """The report, or None if a signal came first. All processes are stopped at the end."""
+    """Run the demo and return its report, or None if a signal ends it. All processes are stopped at the end."""
     from tocsin.demo.run import DemoRun
 
     run = DemoRun(settings, folder, note)

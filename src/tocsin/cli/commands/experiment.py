@@ -53,12 +53,16 @@ def experiment(
 def _list(as_json: bool) -> None:
     from tocsin.experiments import runner
 
-    known = [runner.find(name) for name in runner.names()]
+    experiments = [runner.find(name) for name in runner.names()]
     if as_json:
-        print(json.dumps([{"name": entry.name, "title": entry.title, "runs": entry.default_runs} for entry in known]))
+        print(
+            json.dumps(
+                [{"name": entry.name, "title": entry.title, "runs": entry.default_runs} for entry in experiments]
+            )
+        )
         return
-    width = max((len(entry.name) for entry in known), default=0)
-    for entry in known:
+    width = max((len(entry.name) for entry in experiments), default=0)
+    for entry in experiments:
         print(f"{entry.name:<{width}}  {entry.title} (default: {entry.default_runs} runs)")
 
 

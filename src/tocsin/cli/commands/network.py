@@ -123,8 +123,8 @@ def plan(
 
     with failing_on_errors(as_json), connect_coordinator(url, token) as client:
         if policy is None and not move:
-            known = ask(client, "GET", "/v1/plans")
-            show(as_json, known, lambda: print("policies:", ", ".join(known["policies"])))
+            policies = ask(client, "GET", "/v1/plans")
+            show(as_json, policies, lambda: print("policies:", ", ".join(policies["policies"])))
             return
         try:
             body: dict[str, Any] = {"moves": _moves(move)} if move else {"policy": policy}

@@ -74,7 +74,7 @@ def subscribe(
 
 
 def parse_parameters(pairs: list[str]) -> dict[str, Any]:
-    """`radius_m=500` is a number, `kind=fire` is text, `name="5"` is text."""
+    """Parse parameters: `radius_m=500` is a number, `kind=fire` and `name="5"` are text."""
     import json
 
     parameters: dict[str, Any] = {}

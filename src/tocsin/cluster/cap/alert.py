@@ -109,7 +109,7 @@ class Reference:
 
     @classmethod
     def parse(cls, triple: str) -> Self | None:
-        """None if the text is not `sender,identifier,sent`."""
+        """The reference that the text holds; None if the text is not `sender,identifier,sent`."""
         sender, _, rest = triple.partition(",")
         identifier, _, sent_text = rest.partition(",")
         sent = read_time(sent_text)

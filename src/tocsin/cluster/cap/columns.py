@@ -196,7 +196,7 @@ def _pairs(named: tuple[NamedValue, ...]) -> list[str]:
 
 
 def _expires(facts: RecordFacts) -> datetime | None:
-    """A Cancel expires when it is sent."""
+    """The time when the record expires. A Cancel expires when it is sent."""
     if facts.alert.msg_type == "Cancel":
         return facts.alert.sent
     return None if facts.info is None else facts.info.expires

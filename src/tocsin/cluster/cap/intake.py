@@ -6,8 +6,8 @@ of the alert it refers to and ends those that it no longer mentions; a Cancel en
 dataset cannot be deleted, so an ended record is marked: `msg_type` Cancel, `expires` in the past, or a prefix of the
 `message`.
 
-No lock of its own: the feed gateway calls it for one alert at a time. It calls `remember` after the records have passed
-their checks and before they are stored.
+This module has no lock: the feed gateway calls it for one alert at a time. The gateway calls `remember` after the
+records have passed their checks and before it stores them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AlertIntake:
         return alert if reason is None else AlertRefused(reason)
 
     def records(self, alert: Alert) -> AlertRecords | AlertConflict:
-        """The records of an alert that `read` has returned, given the messages before it."""
+        """The records of an alert that `read` has returned. They depend on the messages accepted before it."""
         columns = self._columns
         assert isinstance(columns, AlertColumns)
         digest = alert_digest(alert)
@@ -86,7 +86,7 @@ class AlertIntake:
         ]
         root = _root(alert, referred)
         if self._keyed and self._lineage.is_superseded(root, alert.sent):
-            notices.append("a later message about this alert came before; it stays and nothing is stored")
+            notices.append("a later message about this alert was accepted before; this one is not stored")
             return AlertRecords(b"[]", notices, KnownAlert(alert.reference, digest, root, ()))
         earlier = _latest_rows(referred)
         current, ended = self._rows(alert, columns, root, earlier)
@@ -124,7 +124,7 @@ class AlertIntake:
     def _rows(
         self, alert: Alert, columns: AlertColumns, root: ChainRoot, earlier: list[Row]
     ) -> tuple[list[Row], list[Row]]:
-        """(records of this message, earlier records that it ends)."""
+        """(records of this message, earlier records that this message ends)."""
         own = root if self._keyed else ChainRoot(alert.sender, alert.identifier)
         if not alert.infos and earlier:  # a Cancel without an info
             if self._keyed:
@@ -194,7 +194,7 @@ def _latest_rows(referred: list[tuple[Reference, KnownAlert | None]]) -> list[Ro
 
 
 def _facts(alert: Alert, own: ChainRoot, all_languages: bool) -> list[RecordFacts]:
-    """One for each area of each info. An info without areas gives one without an area."""
+    """The facts of each record: one record for each area of each info, and one for an info without areas."""
     infos = list(enumerate(alert.infos, 1))
     if not all_languages:
         # Only the sender's first language, so that subscribers do not get the same alert twice.

@@ -2,8 +2,8 @@
 
 An Update or Cancel refers to earlier messages [CAP §3.2.1, references], often only to the latest of a chain. The table
 leads from any message of a chain to the first one, the root: a KEYED dataset stores its records under the root's key.
-It also has the records of each message, which a Cancel without an info needs. It distinguishes a repeated message from
-a different one with the same identifier.
+The table also has the records of each message, which a Cancel without an info needs. It distinguishes a repeated
+message from a different message with the same identifier.
 
 Rows are facts about messages. It is harmless to write a row twice, or to write one whose records are not stored in the
 end, so a row is written and fsynced before its records. The first alert creates the database; most datasets have none.
@@ -46,7 +46,7 @@ class ChainRoot:
 class KnownAlert:
     reference: Reference
     digest: bytes
-    """From all values of the alert: a repeated message has the same digest."""
+    """The digest of all values of the alert: a repeated message has the same digest."""
     root: ChainRoot
     rows: tuple[Row, ...]
     """The records of this message that are current."""
@@ -84,7 +84,7 @@ class AlertLineage:
         return self._first_row(query, root.identifier, root.sender, int(sent.timestamp())) is not None
 
     def remember(self, alert: KnownAlert, accepted_at_us: int) -> None:
-        """Add the alert unless it is known. It is durable when this returns."""
+        """Add the alert unless the table has it. The row is durable when this method returns."""
         reference, root = alert.reference, alert.root
         key = (reference.sender, reference.identifier, int(reference.sent.timestamp()))
         values = (alert.digest, root.sender, root.identifier, msgspec.json.encode(alert.rows), accepted_at_us)

@@ -24,7 +24,7 @@ class BoundingCircle:
 
 
 def bounding_circle(area: Area) -> BoundingCircle | None:
-    """A single circle as it is; else a circle around the weighted centre of all shapes.
+    """The area's own circle if it has no other shape; else a circle around the weighted centre of all shapes.
 
     None for an area with geocodes alone.
     """

@@ -88,7 +88,7 @@ class _ElementRule:
     read: Reader
     least: int = 0
     most: int | None = 1
-    """None: any number, as a tuple."""
+    """How often the element may occur. None: any number of times, and the field is a tuple."""
 
 
 def read_alert(body: bytes) -> Alert | CapProblem:
@@ -120,7 +120,7 @@ def _fields(container: Element, rules: dict[str, _ElementRule]) -> dict[str, Any
         values = by_name.setdefault(child.name, [])
         values.append(rule.read(child))
         if rule.most is not None and len(values) > rule.most:
-            raise _InvalidElement(child, f"expected once in <{container.name}>, this is another")
+            raise _InvalidElement(child, f"expected once in <{container.name}>, this is a second one")
     fields: dict[str, Any] = {}
     for name, rule in rules.items():
         values = by_name.get(name, [])
@@ -221,7 +221,7 @@ def _size(element: Element) -> int:
 
 
 def _polygon(element: Element) -> Ring:
-    """At least four points, the last equal to the first [CAP §3.2.4]."""
+    """The points of a polygon: at least four, the last equal to the first [CAP §3.2.4]."""
     points = tuple(_point(element, pair) for pair in _text(element).split())
     if len(points) < 4:
         raise _InvalidElement(element, f"expected at least 4 points (lat,lon lat,lon …), got {len(points)}")
@@ -267,7 +267,7 @@ def _references(element: Element) -> tuple[Reference, ...]:
 
 
 def _group(element: Element) -> tuple[str, ...]:
-    """Words separated by blanks. A word that contains blanks is in double quotes [CAP §3.2.1]."""
+    """The words of a list with blanks between them. A word with blanks is in double quotes [CAP §3.2.1]."""
     return tuple(quoted or plain for quoted, plain in re.findall(r'"([^"]+)"|([^\s"]+)', _text(element)))
 
 

@@ -108,7 +108,7 @@ def _point(point: Point) -> str:
 
 
 def _number(number: float) -> str:
-    """With nine decimals (0.1 mm, as degrees) and no exponent, which some readers of CAP do not support."""
+    """The number with nine decimals (0.1 mm, as degrees). Some readers of CAP do not support an exponent."""
     return format(Decimal(repr(round(number, DECIMALS))), "f")
 
 

@@ -12,12 +12,12 @@ from typing import Final, NoReturn
 from xml.parsers import expat
 
 MAX_ALERT_BYTES: Final = 1 << 20
-"""Of one alert. Public alerts have a few kilobytes; those with long polygons a few hundred."""
+"""The largest alert. Public alerts have a few kilobytes; those with long polygons have a few hundred."""
 MAX_ELEMENTS: Final = 20_000
 MAX_DEPTH: Final = 32
-"""CAP needs 4; a signature inside needs some more."""
+"""The deepest nesting of elements. CAP needs 4; a signature inside needs some more."""
 _SEPARATOR = " "
-"""Between namespace and name: a URI contains no blank."""
+"""Expat puts it between namespace and name: a URI contains no blank."""
 
 
 @dataclass(frozen=True, slots=True)

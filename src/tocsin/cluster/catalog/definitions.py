@@ -1,4 +1,4 @@
-"""The catalog's datasets, feeds and channels: their definitions, and how far each has got.
+"""The catalog's datasets, feeds and channels: their definitions and their progress.
 
 A dataset has a version and a position in the feed log. A channel has a position in each dataset that it reads as NEW.
 """
@@ -99,7 +99,7 @@ class DatasetTable:
                     connection.execute(sa.update(feeds).where(feeds.c.name == feed).values(batch=batch))
                 insert_files(connection, dataset_owner(dataset), new_files, at_s)
         except DBAPIError:
-            # The connection may have broken after the commit. A dataset has one writer, so its version tells.
+            # The connection may have broken after the commit. A dataset has one writer, so its version shows if it did.
             if self.progress(dataset)[0] != version:
                 raise
 

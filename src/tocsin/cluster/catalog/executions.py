@@ -1,4 +1,4 @@
-"""The catalog's executions: those that had results, in the order in which brokers hear of them."""
+"""The catalog's executions: those that had results, in the order in which they are announced to brokers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ExecutionTable:
                 return replace(execution, sequence=int(primary_key[0]))
         except DBAPIError:
             # The connection may have broken after the commit. Executions of a channel follow each other, so the stored
-            # sequence or the positions tell.
+            # sequence or the positions show whether this one was committed.
             if not execution.results and self._has_moved_past(channel, execution.intervals):
                 return None
             sequence = self._sequence_of(execution) if execution.results else None

@@ -53,7 +53,7 @@ class FileTable:
             return True
 
     def expire(self, owner: str, before_s: float, upto: int, at_s: float) -> int:
-        """Drop the files whose newest row is older than `before_s`, and that hold nothing above `upto`."""
+        """Drop the files whose newest row is older than `before_s`, and that hold no version above `upto`."""
         with self._database.write() as connection:
             old = (files.c.owner == owner) & (files.c.at_s < before_s) & (files.c.last <= upto)
             return discard_files(connection, old, at_s)

@@ -54,10 +54,10 @@ class SubscriptionTable:
         Returns the numbers that the broker held, and those of them that were deleted.
         """
         with self._database.write() as connection:
-            known = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in ids])
+            numbers_by_id = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in ids])
             released: list[int] = []
             deleted: list[int] = []
-            for numbers in chunks(sorted(known.values())):
+            for numbers in chunks(sorted(numbers_by_id.values())):
                 own = list(
                     connection.scalars(
                         sa.select(holders.c.number).where(holders.c.broker == broker, holders.c.number.in_(numbers))
@@ -82,13 +82,16 @@ class SubscriptionTable:
             return [SubscriptionId(key.hex()) for key in keys]
 
     def numbers(self, channel: ChannelName, ids: Sequence[SubscriptionId]) -> dict[SubscriptionId, int]:
-        """The numbers of those subscriptions that exist."""
+        """The numbers of the subscriptions with these ids. An id without a subscription is left out."""
         with self._database.read() as connection:
             numbers = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in ids])
         return {SubscriptionId(key.hex()): number for key, number in numbers.items()}
 
     def of_channel(self, channel: ChannelName) -> Iterator[tuple[int, bytes, str]]:
-        """(number, id, parameters as JSON) of all, by number. Streams the rows: there may be a million."""
+        """(number, id, parameters as JSON) of a channel's subscriptions, by number.
+
+        Streams the rows: there may be a million.
+        """
         query = (
             sa.select(subscriptions.c.number, subscriptions.c.id, subscriptions.c.parameters)
             .where(subscriptions.c.channel == channel)
@@ -139,7 +142,7 @@ class SubscriptionTable:
 
 
 def _numbers(connection: Connection, channel: ChannelName, keys: Sequence[bytes]) -> dict[bytes, int]:
-    """The numbers of those ids that exist."""
+    """The numbers of the subscriptions with these ids. An id without a subscription is left out."""
     numbers: dict[bytes, int] = {}
     for chunk in chunks(keys):
         rows = connection.execute(

@@ -62,7 +62,7 @@ class AnswerTable:
     def __init__(self, path: Path, retention_s: float) -> None:
         self._retention_us = int(retention_s * 1e6)
         self._waiting: dict[bytes, StoredAnswer] = {}
-        """Durable in the log and not yet in the table."""
+        """Answers that are durable in the log and not yet in the table."""
         self._log_end = 0
         """The table and `_waiting` together have every answer of the log before this position."""
         self._waiting_lock = threading.Lock()
@@ -102,7 +102,7 @@ class AnswerTable:
         return None if row is None else StoredAnswer(RequestDigests(key, row[0]), _decode_accepted(row[1]), row[2])
 
     def add(self, answers: Mapping[bytes, StoredAnswer], log_end: int) -> None:
-        """Keep durable answers in memory until `store_waiting`. With them all answers before `log_end` are known."""
+        """Keep durable answers in memory until `store_waiting`. They complete the answers before `log_end`."""
         with self._waiting_lock:
             self._waiting.update(answers)
             self._log_end = log_end

@@ -1,8 +1,8 @@
 """Column types in JSON and in Arrow: which JSON values a column accepts, and how the feed log spells them.
 
-msgspec checks most while it parses (kinds, ranges, dates). `canonicaliser` does the rest: timestamps become UTC,
-decimals get the column's scale, FLOATs are rounded to 32 bits. Spark's `from_json` then reads exactly the value that
-was checked here. `records.py` calls these functions.
+msgspec checks kinds, ranges and dates while it parses. `canonicaliser` makes the other checks and conversions:
+timestamps become UTC, decimals get the column's scale, FLOATs are rounded to 32 bits. Spark's `from_json` then reads
+exactly the value that was checked here. `records.py` calls these functions.
 
 `LineReader` reads canonical lines into an Arrow table, as `from_json` does, but without Spark: for micro-batches so
 small that a Spark job would cost more than the work. A test compares both. `cluster.spark.ingestion` calls it.
@@ -109,7 +109,7 @@ def canonical_float(value: float) -> float:
 
 
 def canonical_decimal(value: Decimal, precision: int, scale: int) -> Decimal:
-    """Exactly `scale` digits after the point. A value with more digits is refused, not rounded."""
+    """The value with exactly `scale` digits after the point. A value with more digits is refused, not rounded."""
     if not value.is_finite():
         raise NotStorable("not a finite number")
     sign, digits, exponent = value.as_tuple()

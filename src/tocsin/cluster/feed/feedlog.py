@@ -4,8 +4,9 @@
 fsync it publishes the new end in the file `end`. A reader in another process that follows `end` therefore never sees a
 record that a power failure could remove. Spark reads the log and takes the records over; then `trim` deletes segments.
 
-`feedlog_reader.py` describes the files. Not in here: what a record is, what a duplicate is (`gateway.py`), threads. One
-process writes. `append` may be called while another thread runs `sync`. Only the standard library is imported.
+`feedlog_reader.py` describes the files. This module has no threads and knows neither records nor duplicates:
+`gateway.py` does. One process writes. `append` may be called while another thread runs `sync`. Only the standard
+library is imported.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class FeedLog:
             self._tail = self._durable_end
 
     def read(self, start: int, limit_bytes: int, end: int | None = None) -> tuple[list[LogFrame], int]:
-        """As `FeedLogReader.read`, for the writing process. Not thread-safe."""
+        """Like `FeedLogReader.read`, for the writing process. Not thread-safe."""
         return self._reader.read(start, limit_bytes, end)
 
     def trim(self, before: int) -> int:
@@ -196,11 +197,11 @@ class FeedLog:
         offset = position - self._first
         for batch in (pieces[start : start + _IOV_MAX] for start in range(0, len(pieces), _IOV_MAX)):
             written = os.pwritev(self._fd, batch, offset)
-            rest = memoryview(b"".join(batch))[written:] if written < sum(map(len, batch)) else memoryview(b"")
+            unwritten = memoryview(b"".join(batch))[written:] if written < sum(map(len, batch)) else memoryview(b"")
             offset += written
-            while rest:
-                written = os.pwrite(self._fd, rest, offset)
-                rest, offset = rest[written:], offset + written
+            while unwritten:
+                written = os.pwrite(self._fd, unwritten, offset)
+                unwritten, offset = unwritten[written:], offset + written
         os.fdatasync(self._fd)
 
     def _cut(self) -> None:

@@ -145,7 +145,7 @@ class _IngestedPosition:
         os.pwrite(self._fd, position.to_bytes(8, "little"), 0)
 
     def retry_after_s(self, excess_bytes: int) -> int:
-        """How long ingestion of the excess takes at the measured speed; 5 s if none is known."""
+        """Seconds that ingestion of the excess takes at the measured speed; 5 s if no speed is known."""
         shortest, longest = _RETRY_AFTER_S
         if self._bytes_per_s <= 0:
             return 5

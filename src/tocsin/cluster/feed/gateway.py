@@ -73,8 +73,11 @@ class SyncGroup:
     """Digest -> accepted at, in µs."""
     answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
     stored: bool | None = None
-    """None until a sync has decided. A request that only repeats another request gets the result of its own group. That
-    group is stored only if the group of the other request is stored too."""
+    """True if a sync has stored the group, False if it failed, None until a sync has decided.
+
+    A request that only repeats another request gets the result of its own group. That group is stored only if the group
+    of the other request is stored too.
+    """
 
 
 class FeedGateway:
@@ -84,7 +87,7 @@ class FeedGateway:
         self.dataset = dataset
         self.limits = limits
         self._now_s = now_s
-        # Taken in the order upkeep, sync, state.
+        # A thread takes these locks in the order upkeep, sync, state.
         self._state_lock = threading.RLock()
         """Guards the groups and `_closed`. Held for a whole `accept`, but not while the log is written."""
         self._sync_lock = threading.Lock()
@@ -116,7 +119,10 @@ class FeedGateway:
     def accept_into_group(
         self, body: bytes, form: RecordForm, idempotency_key: str | None = None
     ) -> tuple[Accepted | Refused, SyncGroup]:
-        """As `accept`, with the group that decides whether the request is stored. A refused request has none."""
+        """Like `accept`. Also return the group that decides whether the request is stored.
+
+        The group of a refused request has no meaning.
+        """
         group = self._fresh
         if len(body) > self.limits.body_bytes:
             return TooLarge("body bytes", self.limits.body_bytes), group
@@ -209,7 +215,7 @@ class FeedGateway:
                 self._store.trim()
 
     def close(self) -> None:
-        """Requests that are accepted and not synced are not stored. Waits for a running sync or upkeep."""
+        """Close the files after a running sync or upkeep. Requests that are accepted and not synced are not stored."""
         with self._upkeep_lock, self._sync_lock, self._state_lock:
             if not self._closed:
                 self._closed = True

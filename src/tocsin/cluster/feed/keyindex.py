@@ -61,7 +61,7 @@ class KeyIndex:
     ) -> None:
         self.directory = Path(directory)
         self.retention_s = retention_s
-        """None keeps every key for ever: the files grow, memory does not."""
+        """How long keys are kept. None keeps every key for ever: the files grow, memory does not."""
         self.memory_keys = memory_keys
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
@@ -106,17 +106,17 @@ class KeyIndex:
         horizon_us = self.horizon_us(now_us)
         with self._lock:
             tables, runs = (self._table, self._flushing), self._runs
-        known = np.zeros(len(digests), dtype=np.bool_)
+        is_seen = np.zeros(len(digests), dtype=np.bool_)
         for table in tables:
             if not table.keys().isdisjoint(digests):
-                known |= [table.get(digest, _NEVER_US - 1) >= horizon_us for digest in digests]
+                is_seen |= [table.get(digest, _NEVER_US - 1) >= horizon_us for digest in digests]
         if runs and digests:
             first, last = _halves(digests)
             order = np.argsort(first)  # so that neighbouring queries read the same pages of a run
             first, last = first[order], last[order]
             for run in runs:
-                known[order] |= run.seen(first, last, horizon_us)
-        return known
+                is_seen[order] |= run.seen(first, last, horizon_us)
+        return is_seen
 
     def add(self, accepted_at_us: Mapping[bytes, int]) -> None:
         """Add digests, each with the time its record was accepted. The caller has passed them to `expect` before."""
@@ -154,8 +154,10 @@ class KeyIndex:
             self._commit(kept if merged is None else (*kept, merged), self._covers)
 
     def _fill_filter(self, run: KeyRun) -> None:
-        """Works in steps, so that a large run is never in memory as a whole. Slots of expired keys stay set until a
-        restart."""
+        """Set the filter's slots for the keys of a run, in steps, so that a large run is never in memory as a whole.
+
+        Slots of expired keys stay set until a restart.
+        """
         if len(run) >= 8 << _FILTER_BITS:
             self._filter[:] = True  # nearly every slot would be set: reading the run is not worth it
             return
@@ -250,9 +252,9 @@ class KeyRun:
 
     def seen(self, first: U64, last: U64, horizon_us: int) -> Bools:
         """For each digest: True if it is in this run and not older than the horizon."""
-        known = np.zeros(len(first), dtype=np.bool_)
+        is_seen = np.zeros(len(first), dtype=np.bool_)
         if self.newest_us < horizon_us:
-            return known
+            return is_seen
         at = np.searchsorted(self.first, first)
         open_queries = np.arange(len(first))
         # One step is enough unless digests share their first half: then compare with the next until it differs.
@@ -261,10 +263,10 @@ class KeyRun:
             open_queries = open_queries[self.first[at[open_queries]] == first[open_queries]]
             here = at[open_queries]
             hit = (self.last[here] == last[open_queries]) & (self.at_us[here] >= horizon_us)
-            known[open_queries[hit]] = True
+            is_seen[open_queries[hit]] = True
             at[open_queries] += 1
             open_queries = open_queries[~hit]
-        return known
+        return is_seen
 
 
 def _open_run(path: Path) -> KeyRun:

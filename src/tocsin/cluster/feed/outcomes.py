@@ -16,7 +16,7 @@ class FeedLimits:
     record_bytes: Annotated[int, "Largest record in bytes."] = 64 << 10
     """Length of a record's canonical line: blanks between fields do not count."""
     records: int = 100_000
-    """Per request."""
+    """The most records in one request."""
     backlog_bytes: Annotated[
         int, "Most bytes accepted and not yet in the dataset. Beyond it publishers get 429 and `Retry-After`."
     ] = 256 << 20
@@ -32,12 +32,12 @@ class FeedLimits:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Valid once the request's `SyncGroup` is stored, not before."""
+    """The answer to an accepted request. It is valid once the request's `SyncGroup` is stored, not before."""
 
     status: ClassVar[int] = 200
     accepted: int
     duplicates: int
-    """Records whose KEY is stored already. For the publisher its retry succeeded; nothing is stored twice."""
+    """Records whose KEY is stored already. The publisher's retry succeeded, and nothing is stored twice."""
     refused: list[RecordRefusal] = field(default_factory=list)
     refused_total: int = 0
     """The number of all refused records; `refused` lists the first ones."""

@@ -107,7 +107,7 @@ def split_records(body: bytes, form: RecordForm, max_records: int) -> RawRecords
         case RecordForm.JSON:
             raws = _split_array(body, max_records) if body.lstrip()[:1] == b"[" else _split_object(body, max_records)
         case RecordForm.CAP:
-            return Malformed("an alert is no list of records")  # the gateway converts alerts before
+            return Malformed("an alert is no list of records")  # the gateway has converted alerts before
     if not isinstance(raws, list):
         return raws
     if form in (RecordForm.CLOUDEVENT, RecordForm.CLOUDEVENTS_BATCH):
@@ -123,7 +123,7 @@ def _split_lines(body: bytes, max_records: int) -> list[bytes] | TooMany:
 
 
 def _split_object(body: bytes, max_records: int) -> list[bytes] | Malformed | TooMany:
-    """One object, possibly over several lines. A body that is not one JSON value is split as JSON lines."""
+    """Split a body that is one object, possibly over several lines. Any other body is split as JSON lines."""
     if not body.strip():
         return Malformed("the body is empty")
     try:
@@ -162,8 +162,8 @@ def _split_array_by_element(body: bytes, max_records: int) -> list[bytes] | Malf
             position = _skip(text, end)
             separator = text[position : position + 1]
             if separator == "]":
-                rest = _skip(text, position + 1)
-                return raws if rest == len(text) else Malformed("something follows the JSON array")
+                after_array = _skip(text, position + 1)
+                return raws if after_array == len(text) else Malformed("something follows the JSON array")
             if separator != ",":
                 return Malformed(f"expected `,` or `]` in the JSON array at character {position}")
             position = _skip(text, position + 1)
@@ -206,9 +206,7 @@ def _data_of(event: bytes, index: int) -> bytes | RecordRefusal:
         if not getattr(cloud_event, field):
             return RecordRefusal(index, field, "no CloudEvent: the attribute is empty")
     if cloud_event.specversion != "1.0":
-        return RecordRefusal(
-            index, "specversion", f"CloudEvents 1.0 is read here, not {cloud_event.specversion[:20]!r}"
-        )
+        return RecordRefusal(index, "specversion", f"expected CloudEvents 1.0, got {cloud_event.specversion[:20]!r}")
     if isinstance(cloud_event.data, msgspec.UnsetType):
         encoded = not isinstance(cloud_event.data_base64, msgspec.UnsetType)
         return RecordRefusal(

@@ -1,4 +1,4 @@
-"""Converts publishers' JSON to canonical JSON lines: one line a record, columns in schema order, one text per value.
+"""Converts publishers' JSON to canonical JSON lines: one line a record, columns in schema order, one spelling a value.
 
 A codec is made from a dataset's schema and key. Three calls into msgspec parse, check and write a good body. Only a
 body with an error is decoded record by record, to report which record is wrong and why. A missing column is left out of
@@ -67,7 +67,7 @@ class RecordCodec:
         max_records: int = DEFAULT_MAX_RECORDS,
         digest_seed: int | None = 0,
     ) -> None:
-        """With `digest_seed` None the codec makes no digests."""
+        """Make a codec for this schema and key. With `digest_seed` None it makes no digests."""
         self.schema = schema
         self.key = tuple(key)
         self.max_records = max_records

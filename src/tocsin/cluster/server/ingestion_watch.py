@@ -24,7 +24,7 @@ class _FailedQuery:
     failures: int
     restart_at_s: float
     restarted_at_s: float | None = None
-    """None until the restart."""
+    """When the query was restarted; None before the restart."""
 
 
 class IngestionWatch:
@@ -57,7 +57,7 @@ class IngestionWatch:
             self._failed.pop(name, None)
 
     def _queries(self) -> Iterator[tuple[str, Callable[[], str | None], Callable[[], None]]]:
-        """(name, how to read its failure, how to restart it)."""
+        """(name, function that returns the failure, function that restarts it) of every query."""
         for live in self._cluster.datasets.all():
             dataset, query = live.dataset.name, live.query
             name = _ingestion_of(dataset)

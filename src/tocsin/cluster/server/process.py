@@ -68,7 +68,7 @@ class ClusterProcess:
 
     @property
     def cluster(self) -> DataCluster:
-        """Raises NOT_READY while the data cluster starts or stops."""
+        """The open data cluster. Raises NOT_READY while it starts or stops."""
         if self._cluster is None or self.stopping.is_set():
             reason = "the data cluster is stopping" if self.stopping.is_set() else "the data cluster is still starting"
             raise TocsinError(Code.NOT_READY, reason, retry_after_s=2)
@@ -247,7 +247,7 @@ class ClusterProcess:
     # -- upkeep ----------------------------------------------------------------------------------------------------
 
     async def _every(self, pause_s: float, task: str, work: Callable[[], Any], *, at_once: bool = False) -> None:
-        """Do the work in a thread again and again. An error is logged; the next round retries."""
+        """Run `work` in a thread, then pause, for ever. An error is logged, and the next round retries."""
         if not at_once:
             await asyncio.sleep(pause_s)
         while True:

@@ -66,7 +66,7 @@ class ClusterServer:
         return DataCluster(spark, self.settings.cluster, time.time, arrived)
 
     def stop(self) -> None:
-        """Call it in the loop's thread."""
+        """Begin to stop the server. Call it in the loop's thread."""
         self._stop.set()
 
     async def run(self) -> None:

@@ -23,7 +23,7 @@ OPTIONS = "spark.driver.defaultJavaOptions"
 _QUIET = "-Xlog:disable -Xlog:all={level}:stderr"
 """Keeps Java's messages about archives from the standard output, which belongs to Tocsin."""
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM with a short run: the optimising compiler and the parallel collector would not pay off."""
+"""Options of a JVM with a short run: the optimising compiler and the parallel collector would not pay off."""
 _EXIT_S = 300.0
 
 
@@ -32,7 +32,7 @@ def archive_file() -> Path:
 
 
 def java_options() -> dict[str, str]:
-    """The options that make a session's JVM use the archive. None for the user's own Spark, which has other jars."""
+    """The options that make a session's JVM use the archive. No options for the user's own Spark: its jars differ."""
     file = archive_file()
     if "SPARK_HOME" in os.environ or not file.exists():
         return {}

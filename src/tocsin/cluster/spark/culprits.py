@@ -1,4 +1,4 @@
-"""Finding the subscriptions whose values make a channel's query fail: they must not stop the channel for the others.
+"""Finds the subscriptions whose values make a channel's query fail: they must not stop the channel for the others.
 
 A pattern that is no regular expression, a zone that does not exist, a divisor of zero: Spark fails only when it runs
 the query, and one job runs it for all subscriptions. A record can make the query fail as well, and then no subscription
@@ -49,8 +49,8 @@ def culprits(tried: Sequence[int], untried: Sequence[int], fails: Callable[[int,
     Both sequences are sorted, and every number in `untried` is above those in `tried`. `fails` runs the query for all
     numbers from one to another and returns the reason, or None if it succeeds.
 
-    Empty if the tried subscriptions fail too, or if every untried one fails alone: then the query, a record or the
-    machine is at fault.
+    The result is empty if the tried subscriptions fail too, or if every untried one fails alone: then the query, a
+    record or the machine is at fault.
     """
     if not untried or (tried and fails(tried[0], tried[-1]) is not None):
         return {}
@@ -67,6 +67,6 @@ def culprits(tried: Sequence[int], untried: Sequence[int], fails: Callable[[int,
         if end - start > 1:
             middle = (start + end) // 2
             pending += [(middle, end), (start, middle)]
-        elif fails(untried[start], untried[start]) is not None:  # twice in a row: not by accident
+        elif fails(untried[start], untried[start]) is not None:  # it failed twice, so not by accident
             reasons[untried[start]] = reason
     return reasons

@@ -5,7 +5,7 @@ micro-batch again after a crash; the writer leaves out records that the catalog 
 
 A small batch of the gateway's log is stored in another thread: while its file is written and committed, Spark reads the
 next batch, and continuous channels already match the records (`visible`). So Spark's checkpoint may be a batch ahead of
-the catalog. It is scratch: a query always starts at the catalog's position.
+the catalog. The checkpoint is scratch: a query always starts at the catalog's position.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ from tocsin.model.ids import FeedName
 from tocsin.model.schema import Schema
 
 SMALL_BATCH_BYTES = 1 << 20
-"""A batch with at most this much of the feed log takes the short way: the driver writes its file."""
+"""A batch with at most this much of the feed log is small: the driver writes its file, without a Spark job."""
 RECENT_BYTES = 16 << 20
 """Bytes of small batches that each dataset keeps in memory for executions."""
 UNREAD = "_tocsin_unread"
-"""A column of a JSON source. It has the record's text if Spark could not read it; of a `value` column, always."""
+"""A column of a JSON source.
+
+It has the record's text if Spark could not read the record. For a source with only a `value` column it always has the
+text.
+"""
 
 
 class Mark(NamedTuple):
@@ -92,7 +96,7 @@ class DatasetWriter:
         self.version = version
         self.position = position
         self.has_feeds = False
-        """Whether a feed fills the dataset too. Then Spark compares keys: the gateway knows only its own."""
+        """True if a feed fills the dataset too. Then Spark compares keys, because the gateway knows only its own."""
 
     def add_frames(self, batch: DataFrame) -> None:
         """Add a micro-batch of the feed log: rows of position, next position and JSON lines."""
@@ -110,7 +114,7 @@ class DatasetWriter:
         with self._lock:
             fresh = batch.where(F.col("position") >= self.position)
             if self.has_feeds:
-                # Duplicates are dropped here, so the written records do not tell how far the batch goes.
+                # Duplicates are dropped here, so the written records do not show where the batch ends in the log.
                 position = batch.agg(F.max("next")).collect()[0][0]
                 if position is not None and position > self.position:  # a batch may hold only answers to requests
                     written = self._write(self._unseen(self._parsed(fresh)))
@@ -185,14 +189,14 @@ class DatasetWriter:
         return max(self.version, self._visible)
 
     def mark(self) -> Mark:
-        """The state now. Taken before `visible` is read, for `wait_stored`."""
+        """The current state of the writer, for `wait_stored`. Call this before reading `visible`."""
         with self._visibility:
             return Mark(self.version, self._failed)
 
     def wait_stored(self, version: int, mark: Mark, timeout_s: float = 120.0) -> bool:
         """Wait until a version that was visible after `mark` is stored; return False if it failed or on timeout.
 
-        A failed version's number is used again: the count of failures tells the two versions apart.
+        The number of a failed version is used again. The count of failures distinguishes the two versions.
         """
         if version <= mark.version:
             return True
@@ -201,11 +205,14 @@ class DatasetWriter:
             return self.version >= version and self._failed == mark.failed
 
     def recent(self, after: int, upto: int) -> pa.Table | None:
-        """The records of versions (after, upto] if all of them are in memory, else None. Only small batches are."""
+        """The records of versions (after, upto] if all of them are in memory, else None.
+
+        Only small batches are kept in memory.
+        """
         with self._visibility:
             tables = [self._recent.get(version) for version in range(after + 1, upto + 1)]
-        known = [table for table in tables if table is not None]
-        return pa.concat_tables(known) if known and len(known) == len(tables) else None
+        in_memory = [table for table in tables if table is not None]
+        return pa.concat_tables(in_memory) if in_memory and len(in_memory) == len(tables) else None
 
     def _parsed(self, frames: DataFrame) -> DataFrame:
         lines = frames.select(
@@ -219,7 +226,10 @@ class DatasetWriter:
         ).select("record.*", self._version_column(), SEQUENCE, NEXT)
 
     def add_feed_batch(self, feed: FeedName, batch_number: int, batch: DataFrame) -> None:
-        """Add a micro-batch of a feed. Spark numbers them and repeats a number only for the same records."""
+        """Add a micro-batch of a feed.
+
+        Spark numbers the micro-batches and repeats a number only for the same records.
+        """
         with self._lock:
             if batch_number <= next(stored.batch for stored in self._catalog.feeds.all() if stored.feed.name == feed):
                 return
@@ -275,7 +285,7 @@ class DatasetWriter:
 
 
 def _fitted(batch: DataFrame, schema: Schema) -> DataFrame:
-    """A source's columns as the dataset's: by name, or parsed from JSON if the source has only a `value`."""
+    """Convert a source's columns to the dataset's: by name, or parsed from JSON if the source has only a `value`."""
     present = {name.lower(): name for name in batch.columns}
     if "value" in present and schema.type_of("value") is None:
         text = F.col(present["value"]).cast("string")
@@ -292,13 +302,13 @@ def _fitted(batch: DataFrame, schema: Schema) -> DataFrame:
 
 
 def _cast(batch: DataFrame, name: str | None, kind: str) -> SparkColumn:
-    """A source's column as a dataset's type; NULL without such a column, and for values that do not fit.
+    """Convert a source's column to a dataset's type. NULL if the source lacks the column or a value does not fit.
 
-    A number needs `try_cast` for that: outside ANSI, a plain cast makes a negative INT of 3000000000.
+    Numbers need `try_cast`: outside ANSI mode, a plain cast makes a negative INT of 3000000000.
     """
     if name is None:
         return F.lit(None).cast(kind)
-    given = batch.schema[name].dataType
-    while isinstance(given, ArrayType):
-        given = given.elementType
-    return F.col(name).try_cast(kind) if isinstance(given, NumericType) else F.col(name).cast(kind)
+    source_type = batch.schema[name].dataType
+    while isinstance(source_type, ArrayType):
+        source_type = source_type.elementType
+    return F.col(name).try_cast(kind) if isinstance(source_type, NumericType) else F.col(name).cast(kind)

@@ -1,4 +1,4 @@
-"""Running a channel: one Spark job for all its backend subscriptions [BAD §3.1, channel execution].
+"""Runs a channel: one Spark job for all its backend subscriptions [BAD §3.1, channel execution].
 
 `prepare` compiles a channel and refuses a query that Spark cannot run for all subscriptions at once. `execute` runs it
 over one interval of records and writes the results to files, which the caller commits.
@@ -31,7 +31,7 @@ DatasetContents = Callable[[SparkSession, str, bool], DataFrame | pa.Table]
 LARGE_ROWS = 5_000_000
 SMALL_PAIRS = 1_000_000
 SMALL_RESULTS = 10_000
-"""An execution below both bounds takes the short way: its results pass through the driver's memory."""
+"""An execution below both bounds is small: its results pass through the driver's memory."""
 ROWS_PER_RESULT_TASK = 100_000
 
 
@@ -41,7 +41,7 @@ class ExecutionSize:
 
     subscriptions: int
     records: int
-    """Rows of all datasets it reads; of NEW datasets, those of the interval."""
+    """Rows of all datasets that the execution reads; for NEW datasets, only rows of the interval."""
     results: int
     """Results of the last execution: the best estimate for this one."""
 
@@ -51,7 +51,7 @@ class ExecutionSize:
 
     @property
     def is_small(self) -> bool:
-        """Few records for few subscriptions, and few results the last time."""
+        """True for few records, few subscriptions, and few results of the last execution."""
         return self.subscriptions * self.records < SMALL_PAIRS and self.results < SMALL_RESULTS
 
     def result_tasks(self, cores: int) -> int:
@@ -81,7 +81,7 @@ class PreparedChannel:
     query: ChannelQuery
     session: SparkSession
     columns: StructType
-    """The columns of a result, to read stored results with: a name may be any text, also inside a STRUCT."""
+    """The columns for reading stored results. A name may be any text, also inside a STRUCT."""
     arrow: pa.Schema
     """The same columns as Arrow types: an answer without rows has its columns too."""
     warnings: tuple[str, ...]
@@ -180,8 +180,8 @@ def _view(dataset: str, is_new: bool) -> str:
 def _check_datasets(query: ChannelQuery, datasets: Mapping[str, Dataset]) -> None:
     for name in sorted(query.datasets | query.new_datasets):
         if name.lower() not in datasets:
-            known = ", ".join(sorted(dataset.name for dataset in datasets.values())) or "none yet"
-            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {known})")
+            names = ", ".join(sorted(dataset.name for dataset in datasets.values())) or "none yet"
+            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {names})")
 
 
 def _check_columns(channel: Channel, columns: StructType) -> None:

@@ -25,9 +25,9 @@ SCRATCH_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyst
 """How Spark writes the checkpoint of a gateway's query. Its default starts processes for permissions and links, which
 takes 0.1 s of every micro-batch; this class starts fewer. Both replace files by renaming them."""
 FORMATS_WITH_SCHEMA = frozenset({"csv", "json", "parquet", "orc", "avro"})
-"""File formats that are read with the dataset's columns; other sources bring theirs."""
+"""File formats that are read with the dataset's columns; other sources have their own columns."""
 _starting = threading.Lock()
-"""A query copies the session's settings when it starts."""
+"""Held while a query starts, because a query copies the session's settings when it starts."""
 
 
 class Ingestion:
@@ -136,7 +136,7 @@ def _in_order_of(columns: Schema, header: Sequence[str], path: str) -> Schema:
 
 
 def columns_of(frame: DataFrame) -> Schema:
-    """A frame's columns as a dataset's. Raises if a type or a name is not allowed there."""
+    """Convert a frame's columns to a dataset's schema. Raises if a dataset may not have such a type or name."""
     columns = []
     for field in frame.schema.fields:
         spelled = field.dataType.simpleString()

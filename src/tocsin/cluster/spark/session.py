@@ -72,7 +72,7 @@ def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = 
 
 
 def described(session: SparkSession) -> dict[str, Any]:
-    """Facts about the session for an administrator. Few are known of a remote one."""
+    """Facts about the session for an administrator. Only a few are known for a remote session."""
     facts: dict[str, Any] = {"version": session.version}
     try:
         context = session.sparkContext

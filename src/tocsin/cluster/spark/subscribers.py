@@ -23,11 +23,14 @@ from tocsin.model.entities import Channel
 
 REBASE_SHARE = 0.1
 REBASE_LEAST = 5_000
-"""Fewer changes than this are not worth a new base."""
+"""A new base is written only after more changes than this."""
 
 
 class SubscriptionFrames:
-    """One for each channel. Subscribing never waits for a running execution: the next `frame` applies the changes."""
+    """The subscriptions of one channel.
+
+    Subscribing never waits for a running execution: the next `frame` applies the changes.
+    """
 
     def __init__(self, channel: Channel, storage: Storage, radius_parameters: Iterable[str] = ()) -> None:
         """`radius_parameters` are the parameters that a `near` of the query takes as its radius."""

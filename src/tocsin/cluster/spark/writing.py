@@ -1,4 +1,4 @@
-"""Writing and merging files with Spark. Each executor task reports its file in one row; only that reaches the driver.
+"""Writes and merges files with Spark. Each executor task reports its file in one row; only that row reaches the driver.
 
 A task writes under a unique name, and its file counts only if the driver commits the row it returned. So the files of
 retried and speculative tasks, and of processes that died, are never read.
@@ -54,8 +54,8 @@ class WrittenResults:
 def write_records(frame: DataFrame, storage: Storage, folder: str) -> WrittenRecords:
     """Write a dataset's records; `frame` has the dataset's columns, VERSION, SEQUENCE and perhaps NEXT."""
     reports = frame.mapInArrow(records_writer(storage, folder), _REPORT).collect()
-    known = [row.position for row in reports if row.position is not None]
-    return WrittenRecords([_new_file(row.asDict()) for row in reports], max(known, default=None))
+    positions = [row.position for row in reports if row.position is not None]
+    return WrittenRecords([_new_file(row.asDict()) for row in reports], max(positions, default=None))
 
 
 def write_records_here(records: pa.Table, storage: Storage, folder: str) -> list[NewFile]:
@@ -76,7 +76,8 @@ def write_results(frame: DataFrame, storage: Storage, folder: str, execution: in
 def write_few_results(frame: DataFrame, storage: Storage, folder: str, execution: int) -> WrittenResults:
     """Write the results of a small execution in the driver.
 
-    Without a shuffle and a Python worker it takes about half as long, which is most of a continuous channel's delay.
+    Without a shuffle and a Python worker, writing takes about half as long. Writing is most of a continuous channel's
+    delay.
     """
     results = frame.toArrow().sort_by(SUBSCRIPTION)
     write = results_writer(storage, folder, execution)

@@ -1,4 +1,4 @@
-"""A parsed channel query: which datasets and parameters it uses. Also refuses what a channel may not do.
+"""A parsed channel query: which datasets and parameters it uses. Also refuses a query that a channel may not run.
 
 Only text and syntax: no Spark and no catalog. `declarations` and the data cluster call `parse_channel_query`;
 `query_sql` writes the SQL that runs the result.
@@ -48,7 +48,7 @@ class ChannelQuery:
     grids: tuple[GridJoin, ...]
     """The `near` conditions that become an equality of grid cells."""
     direct_join_offsets: tuple[int, int] | None
-    """Where to insert the subscriptions if the query may be joined with them without LATERAL, else None."""
+    """The offsets for the subscriptions if the query may be joined with them without LATERAL, else None."""
 
 
 def parse_channel_query(text: str, parameters: Schema) -> ChannelQuery | list[Problem]:

@@ -57,7 +57,7 @@ class TokenCursor:
 
     @property
     def offset(self) -> int:
-        """Where the current token starts; after the last token, where that one ended."""
+        """The offset where the current token starts; after the last token, the offset where that token ends."""
         if self.token is not None:
             return self.token.start
         return self._tokens[-1].end if self._tokens else 0
@@ -144,7 +144,7 @@ class TokenCursor:
         token = self.token
         choices = any_of(self._tried)
         if token is None and self._unfinished is not None:
-            raise StatementRefused  # the rest is unreadable, and the constructor has reported that
+            raise StatementRefused  # the text from here on is unreadable, and the constructor has reported that
         actual = "the end of the file" if token is None else f"'{shortened(self.text[token.start : token.end])}'"
         hint = did_you_mean(token.text, self._tried) if token is not None and token.is_identifier else ""
         self.note(self.offset, f"expected {choices} but found {actual}{hint}", "syntax", choices)

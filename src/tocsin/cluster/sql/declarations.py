@@ -35,7 +35,7 @@ MIN_PERIOD_S = 1.0
 class CreateDataset:
     dataset: Dataset
     position: Position
-    """Where the statement's first word is."""
+    """The position of the statement's first word."""
     replace: bool = False
     if_not_exists: bool = False
     format: str | None = None
@@ -49,7 +49,7 @@ class CreateChannel:
     query: ChannelQuery
     """`channel.query`, parsed."""
     query_position: Position
-    """Where the query starts in the file. Positions inside the query are relative to it."""
+    """The position of the query in the file. Positions inside the query are relative to it."""
     replace: bool = False
     if_not_exists: bool = False
 
@@ -90,9 +90,9 @@ Statement = CreateDataset | CreateChannel | CreateFeed | DropDataset | DropChann
 @dataclass(frozen=True, slots=True)
 class Application:
     statements: tuple[Statement, ...]
-    """In the order of the file, without those that have problems."""
+    """The statements in the order of the file, without those that have problems."""
     problems: tuple[Problem, ...]
-    """In the order of the file. Apply nothing if there are any."""
+    """The problems in the order of the file. Apply nothing if there are any."""
 
 
 def parse_application(text: str, file: str = "<text>") -> Application:
@@ -232,8 +232,10 @@ class _Parser:
         dataset = DatasetName(self._name("dataset").text)
         cursor.expect("FROM")
         format_ = cursor.take_identifier("a Spark streaming format").text
-        given = options(cursor) if cursor.accept("OPTIONS") else {}
-        return CreateFeed(Feed(name, dataset, format_, given), position, dataset_position, replace, if_not_exists)
+        feed_options = options(cursor) if cursor.accept("OPTIONS") else {}
+        return CreateFeed(
+            Feed(name, dataset, format_, feed_options), position, dataset_position, replace, if_not_exists
+        )
 
     def _if_not_exists(self, replace: bool) -> bool:
         offset = self.cursor.offset

@@ -23,15 +23,15 @@ EARTH_RADIUS_M = 6_371_008.8
 METRES_PER_DEGREE = EARTH_RADIUS_M * math.pi / 180
 
 MIN_LEVEL = 6
-"""64 m: finer than the accuracy of people's positions."""
+"""Cells of 64 m, which is finer than the accuracy of people's positions."""
 MAX_LEVEL = 25
-"""33,554 km: more than half the circumference, so one cell is the whole world and no radius is too large."""
+"""Cells of 33,554 km, more than half the circumference: one cell is the whole world, and no radius is too large."""
 ALL_LEVELS = tuple(range(MIN_LEVEL, MAX_LEVEL + 1))
 
 BAND_FACTOR = 1 << 20
 LEVEL_FACTOR = 1 << 40
 SLACK = 1e-9
-"""Relative, and in degrees (0.1 mm): covers are wider by more than the error of the arithmetic."""
+"""Covers are wider by this fraction and by this many degrees (0.1 mm): more than the error of the arithmetic."""
 
 
 def level_of(radius_m: float) -> int:
@@ -108,7 +108,7 @@ def _reach_degrees(level: int, reach_m: float | None) -> float:
 
 
 def _half_width_degrees(lat: float, reach: float) -> float:
-    """How far east and west a circle extends: 180° for a circle that contains a pole."""
+    """The degrees that a circle extends to the east and to the west: 180° for a circle that contains a pole."""
     if abs(lat) + reach >= 90 - SLACK:
         return 180.0
     ratio = math.sin(math.radians(reach)) / math.cos(math.radians(lat))
@@ -128,7 +128,7 @@ def distance_sql(lat1: str, lon1: str, lat2: str, lon2: str) -> str:
 
 
 def near_sql(lat1: str, lon1: str, lat2: str, lon2: str, radius_m: str) -> str:
-    """True or false, never NULL: false if the distance is unknown."""
+    """The condition that two points are near: true or false, never NULL. False if the distance is unknown."""
     radius = _number(radius_m)
     exact = f"{radius} > 0 AND NOT isnan({radius}) AND {distance_sql(lat1, lon1, lat2, lon2)} <= {radius}"
     return f"coalesce({exact}, false)"
@@ -175,7 +175,7 @@ class _Level:
     around: str
     """Cells around the equator, as a fraction."""
     reach: str
-    """In degrees."""
+    """The radius of a cover, in degrees."""
     sin_reach: str
 
     @classmethod

@@ -39,11 +39,11 @@ class TableReference:
     """A dataset in a FROM clause."""
 
     dataset: str
-    """As written, without `NEW`."""
+    """The dataset's name as written, without `NEW`."""
     is_new: bool
     start: int
     end: int
-    """After `X` or `NEW X`, without the alias."""
+    """The offset after `X` or `NEW X`, without the alias."""
     alias: str | None
 
     @property
@@ -62,12 +62,12 @@ class GeoCall:
     name: str
     """`NEAR` or `DISTANCE_M`."""
     span: Span
-    """From the name to the closing parenthesis."""
+    """The text of the call, from the name to the closing parenthesis."""
     arguments: tuple[Span, ...]
 
 
 def find_geo_calls(tokens: Sequence[Token]) -> tuple[GeoCall, ...]:
-    """In the order of the text: nested calls after the outer ones. A call without its `)` is left out."""
+    """The calls in the order of the text: nested calls follow the outer ones. A call without its `)` is left out."""
     calls = []
     for index, token in enumerate(tokens[:-1]):
         qualified = index > 0 and tokens[index - 1].is_symbol(".")
@@ -119,7 +119,7 @@ class FromItem:
     name: str
     """The name that qualifies its columns, in upper case."""
     span: Span
-    """Alias included."""
+    """The text of the relation, alias included."""
     is_new: bool
     is_visible: bool
     """False for the right side of a SEMI or ANTI JOIN: its columns, the added cell included, end at the join."""
@@ -130,7 +130,7 @@ class GridJoin:
     """A `near` that becomes an equality of grid cells."""
 
     number: int
-    """From 1 in a query; part of the names of its relation and column."""
+    """Counted from 1 in a query. It is part of the names of the added relation and column."""
     call: GeoCall
     item: FromItem
     point: tuple[Span, Span]
@@ -287,7 +287,7 @@ def _end_with_alias(relation: exp.Expr, end: int) -> int:
 
 
 def _subquery_span(relation: exp.Subquery, tokens: tuple[Token, ...]) -> Span | None:
-    """From the opening parenthesis to the end of the alias. Searches backwards from the alias."""
+    """The text of a subquery, from its opening parenthesis to the end of its alias. Searches backwards."""
     alias_start = relation.args["alias"].this.meta["start"]
     index = next((index for index, token in enumerate(tokens) if token.start == alias_start), 0) - 1
     if index >= 0 and tokens[index].upper == "AS":

@@ -29,7 +29,7 @@ from tocsin.model.entities import Channel, Dataset, DatasetKind, Feed
 class Action(StrEnum):
     CREATED = "created"
     UNCHANGED = "unchanged"
-    """It exists already, as declared; or it does not exist and the statement drops it IF EXISTS."""
+    """The object exists already as declared, or a DROP … IF EXISTS names an object that does not exist."""
     REPLACED = "replaced"
     DROPPED = "dropped"
 

@@ -37,7 +37,7 @@ class Problem:
     column: int
     message: str
     expected: str | None
-    """What the parser accepts here, if a few words can say it: `KEY, RETAIN or ';'`."""
+    """The words that the parser accepts here, if they are few: `KEY, RETAIN or ';'`."""
     code: str
     """Stable, for programs: `syntax`, `unknown-type`, `unused-parameter`, …"""
 

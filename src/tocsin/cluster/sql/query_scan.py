@@ -78,7 +78,7 @@ class QueryScan:
     tokens: tuple[Token, ...] = ()
     markers: list[Marker] = field(default_factory=list)
     news: dict[int, NewDataset] = field(default_factory=dict)
-    """By the offset of the word NEW."""
+    """Each `NEW X`, by the offset of the word NEW."""
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, offset: int, message: str, code: str, expected: str | None = None) -> None:
@@ -116,7 +116,7 @@ def _find_new(query: QueryScan) -> None:
     """`NEW` is a keyword only where a table may be, so that a column may be called `new`."""
     tokens = query.tokens
     in_from = [False]
-    """Per open parenthesis: does it lie in a FROM clause (or in a parenthesised part of one)?"""
+    """For each open parenthesis: True if it lies in a FROM clause (or in a parenthesised part of one)."""
     from_clauses = _from_clauses(tokens)
     for index, token in enumerate(tokens):
         before = tokens[index - 1] if index else None
@@ -139,7 +139,7 @@ def _from_clauses(tokens: tuple[Token, ...]) -> set[int]:
     """The indexes of each FROM that a table follows, not a value as in `extract(DAY FROM x)`, `IS DISTINCT FROM x`."""
     clauses = set()
     in_query = [True]
-    """Per open parenthesis: has a query begun in it? None begins in an argument list."""
+    """For each open parenthesis: True if a query has begun inside. In an argument list, no query begins."""
     for index, token in enumerate(tokens):
         if token.is_symbol("("):
             in_query.append(False)

@@ -79,7 +79,7 @@ class Unfinished:
     """A string, quoted name or comment that the text opens and never closes."""
 
     what: str
-    """For messages: `a string`, `a quoted name` or `a comment`."""
+    """The kind of text, for messages: `a string`, `a quoted name` or `a comment`."""
     closing: str
     start: int
 

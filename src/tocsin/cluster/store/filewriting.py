@@ -1,7 +1,7 @@
-"""Writing one Parquet file from Arrow batches, and reporting it in one row.
+"""Writes one Parquet file from Arrow batches, and reports it in one row.
 
-Runs inside Spark's Python workers, so it imports nothing heavy: no Spark, no database. `cluster.spark.writing` sends it
-there. It keeps only the short cut in memory, which is bounded.
+Runs inside Spark's Python workers, so it imports nothing heavy: no Spark, no database. `cluster.spark.writing` sends
+this module there. A task keeps at most `SHORT_CUT_BYTES` of its results in memory.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class _Counter:
         starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
         lengths = np.diff(np.r_[starts, len(numbers)])
         carried = np.zeros(len(starts), dtype=np.int64)
-        if self._open == numbers[0]:  # the batch before ended inside this subscription
+        if self._open == numbers[0]:  # the previous batch ended inside this subscription
             carried[0] = self._open_rows
         rows: np.ndarray = np.arange(len(numbers)) - np.repeat(starts - carried, lengths)
         self._numbers.append(numbers[starts])

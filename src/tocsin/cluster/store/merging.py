@@ -3,7 +3,7 @@
 `files_to_merge` chooses without touching a file. It is size-tiered: neighbouring files of about the same size are
 merged once there are enough of them, so each row is rewritten a logarithmic number of times. Small inputs are merged
 here, in this process: for dozens of files of some kilobytes, Spark would take about a second of both cores, this code
-takes some milliseconds. `cluster.spark.writing` merges the rest. Old files stay readable until they are deleted as
+takes some milliseconds. `cluster.spark.writing` merges larger inputs. Old files stay readable until they are deleted as
 garbage.
 """
 
@@ -24,12 +24,12 @@ from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
 FAN_IN = 32
-"""The least number of neighbours in one tier that are merged."""
+"""Neighbouring files of one tier are merged if they are at least this many."""
 SMALLEST_TIER_BYTES = 256 << 10
 TARGET_BYTES = 64 << 20
 """A file this large is not merged, except in KEYED datasets, where merging also drops superseded records."""
 MOST_INPUTS = 64
-"""Files in one merge."""
+"""The most files in one merge."""
 SMALL_MERGE_BYTES = 8 << 20
 """The most bytes of compressed files that are merged in this process."""
 
@@ -37,10 +37,10 @@ SMALL_MERGE_BYTES = 8 << 20
 def files_to_merge(
     files: Sequence[StoredFile], *, keyed: bool = False, span_s: float = math.inf, fan_in: int = FAN_IN
 ) -> list[StoredFile]:
-    """The next run of neighbours to merge; empty if none is long enough.
+    """The next run of neighbouring files to merge; an empty list if no run is long enough.
 
-    `span_s` bounds how far apart in time they may be: retention drops whole files, so a longer span would keep rows
-    long past their retention.
+    `span_s` is the longest time between the first and the last of them: retention drops whole files, so a longer span
+    would keep rows long past their retention.
     """
     ordered = sorted(files, key=lambda file: (file.first, file.id))
     largest_bytes = math.inf if keyed else TARGET_BYTES
@@ -93,8 +93,8 @@ def latest_per_key(rows: pa.Table, dataset: Dataset) -> pa.Table:
     order = [(VERSION, "ascending"), (SEQUENCE, "ascending")]
     sortable = rows
     if dataset.order_by is not None:
-        known = pc.is_valid(rows[dataset.order_by]).cast(pa.int8())
-        sortable = rows.append_column("_tocsin_known", known)
+        has_value = pc.is_valid(rows[dataset.order_by]).cast(pa.int8())
+        sortable = rows.append_column("_tocsin_known", has_value)
         order = [("_tocsin_known", "ascending"), (dataset.order_by, "ascending"), *order]
     ranks = pc.sort_indices(sortable, sort_keys=order).to_numpy()
     arrival = np.empty(len(ranks), np.int64)
@@ -114,7 +114,7 @@ def read_files(storage: Storage, files: Sequence[StoredFile]) -> pa.Table:
 
 
 def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table of all rows. Files written by Spark declare some columns as never NULL, ours do not: both fit."""
+    """One table of all rows. Files of Spark declare some columns as never NULL, those of this module do not."""
     return pa.concat_tables(tables, promote_options="default")
 
 

@@ -1,4 +1,4 @@
-"""Reading stored results of some backend subscriptions, each from its cursor on.
+"""Reads stored results of some backend subscriptions, each from its cursor on.
 
 Each file is sorted by subscription, so the reader skips row groups by their statistics. The latest executions are also
 in memory, up to a bound; the files have the same rows.
@@ -60,7 +60,7 @@ class ResultStore:
         """Results of each subscription `number` from offset `after[number]` on, below `upto`.
 
         Yields tables of at most a row group; rows of one subscription come in the order of their offsets. Raises if
-        the first stored execution is no longer `kept_from`: the caller found its gaps by that.
+        the first stored execution is no longer `kept_from`, because the caller found the gaps with `kept_from`.
         """
         if not after:
             return
@@ -81,7 +81,7 @@ class ResultStore:
                     yield selected
 
     def summaries(self, channel: ChannelName, epoch: int, executions: Sequence[int]) -> dict[int, pa.Table]:
-        """By execution, a table of (subscription, results, bytes) counted from the stored results."""
+        """For each execution, a table of (subscription, results, bytes), counted from the stored results."""
         low, high = min(executions), max(executions)
         parts = []
         for file in self._catalog.files.of(results_owner(channel, epoch), low - 1, None):

@@ -21,7 +21,7 @@ from tocsin.model.entities import Dataset, DatasetKind
 
 SMALL_TABLE_ROWS = 20_000
 SMALL_TABLE_BYTES = 4 << 20
-"""Size of the files. Spark reads datasets above either bound, on all cores."""
+"""The largest size of the files. Spark reads datasets above one of the bounds, on all cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _CachedTable:
     rows: pa.Table
     """All columns, Tocsin's own included."""
     shown: pa.Table
-    """The columns that channels see. The same object as long as the files stay the same."""
+    """The columns that channels see. Equal files give the same object."""
 
 
 class SmallTables:
@@ -65,9 +65,9 @@ class SmallTables:
         self, dataset: Dataset, files: Sequence[StoredFile], paths: frozenset[str], cached: _CachedTable | None
     ) -> _CachedTable:
         """The table of `files`: the cached rows and the new files, or all files after a merge."""
-        known = cached.paths if cached is not None and cached.paths < paths else frozenset[str]()
-        rows = read_files(self._storage, [file for file in files if file.path not in known])
-        if cached is not None and known:
+        cached_paths = cached.paths if cached is not None and cached.paths < paths else frozenset[str]()
+        rows = read_files(self._storage, [file for file in files if file.path not in cached_paths])
+        if cached is not None and cached_paths:
             rows = concatenated([cached.rows, rows])
         if dataset.kind is DatasetKind.KEYED:
             rows = latest_per_key(rows, dataset)

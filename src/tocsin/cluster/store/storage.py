@@ -1,7 +1,8 @@
 """The data root: a URI under which files are written once, read and deleted. A folder by default.
 
-Any file system that Arrow opens (file, hdfs, s3, gs). Used by the driver and, pickled, by executors. Paths are relative
-to the root. No file is ever changed in place, and a file counts only when the catalog names it.
+The root may be on any file system that Arrow opens (file, hdfs, s3, gs). The driver uses a `Storage`, and executors get
+a pickled copy. Paths are relative to the root. No file is ever changed in place, and a file counts only when the
+catalog names it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class WindowAggregate:
         self.late_rows = 0
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
-        """Rows without a time belong to no window, as in Spark."""
+        """Add the rows to their windows. Rows without a time belong to no window, as in Spark."""
         times = microseconds(batch.column(self._time))
         if times.null_count:
             batch, times = batch.filter(times.is_valid()), times.drop_null()

@@ -1,4 +1,4 @@
-"""What an operator is: columns in, columns out, and a state that can be moved [AMI §2.1.2].
+"""The contract of an operator: columns in, columns out, and a state that can be moved [AMI §2.1.2].
 
 The interface is bytewax's (`on_batch`, `on_notify`, `notify_at`, `snapshot`), which makes an operator movable. Time is
 event time in microseconds and arrives as a **watermark**: a promise that no older row will arrive. An operator receives
@@ -27,11 +27,11 @@ BEGINNING_OF_TIME_US = -(2**62)
 class Operator(Protocol):
     @property
     def late_rows(self) -> int:
-        """Counted once for each window (or order, or join partner) for which a row was too late."""
+        """The number of late rows. A row counts once for each window, order or join partner that it missed."""
 
     @property
     def delay_us(self) -> int:
-        """How far the output's watermark stays behind the input's watermark."""
+        """Microseconds by which the output's watermark stays behind the input's watermark."""
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
         """Process rows of one input; `watermark_us` is the lowest watermark of all inputs."""

@@ -24,7 +24,7 @@ class IntervalJoin:
 
     @property
     def delay_us(self) -> int:
-        """An arriving row can match a partner that is older than the watermark by this much."""
+        """Microseconds by which a partner of an arriving row can be older than the watermark."""
         return max(self._spec.before_us, self._spec.after_us, 0)
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
@@ -60,7 +60,7 @@ class IntervalJoin:
         return microseconds(table.column(self._spec.times[port]))
 
     def _keep_us(self, port: int) -> int:
-        """How long after its own time a row can still match a new partner."""
+        """Microseconds after its own time for which a row can still match a new partner."""
         return self._spec.after_us if port == 0 else self._spec.before_us
 
     def notify_at(self) -> int | None:

@@ -53,7 +53,7 @@ FUNCTIONS = {
 
 
 def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
-    """One value per row."""
+    """The values of the expression, one per row of the batch."""
     value = _value(expression, batch)
     if isinstance(value, pa.Scalar):
         return pa.repeat(value, batch.num_rows)
@@ -110,7 +110,7 @@ class Filter(Stateless):
     predicate: Expression
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
-        """Null is not true: such rows are dropped, as in SQL."""
+        """Pass on the rows for which the condition is true. Null is not true, as in SQL."""
         kept = batch.filter(evaluate(self.predicate, batch), null_selection_behavior="drop")
         return [kept] if kept.num_rows else []
 

@@ -48,13 +48,13 @@ from tocsin.policies.balance.ranking import (
 )
 
 LEVEL: Final = 1e-5
-"""How close to the mean a shuffle brings the maximum, relative."""
+"""A shuffle brings the maximum this close to the mean, as a share of the mean."""
 SINGLE: Final = 0
 SWAPPED: Final = -1
 """How a subscriber moved: alone, or in exchange for another. A positive number is the size of the group it moved
 with."""
 _EXCHANGES: Final = 8
-"""Exchanges per broker at most."""
+"""The most exchanges per broker."""
 
 
 class _MoveLog(NamedTuple):
@@ -68,7 +68,7 @@ class _MoveLog(NamedTuple):
 def rebalance(
     model: LoadModel, movable: Flags, *, goal_cov: float, max_moves: int, exchange: bool
 ) -> tuple[Longs, Ints, Ints]:
-    """The movers in order, their sources, and how each moved. `model` has the moves.
+    """The movers in order, their sources, and how each moved. The moves are applied to `model`.
 
     Stops at `goal_cov`, or when no broker above the mean can give. With `exchange`, pairs are then swapped down to
     LEVEL.

@@ -2,9 +2,9 @@
 
 [BAD §7] names grouping as future work: cluster subscribers by similarity and move them in groups. Label propagation
 over the graph of subscribers and BE subscriptions finds the groups. A subscriber takes the label that carries most of
-its rates; a BE subscription takes the label that most of its subscribers have. A few rounds over all subscriptions, in
-linear time. In a world without communities the groups share nothing in particular; that does no harm, because
-`best_group` weighs what a move saves. Pure and compiled.
+its rates; a BE subscription takes the label that most of its subscribers have. It takes a few rounds over all
+subscriptions, in linear time. In a world without communities the groups share nothing in particular; that does no harm,
+because `best_group` weighs what a move saves. Pure and compiled.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ GROUP_AT_LEAST: Final = 3
 GAIN: Final = 1e-9
 """The smallest relative gain that counts; less is rounding."""
 _ROUNDS: Final = 3
-"""Of label propagation. Two find the neighbourhoods; a third settles the subscribers at their edges."""
+"""Rounds of label propagation. Two find the neighbourhoods; a third settles the subscribers at their edges."""
 _TRIES: Final = 3
 """Valid moves, of groups or of single subscribers, that are compared before one is chosen."""
 _LOOKS: Final = 48
-"""Candidates looked at before the search at one broker ends."""
+"""Candidates that are examined before the search at one broker ends."""
 
 
 def groups_of(model: LoadModel) -> Ints:
@@ -126,7 +126,7 @@ def _cheapest(a: LoadArrays, r: BrokerRanking, i: int, ceiling: float) -> tuple[
 
 @numba.njit(cache=True)
 def _choose(r: BrokerRanking, touched: int, delivered: float, fetched: float, ceiling: float) -> tuple[int, float]:
-    """Of the touched brokers and the least loaded one: the broker with room that has to fetch least; -1 if none."""
+    """Among the touched brokers and the least loaded one, the one with room that has to fetch least; -1 if none."""
     best, shared = int(r.least[1]), max(0.0, r.similarity[r.least[1]])
     if r.taking[best] + (delivered + fetched - shared) * r.per_capacity[best] > ceiling:
         best, shared = -1, -1.0

@@ -3,7 +3,7 @@
 The load of a broker is the traffic that it fetches plus the traffic that it delivers: F_j = Σ_k z_jk (1 + n_jk) λ_k.
 n_jk is the number of its subscribers with BE subscription k; z_jk is 1 if there is at least one, else 0. A move changes
 two brokers, and only the counts of the subscriber's BE subscriptions: its cost grows with their number, not with the
-size of the network. The policies of this folder and the simulator use this module; it decides nothing. The loops are
+size of the network. The policies of this folder and the simulator use this module; it makes no decisions. The loops are
 compiled (numba).
 
 The counts n_jk are one row per BE subscription: the brokers that hold it, and the count of each. A row has little spare
@@ -33,7 +33,7 @@ class LoadArrays(NamedTuple):
 
     start: Longs
     wants: Ints
-    """Subscriber i has the BE subscriptions `wants[start[i]:start[i + 1]]`."""
+    """BE subscription numbers: subscriber i has `wants[start[i]:start[i + 1]]`."""
     rate: Floats
     weight: Floats
     """u_i = Σ_k y_ik λ_k: the traffic delivered to subscriber i, in bytes/s."""
@@ -227,12 +227,12 @@ class LoadModel:
         self.subscribers_start = _list_subscribers(start, wants, order, q, self.subscribers)
         order = _placed(order, placed)
         incoming, outgoing, holders = _loads_and_holders(start, wants, rate, weight, order, placed, self.brokers)
-        most = np.minimum(np.diff(self.subscribers_start), self.brokers)
-        room = np.minimum(holders + holders // 4 + 1, most)
+        most_holders = np.minimum(np.diff(self.subscribers_start), self.brokers)
+        room = np.minimum(holders + holders // 4 + 1, most_holders)
         begins = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
         # A row doubles when it is full, so all its copies together take at most four times what it needs. The operating
         # system provides memory only for pages that are written.
-        entries = 4 * int(most.sum())
+        entries = 4 * int(most_holders.sum())
         self.arrays = LoadArrays(
             start=start,
             wants=wants,
@@ -313,7 +313,7 @@ def balance_of(utilisations: Floats, accepting: Flags) -> Balance:
 
 
 def capacities(snapshot: Snapshot) -> tuple[Flags, Floats]:
-    """Per broker: whether it accepts subscribers, and the factor from load to utilisation.
+    """Per broker: True if it accepts subscribers, and the factor from load to utilisation.
 
     A broker without capacity accepts none. The factor is relative to the mean capacity, so that β and θ are in bytes/s
     whatever the unit of capacity.
@@ -328,7 +328,7 @@ def capacities(snapshot: Snapshot) -> tuple[Flags, Floats]:
 
 
 def movable_now(snapshot: Snapshot, rest_s: float) -> Flags:
-    """Per subscriber: it has a broker, is movable, and has not moved within the last `rest_s`."""
+    """Per subscriber: True if it has a broker, is movable, and has not moved within the last `rest_s`."""
     rested: Flags = snapshot.at_s - snapshot.moved_at_s >= rest_s
     placed: Flags = snapshot.broker_of != UNPLACED
     return snapshot.movable & placed & rested

@@ -15,7 +15,7 @@ Where the pseudo-code of algorithm 1 is loose, this module follows the prose of 
   this plan and the next most loaded broker above the mean gives. The plan is complete when none is left.
 - A subscriber moves at most once in a plan: moving it on would be two moves where one is enough.
 
-It ends: every step moves one subscriber for the only time, or sets one broker aside.
+The algorithm ends, because every step moves one subscriber for the only time, or sets one broker aside.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tocsin.policies.balance.ranking import (
 def migrate(
     model: LoadModel, movable: Flags, *, similar: bool, alpha: float, beta: float, max_moves: int
 ) -> tuple[Longs, Ints]:
-    """LDM, or SDM if `similar`. Returns the moved subscribers, in order, and their sources; `model` has the moves.
+    """LDM, or SDM if `similar`. Apply the moves to `model`; return the moved subscribers, in order, and their sources.
 
     Moves while cov > `alpha` and mean > `beta` [bytes/s], at most `max_moves` times.
     """

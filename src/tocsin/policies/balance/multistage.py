@@ -53,7 +53,7 @@ class PolicyOutcome:
     moved: Longs
     """The subscribers that move, in order."""
     reasons: list[str] | str
-    """One per move, or one for all."""
+    """The reasons, one per move, or one reason for all moves."""
 
 
 Policy = Callable[[RenumberedSnapshot, Flags, BalanceSettings], PolicyOutcome]
@@ -153,8 +153,8 @@ def plan(snapshot: Snapshot, settings: BalanceSettings) -> Plan:
     if declined or not (extreme or uneven):
         note = declined or _note_without_moves(before, settings)
     else:
-        seen = int(max(memory[SHUFFLE_HITS], memory[MIGRATION_HITS]))
-        note = f"uneven (cov {before.cov:.3f}) for {seen} of {settings.hits} rounds"
+        uneven_rounds = int(max(memory[SHUFFLE_HITS], memory[MIGRATION_HITS]))
+        note = f"uneven (cov {before.cov:.3f}) for {uneven_rounds} of {settings.hits} rounds"
     return Plan(snapshot.generation, NONE, Urgency.IMBALANCE, (), before, before, note, memory)
 
 

@@ -36,14 +36,16 @@ class Newcomer:
     place: Place | None = None
     coordinate: Coordinate | None = None
     turn: int = 0
-    """How many subscribers were placed before it; for round robin."""
+    """The number of subscribers placed before this one; for round robin."""
     draw: float = 0.0
-    """Uniform in [0, 1); for random."""
+    """A random number, uniform in [0, 1); for random placement."""
 
 
 def place(policy: PlacementPolicy, newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | None:
-    """The broker, or None if none accepts. The same arguments always give the same broker; ties go to the earlier
-    one."""
+    """Choose a broker; None if none accepts.
+
+    The same arguments always give the same broker; of equals, the earlier one.
+    """
     open_to = [choice for choice in brokers if choice.accepting]
     if not open_to:
         return None

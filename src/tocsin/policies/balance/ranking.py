@@ -62,13 +62,13 @@ class BrokerRanking(NamedTuple):
     taking: Floats
     """Utilisation of each broker as a target; inf if it accepts no subscribers."""
     most: Ints
-    """Tournament over `giving`."""
+    """Tournament over `giving`: the most loaded broker is at its root."""
     least: Ints
-    """Tournament over `taking`."""
+    """Tournament over `taking`: the least loaded broker is at its root."""
     sums: Floats
     """Σ and Σ² of the accepting brokers' utilisations, their number, and the moves until the sums are recounted."""
     similarity: Floats
-    """Per broker, for the candidate that is being looked at: the rates that both have; `UNTOUCHED` for most brokers."""
+    """Per broker: the rates that it shares with the candidate being examined; `UNTOUCHED` for most brokers."""
     touched: Ints
     """The brokers whose similarity is not `UNTOUCHED`."""
 
@@ -130,7 +130,7 @@ def transfer(a: LoadArrays, r: BrokerRanking, i: int, target: int) -> None:
 
 @numba.njit(cache=True)
 def set_aside(r: BrokerRanking, j: int) -> None:
-    """Broker j has no candidate that can move: it gives no subscribers for the rest of the plan."""
+    """Exclude broker j, whose candidates cannot move, as a source until the plan ends."""
     r.giving[j] = -np.inf
     replay(r.most, r.giving, j, True)
 
@@ -156,7 +156,7 @@ class Candidates(NamedTuple):
     """Movable subscribers, broker by broker, heaviest first."""
 
     order: Longs
-    """Their numbers."""
+    """The numbers of the subscribers."""
     first: Longs
     """Broker j has the candidates `order[first[j]:first[j + 1]]`."""
     following: Longs
@@ -164,7 +164,7 @@ class Candidates(NamedTuple):
 
 
 def candidates_of(model: LoadModel, movable: Flags) -> Candidates:
-    """A subscriber without subscriptions is no candidate: it weighs nothing, so moving it would not help."""
+    """The candidates of a model. A subscriber without subscriptions is none: moving it would not help."""
     broker_of, weight = model.broker_of, model.weight
     order = np.flatnonzero(movable & (broker_of >= 0) & (weight > 0.0))
     order = order[np.argsort(-weight[order], kind="stable")]

@@ -23,11 +23,11 @@ from tocsin.policies.balance.load import Longs, stable_order
 @dataclass(frozen=True, slots=True)
 class RenumberedSnapshot:
     world: Snapshot
-    """In the new numbers, and without subscriber names: of a million only the movers' names are needed."""
+    """The snapshot in the new numbers, without subscriber names: only the movers' names are needed."""
     order: Longs
     """The old number of each subscriber, by new number."""
     names: tuple[SubscriberId, ...]
-    """By old number."""
+    """The names of the subscribers, by old number."""
 
     @property
     def number(self) -> Longs:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 NONE: Final = "none"
 MIGRATION_NAMES: Final = ("ldm", "sdm", "affinity", NONE)
 SHUFFLE_NAMES: Final = ("gsh", "affinity", NONE)
-"""`multistage` has the policies of these names."""
+"""The names of the shuffle policies in `multistage`."""
 
 
 class PlacementPolicy(StrEnum):
@@ -18,7 +18,7 @@ class PlacementPolicy(StrEnum):
     ROUND_ROBIN = "round-robin"
     """RR: the same number of subscribers for each broker."""
     RANDOM = "random"
-    """RND."""
+    """RND: a random broker."""
     LEAST_LOADED = "least-loaded"
     """LL: by load ÷ capacity. The paper warns that a crowd of new subscribers without subscriptions would all land on
     one broker. The caller therefore adds the expected load of subscribers that are placed and not yet reported."""

@@ -95,7 +95,7 @@ class TransferRules:
         return self.load_pct(usage) <= self.thresholds.upper_pct + _ROUNDING_PCT
 
     def may_give(self, usage: Usage, given: Usage) -> bool:
-        """True if the load stays at T_t or above without `given`."""
+        """True if the load stays at T_t or above without the usage `given`."""
         return self.load_pct(usage - given) >= self.thresholds.target_pct - _ROUNDING_PCT
 
 
@@ -147,17 +147,17 @@ def agreed(
     A transfer must still be available and share no operator with an earlier one. (Line 14 removes only the transfer
     itself, which would give an operator twice when sets overlap.)
     """
-    given: set[OperatorId] = set()
+    leaving_operators: set[OperatorId] = set()
     leaving = NOTHING
     plan: dict[EdgeNodeId, tuple[Transfer, ...]] = {}
     for reply in _most_urgent_first(replies):
         for accepted in reply.transfers:
             current = available.get((reply.sender, accepted.operators))
-            if current is None or current.shares_operators_with(given):
+            if current is None or current.shares_operators_with(leaving_operators):
                 continue
             if rules.may_give(usage - leaving, current.usage):
                 leaving = leaving + current.usage
-                given.update(current.operators)
+                leaving_operators.update(current.operators)
                 plan[reply.sender] = (*plan.get(reply.sender, ()), current)
     return plan
 

@@ -41,9 +41,12 @@ class PeerPolicy:
     largest_first: bool = False
     """Choose the largest subscriptions first, not at random: another reading of PEER, for the sensitivity table."""
     settles: bool = True
-    """A move must make the pair more even over all metrics. The sum that measures it only falls, so balancing reaches a
-    fixed point on an unchanged world. False: PEER as chapter 3 words it, which only requires that the acceptor is not
-    overloaded; then a move for one metric is undone by a move for another, without end."""
+    """True if a move must make the pair more even over all metrics.
+
+    The sum that measures it only falls, so balancing reaches a fixed point on an unchanged world. False: PEER as
+    chapter 3 words it, which only requires that the acceptor is not overloaded; then a move for one metric is undone by
+    a move for another, without end.
+    """
 
     def edge_for(
         self, topic: TopicName, edges: Sequence[BrokerReport], params: OffloadParams, rng: np.random.Generator

@@ -10,7 +10,7 @@ Where the thesis leaves the choice open:
 - It has one output bandwidth. Here each broker that sends a topic's messages (its edges, its head) has its own, and a
   topic must fit all of them; otherwise one broker would stay overloaded while another has room.
 - Bandwidth is filled to TH_high, not completely: a completely filled broker would stay overloaded.
-- After the marginal topic, the policy still admits smaller topics that fit into the rest.
+- After the marginal topic, the policy still admits smaller topics that fit into the remaining bandwidth.
 - A stopped publisher gets no feedback: the snapshot contains its last known utility.
 - Feedback is noisy: a class and a selection change only by a margin (`class_margin`, `stickiness`).
 """
@@ -31,7 +31,7 @@ class PublisherView(NamedTuple):
     offered_per_s: float
     """The publisher's rate without a limit: its rate limit filter also counts discarded messages."""
     utility: float
-    """U_p."""
+    """U_p: the utility of the publisher's messages."""
     limit_per_s: float | None = None
     """The limit in force; None for no limit."""
 
@@ -52,7 +52,7 @@ class CongestionSnapshot:
     """The present C_o of each broker."""
     topics: tuple[TopicView, ...]
     limited: bool
-    """No other broker can help an overloaded broker (`OffloadPlan.limited`), or limits are in force."""
+    """True if no other broker can help an overloaded broker (`OffloadPlan.limited`), or limits are in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class CongestionParams:
     """Ours: the rate of a useless publisher, enough to be rated again. The thesis' lowest class would allow ten
     messages a second, although the thesis also says that rates are set to zero (§5.3.4)."""
     class_margin: float = 0.02
-    """Ours: utility beyond the border of a class before a publisher changes class."""
+    """Ours: how far utility must pass the border of a class before a publisher changes class."""
     stickiness: float = 0.10
     """Ours: additional importance of a topic while it is published, so that two equal topics do not alternate."""
 
@@ -77,9 +77,9 @@ class CongestionPlan:
     limits: Mapping[PublisherId, float]
     """Messages per second; other publishers are not limited."""
     selected: tuple[TopicName, ...]
-    """All publishers may send, at the rates of their classes. In order of importance."""
+    """Topics whose publishers may all send, at the rates of their classes. In order of importance."""
     marginal: tuple[TopicName, ...]
-    """Some publishers may send."""
+    """Topics of which only some publishers may send."""
     stopped: tuple[TopicName, ...]
 
 
@@ -135,7 +135,7 @@ def fits_without_limits(snapshot: CongestionSnapshot, params: CongestionParams =
 
 
 def _admit(topic: TopicView, rates: Mapping[PublisherId, float], room: dict[BrokerId, float]) -> list[PublisherId]:
-    """All publishers if they fit together, otherwise those that fit, by utility. Subtracts their load from `room`."""
+    """Admit all publishers if they fit together, otherwise those that fit, by utility. Subtract them from `room`."""
     if _reserve(topic, sum(rates.values()), room):
         return [view.publisher for view in topic.publishers]
     by_utility = sorted(topic.publishers, key=lambda view: (-view.utility, view.publisher))
@@ -161,7 +161,7 @@ def _rates(topic: TopicView, params: CongestionParams) -> dict[PublisherId, floa
 
 
 def _importance(topic: TopicView, rates: Iterable[float], params: CongestionParams) -> float:
-    """Equation 4. The resource is the topic's output at the rates of its publishers' classes."""
+    """A topic's importance, equation 4. The resource is its output at the rates of its publishers' classes."""
     utility = topic_utility([view.utility for view in topic.publishers])
     required = sum(rates) * topic.size_bytes * max(sum(topic.copies.values()), 1)
     value = importance(utility, topic.subscribers, required)

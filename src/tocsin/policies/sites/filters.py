@@ -37,7 +37,7 @@ class RateLimit:
         return cls(rate_per_s, burst, burst, now_s)
 
     def admit(self, now_s: float) -> tuple[bool, RateLimit]:
-        """Whether a message may be sent now. A clock that steps back adds and removes no tokens."""
+        """Decide whether a message may be sent now. A clock that steps back adds and removes no tokens."""
         if math.isinf(self.rate_per_s):
             return True, self
         tokens = self._tokens_at(now_s)

@@ -58,7 +58,7 @@ def overloaded_metrics(used: Utilisation, thresholds: LoadThresholds) -> tuple[M
 
 
 def reach(local: bool, remote: bool) -> Reach:
-    """Where the counterparts of a topic's clients are."""
+    """The reach of a topic: where the counterparts of its clients are."""
     if local:
         return Reach.BOTH if remote else Reach.LOCAL
     return Reach.REMOTE if remote else Reach.NONE

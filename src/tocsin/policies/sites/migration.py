@@ -23,8 +23,11 @@ from tocsin.policies.sites.types import ClientId, Offload
 from tocsin.policies.topics.types import TopicName
 
 TIMEOUT_S = 30.0
-"""Ours: the thesis has a default time-out but does not give it. Long enough for a client to connect and to drain a
-queue of some seconds; short enough that two BUSY brokers do not refuse work for long."""
+"""Ours: the thesis has a default time-out but does not give it.
+
+It is long enough for a client to connect and to drain a queue of some seconds, and short enough that two BUSY brokers
+do not refuse work for long.
+"""
 
 
 class MigrationCode(StrEnum):
@@ -88,7 +91,7 @@ class EnterBusy:
 
 @dataclass(frozen=True, slots=True)
 class NotifyClient:
-    """Connect to `target`; keep the connection to `source` until its queue is empty."""
+    """Request a client to connect to `target` and to keep the connection to `source` until its queue is empty."""
 
     client: ClientId
     topic: TopicName
@@ -98,7 +101,7 @@ class NotifyClient:
 
 @dataclass(frozen=True, slots=True)
 class LeaveBusy:
-    """Return to the measured state. The driver discards earlier measurements: they show another distribution."""
+    """Let a broker return to its measured state. The driver discards its earlier measurements, which are outdated."""
 
     brokers: tuple[BrokerId, ...]
 
@@ -119,7 +122,7 @@ class OffloadEnded:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRejection:
-    """The event changed nothing."""
+    """An event that changed nothing."""
 
     code: MigrationCode
     detail: str
@@ -198,7 +201,7 @@ class OffloadMigrations:
         return [EnterBusy(offload.brokers), *notices]
 
     def _advance(self, client: ClientId, topic: TopicName, then: dict[_Step, _Step]) -> list[Effect]:
-        """A repeated confirmation changes nothing. A confirmation by a client that does not move is rejected."""
+        """Record a confirmation. A repeated one changes nothing; one from a client that does not move is rejected."""
         for running in self._running:
             step = running.steps.get((client, topic))
             if step is None:

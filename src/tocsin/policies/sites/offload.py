@@ -1,12 +1,13 @@
 """DRD-LB: delay requirements driven load balancing [ePEER §4.4.2–4.4.4].
 
-`DRD_LB.plan(snapshot, params, rng) -> plan`. An overloaded edge offloads subscribers to LOW edges of its site, and the
-rest to LOW edges of neighbouring sites. An overloaded head offloads publishers to LOW heads of neighbouring sites. No
-broker is overloaded by the load that it accepts. If all acceptors together have too little capacity, nothing moves and
-the broker is `limited`: half an offloading would delay messages without ending the overload.
+`DRD_LB.plan(snapshot, params, rng) -> plan`. An overloaded edge offloads subscribers to LOW edges of its site, and
+those without room there to LOW edges of neighbouring sites. An overloaded head offloads publishers to LOW heads of
+neighbouring sites. No broker is overloaded by the load that it accepts. If all acceptors together have too little
+capacity, nothing moves and the broker is `limited`: half an offloading would delay messages without ending the
+overload.
 
 The thesis drops its choice inside the site as soon as that is not enough, and chooses again among other sites. Here the
-choice inside the site is kept and other sites take the rest, so that fewer clients leave their site.
+choice inside the site is kept and other sites take the other clients, so that fewer clients leave their site.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ DRD_LB = DrdLb()
 def _relieve(
     source: BrokerReport, snapshot: OffloadSnapshot, params: OffloadParams, taken: set[BrokerId]
 ) -> Offload | None:
-    """None if all acceptors together have too little capacity."""
+    """The offload that relieves `source`; None if all acceptors together have too little capacity."""
     selection = OffloadSelection(source, params.thresholds)
     metrics = overloaded_metrics(source.used, params.thresholds)
     bundles = snapshot.bundles.get(source.broker, ())
@@ -186,7 +187,7 @@ class Acceptor:
 
 
 def acceptors_of(reports: Iterable[BrokerReport], thresholds: LoadThresholds) -> list[Acceptor]:
-    """The broker with most capacity left first."""
+    """The brokers that may accept, the one with most capacity left first."""
     ordered = sorted(reports, key=lambda report: (-report.headroom(thresholds), report.broker))
     return [Acceptor(report, report.remaining(thresholds)) for report in ordered]
 

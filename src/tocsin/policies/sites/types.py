@@ -1,4 +1,4 @@
-"""What an offloading policy sees and returns: loads, load states, bundles of clients, snapshot, plan [ePEER §4.4].
+"""The input and output of an offloading policy: loads, load states, bundles of clients, snapshot, plan [ePEER §4.4].
 
 Plain values, the same for `drd-lb`, `peer-lb` and `peer-drd`. A coordinator or the simulator fills the snapshot.
 
@@ -42,7 +42,7 @@ class Load(NamedTuple):
         return Load(self[0] - other[0], self[1] - other[1], self[2] - other[2])
 
     def fits(self, room: Load) -> bool:
-        """Whether every metric fits: one metric alone overloads a broker."""
+        """True if every metric fits: one metric alone overloads a broker."""
         return self[0] <= room[0] + _ROUNDING and self[1] <= room[1] + _ROUNDING and self[2] <= room[2] + _ROUNDING
 
     def of(self, metric: Metric) -> float:

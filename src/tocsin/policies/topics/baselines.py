@@ -82,4 +82,4 @@ POLICIES: Mapping[str, PartitionPolicy] = {
     "all-pairs": all_pairs,
     "consistent-hash": consistent_hash,
 }
-"""By the names that settings, reports and figures use."""
+"""The policies by the names that settings, reports and figures use."""

@@ -124,7 +124,7 @@ class HostLoads(NamedTuple):
         return cls(rates, np.array(limits, dtype=np.float64), used, costs, params.utilisation_limit)
 
     def overloaded(self) -> Flags:
-        """[ePulsar §3.4.2]: any resource above its limit, or the aggregate rate above its own."""
+        """The overloaded brokers [ePulsar §3.4.2]: a resource, or the aggregate rate, is above its limit."""
         too_fast = self.rates > self.rate_limits * (1.0 + _ROUNDING)
         flags: Flags = too_fast | (self.used > self.used_limit + _ROUNDING).any(axis=1)
         return flags
@@ -244,7 +244,7 @@ class _Partitioning:
 
 @numba.njit(cache=True)
 def _is_overloaded(broker: int, extra: float, loads: HostLoads) -> bool:
-    """Whether `extra` more messages per second would overload the broker."""
+    """True if `extra` more messages per second would overload the broker."""
     if loads.rates[broker] + extra > loads.rate_limits[broker] * (1.0 + _ROUNDING):
         return True
     for resource in range(loads.used.shape[1]):
@@ -278,7 +278,7 @@ def _place(
             continue
         relieved = not _is_overloaded(source, 0.0, loads)
         if relieved and not violated[topic]:
-            continue  # picked to relieve its broker, which is no longer overloaded
+            continue  # it was picked to relieve a broker that is no longer overloaded
         # A topic above its bound may stay, unless its broker must be relieved as well.
         limit_s = np.inf
         if relieved:

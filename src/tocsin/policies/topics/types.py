@@ -1,4 +1,4 @@
-"""What a topic policy sees and returns: topics, brokers, snapshot, moves, plan [ePulsar].
+"""The input and output of a topic policy: topics, brokers, snapshot, moves, plan [ePulsar].
 
 Plain values. The coordinator or the simulator fills a snapshot; the policy and its baselines read the same one.
 Latencies are one-way, in seconds: the time from publishing a message to receiving it.
@@ -62,7 +62,7 @@ class TopicMoveReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Policy memory: a topic left a broker."""
+    """The policy's record that a topic left a broker."""
 
     broker: BrokerId
     at_s: float

@@ -1,6 +1,7 @@
 """The broker's stream of announcements from the data cluster: a WebSocket that resumes after the last sequence number.
 
-The broker remembers nothing else of the stream. When announcements were missed, it pulls results from its positions.
+The sequence number is the only state of the stream. If the broker missed announcements, it pulls results from its
+positions.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class AnnouncementStream:
         self._sequence: int | None = None
         self._log = logger()
         self.heard = False
-        """Whether the stream is open at the moment."""
+        """True while the stream is open."""
 
     async def listen(self) -> None:
         failures = 0
@@ -80,7 +81,7 @@ class AnnouncementStream:
                 ids = [news.id for news in message.subscriptions]
                 self._happened(events.ExecutionAnnounced(channel, epoch, execution, ids, finished_s))
                 if message.part < message.parts:
-                    return  # a reconnect repeats the execution until its last part has come
+                    return  # until the last part arrives, a reconnect repeats the execution
             case wire.ChannelProgress() if message.channels:
                 cursors = {name: wire.decode_cursor(text) for name, text in message.channels.items()}
                 self._happened(events.ProgressAnnounced(cursors))

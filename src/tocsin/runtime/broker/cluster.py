@@ -1,4 +1,4 @@
-"""A broker's client of the data cluster: it subscribes and releases, compares what both sides hold, and pulls results.
+"""A broker's client of the data cluster: it subscribes, releases, compares the holds of both sides, and pulls results.
 
 Subscribing and releasing are retried with growing, jittered pauses until the data cluster answers. A pull is tried
 once: the broker's logic decides when to pull again. Announcements come over their own stream (`announcements`).
@@ -27,9 +27,9 @@ from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError, error_from
 
 AT_ONCE = 5_000
-"""Subscriptions in one request."""
+"""The most subscriptions in one request."""
 COMPARE_S = 60.0
-"""Pause between two comparisons of what both sides hold."""
+"""Pause between two comparisons of the subscriptions that both sides list."""
 SETTLED = 2
 """Comparisons in a row with a coordinator, before subscriptions that no subscriber needs are released."""
 CHUNK_BYTES = 128 << 10
@@ -37,7 +37,7 @@ CHUNK_BYTES = 128 << 10
 _PAGE = 10_000
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _RETRIED_STATUSES = (401, 403, 408, 429)
-"""Besides 5xx. 401 and 403 too: the token's file may be renewed."""
+"""Statuses after which a request is retried, besides 5xx. After 401 and 403 the token's file may be renewed."""
 
 
 class DataClusterLink:
@@ -55,10 +55,13 @@ class DataClusterLink:
         self._compare_at_s = 0.0
         self._settled_comparisons = 0
         self._known_difference: tuple[wire.Holds, wire.Holds, bool] | None = None
-        """The last difference that was examined. It may persist for long, and is examined once."""
+        """The last difference that was examined. A difference may persist for long; it is examined only once."""
         self.settled: Callable[[], bool] = lambda: False
-        """Whether the coordinator has said which subscribers this broker serves. Until then the broker keeps all that
-        an earlier run of it held, because a subscriber may still need it."""
+        """Returns True if the coordinator has announced which subscribers this broker serves.
+
+        Until then the broker keeps all subscriptions that its earlier process held, because a subscriber may still need
+        them.
+        """
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._log = logger()
@@ -103,7 +106,7 @@ class DataClusterLink:
         self._ordered.set()
 
     async def _place_orders(self) -> None:
-        """In the order they were given: a subscription that is released and requested again must end up held."""
+        """Send the orders in sequence: a subscription that is released and requested again must be held at the end."""
         failures = 0
         while True:
             if not self._orders:
@@ -124,7 +127,7 @@ class DataClusterLink:
                 await asyncio.sleep(jittered_s(failures))
 
     async def _idle(self) -> None:
-        """Wait for orders. Compare when it is time: here, because no order is in progress."""
+        """Wait for orders. Run a comparison if it is due: no order is in progress here."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._compare_at_s:
             if self._compare_at_s:
@@ -180,18 +183,19 @@ class DataClusterLink:
     # -- comparison ------------------------------------------------------------------------------------------------
 
     async def _compare(self) -> None:
-        """Compare what the data cluster says this broker holds with what it does hold.
+        """Compare the subscriptions that the data cluster lists for this broker with those that the broker holds.
 
         Subscriptions that are missing there are requested again: they were released in this broker's name, or the data
-        cluster restored an older state. Subscriptions of an earlier run that no subscriber needs are released.
+        cluster restored an older state. Subscriptions of an earlier process of this broker that no subscriber needs are
+        released.
         """
         backends = self._process.core.state.backends
         self._settled_comparisons = self._settled_comparisons + 1 if self.settled() else 0
         settled = self._settled_comparisons >= SETTLED
         try:
             there = wire.decode_holds((await self._get(wire.HOLDS.format(broker=self._broker))).content)
-            held = [identity for identity, backend in backends.items() if backend.held]
-            here = wire.Holds(len(held), fingerprint(held))
+            held_ids = [identity for identity, backend in backends.items() if backend.held]
+            here = wire.Holds(len(held_ids), fingerprint(held_ids))
             difference = (there, here, settled)
             if there == here:
                 self._known_difference = None
@@ -229,7 +233,7 @@ class DataClusterLink:
         return answer
 
     async def _post(self, path: str, body: object) -> httpx.Response:
-        """Raises when a retry may succeed; other refusals are returned."""
+        """Send a request and return the answer, even a refusal. Raises if a retry may succeed."""
         answer = await self._client.post(path, content=wire.encode(body))
         if answer.status_code >= 500 or answer.status_code in _RETRIED_STATUSES:
             self._client.headers.update(self._headers())  # the token's file may hold a newer one by now
@@ -274,7 +278,7 @@ class DataClusterLink:
 class ResultReader:
     """Turns the answer to a pull, JSON lines, into events. Groups the lines by subscription and epoch.
 
-    Rows stay the bytes they are: of a line, only the subscription and the cursor are parsed.
+    Only the subscription and the cursor of a line are parsed; the row stays as bytes.
     """
 
     def __init__(self, happened: Callable[[events.Event], None], fetch: int) -> None:
@@ -291,7 +295,7 @@ class ResultReader:
             self._add(line)
 
     def end(self) -> None:
-        """The answer is complete. Raises ValueError if it ends in the middle of a line."""
+        """End the answer. Raises ValueError if the answer ends in the middle of a line."""
         if self._rest:
             raise ValueError("the answer ends in the middle of a line")
         self._emit()
@@ -319,5 +323,5 @@ class ResultReader:
 
 
 def _error_of(answer: httpx.Response) -> TocsinError:
-    """A proxy's error counts as NOT_READY: the data cluster itself did not refuse."""
+    """The error in an answer. A proxy's error counts as NOT_READY, because the data cluster did not refuse."""
     return error_from(answer.status_code, answer.content, fallback=Code.NOT_READY, message=answer.reason_phrase)

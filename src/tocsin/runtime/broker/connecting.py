@@ -1,4 +1,4 @@
-"""What the broker's connections to coordinator and data cluster share: back-off, TLS, reasons for the log."""
+"""Parts that the broker's connections to coordinator and data cluster share: back-off, TLS, reasons for the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def jittered_s(failures: int) -> float:
 
 
 def tls_context(address: str, ca: str | None) -> ssl.SSLContext | None:
-    """The context for an https address; None for http."""
+    """The TLS context for an https address; None for http."""
     return ssl.create_default_context(cafile=ca) if address.startswith("https:") else None
 
 

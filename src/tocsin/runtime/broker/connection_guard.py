@@ -38,7 +38,7 @@ class HalfOpenConnections:
         return len(self._since_s)
 
     def add(self, connection: HalfOpenConnection, now_s: float) -> None:
-        """Above the limit the oldest connection is closed: a genuine subscriber logs in at once."""
+        """Add a connection. Above the limit the oldest one is closed: a genuine subscriber logs in at once."""
         self._since_s[connection] = now_s
         if len(self._since_s) > self._limit:
             self._expire_oldest()

@@ -1,7 +1,7 @@
 """A broker's link to the coordinator: one WebSocket, reopened whenever it breaks.
 
 It carries messages in both directions; the broker core interprets them. While the link is down, messages are dropped:
-the core's outbox sends again what must not be lost.
+the core's outbox sends durable changes again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(link.FromCoordinator)
 _encoder = msgspec.json.Encoder()
 _MISSED_BEATS = 3
 _QUEUE = 100_000
-"""Most queued messages. Above it the coordinator does not read, and the broker closes the link."""
+"""The most queued messages. With more, the coordinator does not read, and the broker closes the link."""
 
 
 class LinkToCoordinator:

@@ -74,10 +74,10 @@ class BrokerProcess:
             effects.AwaitDrain: self._await_drain,
             effects.CloseSession: self._close,
         }
-        """By effect. The server adds those of the links and of the webhooks."""
+        """The handler of each kind of effect. The server adds the handlers of the links and of the webhooks."""
 
     def start(self, address: str) -> None:
-        """`address` is where subscribers connect."""
+        """Start the process. `address` is the URL to which subscribers connect."""
         settings = self.settings
         register = None
         if settings.coordinator is not None:
@@ -105,7 +105,10 @@ class BrokerProcess:
     # -- events and effects ----------------------------------------------------------------------------------------
 
     def happened(self, event: events.Event) -> None:
-        """Handle an event; call it from the loop's thread. An event reported by an effect waits for earlier effects."""
+        """Handle an event; call it from the loop's thread.
+
+        An event that an effect reports waits until the earlier effects are carried out.
+        """
         self._events.append(event)
         if self._handling:
             return

@@ -49,7 +49,7 @@ class BrokerServer:
         self.address = ""
 
     def stop(self) -> None:
-        """Call it from the loop's thread."""
+        """Begin to stop the server. Call it from the loop's thread."""
         self._stop.set()
 
     async def run(self) -> None:

@@ -50,7 +50,7 @@ class _CloudEvent(msgspec.Struct):
 class SocketState(IntEnum):
     HANDSHAKE = 0
     OPEN = 1
-    """Not logged in."""
+    """The connection is open and has not logged in."""
     LOGGING_IN = 2
     LOGGED_IN = 3
     CLOSING = 4
@@ -115,7 +115,7 @@ class SubscriberSocket(asyncio.Protocol):
             self.guard.process.happened(SessionDrained(self._session))
 
     def shutdown(self) -> None:
-        """uvicorn stops."""
+        """Called by uvicorn when the server stops."""
         self.close("stopping")
 
     def data_received(self, data: bytes) -> None:
@@ -213,7 +213,7 @@ class SubscriberSocket(asyncio.Protocol):
         task.add_done_callback(self.guard.tasks.discard)
 
     async def _login_with_newer_keys(self, request: wire.Login, token: str) -> None:
-        """The token may be signed with a key that this broker has not fetched yet."""
+        """Fetch newer keys, then log in: the token may be signed with a key that this broker has not fetched yet."""
         try:
             claims = await self.guard.claims(token)
         except TocsinError as error:
@@ -259,12 +259,12 @@ class SubscriberSocket(asyncio.Protocol):
         self._loop.call_soon(self._report_drained)
 
     def _report_drained(self) -> None:
-        """If the queue is full again by now, `resume_writing` reports later."""
+        """Report that the queue has drained. If the queue is full again by now, `resume_writing` reports it later."""
         if not self._paused and self._session:
             self.guard.process.happened(SessionDrained(self._session))
 
     def expire(self) -> None:
-        """The connection did not log in in time, or there are too many half-open connections."""
+        """Close a connection that did not log in in time, or that is one of too many half-open connections."""
         if self._state is SocketState.HANDSHAKE:
             self._transport.abort()
         else:

@@ -51,7 +51,7 @@ def signature(secret: str, identity: str, timestamp: int, body: bytes) -> str:
 
 
 def is_secret(text: str) -> bool:
-    """`whsec_` and 24 to 64 bytes in base64."""
+    """True if the text is `whsec_` and 24 to 64 bytes in base64."""
     if not text.startswith(SECRET_PREFIX):
         return False
     try:

@@ -137,13 +137,13 @@ class FrameReader:
         first, second = data[start], data[start + 1]
         opcode, size = first & 0x0F, second & 0x7F
         if first & 0x70:
-            return Violation(1002, "reserved bits are set, and no extension was agreed on")
+            return Violation(1002, "reserved bits are set without a negotiated extension")
         if not second & 0x80:
-            return Violation(1002, "frames from a client are masked")
+            return Violation(1002, "this frame is not masked; a client must mask its frames")
         if opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
             return Violation(1002, f"there is no opcode {opcode}")
         if opcode >= CLOSE and (size > 125 or not first & 0x80):
-            return Violation(1002, "control frames are short and whole")
+            return Violation(1002, "this control frame is too long or fragmented")
         begin = start + 2
         if size >= 126:
             width = 2 if size == 126 else 8
@@ -165,10 +165,10 @@ class FrameReader:
             return opcode, payload
         if opcode == CONTINUATION:
             if self._parts is None:
-                return Violation(1002, "a continuation of nothing")
+                return Violation(1002, "a continuation frame without a message to continue")
             self._parts.append(payload)
         elif self._parts is not None:
-            return Violation(1002, "a new message inside another")
+            return Violation(1002, "a new message began before the previous one was complete")
         elif fin:
             return opcode, payload
         else:

@@ -2,7 +2,7 @@
 
 A broker that the coordinator has forgotten no longer releases its subscriptions at the data cluster, so the coordinator
 does. It retries until the data cluster answers, and stops if the broker comes back. Without the address of a data
-cluster it only forgets the broker.
+cluster, the coordinator only forgets the broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tocsin.runtime.http.logs import logger
 from tocsin.wire import cluster as wire
 
 _PAGE = 10_000
-"""Subscriptions in one request."""
+"""The most subscriptions in one request."""
 _TIMEOUT_S = 60.0
 _TOKEN_S = 300.0
 
@@ -37,7 +37,7 @@ def cluster_client(settings: CoordinatorSettings, address: str, timeout_s: float
 
 
 def cluster_headers(settings: CoordinatorSettings, signer: Signer, scope: str) -> dict[str, str]:
-    """With the token of `cluster_token_file`, or with one that the coordinator signs for `scope`."""
+    """HTTP headers with the token of `cluster_token_file`, or with a token that the coordinator signs for `scope`."""
     if settings.cluster_token_file is not None:
         token = Path(settings.cluster_token_file).read_text(encoding="utf-8").strip()
     else:

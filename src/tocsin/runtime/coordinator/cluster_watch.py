@@ -26,13 +26,13 @@ from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.logs import logger
 
 POLL_S = 2.0
-"""Between two requests for state and channels."""
+"""Pause between two requests for state and channels."""
 DATASETS_S = 5.0
-"""Between two requests for the list of datasets."""
+"""Pause between two requests for the list of datasets."""
 LINGER_S = 10.0
 """How long taps stay open after the last watcher left, so that a page that is loaded again finds them open."""
 _CHECK_S = 0.2
-"""Between two checks whether the coordinator is watched."""
+"""Pause between two checks whether the coordinator is watched."""
 _TIMEOUT_S = 10.0
 _SILENCE_S = 60.0
 """A tap that sends nothing for this long is opened again."""
@@ -58,7 +58,7 @@ class ClusterWatch:
             self._task = asyncio.create_task(self._run(self._settings.cluster))
 
     async def stop(self) -> None:
-        """May be called twice."""
+        """Close the taps and stop polling. May be called twice."""
         if self._task is not None:
             await _cancel([self._task])
 
@@ -171,7 +171,7 @@ class ClusterWatch:
                 yield event
 
     def _add_records(self, drawing: DatasetDrawing, event: str, records: list[dict[str, Any]]) -> None:
-        """Records of a stream that were there when the tap opened happened earlier: they are not shown."""
+        """Add rows for records. Records that a stream had before the tap opened are old and are not shown."""
         if event == "opening" and drawing.kind is Kind.EVENT:
             return
         if event == "opening" and drawing.kind is Kind.PLACE:

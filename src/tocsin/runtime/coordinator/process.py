@@ -89,15 +89,15 @@ class CoordinatorProcess:
         self.core: Coordinator | None = None
         self.stopping = False
         self.superseded = False
-        """Another coordinator has taken over the store: this process must end."""
+        """True if another coordinator has taken over the store. Then this process must end."""
         self.failure: Exception | None = None
         """The error that ended the loop."""
         self.ended = asyncio.Event()
         """Set when the loop has ended, because of `superseded` or `failure`."""
         self.policies_compiled = asyncio.Event()
-        """Compilation takes seconds the first time on a machine."""
+        """Set when the policies are compiled, which takes seconds the first time on a machine."""
         self.store_error: str | None = None
-        """Why the store cannot be written or read at the moment."""
+        """The reason why the store cannot be written or read now; None if it can."""
         self.commits = 0
 
     def now_s(self) -> float:

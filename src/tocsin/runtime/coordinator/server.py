@@ -33,7 +33,7 @@ ADMIN_TOKEN_FILE = "admin-token"
 KEY_FILE = "signing-key.pem"
 _HAND_OVER_TOKEN_S = 60.0
 _FRAME_BYTES = 64 << 20
-"""Large, because a broker lists all its subscribers when it registers."""
+"""The largest frame. It is large, because a broker lists all its subscribers when it registers."""
 
 
 class CoordinatorServer:
@@ -58,7 +58,7 @@ class CoordinatorServer:
         self.address = ""
 
     def stop(self) -> None:
-        """Call it from the loop's own thread."""
+        """Begin to stop the server. Call it from the loop's own thread."""
         self._stop.set()
 
     async def run(self) -> None:
@@ -174,7 +174,7 @@ def _hand_over_signer(signer: Signer) -> Callable[[SendHandOver], str]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Raise TocsinError if another coordinator runs on this folder, before this one takes over its store."""
+    """Lock the folder. Raises TocsinError if another coordinator runs on it, before this one takes over its store."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

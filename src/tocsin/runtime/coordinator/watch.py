@@ -28,7 +28,7 @@ from tocsin.wire.errors import Code, TocsinError
 
 FRAME_S = 1.0
 MEASURE_S = 2.0
-"""Between two samples of the brokers' loads."""
+"""Pause between two samples of the brokers' loads."""
 _FRAME_ROWS = 100_000
 """Most rows in a frame; when there are more, watchers get a new picture instead."""
 
@@ -48,7 +48,7 @@ class CoordinatorWatch:
         self._recording: Recording | None = None
         self._task: asyncio.Task[None] | None = None
         self.outside = TraceState()
-        """State that is shown but is not in the coordinator's registry: places, positions, channels."""
+        """Shown state that is not in the coordinator's registry: places, positions, channels."""
         self.stream = TraceStream(self.picture)
 
     @property

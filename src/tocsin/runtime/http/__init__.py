@@ -1,1 +1,1 @@
-"""What every server shares: settings, authentication, answers, pages, metrics and logging."""
+"""The parts that every server shares: settings, authentication, answers, pages, metrics and logging."""

@@ -21,7 +21,10 @@ from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
 Authenticate = Callable[[Scope], Awaitable[None]]
-"""Raises `TocsinError` to reject a request. May store in the scope what routes need to know about the caller."""
+"""A server's check of a request.
+
+It raises `TocsinError` to reject the request. It may store data about the caller in the scope, for the routes.
+"""
 
 
 class AuthenticationMiddleware:
@@ -104,8 +107,8 @@ def token_of(scope: Scope) -> str | None:
             kind, _, token = value.decode("latin-1").partition(" ")
             return token.strip() if kind.lower() == "bearer" else None
     # Browsers cannot set headers on EventSource and WebSocket, so the token may be in the query string.
-    given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("access_token")
-    return given[0] if given else None
+    query_tokens = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("access_token")
+    return query_tokens[0] if query_tokens else None
 
 
 def internal_error(error: Exception, path: str, part: str) -> Response:

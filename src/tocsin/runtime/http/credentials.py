@@ -85,7 +85,7 @@ class Verifier:
     def claims(self, token: str, now_s: float, *, audience: str | None = None) -> Claims | None:
         """The content of the token, or None if it is forged, expired or meant for another audience.
 
-        The reason is not reported, so that a caller cannot reveal it.
+        The reason is not returned, so that no server can reveal it.
         """
         if len(token) > _MAX_LENGTH:
             return None

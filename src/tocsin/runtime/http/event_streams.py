@@ -1,4 +1,4 @@
-"""Parsing server-sent events, as far as our servers use the format."""
+"""Parses server-sent events, as far as Tocsin's servers use the format."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def is_loopback(host: str) -> bool:
 class Setting:
     name: str
     kind: Any
-    """Its type; for `str | None` this is `str`."""
+    """The type of the setting; for `str | None` this is `str`."""
     default: Any
     help: str
     path: tuple[str, ...]
@@ -176,7 +176,7 @@ def _from_file(file: str, section: str, names: Collection[str]) -> dict[str, Any
 
 
 def _converted(name: str, value: Any, kind: Any) -> Any:
-    """The value as the type of its setting. Values from the environment are text; a TOML file has typed ones."""
+    """Convert a value to the type of its setting. Values from the environment are text; a TOML file has typed ones."""
     if get_origin(kind) is Mapping:
         return _pairs(name, value)
     try:

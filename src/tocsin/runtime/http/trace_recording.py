@@ -1,4 +1,4 @@
-"""Recording trace rows to a Parquet file, and reading one.
+"""Records trace rows to a Parquet file, and reads such a file.
 
 A Parquet file has its footer at the end, so a process that dies would leave no readable file. Rows are therefore first
 appended to `FILE.part`, an Arrow stream that is readable up to its last complete batch. Closing the recording turns it
@@ -29,7 +29,10 @@ class Recording:
     """Call `add` for each frame, then `close`. Not thread-safe, but another thread may call `close` at the end."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if the file cannot be written, TocsinError if the recording exists already."""
+        """Begin a recording.
+
+        Raises OSError if the file cannot be written, TocsinError if the recording exists already.
+        """
         if path.exists():
             raise TocsinError(Code.EXISTS, f"{path} exists: choose another name, recordings are not overwritten")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +49,7 @@ class Recording:
         self._failed = False
 
     def add(self, rows: Sequence[TraceRow], is_picture: bool) -> None:
-        """Never raises: a full disk ends the recording, not the process that is recorded."""
+        """Record the rows of a frame. Never raises: a full disk ends the recording, not the recorded process."""
         if self._failed or not rows:
             return
         if is_picture:

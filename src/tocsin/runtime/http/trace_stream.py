@@ -16,7 +16,7 @@ from tocsin.wire.errors import Code, TocsinError
 
 WATCHERS = 200
 FRAMES = 16
-"""Most frames that may wait for one watcher; it is then a quarter of a minute behind."""
+"""Most frames that may wait for one watcher, which is then a quarter of a minute behind."""
 FRAME_BYTES = 8 << 20
 """Most bytes of the frames that wait for one watcher."""
 RETRY_MS = 2_000
@@ -59,7 +59,7 @@ class TraceStream:
         self._number = 0
         """Number of the last frame."""
         self._pictures: dict[bool, bytes] = {}
-        """With positions or without -> encoded picture since the last frame: watchers that start together share it."""
+        """Encoded picture with positions (True) or without. Watchers that start before the next frame share it."""
         self._closed = False
 
     @property

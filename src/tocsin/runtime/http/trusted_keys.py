@@ -64,7 +64,7 @@ class TrustedKeys:
         self._retrying: asyncio.Task[None] | None = None
         self._log = logger()
         self.ready = False
-        """Whether there have been keys since the start."""
+        """True once this process has keys."""
 
     async def start(self) -> None:
         """Fetch once. Without success use the kept keys; without those keep fetching in the background."""
@@ -86,7 +86,7 @@ class TrustedKeys:
         return self._verifier.claims(token, now_s, audience=audience)
 
     def known_claims(self, token: str, now_s: float, *, audience: str | None = None) -> Claims | None:
-        """Like `claims`, with the present keys only."""
+        """Like `claims`, but uses only the present keys."""
         return self._verifier.claims(token, now_s, audience=audience)
 
     async def _fetch_until_ready(self) -> None:

@@ -24,7 +24,7 @@ from tocsin.runtime.stack.supervisor import Child, free_ports
 from tocsin.wire.errors import Code, TocsinError
 
 _READY_S = 240.0
-"""Seconds for the start: Spark's first start on a busy machine is slow."""
+"""The most seconds for the start. Spark's first start on a busy machine is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Stack:
 
     @property
     def children(self) -> list[Child]:
-        """In the order in which they are stopped: a process stops before the processes that it needs."""
+        """The processes in the order in which they stop: a process stops before the processes that it needs."""
         return [*self.brokers.values(), self.coordinator, self.cluster]
 
     @property

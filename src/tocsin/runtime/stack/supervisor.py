@@ -45,7 +45,7 @@ class Child:
         restart: bool = True,
         niceness: int = 0,
     ) -> None:
-        """`niceness` lowers its priority when the processor is busy, as nice(1) does."""
+        """`niceness` lowers the priority of the process when the processor is busy, as nice(1) does."""
         self.name = name
         self._niceness = niceness
         self._arguments = arguments
@@ -62,7 +62,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """None while the process does not run."""
+        """The process id; None while the process does not run."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     def start(self) -> None:

@@ -21,12 +21,12 @@ class AggregatedBrokers:
         self._owner = np.repeat(np.arange(n, dtype=np.int32), np.diff(world.start))
         """The subscriber of each entry of the world's `wants`."""
         self.counts = np.zeros((m, q), dtype=np.int32)
-        """n_jk."""
+        """n_jk: the number of subscribers of broker j with BE subscription k."""
         self.served_by: Ints = np.full(n, UNPLACED, dtype=np.int32)
         self.serving = 0
         """The number of subscribers that have a broker."""
         self.subscribed = np.zeros(len(world.wants), dtype=np.bool_)
-        """Per entry of the world's `wants`: the subscription has been made."""
+        """Per entry of the world's `wants`: True once the subscription has been made."""
         self.bytes_in = np.zeros(m)
         self.bytes_out = np.zeros(m)
 

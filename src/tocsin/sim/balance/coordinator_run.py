@@ -142,8 +142,8 @@ class CoordinatorRun(BalanceRun):
     def _report_loads(self) -> None:
         rate = known_rates(self.rate_seen)
         for j, counts in enumerate(self.brokers.counts):
-            held = counts > 0
-            now = np.where(held, rate, 0.0)
+            is_held = counts > 0
+            now = np.where(is_held, rate, 0.0)
             changed = np.flatnonzero(np.abs(now - self._reported[j]) > _REPORTED_CHANGE * self._reported[j])
             self._reported[j, changed] = now[changed]
             rates = {self._frontend[k].subscription: float(now[k]) for k in changed}
@@ -225,7 +225,7 @@ class CoordinatorRun(BalanceRun):
             self._send(j, link.SessionOpened(subscriber, migration))
 
     def _report(self) -> None:
-        """Only samples: the core has its own reports and rounds."""
+        """Record a sample. The core has its own reports and rounds."""
         self._sample()
 
     # Failures

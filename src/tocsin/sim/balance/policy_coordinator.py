@@ -24,9 +24,9 @@ class ArrivingSubscribers:
     """Subscribers that request a broker at the same instant, in this order."""
 
     places_deg: Floats
-    """Latitude and longitude of each."""
+    """Latitude and longitude of each subscriber."""
     draws: Floats
-    """Uniform in [0, 1), one for each; for random placement."""
+    """A random number in [0, 1) for each subscriber; for random placement."""
 
 
 class PolicyCoordinator:
@@ -61,7 +61,7 @@ class PolicyCoordinator:
 def _place_on_least_loaded(
     arrivals: ArrivingSubscribers, brokers: tuple[BrokerChoice, ...], expected_bytes_per_s: float
 ) -> Ints:
-    """Places one by one, because each arrival adds to the load that the next one sees."""
+    """Place the subscribers one by one, because each adds to the load that the next one sees."""
     choices = list(brokers)
     index = {choice.broker: j for j, choice in enumerate(choices)}
     chosen = np.full(len(arrivals.draws), -1, dtype=np.int32)

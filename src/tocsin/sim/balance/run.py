@@ -48,7 +48,7 @@ class LoadSample:
     lower_bound: float
     """No assignment has a smaller maximum: all deliveries, and each BE subscription fetched once, spread evenly."""
     migrations: int
-    """Since the start of the run."""
+    """Migrations since the start of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class BalanceRun:
 
     @cached_property
     def _number_of(self) -> dict[SubscriberId, int]:
-        """Subscribers by id. A run without moves never needs it."""
+        """The number of each subscriber, by id. A run without moves never needs it."""
         return {name: i for i, name in enumerate(self.world.subscribers)}
 
     # Subscribers
 
     def _tick(self) -> None:
-        """The joins, subscriptions, departures and returns of the last second."""
+        """Carry out the joins, subscriptions, departures and returns of the last second."""
         now_s = self.kernel.now_s
         joined, subscribed = (
             int(np.searchsorted(due_s, now_s, side="right")) for due_s in (self._join_s, self._subscribe_s)
@@ -187,15 +187,15 @@ class BalanceRun:
         """Deliver the results of one execution and update the measured λ."""
         period_s, now_s = self.world.scenario.channels.periods_s[channel], self.kernel.now_s
         subscriptions = self._subscriptions_of[channel]
-        held = subscriptions[self.brokers.counts[:, subscriptions].any(axis=0)]
-        risen = (self._rise_s[held] <= now_s) & (now_s < self._fall_s[held])
-        rate = self.world.rate[held] * np.where(risen, self._factor[held], 1.0)
+        held_subscriptions = subscriptions[self.brokers.counts[:, subscriptions].any(axis=0)]
+        risen = (self._rise_s[held_subscriptions] <= now_s) & (now_s < self._fall_s[held_subscriptions])
+        rate = self.world.rate[held_subscriptions] * np.where(risen, self._factor[held_subscriptions], 1.0)
         noise = self.kernel.stream("results").normal(1.0, self.world.scenario.channels.jitter, len(subscriptions))
-        size_bytes = period_s * np.maximum(0.0, rate * noise[np.searchsorted(subscriptions, held)])
-        self.brokers.deliver(held, size_bytes)
+        size_bytes = period_s * np.maximum(0.0, rate * noise[np.searchsorted(subscriptions, held_subscriptions)])
+        self.brokers.deliver(held_subscriptions, size_bytes)
         weight = 1.0 - np.exp(-period_s / self.world.scenario.average_s)
-        before, measured = self.rate_seen[held], size_bytes / period_s
-        self.rate_seen[held] = np.where(np.isnan(before), measured, before + weight * (measured - before))
+        before, measured = self.rate_seen[held_subscriptions], size_bytes / period_s
+        self.rate_seen[held_subscriptions] = np.where(np.isnan(before), measured, before + weight * (measured - before))
 
     def _burst(self) -> None:
         """Let random rates rise and fall within the next minutes, except those already due to rise."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class BadScenario(ValueError):
-    """The message names the file and what to change in it."""
+    """A scenario file that cannot be used. The message names the file and the necessary change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Brokers:
     """The share of subscribers that are near each broker; shorter lists are repeated. Empty: equal shares. With nearest
     placement a broker gets about this share: geographic skew."""
     capacity: tuple[float, ...] = ()
-    """Relative; shorter lists are repeated. Empty: equal."""
+    """Relative capacity of each broker; shorter lists are repeated. Empty: all equal."""
     scatter: float = 0.15
     """How far a subscriber is from its nearest broker: standard deviation, relative to the distance between
     neighbouring brokers."""
@@ -74,7 +74,7 @@ class Bursts:
     """The share of BE subscriptions whose rate rises; drawn every `every_s`."""
     every_s: float = 60.0
     within_s: float = 180.0
-    """A rise starts at a random time within this."""
+    """A rise starts at a random time within this many seconds."""
     lasts_s: tuple[float, float] = (240.0, 360.0)
     factor: tuple[float, float] = (1.5, 2.5)
 
@@ -84,7 +84,7 @@ class Churn:
     leave_per_s: float = 0.0
     """The rate at which each subscriber goes offline."""
     away_s: float = 120.0
-    """Mean time until it is back and placed anew."""
+    """Mean time until an offline subscriber is back and placed anew."""
     from_s: float = 0.0
 
 
@@ -93,7 +93,7 @@ class Failure:
     broker: int
     at_s: float
     back_s: float
-    """When it is back, without subscribers."""
+    """When the broker is back, without subscribers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,10 +70,10 @@ class RunRecorder:
         self._settings = {name: settings[name] for name in _SHOWN if name in settings}
         self._trace = trace
         self._located = np.zeros(len(world.subscribers), dtype=np.bool_)
-        """Per subscriber: its position is in the trace. Once is enough: subscribers have a fixed place here."""
+        """Per subscriber: True if its position is in the trace. Subscribers do not move, so one row is enough."""
 
     def brokers(self, now_s: float, alive: Flags, numbers: Sequence[int] | None = None) -> None:
-        """The state of these brokers, by default of all."""
+        """Record the state of these brokers, by default of all."""
         world = self._world
         numbers = range(len(world.brokers)) if numbers is None else numbers
         details = [
@@ -95,12 +95,12 @@ class RunRecorder:
         self._add(now_s, Kind.BROKER, len(numbers), **columns)
 
     def broker_changed(self, now_s: float, kind: Kind, j: int, alive: Flags) -> None:
-        """`kind` is BROKER_FAILED or BROKER_BACK."""
+        """Record a broker's failure or return: `kind` is BROKER_FAILED or BROKER_BACK."""
         self._add(now_s, kind, 1, broker=self._world.brokers[j])
         self.brokers(now_s, alive, [j])
 
     def arrived(self, now_s: float, kind: Kind, subscribers: Longs, brokers: Ints) -> None:
-        """`kind` is JOIN or FAILOVER. A subscriber that no broker accepts has no broker in its row."""
+        """Record arrivals: `kind` is JOIN or FAILOVER. A subscriber that no broker accepts has no broker in its row."""
         if self._trace is None:
             return
         new = subscribers[~self._located[subscribers]]
@@ -134,8 +134,8 @@ class RunRecorder:
         """Each broker's load and the balance of all. `moving`: subscribers whose hand-over is in progress."""
         if self._trace is None:
             return
-        held = brokers.counts > 0
-        incoming, outgoing = held @ rate, brokers.counts @ rate
+        is_held = brokers.counts > 0
+        incoming, outgoing = is_held @ rate, brokers.counts @ rate
         sessions = brokers.subscribers()
         details = [
             {
@@ -143,7 +143,7 @@ class RunRecorder:
                 "out_bytes_per_s": float(outgoing[j]),
                 "sessions": int(sessions[j]),
                 "frontend_subscriptions": int(brokers.counts[j].sum()),
-                "backend_subscriptions": int(held[j].sum()),
+                "backend_subscriptions": int(is_held[j].sum()),
             }
             for j in range(len(sessions))
         ]

@@ -1,7 +1,7 @@
 """A world drawn from a scenario and a seed: places, interests, rates and times. All arrays, no events.
 
-The same scenario and seed give the same world for every policy. A run draws only from random streams of their own
-(bursts, results, churn). Driven by `run`.
+The same scenario and seed give the same world for every policy. A run draws its bursts, results and churn from other
+random streams. Driven by `run`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class BalanceWorld:
     wants: Ints
     """Subscriber i subscribes to `wants[start[i]:start[i + 1]]`."""
     subscribe_s: Floats
-    """When, per entry of `wants`."""
+    """The time of the subscription, per entry of `wants`."""
     channel_of: Ints
-    """Per BE subscription."""
+    """The channel of each BE subscription."""
     rate: Floats
     """The true λ without bursts, in bytes/s. Policies see measured rates."""
 

@@ -19,18 +19,18 @@ from tocsin.sim.city.streets import Points, Streets
 from tocsin.sim.city.subscriptions import KINDS, CitySubscription, NamedPlace, subscriptions_of
 
 REPORTS_PER_S: Final = 10_000 / 1_800
-"""About 10,000 in 30 minutes."""
+"""About 10,000 reports in 30 minutes."""
 REPORT_BYTES: Final = (200, 700)
 """Smallest and largest size of a report as JSON."""
 PUBLISHERS: Final = 8
 LOGINS_S: Final = (0.0, 240.0)
-"""People log in during the first four minutes,"""
+"""People log in during the first four minutes."""
 SUBSCRIPTIONS_S: Final = (240.0, 480.0)
-"""and subscribe during the next four."""
+"""People subscribe during the next four minutes."""
 _RESPONDER: Final = Gait((15.0, 30.0), (0.0, 0.0))
 """Publishers traverse the map "rapidly"; the paper gives no speed. Ours drive 54 to 108 km/h and never stop."""
 _CAR_SHARE: Final = 1 / 3
-"""As in the ONE simulator's Helsinki: two groups of pedestrians for each group of cars."""
+"""The share of people in cars, as in the ONE simulator's Helsinki: two pedestrians for each car."""
 _QUARTER_AT: Final = (0.72, 0.70)
 """The centre of the quarter, as shares of the map's extent from its south-west corner."""
 _QUARTER_M: Final = 450.0
@@ -53,7 +53,7 @@ class CityPerson:
     name: str
     login_s: float
     subscriptions: tuple[tuple[float, CitySubscription], ...]
-    """With the time in s at which each is made, in order; after the login."""
+    """(seconds at which it is made, subscription), in order; all after the login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class CityCrowd:
         return self._streets.degrees(self._movers.at(time_s))
 
     def locations(self, time_s: float, at: str) -> list[dict[str, Any]]:
-        """The same as records of the dataset UserLocations."""
+        """The positions as records of the dataset UserLocations."""
         return [
             {"user_id": person.name, "lat": lat, "lon": lon, "at": at}
             for person, (lat, lon) in zip(self.people, self.positions(time_s).round(6).tolist(), strict=True)
@@ -153,7 +153,7 @@ def _quarter(streets: Streets) -> Points:
 
 
 _DATE = "2026-01-01T00:00:00.000000+00:00"
-"""As long as any other date."""
+"""A date for measuring a record's size: it is as long as any other date."""
 
 
 def _with_message(report: EmergencyReport, size_bytes: int, rng: np.random.Generator) -> EmergencyReport:

@@ -136,11 +136,11 @@ def _drawn(draw: Draw, cumulated: list[float]) -> int:
 
 
 def _cumulated(weights: Amounts | None, count: int) -> list[float]:
-    known = np.ones(count) if weights is None else np.asarray(weights, np.float64)
-    if len(known) != count or (known < 0.0).any() or (known > 0.0).sum() < 2:
+    amounts = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    if len(amounts) != count or (amounts < 0.0).any() or (amounts > 0.0).sum() < 2:
         raise ValueError("expected a weight per crossing, none below 0 and at least two above it")
-    total: list[float] = (np.cumsum(known) / known.sum()).tolist()
-    last = int(np.flatnonzero(known)[-1])  # rounding must not make a crossing of weight 0 reachable
+    total: list[float] = (np.cumsum(amounts) / amounts.sum()).tolist()
+    last = int(np.flatnonzero(amounts)[-1])  # rounding must not make a crossing of weight 0 reachable
     return total[:last] + [1.0] * (count - last)
 
 

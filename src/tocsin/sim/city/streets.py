@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 Points = npt.NDArray[np.float64]
-"""n × 2: x and y in metres, or latitude and longitude in degrees; names say which."""
+"""n × 2: x and y in metres (names end in `_m`), or latitude and longitude in degrees."""
 Nodes = npt.NDArray[np.int32]
 Line = tuple[tuple[float, float], ...]
 
@@ -104,7 +104,7 @@ class Streets:
         return points_deg
 
     def geojson(self) -> dict[str, Any]:
-        """One MultiLineString; longitude first, as in GeoJSON (RFC 7946 §3.1.1)."""
+        """The streets as one MultiLineString. Longitude is first, as in GeoJSON (RFC 7946 §3.1.1)."""
         points_deg = self.degrees(self.nodes_m).round(6)
         lines = [[[float(lon), float(lat)] for lat, lon in points_deg[line].tolist()] for line in self.lines]
         geometry = {"type": "MultiLineString", "coordinates": lines}

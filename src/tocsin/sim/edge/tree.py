@@ -38,11 +38,11 @@ class EdgeRun:
 
     protocol: bool = True
     monitor_s: float = 5.0
-    """T [AMI table 5]."""
+    """The monitoring period T [AMI table 5]."""
     log_s: float = 2.0
     length_s: float = 964.0
     delay_s: float = 0.02
-    """One way, between neighbours. The thesis does not give its delay."""
+    """One-way delay between neighbours. The thesis does not give its delay."""
     loss: float = 0.0
     """The probability that a message is lost."""
     timing: Timing = DEFAULT_TIMING
@@ -53,7 +53,7 @@ class EdgeRun:
 class EdgeLog:
     times_s: list[float] = field(default_factory=list)
     memory_pct: list[list[float]] = field(default_factory=list)
-    """One row per sample, one column per node."""
+    """Memory in percent: one row per sample, one column per node."""
     messages: Counter[MessageType] = field(default_factory=Counter)
     messages_lost: int = 0
     operators_moved: int = 0
@@ -76,7 +76,7 @@ class SizedHost:
         self._sizes_pct = sizes_pct
         self.running: set[OperatorId] = set(running)
         self.idle: set[OperatorId] = set()
-        """Frozen or not yet confirmed: they use memory, but do not run."""
+        """Operators that are frozen or not yet confirmed: they use memory, but do not run."""
         self._memory_pct: float | None = None
 
     def sizes_changed(self) -> None:
@@ -84,7 +84,7 @@ class SizedHost:
         self._memory_pct = None
 
     def memory_pct(self) -> float:
-        """Added up in the order of ids, so that the sum does not depend on the order in which operators arrived."""
+        """The memory in use. It is added up by id, so that the order of arrival does not change the sum."""
         if self._memory_pct is None:
             self._memory_pct = sum(self._sizes_pct[operator] for operator in sorted(self.running | self.idle))
         return self._memory_pct

@@ -115,7 +115,7 @@ class SimulatedBroker:
     # -- the data cluster ----------------------------------------------------------------------------------------------
 
     def _place_order(self) -> None:
-        """Send the next order; one is in flight at a time. A subscription that is held again is not released."""
+        """Send the next order, one at a time. Skip the release of a subscription that is held again."""
         while self._orders and not self._order_in_flight:
             order = self._orders.popleft()
             if isinstance(order, effects.RequestBackend) or order.subscription not in self.core.state.backends:

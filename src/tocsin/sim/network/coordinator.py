@@ -58,7 +58,7 @@ class SimulatedCoordinator:
         brokers: Callable[[], list[SimulatedBroker]],
     ) -> None:
         self.core: Coordinator | None = None
-        """None while no coordinator process runs."""
+        """The core of the running coordinator process; None while no process runs."""
         self.ledger = InMemoryStore()
         self.crash_on_message: Literal["before storing", "before sending"] | None = None
         """When to crash while handling the next message of a broker; the process is restarted at once."""

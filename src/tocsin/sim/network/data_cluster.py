@@ -53,7 +53,7 @@ class SimulatedSubscription:
 
 class SimulatedDataCluster:
     def __init__(self, kernel: Kernel, channels: Mapping[ChannelName, float | None], sizes: ResultSizes) -> None:
-        """`channels`: the period of each in seconds; None for a channel that only `execute` runs."""
+        """`channels` gives each channel's period in seconds; None for a channel that only `execute` runs."""
         self._kernel = kernel
         self._sizes = sizes
         self._executions = dict.fromkeys(channels, 0)
@@ -68,7 +68,7 @@ class SimulatedDataCluster:
         self.on_execution: Callable[[dict[SubscriptionId, int]], object] = lambda bytes_of: None
         """Called after each execution with the bytes per subscription."""
         self.silent = False
-        """True: no more records arrive, so periodic executions are empty."""
+        """True if no more records arrive, so that periodic executions are empty."""
         for channel, period_s in channels.items():
             if period_s is not None:
                 kernel.every(period_s, self._execute_periodically, channel)
@@ -95,8 +95,10 @@ class SimulatedDataCluster:
     def _execute_periodically(self, channel: ChannelName) -> None:
         if not self.silent:
             rng = self._kernel.stream("results")
-            held = [key for key, stored in self.subscriptions.items() if stored.channel == channel and stored.brokers]
-            self.execute(channel, {identity: self._sizes(identity, rng) for identity in held})
+            held_ids = [
+                key for key, stored in self.subscriptions.items() if stored.channel == channel and stored.brokers
+            ]
+            self.execute(channel, {identity: self._sizes(identity, rng) for identity in held_ids})
 
     def execute(self, channel: ChannelName, sizes: Mapping[SubscriptionId, list[int]]) -> None:
         """Run the channel once; `sizes` gives the bytes of each result, per subscription.

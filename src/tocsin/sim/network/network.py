@@ -67,7 +67,7 @@ class SimulatedNetwork:
         rules: CoordinatorRules = CoordinatorRules(),
         limits: Limits = Limits(),
     ) -> None:
-        """`channels`: the period of each in seconds; None for a channel that only `cluster.execute` runs."""
+        """`channels` gives each channel's period in seconds; None for a channel that only `cluster.execute` runs."""
         self.kernel = kernel
         self.transport = Transport(kernel)
         self.cluster = SimulatedDataCluster(kernel, channels, sizes)
@@ -92,7 +92,7 @@ class SimulatedNetwork:
     def add_subscriber(
         self, name: str, subscriptions: Sequence[tuple[ChannelName, dict[str, Any]]], at_s: float = 0.0
     ) -> SimulatedSubscriber:
-        """A subscriber that starts its session at `at_s`, or now if that is past."""
+        """Add a subscriber that starts its session at `at_s`, or now if that time is past."""
         subscriber = SimulatedSubscriber(SubscriberId(name), self.transport, self._locate, self._open)
         self.subscribers[subscriber.id] = subscriber
         self.kernel.call_at(max(at_s, self.kernel.now_s), subscriber.start, subscriptions)

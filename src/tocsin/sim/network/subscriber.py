@@ -31,7 +31,7 @@ class SimulatedConnection:
         self.subscriber = subscriber
         self.number = number
         self.broker: SimulatedBroker | None = None
-        """None until the broker accepted the connection."""
+        """The broker of this connection; None until it has accepted the connection."""
         self.session: SessionId
         self._token = token
         self._left = False
@@ -99,7 +99,7 @@ class SimulatedConnection:
 
 @dataclass(slots=True)
 class ReceivedResults:
-    """Everything the application got of one subscription."""
+    """The results that the application received from one subscription."""
 
     start: Cursor
     results: list[tuple[int, bytes]] = field(default_factory=list)
@@ -206,7 +206,7 @@ class SimulatedSubscriber:
         received, cursor = self.received.get(identity), Cursor.parse(message.cursor)
         assert cursor is not None
         if received is None:
-            # A broker may hold a subscription whose grant was lost. The next grant says where it starts.
+            # A broker may hold a subscription whose grant was lost. The next grant has its start.
             self.unexpected += identity not in self.pending.values()
         elif isinstance(message, wire.Gap):
             received.gaps += 1
@@ -215,6 +215,6 @@ class SimulatedSubscriber:
             self._unhandled.send((identity, cursor))
 
     def _finish_result(self, handled: tuple[SubscriptionId, Cursor]) -> None:
-        """The application is done with a result, unless it has unsubscribed meanwhile."""
+        """Mark a result as handled, unless the application has unsubscribed meanwhile."""
         if handled[0] in self.received:
             self.handle(events.ResultHandled(*handled))

@@ -19,7 +19,7 @@ _POOL = 64
 
 @dataclass(frozen=True)
 class AudienceSettings:
-    """Undisclosed, except for the shares of publishers."""
+    """Settings of the audience. The thesis discloses only the shares of publishers."""
 
     vocabulary: int = 10
     """Keywords per topic."""
@@ -37,7 +37,7 @@ class Audience:
     topic."""
 
     quality: tuple[Quality, ...]
-    """Per publisher."""
+    """The quality of each publisher."""
     publisher_topic: Counts
     subscriber_topic: Counts
     pair_publisher: Counts

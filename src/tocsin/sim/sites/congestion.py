@@ -24,7 +24,7 @@ from tocsin.sim.sites.workload import HEAD, SITE, EdgeProfiles, Floats, SiteWorl
 
 @dataclass(frozen=True)
 class DamageTiming:
-    """[ePEER §5.3.1.2]"""
+    """Times of the damage and of the control loop [ePEER §5.3.1.2]."""
 
     damage_s: int = 301
     repair_s: int = 900
@@ -41,7 +41,7 @@ class Second:
     used: Floats
     """Utilisation by edge and metric (Ui, Uo, Um)."""
     offered: Floats
-    """The same without any limit."""
+    """Utilisation by edge and metric without any limit."""
     heard: float | None
     """Ē_s over the subscribers that receive any publisher (equations 5–7)."""
     everybody: float
@@ -58,7 +58,7 @@ class DamageLog:
     limited_from_s: int | None = None
     recovered_s: int | None = None
     stopped_topics: float = 0.0
-    """Summed over revisions; divide by `revisions`."""
+    """Stopped topics, summed over revisions; divide by `revisions`."""
     revisions: int = 0
     changes: int = 0
     """Limits that changed after they were first set. Each is a notification to a publisher."""
@@ -131,7 +131,7 @@ class DamagedSite:
         return np.where(joined, np.minimum(self._offered, self._limit), 0.0)
 
     def _loads(self, rates: Floats) -> Floats:
-        """Edge by (λ, μ, σ)."""
+        """The load of each edge: one row (λ, μ, σ) per edge."""
         world = self.world
         per_topic = np.bincount(self.audience.publisher_topic, rates, len(world.topics))
         bytes_ = per_topic * world.size_bytes

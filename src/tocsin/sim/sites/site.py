@@ -47,7 +47,7 @@ class SiteTiming:
     end_s: float = 1_000.0
     burst_factor: float = 1.5
     hop_s: float = 0.010
-    """Undisclosed: one way between an agent and a client."""
+    """Undisclosed: one-way delay between an agent and a client."""
     connect_s: float = 0.150
     """Undisclosed: time to set up an AMQP connection, session and subscription, some seven round trips of 20 ms."""
 
@@ -230,7 +230,7 @@ class SiteSimulation:
             self.kernel.call_at(deadline_s, self._on_deadline)
 
     def _notify(self, effect: NotifyClient, record: OffloadRecord) -> None:
-        """The client connects to its target, and leaves its source when its queue there has been matched and sent."""
+        """Let a client connect to its target, and leave its source when its queue there has been matched and sent."""
         client, timing = SubscriberId(effect.client), self.timing
         source = self._number[effect.source]
         self._moving[client, effect.topic] = (record, self.kernel.now_s)

@@ -39,7 +39,7 @@ class SiteSettings:
     """Undisclosed: mean utilisation of the edges at rest, of the metric chosen by `load_is_output`. Rates are drawn and
     then scaled to it, so that runs differ in the spread of the load and not in its amount."""
     load_is_output: bool = False
-    """False: of matching, the scarce resource in §4.5; True: of output bandwidth, the scarce resource in §5.3."""
+    """False: `load` is of matching, the scarce resource in §4.5. True: of output bandwidth, the scarce one in §5.3."""
     topics: int = 100
     edges: int = 4
     matching_per_s: tuple[float, float] = (20_000.0, 30_000.0)
@@ -49,9 +49,9 @@ class SiteSettings:
     """§4.5 gives this size for sensor data; we use it for all topics."""
     delay_s: tuple[float, float] = (1.0, 50.0)
     publishers: tuple[int, int] = (1, 5)
-    """Undisclosed: per topic."""
+    """Undisclosed: the number of publishers per topic."""
     subscribers: tuple[int, int] = (1, 8)
-    """Undisclosed: per topic. 450 in all on average; §5.3.4 counts 435 in its example."""
+    """Undisclosed: the number of subscribers per topic. 450 in all on average; §5.3.4 counts 435 in its example."""
     rate_spread: tuple[float, float] = (0.2, 1.8)
     """Undisclosed: a publisher's rate, as a multiple of the mean."""
 
@@ -60,21 +60,21 @@ class SiteSettings:
 class SiteWorld:
     edges: tuple[BrokerId, ...]
     matching_per_s: Floats
-    """C_m per edge."""
+    """C_m: the matching capacity of each edge."""
     edge_bytes_per_s: Floats
-    """C_i = C_o per edge."""
+    """C_i = C_o: the input and output capacity of each edge."""
     head_bytes_per_s: float
     topics: tuple[TopicName, ...]
     size_bytes: Floats
-    """Per topic."""
+    """The size of a message of each topic."""
     delay_s: Floats
     """Per topic: the delay that its subscribers require."""
     publishers: tuple[tuple[PublisherId, ...], ...]
-    """Per topic."""
+    """The publishers of each topic."""
     rates_per_s: tuple[Floats, ...]
     """Per topic: the rate of each publisher."""
     subscribers: tuple[tuple[SubscriberId, ...], ...]
-    """Per topic."""
+    """The subscribers of each topic."""
 
     @property
     def topic_rate_per_s(self) -> Floats:
@@ -124,7 +124,7 @@ class EdgeProfiles(Mapping[BrokerId, tuple[Bundle, ...]]):
     """Load distribution profiles by edge, computed when a policy reads them: in most seconds no policy does."""
 
     def __init__(self, world: SiteWorld, profile: Callable[[int], tuple[Bundle, ...]]) -> None:
-        """`profile` takes the number of the edge."""
+        """`profile` makes the profile of an edge from the edge's number."""
         self._numbers = {edge: number for number, edge in enumerate(world.edges)}
         self._profile = profile
 

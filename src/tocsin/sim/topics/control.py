@@ -3,8 +3,7 @@
 It drives the live policies in virtual time [ePulsar §3.2–§3.6, §4]:
 
 - A client reports its coordinate to the home of its topic every 5 s, and at once when it connects or changes gateway.
-  The last is ours: a client knows when its gateway changes, and waiting for the next period would add up to 5 s to
-  every transient.
+  The report at a change of gateway is ours: waiting for the next period would add up to 5 s to every transient.
 - Brokers report each topic they host every 5 s, all at the same time. The load manager plans a quarter of a second
   later, when the reports have arrived. The paper leaves the three periods unrelated, which adds up to another 5 s.
 - The migrator executes the plan. The load manager does not plan a topic that is migrating.
@@ -50,9 +49,9 @@ class MoveMade:
     target: BrokerId
     reason: TopicMoveReason
     returned: bool
-    """The topic left the target less than a minute ago."""
+    """True if the topic left the target less than a minute ago."""
     followed: bool
-    """The topic returned with its clients: W(t, target) has fallen below the bound since it left."""
+    """True if the topic returned with its clients: W(t, target) has fallen below the bound since it left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class TopicControl:
         kernel.every(PERIOD_S, self._plan, first_s=GRACE_S, priority=LATE)
 
     def report_client(self, client: str) -> None:
-        """The client sends its coordinate to the homes of all its topics."""
+        """Send a client's coordinate to the homes of all its topics."""
         coordinate = self._coordinate_of(client)
         for state in self._world.topics_of(client):
             home = self._world.sessions[client, state.name].connected
@@ -147,8 +146,10 @@ class TopicControl:
 
     def _summary(self, state: TopicState, home: BrokerId) -> Topic:
         def coordinates(clients: set[str]) -> tuple[Coordinate, ...]:
-            known = self._reported
-            return tuple(known.get((state.name, client)) or self._coordinate_of(client) for client in sorted(clients))
+            reported = self._reported
+            return tuple(
+                reported.get((state.name, client)) or self._coordinate_of(client) for client in sorted(clients)
+            )
 
         producers, consumers = coordinates(state.producers), coordinates(state.consumers)
         in_per_s, coordinate = state.rate_per_producer * len(producers), self._broker_coordinates[home]

@@ -19,7 +19,7 @@ from tocsin.sim.kernel import Kernel, Process, Signal
 from tocsin.sim.topics.world import TopicWorld
 
 CONNECT_ROUND_TRIPS = 2
-"""Ours: one to open a connection, one to register as producer or consumer; equal for both workflows."""
+"""Ours: one round trip to open a connection and one to register the client; equal for both workflows."""
 STORE_WRITE_S = 0.002
 """Ours: time in which the coordination store (ZooKeeper) makes an ownership change durable."""
 
@@ -63,15 +63,15 @@ class TopicMigration:
     source: BrokerId
     target: BrokerId
     asked_s: float
-    """The load manager received the request."""
+    """When the load manager received the request."""
     started_s: float = float("nan")
-    """(1) Release Topic is sent."""
+    """When (1) Release Topic is sent."""
     released_s: float = float("nan")
-    """(5) Topic Release Complete is received."""
+    """When (5) Topic Release Complete is received."""
     downtimes_s: list[float] = field(default_factory=list)
-    """Per client: from losing the old connection to having the new one."""
+    """Seconds for each client from the loss of the old connection to the new one."""
     acquiring: bool = False
-    """The new home has begun to acquire the topic."""
+    """True if the new home has begun to acquire the topic."""
 
 
 class Migrator:

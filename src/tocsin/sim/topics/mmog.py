@@ -42,7 +42,7 @@ class MmogSetting:
     followed_per_s: float = 4.0
     executors: int = 16
     delay_per_ping: float = 1.0
-    """See `places.us_cities`."""
+    """The link delay per ping: see `places.us_cities`."""
 
 
 @dataclass(frozen=True, slots=True)

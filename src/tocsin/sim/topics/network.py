@@ -77,7 +77,7 @@ class Network:
         line.send(action, *arguments)
 
     def sent(self, source: str, target: str) -> Signal[Any]:
-        """The same for a process: `yield network.sent(a, b)` continues when the message has arrived at b."""
+        """Send for a process: `yield network.sent(a, b)` continues when the message has arrived at b."""
         arrived: Signal[Any] = self._kernel.signal()
         self.send(source, target, arrived.fire, None)
         return arrived

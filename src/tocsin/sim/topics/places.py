@@ -38,7 +38,7 @@ EQUIPMENT_MS = 1.0
 class Places:
     names: tuple[str, ...]
     delay_s: Vectors
-    """One-way, place to place; zero on the diagonal."""
+    """One-way delays from place to place; zero on the diagonal."""
 
     def first(self, count: int) -> Places:
         return Places(self.names[:count], self.delay_s[:count, :count])
@@ -79,15 +79,15 @@ def read_places(path: Path, *, delay_per_ping: float = 1.0) -> Places:
 
 
 INTER_SITE_RTT_S = 0.030
-"""Between edge sites of a city, through its switch [ePulsar §5.1.1]."""
+"""Round-trip time between edge sites of a city, through its switch [ePulsar §5.1.1]."""
 SITE_HOP_S = 0.0005
-"""Ours: between two machines of one edge site, one way."""
+"""Ours: one-way delay between two machines of one edge site."""
 LTE_ACCESS_S = 0.010
-"""Ours: from a UAV over the air to its edge site, one way. The paper does not give it; LTE takes about 10 ms."""
+"""Ours: one-way delay from a UAV to its edge site. The paper does not give it; LTE takes about 10 ms."""
 CLOUD_DELAY_S = 0.040
-"""From any edge site to the coordinator in the cloud, one way [ePulsar §5.1.1]."""
+"""One-way delay from any edge site to the coordinator in the cloud [ePulsar §5.1.1]."""
 CITY_HOP_S = 0.005
-"""Between broker and game server of one city, one way [ePulsar §5.1.2]."""
+"""One-way delay between broker and game server of one city [ePulsar §5.1.2]."""
 SETTLE_ROUNDS = 600
 """Agents settle for ten minutes of one probe a second before a simulation uses their coordinates [ePulsar §5.5.1]."""
 NEAR = 2

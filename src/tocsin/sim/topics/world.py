@@ -26,7 +26,7 @@ class SimulatedMessage:
     waiting: set[str]
     """Consumers that have not received the message."""
     accepted: bool = False
-    """The home has received the message. A broker that is no longer the home does not accept it."""
+    """True if the home has received the message. A broker that is no longer the home does not accept it."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class SimulatedSession:
     attached: BrokerId | None = None
     """The broker that has registered the client and sends to it."""
     connected: BrokerId | None = None
-    """The broker to which the client believes to be connected, and publishes."""
+    """The broker to which the client publishes. The client believes that it is connected to this broker."""
     unaccepted: deque[SimulatedMessage] = field(default_factory=deque)
     """Published messages without acceptance, oldest first: the client sends them again when it reconnects."""
     unreceived: list[SimulatedMessage] = field(default_factory=list)
@@ -47,7 +47,7 @@ class SimulatedSession:
 class TopicState:
     name: TopicName
     home: BrokerId | None
-    """None between release and acquisition."""
+    """The home broker; None between release and acquisition."""
     bound_s: float | None
     producers: set[str] = field(default_factory=set)
     consumers: set[str] = field(default_factory=set)
@@ -171,7 +171,7 @@ class TopicWorld:
         state.home = broker
 
     def close(self, topic: TopicName, client: str) -> None:
-        """The client learns that its connection is closed."""
+        """Notify the client that its connection is closed."""
         self.sessions[client, topic].connected = None
 
     def register(self, topic: TopicName, client: str, broker: BrokerId) -> None:
@@ -185,7 +185,7 @@ class TopicWorld:
             self._send(client, message, broker)
 
     def resume(self, topic: TopicName, client: str, broker: BrokerId) -> None:
-        """The client learns that it is connected and sends the messages that it has kept."""
+        """Notify the client that it is connected. The client then sends the messages that it has kept."""
         session = self.sessions[client, topic]
         session.connected = broker
         for message in session.unaccepted:

@@ -1,9 +1,10 @@
 """Announcements of executions to brokers: one stream per broker, as server-sent events or over a WebSocket.
 
 The state of a stream is one sequence number: all executions up to it have been announced. Nothing is queued for a
-broker that is slow or away; its stream resumes after its number. `progress` names the channels whose position moved,
-so that a broker's cursors also advance on channels without results for it. A stream without `after` begins at the
-present: its first message carries that sequence number, and a broker that subscribed earlier pulls from its cursors.
+broker that is slow or away; its stream resumes after its number. `progress` names the channels whose position moved, so
+that a broker's cursors also advance on channels without results for it. A stream without `after` begins at the last
+execution: its first message carries the sequence number of that execution, and a broker that subscribed earlier pulls
+from its cursors.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tocsin.wire.errors import Code, TocsinError
 router = APIRouter(tags=["announcements"])
 
 SUBSCRIPTIONS_AT_ONCE = 5_000
-"""In one message. An execution with results for more is announced in several parts."""
+"""The most subscriptions in one message. An execution with results for more is announced in several parts."""
 RETRY_MS = 1_000
 
 
@@ -141,16 +142,17 @@ async def _stream(context: ClusterContext, broker: BrokerId, after: int | None) 
         context.listening[broker] -= 1
 
 
-def _moved(cluster: DataCluster, at: int, known: dict[ChannelName, Cursor]) -> dict[ChannelName, str]:
-    """Positions of the channels that moved since `known`, which is updated.
+def _moved(cluster: DataCluster, after_sequence: int, announced: dict[ChannelName, Cursor]) -> dict[ChannelName, str]:
+    """Positions of the channels that moved since `announced`. Updates `announced`.
 
-    Empty if an execution after `at` was committed meanwhile: that execution is announced first.
+    The mapping is empty if an execution after `after_sequence` was committed meanwhile. That execution is announced
+    first.
     """
     sequence, heads = cluster.channels.heads()
-    if sequence != at:
+    if sequence != after_sequence:
         return {}
-    moved = {channel: str(head) for channel, head in heads.items() if known.get(channel) != head}
-    known.update(heads)
+    moved = {channel: str(head) for channel, head in heads.items() if announced.get(channel) != head}
+    announced.update(heads)
     return moved
 
 

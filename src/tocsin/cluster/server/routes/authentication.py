@@ -78,7 +78,7 @@ def require_publish(connection: HTTPConnection, dataset: str) -> ClusterContext:
 
 
 def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[ClusterContext, BrokerId]:
-    """Also returns the broker that the caller acts as: `broker` if given and allowed, else the caller's own."""
+    """Return the context and the broker that the caller acts as: `broker` if allowed, by default its own."""
     caller = caller_of(connection)
     identity = caller.own_broker if broker is None else broker
     if not is_broker_id(identity):
@@ -88,7 +88,7 @@ def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[Clus
 
 
 def require_broker_or_read(connection: HTTPConnection) -> ClusterContext:
-    """For requests about a broker's own subscriptions: the route checks which these are."""
+    """Accept a broker or a reader. The route checks that a broker requests only its own subscriptions."""
     caller = caller_of(connection)
     return _require(connection, caller.is_some_broker or caller.may_read, "subscribe")
 

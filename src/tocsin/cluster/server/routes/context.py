@@ -1,4 +1,4 @@
-"""What the routes of the data cluster share: the process, its tokens, the publishers' group commits, open streams."""
+"""State that the data cluster's routes share: the process, its tokens, the publishers' group commits, open streams."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class ClusterContext:
         self.metrics = metrics
         self.settings = settings
         self.tokens: TokenStore | None = None
-        """None until the catalog is open."""
+        """The data cluster's own tokens; None until the catalog is open."""
         self.keys: TrustedKeys | None = None
         """Keys for tokens that a coordinator signed; None accepts the catalog's own tokens only."""
         self.bodies_bytes = 0
         self.taps = 0
-        """Open at the moment."""
+        """Taps that are open now."""
         self.listening: Counter[BrokerId] = Counter()
         """Open streams of announcements, by broker."""
         self._commits: dict[str, GroupCommit] = {}
@@ -44,7 +44,7 @@ class ClusterContext:
 
     @property
     def cluster(self) -> DataCluster:
-        """Raises NOT_READY while the data cluster starts or stops."""
+        """The open data cluster. Raises NOT_READY while it starts or stops."""
         return self.process.cluster
 
     @contextmanager

@@ -31,12 +31,12 @@ class ApplicationText(msgspec.Struct):
     file: str = "<text>"
     """The file's name in problems."""
     folder: str | None = None
-    """Where relative paths of STATIC datasets start from, on the data cluster's machine."""
+    """The folder on the data cluster's machine to which relative paths of STATIC datasets refer."""
 
 
 @router.post("/v1/applications", openapi_extra=request_body(ApplicationText), response_class=Response)
 async def apply_application(request: Request, dry_run: bool = False) -> Response:
-    """Create and drop what a file declares; with `dry_run` only report its problems."""
+    """Carry out the statements of an application file; with `dry_run` only report its problems."""
     context = require_admin(request)
     application = await read_json(request, ApplicationText)
     arguments = (context.cluster, application.text, application.file, application.folder)
@@ -67,7 +67,7 @@ def get_dataset(request: Request, name: str) -> Response:
 
 @router.delete("/v1/datasets/{name}", response_class=Response)
 async def drop_dataset(request: Request, name: str) -> Response:
-    """Refused while a channel or feed uses it."""
+    """Drop a dataset. Refused while a channel or feed uses it."""
     context = require_admin(request)
     return await _drop(context, lambda: context.cluster.datasets.drop(name))
 
@@ -86,14 +86,14 @@ def get_channel(request: Request, name: str) -> Response:
 
 @router.delete("/v1/channels/{name}", response_class=Response)
 async def drop_channel(request: Request, name: str) -> Response:
-    """Also deletes its subscriptions and results."""
+    """Drop a channel with its subscriptions and results."""
     context = require_admin(request)
     return await _drop(context, lambda: context.cluster.channels.drop(name))
 
 
 @router.post("/v1/channels/{name}/execute", response_class=Response)
 async def execute_channel(request: Request, name: str) -> Response:
-    """Run a channel now, over what is NEW since its last execution."""
+    """Run a channel now, over the records that are NEW since its last execution."""
     context = require_admin(request)
     execution = await context.process.execute(name)
     return answer({"execution": execution})

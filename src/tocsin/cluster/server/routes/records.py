@@ -1,7 +1,7 @@
 """Publishing: `POST /v1/datasets/{name}/records`, and a WebSocket at `/v1/datasets/{name}/stream`.
 
-An answer comes when the records are on disk. This is the hot path of the data cluster: a body goes to the feed gateway
-as it came, unparsed.
+The data cluster answers when the records are on disk. This is its hot path: the route passes a body to the feed gateway
+unparsed.
 
 On the WebSocket one message is one body of records, and answers come in the order of the messages. A message is a JSON
 array, one object or JSON lines; or `{"id": …, "idempotency_key": …, "records": […]}`, whose id is repeated in the
@@ -131,7 +131,7 @@ def _accepted(context: ClusterContext, dataset: str, outcome: Accepted) -> _Repl
     if outcome.refused_total and not outcome.accepted and not outcome.duplicates:
         first = outcome.refused[0]
         where = f"record {first.index}" + (f", field {first.field}" if first.field else "")
-        message = f"no record was good; {where}: {first.reason}"
+        message = f"every record was refused; {where}: {first.reason}"
         return Code.BAD_RECORDS.status, error_body(Code.BAD_RECORDS, message) | reply
     return 200, reply
 

@@ -1,8 +1,8 @@
 """Results of backend subscriptions from their cursors on, streamed as Arrow, JSON lines, GeoJSON or CAP; or one alone.
 
-Never more than a row group in memory. The header `Tocsin-Cursor` is the position where a client continues after it has
-read the whole answer, for every subscription in the request. A cursor that points at results that are no longer there
-is reported as a gap: the header `Tocsin-Gap` counts the subscriptions, and the stream names them.
+The process holds at most one row group in memory. The header `Tocsin-Cursor` is the position where a client continues
+after it has read the whole answer, for every subscription in the request. A cursor that points at deleted results is
+reported as a gap: the header `Tocsin-Gap` counts the subscriptions, and the stream names them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def post_results(request: Request) -> Response:
 
 @router.get(wire.RESULTS + "/{subscription}/{cursor}", response_class=Response)
 async def get_result(request: Request, subscription: str, cursor: str) -> Response:
-    """The one result that came with this cursor: as JSON, as a GeoJSON Feature or as a CAP alert."""
+    """The result with this cursor: as JSON, as a GeoJSON Feature or as a CAP alert."""
     context = require_broker_or_read(request)
     form = _accepted_form(request, _SINGLE_FORMS)
     body = await asyncio.to_thread(_single_result, request, context, subscription, cursor, form)
@@ -104,7 +104,7 @@ def _single_result(request: Request, context: ClusterContext, identity: str, tex
 
 
 def _open(request: Request, context: ClusterContext, channel: str, cursors: dict[str, str | None]) -> Pull:
-    """Raises UNKNOWN_SUBSCRIPTION if the caller may not see one of the subscriptions."""
+    """Open a pull. Raises UNKNOWN_SUBSCRIPTION if the caller may not see one of the subscriptions."""
     ids = {subscription_id_of(identity): cursor for identity, cursor in cursors.items()}
     pull = open_pull(context.cluster, channel, ids)
     caller = caller_of(request)
@@ -183,7 +183,10 @@ class _Issuer:
         return _moment(self._finished_s[-1] if self._finished_s else now_s)
 
     def _sent(self, cursor: str) -> datetime:
-        """When the result's execution finished. One with more than 2**20 results uses the numbers after its own too."""
+        """When the result's execution finished.
+
+        An execution with more than 2**20 results also uses the next numbers.
+        """
         position = Cursor.parse(cursor)
         assert position is not None
         at = bisect_right(self._executions, execution_of(position.offset - 1)) - 1

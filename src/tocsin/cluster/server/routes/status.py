@@ -24,13 +24,13 @@ _PAGE = 5_000
 
 @router.get("/healthz", response_class=Response)
 async def alive() -> Response:
-    """The process answers."""
+    """Answer that the process is alive."""
     return answer({"alive": True})
 
 
 @router.get("/readyz", response_class=Response)
 async def ready(request: Request) -> Response:
-    """503 with the reasons while Spark starts, while the process stops, and while a streaming query is down."""
+    """Answer 503 with the reasons while Spark starts, while the process stops, and while a streaming query is down."""
     reasons = context_of(request).process.reasons_not_ready()
     return answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 

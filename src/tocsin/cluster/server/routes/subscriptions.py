@@ -27,7 +27,7 @@ _ID_CHARACTERS = frozenset("0123456789abcdef")
 
 @router.post(wire.SUBSCRIPTIONS, openapi_extra=request_body(wire.SubscribeRequest), response_class=Response)
 async def subscribe(request: Request) -> Response:
-    """Subscribe to sets of parameter values; answers with a list of id, cursor and whether it is new, in that order."""
+    """Subscribe to sets of parameter values. The answer lists id, cursor and `created`, in the order of the sets."""
     body = await read_json(request, wire.SubscribeRequest)
     context, broker = require_broker(request, body.broker)
     sets = body.parameters if isinstance(body.parameters, list) else [body.parameters]
@@ -44,7 +44,7 @@ def list_subscriptions(
     after: int = Query(0, ge=0, le=2**62),
     limit: int = Query(1_000, ge=1, le=10_000),
 ) -> Response:
-    """By number; `next` of an answer is the `after` of the next page, null at the end."""
+    """A page of subscriptions by number. `next` in the answer is the `after` of the next page, null at the end."""
     if broker is not None and caller_of(request).may_be(broker):
         context, _ = require_broker(request, broker)
     else:
@@ -72,7 +72,7 @@ def get_subscription(request: Request, identity: str) -> Response:
 
 @router.delete(wire.SUBSCRIPTIONS + "/{identity}", response_class=Response)
 def unsubscribe(request: Request, identity: str, broker: str | None = None) -> Response:
-    """The broker releases it; the release of the last broker removes the subscription."""
+    """Release a subscription for a broker. The release of its last broker removes the subscription."""
     context, holder = require_broker(request, broker)
     subscription = subscription_id_of(identity)
     for channel, _, _, brokers in context.cluster.catalog.subscriptions.find(subscription):
@@ -84,7 +84,7 @@ def unsubscribe(request: Request, identity: str, broker: str | None = None) -> R
 
 @router.post(wire.RELEASES, openapi_extra=request_body(wire.ReleaseRequest), response_class=Response)
 async def unsubscribe_many(request: Request) -> Response:
-    """Release many at once; those the broker does not hold are not counted."""
+    """Release many subscriptions at once. The answer counts only those that the broker held."""
     body = await read_json(request, wire.ReleaseRequest)
     context, holder = require_broker(request, body.broker)
     if body.unless_listening and context.listening[holder]:
@@ -104,7 +104,7 @@ def holds(request: Request, broker: str) -> Response:
 
 
 def subscription_id_of(text: str) -> SubscriptionId:
-    """Raises UNKNOWN_SUBSCRIPTION if the text cannot be an id."""
+    """The text as an id. Raises UNKNOWN_SUBSCRIPTION if the text cannot be an id."""
     if len(text) != 32 or not _ID_CHARACTERS.issuperset(text):
         raise unknown_subscription(text)
     return SubscriptionId(text)
@@ -122,7 +122,7 @@ def check_number(subscriptions: int) -> None:
 def _listed(
     request: Request, subscription: SubscriptionId, channel: ChannelName, parameters: str, brokers: list[BrokerId]
 ) -> wire.ListedSubscription:
-    """A broker does not learn which other brokers hold the subscription."""
+    """A subscription for the answer. It does not show a broker which other brokers hold the subscription."""
     caller = caller_of(request)
     visible = [broker for broker in brokers if caller.may_read or caller.may_be(broker)]
     return wire.ListedSubscription(subscription, channel, msgspec.Raw(parameters.encode()), visible)

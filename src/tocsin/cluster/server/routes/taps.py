@@ -1,7 +1,7 @@
 """`GET /v1/datasets/{name}/tap`: a sample of a dataset's records as they are accepted, for people to look at.
 
-Server-sent events: `opening` with records that are there, then `records` with new ones; each is a JSON array. At most
-some hundred records a second, and nothing is kept for a reader that is away: `cluster.feed.tap` states the limits.
+Server-sent events: `opening` with existing records, then `records` with new ones; each is a JSON array. The tap sends
+at most some hundred records a second and keeps nothing for a disconnected reader: `cluster.feed.tap` states the limits.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tocsin.wire.errors import Code, TocsinError
 router = APIRouter(tags=["taps"])
 
 PULL_S = 0.25
-"""Pause between two looks for new records."""
+"""Pause between two reads of new records."""
 MOST_PER_S = 500
 TAPS = 100
-"""Open at a time, over all datasets."""
+"""The most taps open at a time, over all datasets."""
 
 
 @router.get("/v1/datasets/{name}/tap", response_class=Response)
 async def tap(request: Request, name: str) -> StreamingResponse:
-    """A sample of records as they come in: thinned, best effort, nothing is kept for a reader that is away."""
+    """Stream a sample of the accepted records. Some are left out, and none is kept for a disconnected reader."""
     context = require_read(request)
     live = context.cluster.dataset(name)
     if context.taps >= TAPS:
@@ -74,7 +74,7 @@ async def _events(context: ClusterContext, live: LiveDataset) -> AsyncIterator[b
 
 
 def _exists(context: ClusterContext, live: LiveDataset) -> bool:
-    """False once the dataset was dropped, also if another of the same name was created."""
+    """True while the dataset exists. False if it was dropped, even if a dataset of the same name was created since."""
     try:
         return context.cluster.dataset(live.dataset.name) is live
     except TocsinError:

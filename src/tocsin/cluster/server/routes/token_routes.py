@@ -23,7 +23,7 @@ class ClusterTokenRequest(msgspec.Struct):
     name: str
     scopes: list[str]
     days: float | None = None
-    """Days until it expires; None for never."""
+    """Days until the token expires; None if it never expires."""
 
 
 @router.post("/v1/tokens", openapi_extra=request_body(ClusterTokenRequest), response_class=Response)
@@ -34,8 +34,8 @@ async def create_token(request: Request) -> Response:
         raise TocsinError(Code.BAD_REQUEST, "a token's name has 1 to 200 characters and names its owner")
     wrong = [scope for scope in body.scopes if not is_scope(scope)]
     if wrong or not body.scopes:
-        known = "admin, read, subscribe, register, publish:<dataset or *>, broker:<id or *>"
-        raise TocsinError(Code.BAD_REQUEST, f"{wrong[0] if wrong else 'no scope'!r}: expected some of {known}")
+        valid_scopes = "admin, read, subscribe, register, publish:<dataset or *>, broker:<id or *>"
+        raise TocsinError(Code.BAD_REQUEST, f"{wrong[0] if wrong else 'no scope'!r}: expected some of {valid_scopes}")
     if body.days is not None and not 0 < body.days <= 36_500:
         raise TocsinError(Code.BAD_REQUEST, "days: expected more than 0 and at most 36,500")
     expires_s = None if body.days is None else context.cluster.now_s() + body.days * _DAY_S
@@ -45,7 +45,7 @@ async def create_token(request: Request) -> Response:
 
 @router.get("/v1/tokens", response_class=Response)
 def list_tokens(request: Request) -> Response:
-    """Names and scopes, not the tokens themselves."""
+    """List the names and scopes of all tokens, not the tokens themselves."""
     context = require_admin(request)
     return answer({"tokens": [_described(caller) for caller in _tokens(context).all()]})
 

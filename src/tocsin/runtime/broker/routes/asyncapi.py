@@ -55,7 +55,7 @@ def document() -> dict[str, Any]:
 
 
 def _operation(action: str, channel: str, kinds: tuple[type, ...]) -> dict[str, Any]:
-    """From the broker's point of view: it receives requests and sends all other messages."""
+    """An AsyncAPI operation as the broker sees it: the broker receives requests and sends all other messages."""
     messages = [{"$ref": f"{channel}/messages/{kind.__name__}"} for kind in kinds]
     return {"action": action, "channel": {"$ref": channel}, "messages": messages}
 

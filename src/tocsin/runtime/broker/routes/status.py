@@ -17,7 +17,7 @@ async def healthz() -> Response:
 
 @router.get("/readyz", response_class=Response, responses={503: {"description": "No new sessions; the body says why."}})
 async def readyz(request: Request) -> Response:
-    """503 while this broker takes no new sessions, for a load balancer in front of it."""
+    """Answer 503 while this broker accepts no new sessions, for a load balancer in front of it."""
     context = context_of(request)
     core = context.process.core
     reasons = []

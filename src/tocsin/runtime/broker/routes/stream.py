@@ -1,7 +1,7 @@
 """A subscriber's results as server-sent events, for browsers and for clients that have only HTTP.
 
 A stream carries many subscriptions, and an event has one id. The id therefore holds the cursors of all subscriptions:
-whichever event arrived last, the stream resumes after it at any broker without loss. An id has 16 bytes of digest per
+after any event, the stream resumes at any broker without loss. An id has 16 bytes of digest per
 subscription and the cursor as two variable-length numbers, all in URL-safe base64.
 """
 
@@ -182,7 +182,7 @@ def positions_of(text: str) -> dict[SubscriptionId, str] | None:
 
 
 def _encode_number(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; a set high bit means that more bytes follow."""
+    """Encode a number with seven bits per byte, the lowest first. A set high bit means that more bytes follow."""
     data = bytearray()
     while value >= 0x80:
         data.append(value & 0x7F | 0x80)

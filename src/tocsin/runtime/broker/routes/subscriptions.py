@@ -24,7 +24,7 @@ class SubscribeBody(msgspec.Struct):
     channel: ChannelName
     parameters: dict[str, Any] = {}
     after: str | None = None
-    """A cursor to start from; without one the subscription starts at the present."""
+    """A cursor to start from; without a cursor the subscription starts with the next result."""
 
 
 class AckBody(msgspec.Struct):
@@ -37,7 +37,10 @@ async def _body(request: Request) -> bytes:
 
 @router.post("/v1/login", openapi_extra=request_body(LoginBody), response_class=Response)
 async def login(request: Request) -> Response:
-    """The subscriptions that the caller holds here. To open a session, connect to `/v1/session` or `/v1/stream`."""
+    """List the subscriptions that the caller holds here.
+
+    To open a session, connect to `/v1/session` or `/v1/stream`.
+    """
     body = await _body(request)
     resume = decode_json(body, LoginBody).resume if body else {}
     return answer(await call(request, wire.Login(0, None, resume)))

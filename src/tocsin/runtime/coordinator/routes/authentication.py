@@ -67,14 +67,14 @@ def require_read(connection: HTTPConnection) -> CoordinatorContext:
 
 
 def require_user(connection: HTTPConnection, user: str) -> tuple[CoordinatorContext, SubscriberId]:
-    """Accepts the user itself and administrators."""
+    """Raise unless the caller is this user or an administrator."""
     caller = caller_of(connection)
     allowed = caller is not None and caller.may_act_for(user)
     return _require(connection, allowed, f"subscribe, made out to {user[:100]!r},"), SubscriberId(user)
 
 
 def require_broker(connection: HTTPConnection, broker: str) -> tuple[CoordinatorContext, BrokerId]:
-    """Accepts the broker itself and callers that may act as any broker."""
+    """Raise unless the caller is this broker or may act as any broker."""
     if not is_broker_id(broker):
         raise TocsinError(Code.BAD_REQUEST, "a broker id has 1 to 128 letters, digits, dots, dashes and underscores")
     caller, scope = caller_of(connection), f"broker:{broker}"

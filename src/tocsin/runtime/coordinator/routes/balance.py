@@ -23,9 +23,9 @@ router = APIRouter(tags=["balance"])
 
 class PlacementChange(msgspec.Struct, forbid_unknown_fields=True):
     placement: PlacementPolicy | None = None
-    """Of new subscribers."""
+    """The placement policy of new subscribers."""
     replacement: PlacementPolicy | None = None
-    """Of subscribers whose broker is dead or drained."""
+    """The placement policy of subscribers whose broker is dead or drained."""
 
 
 BalanceChange = msgspec.defstruct(
@@ -67,7 +67,7 @@ async def get_settings(request: Request) -> Response:
 
 @router.put("/v1/settings", openapi_extra=request_body(PlacementChange), response_class=Response)
 async def put_settings(request: Request) -> Response:
-    """Change the placement policies, also for later restarts. A policy that is left out stays."""
+    """Change the placement policies, also for later restarts. A policy that is left out does not change."""
     context = require_admin(request)
     change = await read_json(request, PlacementChange)
     await context.process.request(lambda number: PlacementChosen(number, change.placement, change.replacement))
@@ -82,7 +82,7 @@ async def get_balance(request: Request) -> Response:
 
 @router.put("/v1/balance", openapi_extra=request_body(BalanceChange), response_class=Response)
 async def put_balance(request: Request) -> Response:
-    """Change settings from the next round on, also for later restarts. Settings that are left out stay."""
+    """Change settings from the next round on, also for later restarts. Settings that are left out do not change."""
     context = require_admin(request)
     change = msgspec.to_builtins(await read_json(request, BalanceChange))
     if not change:

@@ -1,4 +1,4 @@
-"""Some GET requests, passed on to the data cluster for pages that can reach the coordinator only.
+"""Forwards some GET requests to the data cluster, for pages that can reach only the coordinator.
 
 The caller needs the scope read. The request carries the caller's own token, so the data cluster decides what the caller
 may see. Answers and errors come back unchanged, up to `MAX_BYTES`.

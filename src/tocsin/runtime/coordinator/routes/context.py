@@ -32,7 +32,7 @@ class CoordinatorContext:
 
     @property
     def core(self) -> Coordinator:
-        """Raises NOT_READY while the coordinator starts or stops."""
+        """The coordinator's core. Raises NOT_READY while the coordinator starts or stops."""
         if self.process.core is None or self.process.stopping:
             phase = "stopping" if self.process.stopping else "still starting"
             raise TocsinError(Code.NOT_READY, f"the coordinator is {phase}", retry_after_s=2)

@@ -16,13 +16,13 @@ router = APIRouter(tags=["status"])
 
 @router.get("/healthz", response_class=Response)
 async def alive() -> Response:
-    """The process answers."""
+    """Answer that the process is alive."""
     return answer({"alive": True})
 
 
 @router.get("/readyz", response_class=Response)
 async def ready(request: Request) -> Response:
-    """503 with the reasons while the coordinator starts or stops, and while its store fails."""
+    """Answer 503 with the reasons while the coordinator starts or stops, and while its store fails."""
     process = context_of(request).process
     reasons = [process.store_error] if process.store_error else []
     if process.core is None or process.stopping:
@@ -37,7 +37,7 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/v1/status", response_class=Response)
 async def status(request: Request) -> Response:
-    """Brokers, sessions, subscriptions, loads and how even they are, migrations."""
+    """The numbers of brokers, sessions and subscriptions, the loads and their balance, and the migrations."""
     context = require_read(request)
     return answer(status_view(context.core, context.process.now_s()))
 

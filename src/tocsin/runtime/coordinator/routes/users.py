@@ -51,7 +51,10 @@ class SignedTokenRequest(msgspec.Struct):
     """The owner: the name of a user, a broker or a person."""
     scopes: list[str]
     days: float | None = None
-    """Days until it expires; None for never. A signed token cannot be revoked: prefer short lifetimes."""
+    """Days until the token expires; None if it never expires.
+
+    A signed token cannot be revoked: prefer short lifetimes.
+    """
 
 
 @router.post("/v1/users", openapi_extra=request_body(UserRegistration), response_class=Response)
@@ -129,8 +132,10 @@ async def create_token(request: Request) -> Response:
     subject = _user_id(body.subject)
     wrong = [scope for scope in body.scopes if not is_scope(scope)]
     if wrong or not 1 <= len(body.scopes) <= 50:
-        known = "admin, read, register, subscribe, publish:<dataset or *>, broker:<id or *>"
-        raise TocsinError(Code.BAD_REQUEST, f"{wrong[0][:100] if wrong else 'scopes'!r}: expected some of {known}")
+        valid_scopes = "admin, read, register, subscribe, publish:<dataset or *>, broker:<id or *>"
+        raise TocsinError(
+            Code.BAD_REQUEST, f"{wrong[0][:100] if wrong else 'scopes'!r}: expected some of {valid_scopes}"
+        )
     if body.days is not None and not 0 < body.days <= 36_500:
         raise TocsinError(Code.BAD_REQUEST, "days: expected more than 0 and at most 36,500")
     lifetime_s = None if body.days is None else body.days * _DAY_S

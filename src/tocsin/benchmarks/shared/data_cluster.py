@@ -46,7 +46,7 @@ class EmulatedChannel:
         return Cursor(self.epoch, offset_of(self.execution + 1))
 
     def lines(self, identity: SubscriptionId, after: Cursor) -> tuple[list[bytes], list[bytes]]:
-        """(gap lines, result lines) of a pull from this cursor on."""
+        """Return the gap lines and the result lines of a pull from this cursor on."""
         gaps: list[bytes] = []
         first = after.offset
         if after.epoch != self.epoch or first < offset_of(self.kept_from) or after > self.head:

@@ -186,7 +186,7 @@ def _find_refused(query: QueryScan) -> None:
 
 
 def _readable(query: QueryScan) -> str:
-    """The text with each `NEW X` replaced by `NEW_X`, padded to the same length."""
+    """The text with each `NEW X` replaced by `NEW_X`, padded to the same length, so that sqlglot can parse it."""
     parts, done = [], 0
     for new in sorted(query.news.values(), key=lambda new: new.start):
         parts += [query.text[done : new.start], f"NEW_{new.dataset}".ljust(new.end - new.start)]

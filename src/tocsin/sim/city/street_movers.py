@@ -46,7 +46,7 @@ class StreetMovers:
         starts: Amounts | None = None,
         destinations: Amounts | None = None,
     ) -> None:
-        """`starts` and `destinations` are a weight per crossing; all equal if None."""
+        """`starts` and `destinations` are weights of the crossings; None gives all crossings the same weight."""
         if len(streets.nodes_m) < 2:
             raise ValueError("a map needs at least two crossings to move on")
         self._streets = streets

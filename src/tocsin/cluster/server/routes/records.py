@@ -192,12 +192,16 @@ async def _read(
         await room.acquire()
         text = message.get("text")
         body = bytes(message.get("bytes") or b"") if text is None else text.encode("utf-8", "surrogatepass")
-        identity, records, key = _unwrapped(body)
+        identity, records, key = _split_envelope(body)
         replies.put_nowait((identity, asyncio.create_task(_stored(context, name, records, key))))
 
 
-def _unwrapped(body: bytes) -> tuple[str | int | None, bytes, str | None]:
-    """(id, records, Idempotency-Key). No record has a list of objects in a column called `records`."""
+def _split_envelope(body: bytes) -> tuple[str | int | None, bytes, str | None]:
+    """Split a message into (id, records, Idempotency-Key).
+
+    A message that is not an envelope consists of records alone. The field `records` tells them apart: no column can
+    hold a list of objects.
+    """
     if body[:1] == b"{" and b'"records"' in body:
         try:
             message = _decode_message(body)

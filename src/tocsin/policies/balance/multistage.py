@@ -71,10 +71,12 @@ def _migration(
         beta=settings.beta_bytes_per_s,
         max_moves=settings.max_moves or len(renumbered.order),
     )
-    why = "shares most with it of the brokers below the mean" if similar else "was least loaded"
+    why = "fetches most of its subscriptions already" if similar else "was least loaded"
     names = renumbered.world.brokers
     pairs = zip(sources.tolist(), model.broker_of[moved].tolist(), strict=True)
-    reasons = [f"{names[b]} was most loaded, this was its heaviest that fitted; {names[t]} {why}" for b, t in pairs]
+    reasons = [
+        f"{names[b]} was most loaded: its heaviest subscriber that fits moves; {names[t]} {why}" for b, t in pairs
+    ]
     return PolicyOutcome(model.broker_of, model.balance(), moved, reasons)
 
 
@@ -104,7 +106,7 @@ def _affinity_reasons(names: tuple[BrokerId, ...], targets: Ints, sources: Ints,
     begins = np.flatnonzero(np.concatenate([[True], (np.diff(group) != 0).any(axis=0)])[: len(kinds)])
     why = {kind: _AFFINITY[min(kind, 1)].format(kind) for kind in np.unique(kinds).tolist()}
     texts = [
-        f"{names[b]} was above the mean; {why[kind]}; {names[t]} has to fetch least in addition"
+        f"{names[b]} was above the mean; {why[kind]}; {names[t]} must fetch the least additional data"
         for b, t, kind in zip(*group[:, begins].tolist(), strict=True)
     ]
     lengths = np.diff(begins, append=len(kinds)).tolist()
@@ -113,7 +115,7 @@ def _affinity_reasons(names: tuple[BrokerId, ...], targets: Ints, sources: Ints,
 
 _AFFINITY: Final = {
     1: "one of {} subscribers that share interests and move together",
-    0: "of its heaviest that fit, this one adds least",
+    0: "one of its heaviest subscribers, which adds the least load",
     -1: "exchanged with another subscriber to level the two brokers",
 }
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qs
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -117,10 +117,6 @@ def internal_error(error: Exception, path: str, part: str) -> Response:
     logger().error("internal error", id=identity, path=path, exc_info=error)
     message = f"internal error; the log of the {part} has the details under {identity}"
     return answer(error_body(Code.INTERNAL, message), Code.INTERNAL.status)
-
-
-def make_internal_handler(part: str) -> Callable[[Request, Exception], Response]:
-    return lambda request, error: internal_error(error, request.url.path, part)
 
 
 async def _deny(scope: Scope, send: Send, response: Response) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-import tocsin
 from tocsin.cluster.server.routes import (
     announcements,
     definitions,
@@ -18,8 +17,7 @@ from tocsin.cluster.server.routes import (
 )
 from tocsin.cluster.server.routes.authentication import PART, authenticate
 from tocsin.cluster.server.routes.context import ClusterContext
-from tocsin.runtime.http.answers import add_error_handlers
-from tocsin.runtime.http.authentication import make_internal_handler
+from tocsin.runtime.http.application import make_application
 
 __all__ = ["ClusterContext", "make_app", "make_routes"]
 
@@ -30,18 +28,6 @@ def make_app(context: ClusterContext) -> ASGIApp:
 
 def make_routes(context: ClusterContext) -> FastAPI:
     """The routes without authentication."""
-    app = FastAPI(
-        title="Tocsin data cluster",
-        version=tocsin.__version__,
-        description="Datasets, channels, subscriptions and results on Spark. Calls under /v1 need a bearer token.",
-        openapi_url="/v1/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    app.state.context = context
-    for module in (definitions, records, subscriptions, results, announcements, status, taps, token_routes):
-        app.include_router(module.router)
-    add_error_handlers(app)
-    app.add_exception_handler(Exception, make_internal_handler(PART))
-    return app
+    description = "Datasets, channels, subscriptions and results on Spark. Calls under /v1 need a bearer token."
+    modules = (definitions, records, subscriptions, results, announcements, status, taps, token_routes)
+    return make_application(PART, description, context, (module.router for module in modules))

@@ -7,12 +7,10 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-import tocsin
 from tocsin.runtime.coordinator.routes import balance, brokers, cluster, status, users
 from tocsin.runtime.coordinator.routes.authentication import PART, authenticate
 from tocsin.runtime.coordinator.routes.context import CoordinatorContext
-from tocsin.runtime.http.answers import add_error_handlers
-from tocsin.runtime.http.authentication import make_internal_handler
+from tocsin.runtime.http.application import make_application
 from tocsin.runtime.http.pages import serve_pages
 
 __all__ = ["CoordinatorContext", "make_app", "make_routes"]
@@ -25,20 +23,9 @@ def make_app(context: CoordinatorContext, pages: Path | None = None) -> ASGIApp:
 
 def make_routes(context: CoordinatorContext, pages: Path | None = None) -> FastAPI:
     """The routes without authentication."""
-    app = FastAPI(
-        title="Tocsin coordinator",
-        version=tocsin.__version__,
-        description="Users, brokers, placement and migrations. Calls under /v1 need a bearer token.",
-        openapi_url="/v1/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    app.state.context = context
-    for module in (users, brokers, balance, status, cluster):
-        app.include_router(module.router)
+    description = "Users, brokers, placement and migrations. Calls under /v1 need a bearer token."
+    modules = (users, brokers, balance, status, cluster)
+    app = make_application(PART, description, context, (module.router for module in modules))
     if pages is not None:
         serve_pages(app, pages)
-    add_error_handlers(app)
-    app.add_exception_handler(Exception, make_internal_handler(PART))
     return app

@@ -11,7 +11,8 @@ CREATE STREAM DATASET EmergencyReports (
   report_id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, message STRING, reported_at TIMESTAMP
 ) KEY (report_id) RETAIN 7 DAYS;
 
-CREATE KEYED DATASET UserLocations (user_id STRING, lat DOUBLE, lon DOUBLE, at TIMESTAMP) KEY (user_id) ORDER BY at;
+CREATE KEYED DATASET UserLocations (user_id STRING, lat DOUBLE, lon DOUBLE, at TIMESTAMP)
+  KEY (user_id) OWNED BY user_id ORDER BY at;
 
 CREATE STATIC DATASET Shelters (shelter_id STRING, name STRING, capacity INT, lat DOUBLE, lon DOUBLE)
   FROM 'shelters.csv';
@@ -45,24 +46,23 @@ CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtLocation (kind STRING, lat DOUBLE, 
   FROM NEW EmergencyReports r
   WHERE r.kind = :kind AND near(r.lat, r.lon, :lat, :lon, :radius_m);
 
--- The channels with shelters add to each report its three nearest shelters within 2 km, nearest first. The list is empty
--- if there is none. The shelters do not depend on the subscription, so a subquery without parameters finds them once per
--- report.
+-- Both channels with shelters list up to three shelters, nearest first. The list is empty if there is none.
+-- The shelters do not depend on the subscription's parameters, so a subquery without parameters finds them once.
 
--- Emergency of Type with Shelter Near Me
+-- Emergency of Type with Shelter Near Me: the shelters nearest to the user, within 2 km of the user.
 CREATE REPETITIVE CHANNEL EmergenciesOfTypeWithShelterNearMe (kind STRING, user STRING) EVERY 10 SECONDS AS
-  SELECT e.*, distance_m(e.lat, e.lon, u.lat, u.lon) AS away_m
-  FROM (
-    SELECT r.report_id, r.kind, r.severity, r.lat, r.lon, r.message, r.reported_at,
+  SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m, u.shelters
+  FROM NEW EmergencyReports r JOIN (
+    SELECT p.user_id, p.lat, p.lon,
       slice(array_sort(collect_list(
-        struct(distance_m(r.lat, r.lon, s.lat, s.lon) AS away_m, s.name, s.capacity, s.lat, s.lon)
+        struct(distance_m(p.lat, p.lon, s.lat, s.lon) AS away_m, s.name, s.capacity, s.lat, s.lon)
       ) FILTER (WHERE s.shelter_id IS NOT NULL)), 1, 3) AS shelters
-    FROM NEW EmergencyReports r LEFT JOIN Shelters s ON near(r.lat, r.lon, s.lat, s.lon, 2000)
-    GROUP BY r.report_id, r.kind, r.severity, r.lat, r.lon, r.message, r.reported_at
-  ) e JOIN UserLocations u ON near(e.lat, e.lon, u.lat, u.lon, 1000)
-  WHERE e.kind = :kind AND u.user_id = :user;
+    FROM UserLocations p LEFT JOIN Shelters s ON near(p.lat, p.lon, s.lat, s.lon, 2000)
+    GROUP BY p.user_id, p.lat, p.lon
+  ) u ON near(r.lat, r.lon, u.lat, u.lon, 1000)
+  WHERE r.kind = :kind AND u.user_id = :user;
 
--- Emergency of Type at Location with Shelter
+-- Emergency of Type at Location with Shelter: the shelters nearest to the emergency, within 2 km of it.
 CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtLocationWithShelter (
   kind STRING, lat DOUBLE, lon DOUBLE, radius_m DOUBLE
 ) EVERY 30 SECONDS AS

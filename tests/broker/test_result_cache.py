@@ -12,9 +12,8 @@ from tocsin.model.ids import SubscriptionId
 
 def test_cache_evicts_the_oldest_first_and_keeps_one_interval() -> None:
     cache = ResultCache(3_000)
-    old, new = (
-        BackendSubscription(SubscriptionId(name), CHANNEL, Cursor(1, 0), Cursor(1, 0)) for name in ("old", "new")
-    )
+    start = Cursor(1, 0)
+    old, new = (BackendSubscription(SubscriptionId(name), CHANNEL, start, start, start) for name in ("old", "new"))
     for number in range(10):
         cache.append(old if number < 4 else new, batch(number * 10 + 1, 5))
         assert cache.used_bytes <= 3_000

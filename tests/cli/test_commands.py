@@ -82,6 +82,13 @@ def test_parameter_values_are_json_if_possible_and_text_otherwise() -> None:
     assert run("subscribe", "C", "kind", "--url", NO_SERVER).exit_code == 1
 
 
+def test_update_without_a_coordinator_fails_with_the_reason() -> None:
+    result = run("update", "Places", "lat=60.1", "--user", "ann", "--url", NO_SERVER, "--token", "x", "--json")
+    assert result.exit_code == 1 and last_line(result)["error"]["code"] == "not_ready"
+    assert "no coordinator at http://127.0.0.1:9" in result.stderr
+    assert run("update", "Places", "lat", "--url", NO_SERVER).exit_code == 1
+
+
 def test_invalid_settings_are_refused_before_the_server_starts() -> None:
     result = run("cluster", "--host", "0.0.0.0", "--json")
     assert result.exit_code == 1 and "tls_cert" in last_line(result)["error"]["message"]

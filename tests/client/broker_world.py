@@ -51,6 +51,9 @@ class World:
         self.unhandled: deque[wire.Result | wire.Gap] = deque()
         self.subscribed: dict[int, wire.Held] = {}
         self.unsubscribed: list[int] = []
+        self.updated: list[int] = []
+        self.refused: dict[int, str] = {}
+        """Ticket → code."""
         self.failure: events.FailSession | None = None
         self.finished = False
 
@@ -78,6 +81,10 @@ class World:
                 self.subscribed[ticket] = held
             case events.ReportUnsubscribed(ticket):
                 self.unsubscribed.append(ticket)
+            case events.ReportUpdated(ticket):
+                self.updated.append(ticket)
+            case events.ReportRefused(ticket, code, _):
+                self.refused[ticket] = code
             case events.FailSession():
                 self.failure = effect
             case events.FinishSession():
@@ -309,3 +316,18 @@ class World:
 
 def subscribe_requested(ticket: int) -> events.SubscribeRequested:
     return events.SubscribeRequested(ticket, CHANNEL, {"name": NAMES[ticket % len(NAMES)]})
+
+
+def served_world(*tickets: int) -> World:
+    """A subscriber that is logged in and holds a subscription per ticket."""
+    world = World(SubscriberSession(lambda: 0.5))
+    world.handle(events.Started())
+    for ticket in tickets:
+        world.handle(subscribe_requested(ticket))
+    world.coordinator_answers(0)
+    world.connection_opens(0)
+    for _ in range(3 + len(tickets)):
+        world.request_arrives(1)
+        world.message_arrives(0)
+    assert sorted(world.subscribed) == sorted(tickets)
+    return world

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.client.broker_world import CHANNEL, NAMES, World, subscribe_requested
+from tests.client.broker_world import CHANNEL, NAMES, World, served_world, subscribe_requested
 from tocsin.client import events
 from tocsin.client.progress import SubscriptionProgress
 from tocsin.client.session import SubscriberSession
@@ -44,21 +44,6 @@ STEPS: list[Callable[[World, int], None]] = [
     World.results_flow,
     World.results_flow,
 ]
-
-
-def served_world(*tickets: int) -> World:
-    """A subscriber that is logged in and holds a subscription per ticket."""
-    world = World(SubscriberSession(lambda: 0.5))
-    world.handle(events.Started())
-    for ticket in tickets:
-        world.handle(subscribe_requested(ticket))
-    world.coordinator_answers(0)
-    world.connection_opens(0)
-    for _ in range(3 + len(tickets)):
-        world.request_arrives(1)
-        world.message_arrives(0)
-    assert sorted(world.subscribed) == sorted(tickets)
-    return world
 
 
 def exchange_all(world: World) -> None:

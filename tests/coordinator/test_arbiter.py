@@ -28,7 +28,7 @@ def test_balance_counts_only_brokers_that_accept() -> None:
     bench.register(B3)
     bench.drain(B3)
     before = bench.propose(("ada", B2)).before
-    assert before.loads == (80.0, 0.0, 0.0) and before.mean == 40.0 and before.cov == 1.0
+    assert before.loads == (80.0, 20.0, 0.0) and before.mean == 50.0 and before.cov == pytest.approx(0.6)
 
 
 def test_stale_plan_is_refused_as_a_whole() -> None:

@@ -55,7 +55,7 @@ def test_subscriber_weight_is_the_rate_of_its_subscriptions() -> None:
     bench.send(B1, wire.Changed(1, ADA, added=[frontend("hot"), frontend("cold")]))
     bench.send(B1, wire.LoadReport(5.0, 5.0, {SubscriptionId("hot"): 7.0, SubscriptionId("other"): 3.0}))
     assert bench.core.loads.demand(bench.subscriber("ada")) == 7.0
-    bench.send(B1, wire.LoadReport(5.0, 5.0, {SubscriptionId("hot"): 0.0}))
+    bench.send(B1, wire.LoadReport(5.0, 5.0, {SubscriptionId("hot"): 0.0}))  # measured: it is quiet now
     assert bench.core.loads.demand(bench.subscriber("ada")) == 0.0
 
 
@@ -65,7 +65,7 @@ def test_impossible_reported_number_counts_as_zero(value: float) -> None:
     bench.register(B1)
     bench.send(B1, wire.LoadReport(value, value, {SubscriptionId("x"): value}))
     assert bench.core.loads.of(B1).bytes_per_s == 0.0
-    assert bench.core.loads.rates.get(SubscriptionId("x"), 0.0) == 0.0
+    assert bench.core.loads.rates.known[SubscriptionId("x")] == 0.0
 
 
 def test_snapshot_counts_migrations_in_progress_as_made() -> None:

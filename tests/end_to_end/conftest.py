@@ -21,8 +21,9 @@ T = TypeVar("T")
 
 APPLICATION = """
 CREATE STREAM DATASET Reports (id STRING, kind STRING, lat DOUBLE, lon DOUBLE) KEY (id) RETAIN 7 DAYS;
-CREATE KEYED DATASET People (name STRING, lat DOUBLE, lon DOUBLE) KEY (name);
+CREATE KEYED DATASET People (name STRING, lat DOUBLE, lon DOUBLE) KEY (name) OWNED BY name;
 CREATE CONTINUOUS CHANNEL OfKind (kind STRING) AS SELECT r.id, r.kind FROM NEW Reports r WHERE r.kind = :kind;
+CREATE CONTINUOUS CHANNEL MyPlace (me STRING) AS SELECT p.name, p.lat FROM NEW People p WHERE p.name = :me;
 CREATE CONTINUOUS CHANNEL NearMe (me STRING, radius_m DOUBLE) AS
   SELECT r.id, p.name, distance_m(r.lat, r.lon, p.lat, p.lon) AS away_m
   FROM NEW Reports r JOIN People p ON near(r.lat, r.lon, p.lat, p.lon, :radius_m) WHERE p.name = :me;

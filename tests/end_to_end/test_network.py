@@ -58,6 +58,64 @@ def test_invalid_subscription_is_refused_with_a_code(network: Network) -> None:
     network.run(scenario())
 
 
+def test_subscriber_updates_its_own_record_across_a_move(network: Network) -> None:
+    async def scenario() -> None:
+        async with network.subscriber() as walker:
+            places = await walker.subscribe("MyPlace", {"me": walker.user})
+            await walker.update("People", {"lat": 1.0, "lon": 24.940})
+            [first] = await take(places, 1)
+            assert first.value == {"name": walker.user, "lat": 1.0}
+            source = await walker.connected()
+            target = network.others(source)[0]
+            moving = asyncio.create_task(asyncio.to_thread(network.migrate, walker.user, target))
+            for number in range(2, 22):
+                await walker.update("People", {"lat": float(number), "lon": 24.940})
+            await moving
+            await until(lambda: walker.broker == target)
+            walker.break_connections()
+            await walker.update("People", {"name": walker.user, "lat": 60.0, "lon": 24.940})
+            while (await take(places, 1))[0].value["lat"] != 60.0:
+                pass
+            with pytest.raises(Denied) as forbidden:
+                await walker.update("People", {"name": "ann", "lat": 1.0, "lon": 1.0})
+            assert forbidden.value.code is Code.FORBIDDEN
+            with pytest.raises(RequestRefused) as bad:
+                await walker.update("People", {"latitude": 1.0})
+            assert bad.value.code is Code.BAD_RECORDS
+            with pytest.raises(TypeError):
+                await walker.update("People", {"lat": object()})
+            await walker.update("People", {"lat": 2.0})
+
+    network.run(scenario())
+
+
+def test_blocking_subscriber_updates_its_own_record(network: Network) -> None:
+    options = {"user": next(network.users), "token": network.token}
+    with blocking.Subscriber(network.stack.coordinator_url, **options) as subscriber:
+        subscriber.update("People", {"lat": 60.170, "lon": 24.940})
+        with pytest.raises(RequestRefused) as unknown:
+            subscriber.update("Nothing", {"lat": 1})
+        assert unknown.value.code is Code.UNKNOWN_DATASET
+
+
+def test_update_command_stores_the_record_beside_an_open_session(network: Network) -> None:
+    async def scenario() -> None:
+        async with network.subscriber() as subscriber:
+            places = await subscriber.subscribe("MyPlace", {"me": subscriber.user})
+            command = [sys.executable, "-c", "from tocsin.cli.main import main; main()", "update", "People", "lat=7"]
+            command += ["--user", str(subscriber.user), "--url", network.stack.coordinator_url, "--json"]
+            environment = os.environ | {"TOCSIN_TOKEN": network.token}
+            done = await asyncio.to_thread(
+                subprocess.run, command, capture_output=True, text=True, timeout=60, env=environment
+            )
+            assert done.returncode == 0, done.stderr
+            assert msgspec.json.decode(done.stdout)["broker"] in network.stack.brokers
+            [result] = await take(places, 1)
+            assert result.value["lat"] == 7.0 and len(subscriber.brokers_seen) == 1, "the session stayed open"
+
+    network.run(scenario())
+
+
 def test_migration_while_results_flow_loses_and_repeats_nothing(network: Network) -> None:
     async def scenario() -> None:
         kind = next(network.kinds)

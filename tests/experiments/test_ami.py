@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -36,21 +37,36 @@ def two_runs() -> pa.Table:
 
 def test_ami_confirms_the_claims_and_writes_its_figures(two_runs: pa.Table, tmp_path: Path) -> None:
     answer = runner.finish(ami.EXPERIMENT, 2, two_runs, tmp_path)
-    assert all(claim["holds"] for claim in answer["claims"]), answer["claims"]
+    claims = {claim["id"]: claim for claim in answer["claims"]}
+    for id in ("overload-in-total", "fewer-overloaded-nodes", "shorter-overloads", "same-workload"):
+        assert claims[id]["holds"], claims[id]
+    assert claims["overload-in-total"]["within_factor"] is False, "the thesis gains far less"
+    assert "unit" in claims["overload-in-total"]["decided_by"]
     assert answer["metrics"]["overload_reduction_pct"] > 60
     assert {Path(path).name for path in answer["files"]} >= {"ami.parquet", "ami-figure-15.png", "ami-figure-16.svg"}
 
 
 def test_a_claim_of_ami_fails_when_the_runs_do_not_support_it(two_runs: pa.Table, tmp_path: Path) -> None:
-    """With the two sides swapped no claim about overload may hold."""
-    swapped = {"without": "with", "with": "without"}
-    names = []
-    for name in two_runs.column_names:
-        stem, _, last = name.rpartition("_")
-        names.append(f"{stem}_{swapped[last]}" if last in swapped else name)
+    """With the two sides swapped, and every node steadier without, no claim may hold."""
+    names = [
+        re.sub("with(out)?", lambda side: "with" if side[1] else "without", name) for name in two_runs.column_names
+    ]
     names = [{"fewer_pct": "more_pct", "more_pct": "fewer_pct"}.get(name, name) for name in names]
-    report = ami.EXPERIMENT.report(two_runs.rename_columns(names), tmp_path)
-    assert [claim.holds for claim in report.claims][:2] == [False, False]
+    rows = two_runs.rename_columns(names).to_pandas()
+    rows["steadier_pct"] = 99.0
+    rows["mean_with"] += 0.05
+    report = ami.EXPERIMENT.report(pa.Table.from_pandas(rows), tmp_path)
+    assert [claim.holds for claim in report.claims] == [False] * 5
+
+
+def test_ami_without_overload_is_not_judged(two_runs: pa.Table, tmp_path: Path) -> None:
+    rows = two_runs.to_pandas()
+    rows[["overloaded_node_s_without", "overloaded_node_s_with"]] = 0.0
+    rows[["fewer_pct", "mean_spell_without_s", "mean_spell_with_s"]] = None
+    claims = {claim.id: claim for claim in ami.EXPERIMENT.report(pa.Table.from_pandas(rows), tmp_path).claims}
+    for id in ("overload-in-total", "fewer-overloaded-nodes", "shorter-overloads"):
+        assert claims[id].holds is None
+        assert claims[id].differs == "no node was overloaded"
 
 
 def test_sweep_covers_the_details_missing_in_the_thesis() -> None:
@@ -69,3 +85,16 @@ def test_ami_scale_reports_messages_and_times_for_each_size(tmp_path: Path) -> N
     answer = runner.finish(experiment, 1, table, tmp_path)
     assert np.isfinite(answer["metrics"]["messages_a_node_and_minute_31_nodes"])
     assert answer["metrics"]["leave_p50_with_s_31_nodes"] < answer["metrics"]["leave_p50_without_s_31_nodes"]
+    rows = table.to_pandas()
+    rows.loc[rows.nodes == 31, ["messages_a_node_and_minute", "leave_p50_with_s"]] *= 10
+    rows["overload_reduction_pct"] = 26.0
+    broken = experiment.report(pa.Table.from_pandas(rows), tmp_path).claims
+    assert [claim.holds for claim in broken] == [False, False, False]
+
+
+def test_ami_scale_with_one_size_judges_no_growth(tmp_path: Path) -> None:
+    experiment = ami_scale.EXPERIMENT
+    table = runner.run_here(experiment, experiment.settings(1, nodes="15"))
+    claims = {claim.id: claim for claim in experiment.report(table, tmp_path).claims}
+    assert claims["messages-per-node"].holds is None and claims["time-to-leave-overload"].holds is None
+    assert claims["overload-in-total"].holds is not None

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from tocsin.cli.main import make_app
 from tocsin.experiments import runner
+from tocsin.experiments.report import ExperimentReport, at_most
 
 
 def test_command_without_name_lists_experiments() -> None:
@@ -29,13 +34,58 @@ def test_option_without_value_is_refused_before_the_run(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@dataclass(frozen=True)
+class OneClaim:
+    """An experiment whose only claim is that the measured value is at most 1."""
+
+    measured: float | None
+    name: str = "one-claim"
+    title: str = "One claim"
+    default_runs: int = 1
+
+    def settings(self, runs: int, **options: str) -> list[dict[str, Any]]:
+        return [{"seed": 0}]
+
+    def run(self, setting: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [{"value": self.measured}]
+
+    def report(self, table: pa.Table, out: Path) -> ExperimentReport:
+        return ExperimentReport({}, [at_most("low", "[p]", "at most 1", table["value"][0].as_py(), 1.0)])
+
+
+@pytest.mark.parametrize(("measured", "exit_code", "holds"), [(0.5, 0, True), (2.0, 0, False), (None, 3, None)])
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_exit_code_tells_whether_every_claim_was_judged(
+    measured: float | None,
+    exit_code: int,
+    holds: bool | None,
+    form: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = OneClaim(measured)
+
+    def run(chosen: OneClaim, *_: object) -> dict[str, Any]:
+        return runner.finish(chosen, 1, runner.run_here(chosen, chosen.settings(1)), tmp_path)
+
+    monkeypatch.setattr(runner, "find", lambda name: experiment)
+    monkeypatch.setattr(runner, "run_experiment", run)
+    answer = CliRunner().invoke(make_app(), ["experiment", "one-claim", *form])
+    assert answer.exit_code == exit_code, answer.stderr
+    assert ("not judged: low" in answer.stderr) is (holds is None)
+    if form:
+        assert json.loads(answer.stdout.splitlines()[-1])["claims"][0]["holds"] is holds
+
+
 @pytest.mark.spark
 def test_json_output_and_table_agree_with_run_without_spark(tmp_path: Path) -> None:
     answer = CliRunner().invoke(make_app(), ["experiment", "epulsar-monitoring", "--out", str(tmp_path), "--json"])
     assert answer.exit_code == 0, answer.stderr
     output = json.loads(answer.stdout.splitlines()[-1])
-    assert set(output) == {"experiment", "runs", "metrics", "claims", "files"}
-    assert all({"id", "source", "seed_document", "ours", "holds"} <= set(claim) for claim in output["claims"])
+    assert set(output) == {"experiment", "runs", "metrics", "claims", "inputs", "files"}
+    fields = {"id", "source", "seed_document", "ours", "holds", "differs", "decided_by"}
+    fields |= {"seed_value", "at_least_as_good", "within_factor"}
+    assert all(set(claim) == fields for claim in output["claims"])
     assert all(Path(path).is_file() for path in output["files"])
     experiment = runner.find("epulsar-monitoring")
     without_spark = runner.run_here(experiment, experiment.settings(experiment.default_runs))

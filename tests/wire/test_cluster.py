@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tocsin.model.cursor import Cursor
-from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import cluster as wire
 
 S1 = SubscriptionId("0123456789abcdef0123456789abcdef")
@@ -60,6 +60,16 @@ ENCODED: list[tuple[Any, Any, str]] = [
         wire.ResultLine(S1, "3-1048576", gap=True),
         f'{{"subscription":"{S1}","cursor":"3-1048576","gap":true}}',
     ),
+    (
+        list[wire.OwnRecord],
+        [wire.OwnRecord(SubscriberId("ann"), {"lat": msgspec.Raw(b"1.5")})],
+        '[{"user":"ann","record":{"lat":1.5}}]',
+    ),
+    (
+        wire.OwnRecordsAnswer,
+        wire.OwnRecordsAnswer(4, [wire.RefusedRecord(2, "bad_records", "no")]),
+        '{"stored":4,"refused":[{"index":2,"code":"bad_records","message":"no"}]}',
+    ),
     (wire.Announced, wire.Ready(5), '{"type":"ready","sequence":5}'),
     (
         wire.Announced,
@@ -108,12 +118,19 @@ def test_paths_queries_and_keys_stay_the_same() -> None:
         "/v1/results",
     )
     assert wire.HOLDS.format(broker="b1") == "/v1/brokers/b1/holds"
+    assert wire.OWN_RECORDS.format(name="Places") == "/v1/datasets/Places/own-records"
     assert wire.announcements_path("b1", None) == "/v1/brokers/b1/announcements"
     assert wire.announcements_path("b1", 0) == "/v1/brokers/b1/announcements?after=0"
     assert list(wire.page_query("b1", 10, 0).items()) == [("broker", "b1"), ("after", 0), ("limit", 10)]
     assert wire.page_query("b1", 10) == {"broker": "b1", "limit": 10}
     assert (wire.CURSOR_HEADER, wire.GAP_HEADER) == ("Tocsin-Cursor", "Tocsin-Gap")
     assert (wire.CURSOR_METADATA, wire.GAP_METADATA) == ("tocsin.cursor", "tocsin.gap")
+
+
+def test_records_of_subscribers_are_encoded_from_json_text() -> None:
+    body = wire.encode_own_records([(SubscriberId('a"b'), b'{"lat":1.5}')])
+    [record] = msgspec.json.decode(body, type=list[wire.OwnRecord])
+    assert record == wire.OwnRecord(SubscriberId('a"b'), {"lat": msgspec.Raw(b"1.5")})
 
 
 def test_text_that_is_no_cursor_raises() -> None:

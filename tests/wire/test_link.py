@@ -38,7 +38,7 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     ),
     (link.Heartbeat(1, 2, 3), {"type": "heartbeat", "sessions": 1, "frontend": 2, "backend": 3}),
     (
-        link.LoadReport(1.0, 2.0, {S1: 3.5}, 4.0, 0.1, 0.2),
+        link.LoadReport(1.0, 2.0, {S1: 3.5}, 4.0, 0.1, 0.2, {S1: 0.5}, [S1], 7, 8, 5, 0.9, True, {ANN: (60.1, 24.9)}),
         {
             "type": "load",
             "in_bytes_per_s": 1.0,
@@ -47,6 +47,14 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "notifications_per_s": 4.0,
             "delivery_s_p50": 0.1,
             "delivery_s_p95": 0.2,
+            "shares": {"s1": 0.5},
+            "released": ["s1"],
+            "in_bytes": 7,
+            "out_bytes": 8,
+            "catch_up_bytes": 5,
+            "delivery_ratio": 0.9,
+            "surge": True,
+            "places": {"ann": [60.1, 24.9]},
         },
     ),
     (link.SessionOpened(ANN, "m1"), {"type": "session_opened", "subscriber": "ann", "migration": "m1"}),

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriberId, SubscriptionId
 from tocsin.wire import session
 
 S1 = SubscriptionId("s1")
@@ -27,6 +27,10 @@ FROM_SUBSCRIBER: list[tuple[Any, dict[str, Any]]] = [
     (session.List(5), {"op": "list", "id": 5}),
     (session.Ack(6, {S1: "1-6"}), {"op": "ack", "id": 6, "cursors": {"s1": "1-6"}}),
     (session.Ping(7), {"op": "ping", "id": 7}),
+    (
+        session.Update(8, DatasetName("D"), {"lat": 1.5}),
+        {"op": "update", "id": 8, "dataset": "D", "record": {"lat": 1.5}},
+    ),
 ]
 TO_SUBSCRIBER: list[tuple[Any, dict[str, Any]]] = [
     (
@@ -47,6 +51,7 @@ TO_SUBSCRIBER: list[tuple[Any, dict[str, Any]]] = [
     (session.Subscriptions(5, [HELD]), {"type": "subscriptions", "id": 5, "subscriptions": [HELD_JSON]}),
     (session.Acked(6), {"type": "acked", "id": 6}),
     (session.Pong(7, 1.5), {"type": "pong", "id": 7, "at_s": 1.5}),
+    (session.Updated(8), {"type": "updated", "id": 8}),
     (
         session.Refused(8, "not_ready", "later", 5.0),
         {"type": "refused", "id": 8, "code": "not_ready", "message": "later", "retry_after_s": 5.0},

@@ -15,10 +15,10 @@ import msgspec
 from tocsin.broker.effects import ReleaseBackend, RequestBackend
 from tocsin.broker.events import BackendGranted, BackendRefused
 from tocsin.broker.hosted import BackendKey, BackendSubscription, FrontendSubscription, HostedSubscriber, Requester
-from tocsin.broker.load import Rate
 from tocsin.broker.state import BrokerState
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId
+from tocsin.model.rate import MovingAverage
 from tocsin.wire.errors import Code
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -116,8 +116,8 @@ class BackendSubscriptions:
         cursors = [request.after for request in requests if request.expects_session and request.after is not None]
         start = min([event.cursor, *(cursor for cursor in cursors if cursor.epoch == event.cursor.epoch)])
         name = self._state.spellings.get(event.channel.lower(), event.channel)
-        rate = Rate(self._state.limits.rate_window_s)
-        backend = BackendSubscription(event.subscription, name, start, start, rate=rate)
+        rate = MovingAverage(self._state.limits.rate_window_s, self._state.now_s)
+        backend = BackendSubscription(event.subscription, name, start, event.cursor, start, rate=rate)
         self._state.backends[backend.id] = backend
         return backend
 

@@ -139,7 +139,8 @@ class Backfills:
         batch = whole.between(backfill.read_upto, backfill.upto)
         if batch is None:
             return
-        self._state.load.fetched(batch.raw_bytes, self._state.now_s)
+        size_bytes = event.size_bytes or batch.raw_bytes
+        self._state.load.fetched(size_bytes, batch.raw_bytes, self._state.now_s, catches_up=True)
         receivers = self._receivers(backfill)
         if not receivers and not backfill.prepares:
             self._state.effects.append(CancelFetch(event.fetch))

@@ -7,6 +7,7 @@ This module connects the parts and passes each event to one of them:
     catch_up        bring sessions to the live position   result_cache    recent results
     adoption        which subscribers to serve            preparations    the target's part in a migration
     outbox          changes the coordinator must store    reports         progress, heartbeats, load
+    updates         records of subscribers, to be stored  surges          bursts that are announced
     backend_subscriptions   what this broker holds at the data cluster
 
 The driver carries out the effects in order, before it reports the next event.
@@ -33,6 +34,8 @@ from tocsin.broker.reports import Reports
 from tocsin.broker.requests import SubscriberRequests
 from tocsin.broker.sessions import Sessions
 from tocsin.broker.state import BrokerState, Limits
+from tocsin.broker.surges import Surges
+from tocsin.broker.updates import Updates
 from tocsin.model.ids import BrokerId
 from tocsin.wire import link
 from tocsin.wire.errors import Code
@@ -61,10 +64,12 @@ class Broker:
         self._backfills = catch_up.backfill
         self._fetches = LiveFetches(state, catch_up, backends.request_again)
         self._sessions = Sessions(state, catch_up, outbox)
-        self._requests = SubscriberRequests(state, backends, catch_up, outbox, self._sessions)
+        self.updates = Updates(state)
+        self._requests = SubscriberRequests(state, backends, catch_up, outbox, self._sessions, self.updates)
         self._preparations = Preparations(state, backends, self._requests, self._fetches, self._backfills)
         self._adoption = Adoption(state, backends, catch_up, outbox, self._sessions, self._requests, self._preparations)
-        self._reports = Reports(state, self._fetches, outbox)
+        self._surges = Surges(state)
+        self._reports = Reports(state, self._fetches, self._surges, outbox)
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.LoginRequested: self._login,
             events.RequestReceived: self._requests.handle,
@@ -74,7 +79,7 @@ class Broker:
             events.SessionLost: self._on_session_lost,
             events.BackendGranted: backends.on_granted,
             events.BackendRefused: backends.on_refused,
-            events.ExecutionAnnounced: self._fetches.on_execution,
+            events.ExecutionAnnounced: self._on_execution,
             events.ProgressAnnounced: self._fetches.on_progress,
             events.AnnouncementsMissed: lambda event: self._fetches.on_announcements_missed(),
             events.HoldsMissing: self._fetches.on_holds_missing,
@@ -82,6 +87,8 @@ class Broker:
             events.ResultsFetched: lambda event: self._fetcher(event.fetch).on_results(event),
             events.FetchEnded: lambda event: self._fetcher(event.fetch).on_ended(event),
             events.FetchFailed: lambda event: self._fetcher(event.fetch).on_failed(event),
+            events.UpdatesStored: self.updates.on_stored,
+            events.UpdatesFailed: self.updates.on_failed,
             events.LinkOpened: self._on_link_opened,
             events.LinkLost: self._on_link_lost,
             events.CoordinatorMessageReceived: self._on_coordinator_message,
@@ -100,7 +107,7 @@ class Broker:
         state = self.state
         parts = (self._backends, self._backfills, self._fetches, self._sessions, self._requests, self._adoption)
         holds_state = state.subscribers or state.sessions or state.backends or state.cache.used_bytes or state.pulls
-        return not holds_state and all(part.idle for part in parts)
+        return not (holds_state or state.places) and self.updates.idle and all(part.idle for part in parts)
 
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
         state = self.state
@@ -108,6 +115,7 @@ class Broker:
         self._handlers[type(event)](event)
         self._fetches.start()
         self._backfills.start()
+        self.updates.start()
         self._adoption.release_unsubscribed()
         self._preparations.report_ready()
         state.cache.trim()
@@ -157,6 +165,10 @@ class Broker:
         else:
             self._preparations.on_refused(request, code, message)
 
+    def _on_execution(self, event: events.ExecutionAnnounced) -> None:
+        self._surges.on_execution(event)
+        self._fetches.on_execution(event)
+
     def _on_backend_released(self, backend: BackendSubscription) -> None:
         self._fetches.forget(backend)
         self._backfills.forget(backend)
@@ -205,6 +217,7 @@ class Broker:
     def _tick(self, _event: events.Ticked) -> None:
         self._backends.expire_requests()
         self._requests.confirm_late()
+        self.updates.expire()
         self._sessions.end_expired()
         self._preparations.expire()
         self._adoption.admit_late()

@@ -9,7 +9,7 @@ import msgspec
 from tocsin.broker.hosted import BackendKey, CallId, SessionId
 from tocsin.broker.result_batch import Batch
 from tocsin.model.cursor import Cursor
-from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.ids import ChannelName, DatasetName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
 from tocsin.wire.link import FromBroker, Webhook
 
@@ -86,6 +86,15 @@ class CancelFetch(Effect, frozen=True):
     """Stop this fetch: no session needs its other results, and the broker expects no more events of it."""
 
     fetch: int
+
+
+class StoreUpdates(Effect, frozen=True):
+    """Store one record for each of these subscribers. Do not retry: report `UpdatesStored` or `UpdatesFailed`."""
+
+    batch: int
+    dataset: DatasetName
+    records: list[tuple[SubscriberId, bytes]]
+    """(subscriber, its record as JSON)."""
 
 
 class SendToCoordinator(Effect, frozen=True):

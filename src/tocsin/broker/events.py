@@ -9,6 +9,7 @@ from tocsin.broker.message_encoding import Encoding
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
+from tocsin.wire.cluster import RefusedRecord
 from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Webhook
 
@@ -91,6 +92,10 @@ class ExecutionAnnounced(Event, frozen=True):
     execution: int
     subscriptions: list[SubscriptionId]
     finished_s: float = 0.0
+    bytes_of: list[int] = []
+    """The size of each subscription's results, as JSON; empty if it is not known."""
+    is_last_part: bool = True
+    """False for a part of a large execution that further parts follow."""
 
 
 class ProgressAnnounced(Event, frozen=True):
@@ -121,6 +126,8 @@ class ResultsFetched(Event, frozen=True):
     epoch: int
     offsets: list[int]
     rows: list[bytes]
+    size_bytes: int = 0
+    """The bytes that were received: rows with their envelopes. 0: the rows alone."""
 
 
 class FetchEnded(Event, frozen=True):
@@ -136,6 +143,22 @@ class FetchFailed(Event, frozen=True):
     def unknown(self) -> bool:
         """The data cluster answered that it does not know the subscription or its channel."""
         return self.code in (Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_CHANNEL)
+
+
+class UpdatesStored(Event, frozen=True):
+    """The data cluster has the records of a `StoreUpdates` on disk, except the refused ones."""
+
+    batch: int
+    refused: list[RefusedRecord] = []
+
+
+class UpdatesFailed(Event, frozen=True):
+    """The data cluster refused a `StoreUpdates` as a whole, or did not answer: then its records may be stored."""
+
+    batch: int
+    code: str
+    message: str
+    retry_after_s: float | None = None
 
 
 # -- the coordinator ---------------------------------------------------------------------------------------------------

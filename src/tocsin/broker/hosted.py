@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NewType
 
-from tocsin.broker.load import Rate
 from tocsin.broker.message_encoding import Encoding
 from tocsin.broker.result_batch import Batch
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.rate import MovingAverage
 from tocsin.wire.link import Webhook
 
 SessionId = NewType("SessionId", int)
@@ -30,6 +30,9 @@ class BackendSubscription:
     channel: ChannelName
     position: Cursor
     """This broker has fetched every result before this cursor."""
+    live_from: Cursor
+    """The position of the channel when this broker began to hold the subscription. λ does not count results before it:
+    they are a backlog."""
     kept_from: Cursor
     """The cache holds every result in [kept_from, position)."""
     keys: set[BackendKey] = field(default_factory=set)
@@ -49,8 +52,8 @@ class BackendSubscription:
     """
     requested_in_epoch: int | None = None
     """Channel epoch in which the broker last requested the subscription again. A later one may accept the values."""
-    rate: Rate = field(default_factory=Rate)
-    """λ_k, in bytes/s."""
+    rate: MovingAverage = field(default_factory=MovingAverage)
+    """λ_k in bytes/s, as they are fetched."""
 
 
 @dataclass(slots=True, eq=False)

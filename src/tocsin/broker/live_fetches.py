@@ -155,14 +155,24 @@ class LiveFetches:
         batch = whole.between(backend.position, end)
         if batch is None:
             return
-        self._state.load.fetched(batch.raw_bytes, self._state.now_s)
-        backend.rate.add(batch.raw_bytes, self._state.now_s)
+        self._count(backend, batch, event.size_bytes or batch.raw_bytes)
         self._state.cache.append(backend, batch)
         self._state.send_live(backend, batch)
         channel = self._channels.get(backend.channel.lower())
         if channel is not None and channel.finished_s and backend.live:
             self.delays_s.append(max(0.0, self._state.now_s - channel.finished_s))
         self._catch_up.on_position_moved(backend, complete=False)
+
+    def _count(self, backend: BackendSubscription, batch: Batch, size_bytes: int) -> None:
+        """Count fetched results into the broker's load and into λ. The first fetch may start with a backlog."""
+        load, now_s = self._state.load, self._state.now_s
+        old = batch.between(batch.start, backend.live_from) if batch.start < backend.live_from else None
+        old_rows = 0 if old is None else old.raw_bytes
+        old_bytes = round(size_bytes * old_rows / batch.raw_bytes) if batch.raw_bytes else 0
+        load.fetched(old_bytes, old_rows, now_s, catches_up=True)
+        load.fetched(size_bytes - old_bytes, batch.raw_bytes - old_rows, now_s)
+        if size_bytes > old_bytes:
+            backend.rate.add(size_bytes - old_bytes, now_s)
 
     def on_gap(self, event: events.GapFound) -> None:
         backend = self._backend(event.fetch, event.subscription)

@@ -10,6 +10,7 @@ from tocsin.broker.live_fetches import LiveFetches
 from tocsin.broker.message_encoding import Encoding
 from tocsin.broker.outbox import Outbox
 from tocsin.broker.state import BrokerState
+from tocsin.broker.surges import Surges
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.wire import link
@@ -19,25 +20,36 @@ _SLOTS = 16
 """Sessions get `progress` in this many groups, one group at a time, to spread the load."""
 
 
+_SURGE_REPORT_S = 0.5
+"""Shortest pause before a report about a surge."""
+_WHOLE_SHARE = 0.98
+"""An average with at least this share counts as whole: the report leaves its share out."""
+
+
 class Reports:
-    def __init__(self, state: BrokerState, fetches: LiveFetches, outbox: Outbox) -> None:
+    def __init__(self, state: BrokerState, fetches: LiveFetches, surges: Surges, outbox: Outbox) -> None:
         self._state = state
         self._fetches = fetches
+        self._surges = surges
         self._outbox = outbox
         self.heartbeat_s = 5.0
         self.report_s = 5.0
         self._heartbeat_at_s = self._reported_at_s = 0.0
         self._progress_at_s = 0.0
         self._slot = 0
+        self._began = False
         self._released: list[SubscriptionId] = []
 
     def on_backend_released(self, backend: BackendSubscription) -> None:
-        """Include the rate 0 in the next report, if the coordinator knows another rate."""
-        if backend.rate.reported_per_s and self._outbox.connected:
+        """Name the subscription in the next report, if the coordinator knows a rate of this broker for it."""
+        if backend.rate.reported_per_s is not None and self._outbox.connected:
             self._released.append(backend.id)
 
     def tick(self) -> None:
         state, now_s = self._state, self._state.now_s
+        if not self._began:
+            self._began = True
+            state.load.begin(now_s)
         pause_s = state.limits.progress_s / _SLOTS / 2
         if now_s - self._progress_at_s >= pause_s:
             due = 1 if not self._progress_at_s else min(_SLOTS, int((now_s - self._progress_at_s) / pause_s))
@@ -53,7 +65,8 @@ class Reports:
             self._heartbeat_at_s = now_s
             frontends = sum(len(backend.frontends) for backend in state.backends.values())
             self._state.send_to_coordinator(link.Heartbeat(len(state.sessions), frontends, len(state.backends)))
-        if now_s - self._reported_at_s >= self.report_s:
+        pause_s = _SURGE_REPORT_S if self._surges.unreported else self.report_s
+        if now_s - self._reported_at_s >= min(pause_s, self.report_s):
             self._reported_at_s = now_s
             self._state.send_to_coordinator(self.load_report())
         self._outbox.flush()
@@ -62,24 +75,37 @@ class Reports:
         self.heartbeat_s, self.report_s = message.heartbeat_s, message.report_s
         self._heartbeat_at_s = self._reported_at_s = 0.0
         for backend in self._state.backends.values():
-            backend.rate.reported_per_s = 0.0  # the coordinator may be a new process that knows no rate
+            backend.rate.report_again()
 
     def load_report(self) -> link.LoadReport:
         """[BAD §4, eq. 1–5]: incoming rate, outgoing rate, and λ of the subscriptions whose rate has changed."""
         load, now_s = self._state.load, self._state.now_s
-        rates = dict.fromkeys(self._released, 0.0)
-        self._released.clear()
+        released, self._released = self._released, []
+        rates, shares = {}, {}
         for identity, backend in self._state.backends.items():
-            if (rate := backend.rate.take_changed(now_s)) is not None:
-                rates[identity] = rate
+            if (changed := backend.rate.take_changed(now_s)) is not None:
+                rates[identity], share = changed
+                if share < _WHOLE_SHARE:
+                    shares[identity] = round(share, 3)
         delays_s = sorted(self._fetches.delays_s)
+        surge, self._surges.unreported = self._surges.unreported, False
+        places, self._state.places = self._state.places, {}
+        self._surges.forget_unused()
         return link.LoadReport(
-            in_bytes_per_s=load.in_rate.now(now_s),
-            out_bytes_per_s=load.out_rate.now(now_s),
+            in_bytes_per_s=load.in_rate.estimate(now_s),
+            out_bytes_per_s=load.out_rate.estimate(now_s),
             rates=rates,
-            notifications_per_s=load.notification_rate.now(now_s),
+            notifications_per_s=load.notification_rate.estimate(now_s),
             delivery_s_p50=_quantile(delays_s, 0.5),
             delivery_s_p95=_quantile(delays_s, 0.95),
+            shares=shares,
+            released=[identity for identity in released if identity not in self._state.backends],
+            in_bytes=load.in_bytes,
+            out_bytes=load.out_bytes,
+            catch_up_bytes=load.catch_up_bytes,
+            delivery_ratio=load.delivery_ratio,
+            surge=surge,
+            places=places,
         )
 
     # -- progress --------------------------------------------------------------------------------------------------

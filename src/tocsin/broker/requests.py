@@ -1,4 +1,4 @@
-"""Requests of subscribers: subscribe, unsubscribe, list, ack, ping, logout [BAD §3.1]."""
+"""Requests of subscribers: subscribe, unsubscribe, list, ack, ping, logout [BAD §3.1]; `updates` handles updates."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tocsin.broker.hosted import FrontendSubscription, HostedSubscriber, Request
 from tocsin.broker.outbox import Outbox
 from tocsin.broker.sessions import Sessions, held, parse_cursor, parse_cursors
 from tocsin.broker.state import BrokerState
+from tocsin.broker.updates import Updates
 from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
@@ -39,12 +40,14 @@ class SubscriberRequests:
         catch_up: CatchUp,
         outbox: Outbox,
         sessions: Sessions,
+        updates: Updates,
     ) -> None:
         self._state = state
         self._backends = backends
         self._catch_up = catch_up
         self._outbox = outbox
         self._sessions = sessions
+        self._updates = updates
         self._unstored: list[_UnstoredSubscription] = []
 
     @property
@@ -67,6 +70,8 @@ class SubscriberRequests:
                 self._subscribe(requester, name, request)
             case wire.Unsubscribe():
                 self._unsubscribe(requester, name, request)
+            case wire.Update():
+                self._updates.request(requester, name, request)
             case wire.Logout():
                 self._logout(requester, name, request)
             case _:

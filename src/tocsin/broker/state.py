@@ -8,11 +8,12 @@ from typing import Annotated
 
 from tocsin.broker.effects import AnswerCall, CloseSession, Effect, SendResults, SendToCoordinator, SendToSessions
 from tocsin.broker.hosted import BackendSubscription, HostedSession, HostedSubscriber, Requester, SessionId
-from tocsin.broker.load import WINDOW_S, LoadMeter
+from tocsin.broker.load import LoadMeter
 from tocsin.broker.message_encoding import MessageEncoder
 from tocsin.broker.result_batch import Batch
 from tocsin.broker.result_cache import ResultCache
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.rate import WINDOW_S
 from tocsin.wire import link
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
@@ -36,10 +37,12 @@ class Limits:
     catch_ups: Annotated[int, "Fetches of old results from the data cluster at the same time."] = 8
     progress_s: Annotated[float, "Longest silence of a healthy session in seconds."] = 15.0
     request_s: float = 10.0
-    """A `subscribe` request is refused with `not_ready` if the data cluster does not answer within this time."""
+    """A `subscribe` or `update` is refused with `not_ready` if the data cluster does not answer within this time."""
     stored_s: float = 2.0
     """A `subscribe` request is answered with `stored: false` if the coordinator does not confirm within this time."""
     subscriptions: Annotated[int, "Most subscriptions of one subscriber."] = 10_000
+    update_bytes: Annotated[int, "Largest record that a subscriber may store about itself, in bytes."] = 4 << 10
+    updates: Annotated[int, "Most updates that wait for the data cluster, over all subscribers."] = 20_000
     rate_window_s: Annotated[
         float, "Time constant in seconds of the loads that the broker reports: traffic this old counts for 1/e."
     ] = WINDOW_S
@@ -71,6 +74,8 @@ class BrokerState:
     """Adopted subscriber → number of its subscriptions that the data cluster has not granted yet."""
     early_unsubscribes: dict[SubscriberId, set[SubscriptionId]] = field(default_factory=dict)
     """Adopted subscriber → subscriptions it removed before the data cluster granted them."""
+    places: dict[SubscriberId, tuple[float, float]] = field(default_factory=dict)
+    """The latest position of each subscriber that reported one since the last load report."""
 
     def __post_init__(self) -> None:
         self.cache = ResultCache(self.limits.cache_bytes)
@@ -92,6 +97,7 @@ class BrokerState:
         has_state = subscriber.frontends or subscriber.session is not None or subscriber.webhook is not None
         if not has_state and subscriber.id not in self.adopting:
             self.subscribers.pop(subscriber.id, None)
+            self.places.pop(subscriber.id, None)
 
     def send_to_coordinator(self, message: link.FromBroker) -> None:
         if self.has_coordinator:
@@ -124,12 +130,12 @@ class BrokerState:
         """Send a batch to one session that is catching up; return its size in bytes."""
         data = self.cache.encoded(batch, session.encoding)
         self.effects.append(SendResults((session.id,), batch, data))
-        self._count(batch, data, 1)
+        self._count(batch, data, 1, catches_up=True)
         return len(data) or batch.raw_bytes
 
-    def _count(self, batch: Batch, data: bytes, sessions: int) -> None:
-        size_bytes = len(data) or batch.raw_bytes
-        self.load.delivered(size_bytes * sessions, len(batch) * sessions, self.now_s)
+    def _count(self, batch: Batch, data: bytes, sessions: int, *, catches_up: bool = False) -> None:
+        sent_bytes, row_bytes = (len(data) or batch.raw_bytes) * sessions, batch.raw_bytes * sessions
+        self.load.delivered(sent_bytes, row_bytes, len(batch) * sessions, self.now_s, catches_up=catches_up)
 
     def close(self, session: HostedSession, reason: str, message: str) -> None:
         """Send the reason and close. The driver reports `SessionLost` later, but the broker does not wait for it."""

@@ -40,6 +40,11 @@ def connect_coordinator(url: str, token: str | None) -> httpx.Client:
     return _client(url, coordinator_token(url, token))
 
 
+def connect_broker(address: str, token: str) -> httpx.Client:
+    """A client of the broker at this address. The coordinator names brokers by the address of their WebSocket."""
+    return _client("http" + address.removeprefix("ws") if address.startswith("ws") else address, token)
+
+
 def _client(url: str, token: str | None) -> httpx.Client:
     return httpx.Client(base_url=url, headers=_headers(token), timeout=httpx.Timeout(300, connect=10))
 

@@ -74,6 +74,7 @@ class SessionDriver:
         finally:
             self._answers.pop(ticket, None)
             self.session.subscriptions.requested.pop(ticket, None)
+            self.session.subscriptions.updating.pop(ticket, None)
 
     def resume_reading(self) -> None:
         """Read from the network again if the application has made room in the queue."""
@@ -147,7 +148,7 @@ class SessionDriver:
                 self.start(self._locate(avoid))
             case events.ReportSubscribed(ticket, held):
                 self._answer(ticket, held)
-            case events.ReportUnsubscribed(ticket):
+            case events.ReportUnsubscribed(ticket) | events.ReportUpdated(ticket):
                 self._answer(ticket, None)
             case events.ReportRefused(ticket, code, message):
                 self._answer(ticket, error_for(code, message))

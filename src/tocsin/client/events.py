@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tocsin.model.cursor import Cursor
-from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
 from tocsin.wire.session import FromSubscriber, Gap, Held, Recovered, Result, ToSubscriber
 
 
@@ -83,6 +83,15 @@ class UnsubscribeRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateRequested:
+    """The application updates its own record. `ReportUpdated` or `ReportRefused` carries the ticket back."""
+
+    ticket: int
+    dataset: DatasetName
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ResultHandled:
     """The application has handled every result of a subscription up to `cursor`."""
 
@@ -100,7 +109,7 @@ class Stopped:
     """The application closes the session."""
 
 
-ApplicationEvent = Started | SubscribeRequested | UnsubscribeRequested | ResultHandled | Stopped
+ApplicationEvent = Started | SubscribeRequested | UnsubscribeRequested | UpdateRequested | ResultHandled | Stopped
 NetworkEvent = BrokerLocated | LocateFailed | ConnectionOpened | MessageReceived | ConnectionLost
 Event = ApplicationEvent | NetworkEvent | TimePassed
 
@@ -153,8 +162,13 @@ class ReportUnsubscribed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportUpdated:
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReportRefused:
-    """A subscribe request was refused for good."""
+    """A subscribe or update request was refused for good."""
 
     ticket: int
     code: str
@@ -184,5 +198,6 @@ class FinishSession:
 
 
 NetworkEffect = LocateBroker | OpenConnection | SendRequest | CloseConnection
-Report = ReportSubscribed | ReportUnsubscribed | ReportRefused | EndSubscription | FailSession | FinishSession
+RequestReport = ReportSubscribed | ReportUnsubscribed | ReportUpdated | ReportRefused
+Report = RequestReport | EndSubscription | FailSession | FinishSession
 Effect = NetworkEffect | DeliverMessage | Report

@@ -15,7 +15,15 @@ import msgspec
 from tocsin.client import events
 from tocsin.client.connections import BrokerSearch, ConnectionSet, ConnectionState
 from tocsin.client.progress import SubscriptionProgress
-from tocsin.client.subscriptions import Listing, Request, Resuming, SessionSubscriptions, Subscribing, Unsubscribing
+from tocsin.client.subscriptions import (
+    Listing,
+    Request,
+    Resuming,
+    SessionSubscriptions,
+    Subscribing,
+    Unsubscribing,
+    Updating,
+)
 from tocsin.client.timing import Jitter, Patience
 from tocsin.wire import session as wire
 
@@ -97,6 +105,9 @@ class SubscriberSession:
                 yield from self._send(self.subscriptions.request(Unsubscribing(identity)))
             case events.UnsubscribeRequested(ticket):
                 yield events.ReportUnsubscribed(ticket)
+            case events.UpdateRequested(ticket):
+                self.subscriptions.updating[ticket] = event
+                yield from self._send(self.subscriptions.request(Updating(ticket)))
             case events.ResultHandled(identity, cursor) if identity in self.subscriptions.progress:
                 self.subscriptions.progress[identity].mark_handled(cursor)
                 yield from self._acknowledge(now_s)

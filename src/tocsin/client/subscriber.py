@@ -26,14 +26,21 @@ from tocsin.client.coordinator import CoordinatorClient
 from tocsin.client.delivery_queue import DeliveryQueue, Item
 from tocsin.client.driver import SessionDriver
 from tocsin.client.errors import BadResult, ClientError, ResultsMissed, SessionEnded, SubscriptionEnded
-from tocsin.client.events import ResultHandled, Started, Stopped, SubscribeRequested, UnsubscribeRequested
+from tocsin.client.events import (
+    ResultHandled,
+    Started,
+    Stopped,
+    SubscribeRequested,
+    UnsubscribeRequested,
+    UpdateRequested,
+)
 from tocsin.client.notifications import Gap, Notification, Recovered, Result
 from tocsin.client.session import SubscriberSession
 from tocsin.client.timing import Patience
 from tocsin.client.tls import Verify, context_for
 from tocsin.client.websocket import Codec
 from tocsin.model.cursor import Cursor
-from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 
@@ -182,6 +189,14 @@ class Subscriber:
         ended = SubscriptionEnded(Code.UNKNOWN_SUBSCRIPTION, "unsubscribed by the application", asked=True)
         self._queue.put(subscription, ended)
         self._types.pop(subscription, None)
+
+    async def update(self, dataset: str, record: Mapping[str, Any]) -> None:
+        """Replace this user's own record in a KEYED dataset with OWNED BY, waiting for a broker if there is none.
+
+        Returns when the record is on disk, or a newer one of a later call. The owner column may be left out.
+        """
+        values = msgspec.to_builtins(dict(record), str_keys=True)  # raises for a value that no encoding can carry
+        await self._driver.request(lambda ticket: UpdateRequested(ticket, DatasetName(dataset), values))
 
     def subscriptions(self) -> dict[SubscriptionId, tuple[ChannelName, dict[str, Any]]]:
         """The channel and parameters of every subscription that is held, including those of earlier runs."""

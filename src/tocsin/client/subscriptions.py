@@ -1,13 +1,15 @@
 """The subscriptions of a session: those held, requested and released, and how they agree with the broker's. Pure.
 
 `session` drives it and owns the connections. This module turns a broker's list of subscriptions into the requests that
-make both sides agree, removes repeated results, and decides which acknowledgements to send.
+make both sides agree, removes repeated results, and decides which acknowledgements to send. It also keeps the
+application's updates until a broker has answered them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tocsin.client import events
 from tocsin.client.progress import Arrival, SubscriptionProgress
@@ -36,12 +38,17 @@ class Unsubscribing:
 
 
 @dataclass(frozen=True, slots=True)
+class Updating:
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     pass
 
 
-Purpose = Subscribing | Resuming | Unsubscribing | Listing
-Request = tuple[Purpose, wire.Subscribe | wire.Unsubscribe | wire.List]
+Purpose = Subscribing | Resuming | Unsubscribing | Updating | Listing
+Request = tuple[Purpose, wire.Subscribe | wire.Unsubscribe | wire.Update | wire.List]
 """A request without its id, which the session sets, and the purpose that its answer is matched with."""
 
 
@@ -59,6 +66,8 @@ class SessionSubscriptions:
     """The subscriptions that this subscriber holds."""
     requested: dict[int, events.SubscribeRequested] = field(default_factory=dict)
     """Subscribe requests without a final answer, by ticket; sent again on every new session."""
+    updating: dict[int, events.UpdateRequested] = field(default_factory=dict)
+    """Updates without a final answer, by ticket, the newest last; sent again on every new session."""
     releasing: dict[SubscriptionId, int] = field(default_factory=dict)
     """Subscriptions whose unsubscription is not confirmed yet, with the application's ticket."""
     released: dict[SubscriptionId, ReleasedSubscription] = field(default_factory=dict)
@@ -135,6 +144,7 @@ class SessionSubscriptions:
         """The application's requests that no broker has answered yet."""
         purposes: list[Purpose] = [Unsubscribing(identity) for identity in self.releasing]
         purposes += [Subscribing(ticket) for ticket in self.requested]
+        purposes += [Updating(ticket) for ticket in self.updating]
         return [request for purpose in purposes for request in self.request(purpose)]
 
     def request(self, purpose: Purpose) -> list[Request]:
@@ -147,9 +157,30 @@ class SessionSubscriptions:
                     return [(purpose, wire.Subscribe(0, progress.channel, progress.parameters, str(progress.handled)))]
             case Unsubscribing(identity) if identity in self.releasing or identity in self.released:
                 return [(purpose, wire.Unsubscribe(0, identity))]
+            case Updating(ticket) if (update := self.updating.get(ticket)) is not None:
+                return [(purpose, wire.Update(0, update.dataset, self._newest_record(update)))]
             case Listing():
                 return [(purpose, wire.List(0))]
         return []
+
+    def _newest_record(self, update: events.UpdateRequested) -> dict[str, Any]:
+        """The record to send for an update: a repeated older update must not overwrite a newer one."""
+        dataset = update.dataset.lower()
+        return next(newer.record for newer in reversed(self.updating.values()) if newer.dataset.lower() == dataset)
+
+    def _updated(self, ticket: int) -> list[events.Effect]:
+        """Report an update as stored, and with it the older ones of its dataset: a retry would overwrite it."""
+        update = self.updating.get(ticket)
+        if update is None:
+            return []
+        dataset = update.dataset.lower()
+        stored = [
+            older for older, other in self.updating.items() if older <= ticket and other.dataset.lower() == dataset
+        ]
+        for older in stored:
+            del self.updating[older]
+            self.retry_at_s.pop(Updating(older), None)
+        return [events.ReportUpdated(older) for older in stored]
 
     def due_retries(self, now_s: float) -> list[Request]:
         """Temporarily refused requests whose next attempt is due."""
@@ -202,6 +233,8 @@ class SessionSubscriptions:
                 return self._adopt(held, resumed=True)
             case wire.Unsubscribed(), Unsubscribing(identity):
                 return self._finish_release(identity, now_s)
+            case wire.Updated(), Updating(ticket):
+                return self._updated(ticket)
             case wire.Subscriptions(subscriptions=listed), _:
                 kept = [held for held in listed if held.subscription not in self.released]
                 return [effect for held in kept for effect in self._adopt(held, resumed=False)]
@@ -217,6 +250,9 @@ class SessionSubscriptions:
         match purpose:
             case Subscribing(ticket):
                 self.requested.pop(ticket, None)
+                return [events.ReportRefused(ticket, answer.code, answer.message)]
+            case Updating(ticket):
+                self.updating.pop(ticket, None)
                 return [events.ReportRefused(ticket, answer.code, answer.message)]
             case Unsubscribing(identity):  # the broker does not hold it: the unsubscription has its effect
                 return self._finish_release(identity, now_s)

@@ -125,6 +125,9 @@ class Subscriber:
     def unsubscribe(self, subscription: SubscriptionId) -> None:
         self._loop.run(self._subscriber.unsubscribe(subscription))
 
+    def update(self, dataset: str, record: Mapping[str, Any]) -> None:
+        self._loop.run(self._subscriber.update(dataset, record))
+
     def ack(self, notification: Result[Any] | Gap) -> None:
         async def on_the_loop() -> None:
             self._subscriber.ack(notification)

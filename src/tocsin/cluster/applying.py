@@ -148,7 +148,9 @@ def _apply_step(cluster: DataCluster, step: PlannedStatement, checked: _Check) -
         case CreateDataset(dataset) as statement:
             if not changes:
                 return AppliedChange("dataset", dataset.name, action, _stale_warning(cluster, dataset, checked))
-            if dataset.kind is not DatasetKind.STATIC:
+            if action is Action.CHANGED:
+                cluster.datasets.change_owner(dataset.name, dataset.owned_by)
+            elif dataset.kind is not DatasetKind.STATIC:
                 cluster.datasets.create(dataset)
             else:
                 resolved, path = checked.prepared.static[statement.position]

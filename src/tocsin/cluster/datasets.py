@@ -137,6 +137,14 @@ class Datasets:
         live.dataset = live.writer.dataset = dataset
         live.writer.version += 1
 
+    def change_owner(self, name: str, owned_by: str | None) -> None:
+        """Let each subscriber write the record with its name in this column, or with None, no subscriber."""
+        live = self.get(name)
+        dataset = replace(live.dataset, owned_by=owned_by)
+        with self._lock:
+            self._catalog.datasets.redefine(dataset)
+            live.dataset = live.writer.dataset = dataset
+
     def drop(self, name: str) -> None:
         live = self.get(name)
         users: list[str] = [channel.name for channel in self._channels() if name.lower() in channel.datasets]

@@ -54,6 +54,8 @@ class Decision:
     before: Balance
     after: Balance
     """The modelled balance once the taken moves are made, if nothing else changes."""
+    at_s: float = 0.0
+    """The time of the decision."""
 
 
 class _Allowance:
@@ -86,6 +88,11 @@ class Arbiter:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def balancing_waits(self) -> bool:
+        """True while a move that evens out loads waits for a place."""
+        return any(urgency in _EVENS_OUT for _, _, _, urgency in self._waiting)
+
     # -- proposed plans ------------------------------------------------------------------------------------------------
 
     def decide(self, turn: Turn, plan: Plan, snapshot: Snapshot) -> Decision:
@@ -98,7 +105,7 @@ class Arbiter:
             reason = f"it would raise the highest load from {before.maximum:.4g} to {after.maximum:.4g}"
             verdicts = [replace(v, taken=False, reason=reason) if v.taken else v for v in verdicts]
             after = before
-        return Decision(plan, tuple(verdicts), before, after)
+        return Decision(plan, tuple(verdicts), before, after, turn.now_s)
 
     def take(self, turn: Turn, decision: Decision) -> None:
         """Queue the accepted moves of a decision and start those that have a free place."""

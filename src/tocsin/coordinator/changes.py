@@ -44,6 +44,7 @@ def apply_change(turn: Turn, broker: BrokerId, message: Changed) -> None:
         turn.do(StoreSubscriptions(subscriber.id, tuple(stored.values()), tuple(removed)))
     if message.webhook is not None or (message.webhook_removed and may_remove):
         subscriber.webhook = message.webhook
+        turn.registry.revision += 1
         turn.do(StoreWebhook(subscriber.id, message.webhook))
     if set(subscriber.subscriptions) != before:
         turn.registry.generation += 1

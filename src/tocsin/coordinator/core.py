@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from tocsin.coordinator import changes, events, liveness, migrations, registration, sessions, storage
+from tocsin.coordinator import changes, events, liveness, migrations, registration, roaming, sessions, storage
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.chosen_rules import choose_balance, choose_placement, restore_choices
 from tocsin.coordinator.effects import AnswerRequest, Effect, RequestRejection, StoredState
@@ -21,6 +21,7 @@ from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId
 from tocsin.wire import link
 
 
@@ -48,6 +49,10 @@ class Coordinator:
         """The last decision of the periodic balancing."""
         return self.planning.last_round
 
+    def modelled_loads(self, now_s: float) -> dict[BrokerId, float]:
+        """F_j of each broker as the balancing policies see it, in bytes/s."""
+        return self.planning.modelled_loads(Turn(self.registry, self.loads, self.rules, now_s))
+
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
         turn = Turn(self.registry, self.loads, self.rules, now_s)
         match event:
@@ -72,6 +77,7 @@ class Coordinator:
         liveness.check_brokers(turn)
         migrations.check_deadlines(turn)
         self.planning.evacuate(turn)
+        self.planning.follow_roaming(turn)
         liveness.forget_long_dead(turn)
         self.arbiter.start(turn)
         if may_plan:
@@ -96,7 +102,8 @@ class Coordinator:
             case link.Heartbeat(sessions=open_sessions, frontend=frontend, backend=backend):
                 broker.sessions, broker.frontend, broker.backend = open_sessions, frontend, backend
             case link.LoadReport():
-                self.loads.add_report(broker.id, message)
+                self.loads.add_report(broker.id, message, turn.now_s)
+                roaming.update_places(turn, broker.id, message.places)
             case link.SessionOpened(subscriber=subscriber):
                 sessions.open_session(turn, broker.id, subscriber)
             case link.SessionClosed(subscriber=subscriber):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tocsin.coordinator.rates import SubscriptionRates
 from tocsin.coordinator.records import SubscriberRecord
-from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.link import LoadReport
 
 _SETTLING_REPORTS = 2
@@ -27,6 +28,12 @@ class BrokerLoad:
     notifications_per_s: float = 0.0
     delivery_s_p50: float | None = None
     delivery_s_p95: float | None = None
+    in_bytes: int = 0
+    out_bytes: int = 0
+    catch_up_bytes: int = 0
+    """Totals of the broker's process."""
+    reported_at_s: float = 0.0
+    delivery_ratio: float | None = None
     reports: int = 0
     expected: dict[SubscriberId, tuple[float, int]] = field(default_factory=dict)
     """Subscriber → (expected bytes/s, number of reports at that time): not in the reported load yet."""
@@ -42,20 +49,21 @@ class BrokerLoad:
 class BrokerLoads:
     def __init__(self) -> None:
         self.brokers: dict[BrokerId, BrokerLoad] = {}
-        self.rates: dict[SubscriptionId, float] = {}
-        """λ in bytes/s."""
-        self._reporter: dict[SubscriptionId, BrokerId] = {}
-        """The broker that reported a rate last: only this broker can remove the rate."""
+        self.rates = SubscriptionRates()
+        self.surge_since_s: float | None = None
+        """The time of the first report of a surge since the last round of balancing."""
 
     def of(self, broker: BrokerId) -> BrokerLoad:
         return self.brokers.setdefault(broker, BrokerLoad())
 
-    def add_report(self, broker: BrokerId, report: LoadReport) -> None:
+    def add_report(self, broker: BrokerId, report: LoadReport, now_s: float) -> None:
         load = self.of(broker)
         load.in_bytes_per_s = _sane(report.in_bytes_per_s)
         load.out_bytes_per_s = _sane(report.out_bytes_per_s)
         load.notifications_per_s = _sane(report.notifications_per_s)
         load.delivery_s_p50, load.delivery_s_p95 = report.delivery_s_p50, report.delivery_s_p95
+        load.in_bytes, load.out_bytes, load.reported_at_s = report.in_bytes, report.out_bytes, now_s
+        load.catch_up_bytes, load.delivery_ratio = report.catch_up_bytes, report.delivery_ratio
         load.reports += 1
         load.expected = {
             subscriber: (bytes_per_s, at_report)
@@ -64,12 +72,12 @@ class BrokerLoads:
         }
         load.expected_bytes_per_s = sum(bytes_per_s for bytes_per_s, _ in load.expected.values())
         for subscription, rate in report.rates.items():
-            if rate > 0:
-                self.rates[subscription] = _sane(rate)
-                self._reporter[subscription] = broker
-            elif self._reporter.get(subscription) == broker:
-                del self._reporter[subscription]
-                del self.rates[subscription]
+            share = min(1.0, _sane(report.shares.get(subscription, 1.0)))
+            self.rates.measured(broker, subscription, _sane(rate), share)
+        for subscription in report.released:
+            self.rates.released(broker, subscription)
+        if report.surge and self.surge_since_s is None:
+            self.surge_since_s = now_s
 
     def add_expected(self, broker: BrokerId, subscriber: SubscriberRecord, subscribers: int) -> None:
         """Count a subscriber that was assigned to this broker; `subscribers` is the number of all."""
@@ -91,15 +99,23 @@ class BrokerLoads:
 
     def demand(self, subscriber: SubscriberRecord) -> float:
         """Σ λ over its subscriptions, in bytes/s: the outgoing load of delivering to it."""
-        return sum(self.rates.get(subscription, 0.0) for subscription in subscriber.subscriptions)
+        return self.rates.total(subscriber.subscriptions)
+
+    @property
+    def delivery_ratio(self) -> float:
+        """Bytes that one subscriber gets per byte that a broker fetches for it: the mean of the brokers' reports."""
+        ratios = [load.delivery_ratio for load in self.brokers.values() if load.delivery_ratio is not None]
+        known = [ratio for ratio in ratios if 0.01 < ratio < 100.0]
+        return sum(known) / len(known) if known else 1.0
 
     def for_placement(self, broker: BrokerId, hosted: int) -> float:
         """The load that placement policies compare."""
         return self.of(broker).bytes_per_s + hosted * PER_HOSTED_BYTES_PER_S
 
     def remove_broker(self, broker: BrokerId) -> None:
-        """Forget the load of a dead broker. The rates that it reported stay until another broker reports them."""
+        """Forget the load of a dead broker. Its rates stay known until another broker has measured them."""
         self.brokers.pop(broker, None)
+        self.rates.remove_broker(broker)
 
 
 def _sane(value: float) -> float:

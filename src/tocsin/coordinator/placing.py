@@ -108,4 +108,5 @@ def _update_place(turn: Turn, subscriber: SubscriberRecord, event: UserRegistere
     place, coordinate = event.place or subscriber.place, event.coordinate or subscriber.coordinate
     if (place, coordinate) != (subscriber.place, subscriber.coordinate):
         subscriber.place, subscriber.coordinate = place, coordinate
+        turn.registry.revision += 1
         turn.store_subscriber(subscriber)

@@ -1,14 +1,17 @@
 """The planner decides when plans are made, and by which policy.
 
-Failover and drain plan at every tick, the multistage policy on a period, and every policy by name on request.
+Failover and drain plan at every tick, roaming when a subscriber has travelled, the multistage policy on a period, and
+every policy by name on request.
 
 A balancing policy is the simulator's own function from a snapshot to a plan. Balancing waits until the moves of its
-last plan have started: until then the snapshot shows neither the old nor the new assignment.
+last plan have started: until then the snapshot shows neither the old nor the new assignment. A surge that brokers
+report makes the next round due at once.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -19,6 +22,7 @@ from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.effects import RequestRejection, StoreFact
 from tocsin.coordinator.evacuation import EVACUATIONS, forget_deleted
 from tocsin.coordinator.events import PlanProposed
+from tocsin.coordinator.roaming import ROAMING, forget_judged, roaming_plan
 from tocsin.coordinator.snapshots import SnapshotBuilder
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -26,11 +30,18 @@ from tocsin.model.plan import Move, Plan, Urgency
 from tocsin.model.snapshot import Snapshot
 from tocsin.model.trace import Kind
 from tocsin.policies.balance import multistage
+from tocsin.policies.balance.load import snapshot_loads
 from tocsin.policies.balance.multistage import MIGRATIONS, SHUFFLES
 from tocsin.policies.balance.settings import NONE, BalanceSettings
 from tocsin.wire.errors import Code
 
 Planner = Callable[[Snapshot], Plan]
+
+_MODELLED_PER_S: Final = 10_000
+"""Subscribers whose load is modelled for status pages, per second: a million take a second of the coordinator's time,
+which a page that is open may cost once in 100 s."""
+_SURGE_SETTLE_S: Final = 1.0
+"""The pause between the first report of a surge and the round that answers it: the other brokers report it too."""
 
 _MULTISTAGE: Final = "multistage"
 """The policy with its settings and its memory."""
@@ -50,13 +61,27 @@ class Planning:
         self._memory = dict(memory)
         self._snapshots = SnapshotBuilder()
         self._next_round_s: float | None = None
+        self._next_roaming_s = -math.inf
+        self._surge_answered_s = -math.inf
+        self._modelled: tuple[float, dict[BrokerId, float]] = (-math.inf, {})
+        """(time, load of each broker)."""
 
     @property
     def policy_names(self) -> list[str]:
-        return sorted({*map(str, EVACUATIONS), *_BALANCING_POLICIES, *self.planners})
+        return sorted({*map(str, EVACUATIONS), ROAMING, *_BALANCING_POLICIES, *self.planners})
 
     def snapshot(self, turn: Turn) -> Snapshot:
         return self._snapshots.build(turn.registry, turn.loads, turn.now_s, self._memory)
+
+    def modelled_loads(self, turn: Turn) -> dict[BrokerId, float]:
+        """F_j of each broker as policies see it, in bytes/s; as old as a load report, older in a large network."""
+        made_s, _ = self._modelled
+        fresh_s = max(turn.rules.report_s, len(turn.registry.subscribers) / _MODELLED_PER_S)
+        if not 0.0 <= turn.now_s - made_s < fresh_s:
+            snapshot = self.snapshot(turn)
+            loads = snapshot_loads(snapshot).tolist()
+            self._modelled = turn.now_s, dict(zip(snapshot.brokers, loads, strict=True))
+        return self._modelled[1]
 
     def evacuate(self, turn: Turn) -> None:
         """Make the failover and drain plans of this tick and have the arbiter carry them out."""
@@ -66,21 +91,38 @@ class Planning:
                 forget_deleted(turn, allowed)
             self._arbiter.carry_out(turn, plan(turn, allowed))
 
+    def follow_roaming(self, turn: Turn) -> None:
+        """Give subscribers that have travelled nearer brokers, as often as balancing plans: a plan needs a snapshot."""
+        if turn.registry.roaming and turn.now_s >= self._next_roaming_s:
+            self._next_roaming_s = turn.now_s + turn.rules.balance_s
+            decision = self.propose(turn, PlanProposed(0, ROAMING, dry_run=False))
+            assert isinstance(decision, Decision)
+            forget_judged(turn)
+
     def balance(self, turn: Turn) -> None:
         """Run the multistage policy if its next round is due."""
         if self._is_round_due(turn):
             decision = self.propose(turn, PlanProposed(0, _MULTISTAGE, dry_run=False))
             assert isinstance(decision, Decision)
             self.last_round = decision
+            turn.loads.surge_since_s = None
 
     def _is_round_due(self, turn: Turn) -> bool:
         """True if a round is due. The first is a whole period after the start: rates are moving averages."""
         rules = turn.rules
         if self._next_round_s is None or not rules.balancing:
             self._next_round_s = turn.now_s + rules.balance_s
+            turn.loads.surge_since_s = None  # balancing that is switched on later must not answer an old surge
             return False
-        if turn.now_s < self._next_round_s or self._arbiter.waiting:
+        surge_s = turn.loads.surge_since_s if rules.balance.surges else None
+        due_s = self._next_round_s
+        if surge_s is not None:
+            settled_s = max(surge_s + _SURGE_SETTLE_S, self._surge_answered_s + rules.balance_s / 2)
+            due_s = min(due_s, settled_s)
+        if turn.now_s < due_s or self._arbiter.balancing_waits:
             return False
+        if surge_s is not None:
+            self._surge_answered_s = turn.now_s
         self._next_round_s = turn.now_s + rules.balance_s
         return True
 
@@ -105,6 +147,8 @@ class Planning:
         for urgency, evacuation in EVACUATIONS.items():
             if policy == urgency:
                 return evacuation(turn, None)
+        if policy == ROAMING:
+            return roaming_plan(turn, self.modelled_loads(turn))
         if policy in _BALANCING_POLICIES:
             return balancing_plan(policy, snapshot, turn.rules.balance)
         planner = self.planners.get(policy)

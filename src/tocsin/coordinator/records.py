@@ -93,6 +93,13 @@ class SubscriberRecord:
     whenever it registers. It is never cleared: an unneeded `Adopt` is cheap, and a missing one would be an error."""
     deleted: bool = False
     """True if the coordinator forgets the subscriber as soon as its home broker has released it."""
+    placed_at: Place | None = None
+    """Its position when its broker was chosen; None if that is unknown, as after a restart of the coordinator."""
+
+    @property
+    def online(self) -> bool:
+        """True if a broker delivers to the subscriber: over its session, or to its webhook."""
+        return self.session_at is not None or self.webhook is not None
 
     def state(self) -> SubscriberState:
         return SubscriberState(self.id, list(self.subscriptions.values()), self.webhook)

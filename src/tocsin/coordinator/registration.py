@@ -17,6 +17,7 @@ from tocsin.wire.link import Accepting, Register, Registered
 
 def register_broker(turn: Turn, link: int, message: Register) -> None:
     broker = _record_broker(turn, link, message)
+    turn.loads.rates.remove_broker(broker.id)  # it reports all its rates again, without those that it has released
     accepting = broker.announced_accepting = turn.registry.accepting(broker)
     turn.send(broker.id, Registered(turn.rules.heartbeat_s, turn.rules.report_s, accepting))
     if broker.draining:

@@ -21,10 +21,14 @@ class Registry:
         """The migration of each subscriber that has one."""
         self.generation = 1
         """The number of the present assignment. It grows with every change of assignment or membership."""
+        self.revision = 0
+        """The number of changes of sessions, webhooks and positions. They do not make a plan stale."""
         self.placed = 0
         """Placements since the start."""
         self.migrated = 0
         """Migrations that arrived since the start."""
+        self.roaming: dict[SubscriberId, None] = {}
+        """Subscribers that have travelled since their broker was chosen (`roaming`)."""
         self.deleted: dict[SubscriberId, None] = {}
         """Recently deleted subscribers, latest last: a broker that was away may still report changes of them."""
         self._hosted: dict[BrokerId, dict[SubscriberId, None]] = {}
@@ -82,6 +86,7 @@ class Registry:
         self.end_session(subscriber)
         self._leave_home(subscriber)
         del self.subscribers[subscriber.id]
+        self.roaming.pop(subscriber.id, None)
         self.deleted[subscriber.id] = None
         if len(self.deleted) > _REMEMBERED_DELETIONS:
             del self.deleted[next(iter(self.deleted))]
@@ -111,11 +116,13 @@ class Registry:
         self.end_session(subscriber)
         subscriber.session_at = broker
         self._sessions.setdefault(broker, {})[subscriber.id] = None
+        self.revision += 1
 
     def end_session(self, subscriber: SubscriberRecord) -> None:
         if subscriber.session_at is not None:
             self._sessions.get(subscriber.session_at, {}).pop(subscriber.id, None)
             subscriber.session_at = None
+            self.revision += 1
 
     def end_sessions(self, broker: BrokerId) -> None:
         for name in list(self._sessions.get(broker, {})):

@@ -62,6 +62,10 @@ class CoordinatorRules:
         PlacementPolicy, "Broker of a subscriber whose broker died or drains: the same names as for `placement`."
     ] = PlacementPolicy.LEAST_LOADED
     """`nearest` would send a whole neighbourhood to one broker."""
+    roam_m: Annotated[
+        float, "Metres that a subscriber travels before it may get a nearer broker, with `nearest` placement. 0: never."
+    ] = 20_000.0
+    """Brokers are usually farther apart than that; a move for a shorter journey would save little."""
     balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False
     """The process's settings switch it on."""
     balance_s: Annotated[float, "Seconds between two rounds of balancing."] = 10.0

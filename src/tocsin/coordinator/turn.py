@@ -137,6 +137,8 @@ class Turn:
         if subscriber.home is not None:
             self.loads.remove_expected(subscriber.home, subscriber.id)
             subscriber.moved_at_s = self.now_s
+        subscriber.placed_at = subscriber.place
+        self.registry.roaming.pop(subscriber.id, None)
         self.registry.set_home(subscriber, home)
         self.loads.add_expected(home, subscriber, len(self.registry.subscribers))
         self.store_subscriber(subscriber)

@@ -37,7 +37,7 @@ def _not_dead(core: Coordinator) -> list[BrokerRecord]:
     return [broker for broker in core.registry.brokers.values() if broker.health is not Health.DEAD]
 
 
-def broker_view(core: Coordinator, broker: BrokerRecord) -> dict[str, Any]:
+def broker_view(core: Coordinator, broker: BrokerRecord, now_s: float) -> dict[str, Any]:
     registry, load = core.registry, core.loads.of(broker.id)
     return {
         "broker": broker.id,
@@ -56,6 +56,11 @@ def broker_view(core: Coordinator, broker: BrokerRecord) -> dict[str, Any]:
         "in_bytes_per_s": load.in_bytes_per_s,
         "out_bytes_per_s": load.out_bytes_per_s,
         "load_bytes_per_s": load.bytes_per_s,
+        "modelled_bytes_per_s": core.modelled_loads(now_s).get(broker.id),
+        "fetched_bytes": load.in_bytes,
+        "delivered_bytes": load.out_bytes,
+        "catch_up_bytes": load.catch_up_bytes,
+        "reported_at_s": load.reported_at_s or None,
         "notifications_per_s": load.notifications_per_s,
         "delivery_s_p50": load.delivery_s_p50,
         "delivery_s_p95": load.delivery_s_p95,
@@ -96,7 +101,7 @@ class HeldSubscriptions:
 
     def heaviest(self, limit: int) -> dict[str, Any]:
         """The first `limit` backend subscriptions, by λ and then by the number of frontend subscriptions."""
-        rates, count = self._core.loads.rates, self._count
+        rates, count = self._core.loads.rates.known, self._count
         heaviest = heapq.nlargest(limit, count, key=lambda name: (rates.get(name, 0.0), count[name]))
         views = [
             {
@@ -134,7 +139,7 @@ def balance_view(core: Coordinator) -> dict[str, Any]:
 
 
 def _last_round(core: Coordinator) -> dict[str, Any] | None:
-    """The last round of balancing. `cov_before` and `cov_after` are modelled."""
+    """The last round of balancing. Covs and maxima are modelled."""
     decision = core.last_round
     if decision is None:
         return None
@@ -145,6 +150,10 @@ def _last_round(core: Coordinator) -> dict[str, Any] | None:
         "taken": sum(verdict.taken for verdict in decision.verdicts),
         "cov_before": decision.before.cov,
         "cov_after": decision.after.cov,
+        "maximum_before": decision.before.maximum,
+        "maximum_after": decision.after.maximum,
+        "urgency": str(decision.plan.urgency),
+        "at_s": decision.at_s,
     }
 
 
@@ -152,7 +161,7 @@ def status_view(core: Coordinator, now_s: float) -> dict[str, Any]:
     """The state of the network. `load_bytes_per_s` and `cov` are reported, not modelled."""
     registry = core.registry
     return {
-        "brokers": [broker_view(core, broker) for broker in registry.brokers.values()],
+        "brokers": [broker_view(core, broker, now_s) for broker in registry.brokers.values()],
         "subscribers": len(registry.subscribers),
         "online": sum(len(registry.sessions(broker)) for broker in registry.brokers),
         "sessions": sum(broker.sessions for broker in _not_dead(core)),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import httpx
@@ -17,13 +18,16 @@ from tocsin.sim.city.subscriptions import CHANNELS
 
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _WARM_UP: Final = "warm-up"
-_WARM_UPS: Final = 2
-"""Executions with results per channel: the first compiles the channel's plan, the second uses the compiled plan."""
+_READS: Final = 5
+"""Attempts to read results before the demo fails."""
 
 
 class DemoCluster:
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, channels: Collection[str], warm_ups: int) -> None:
+        """`warm_ups` is the number of executions with results per channel before the day."""
         self._client = client
+        self._channels = channels
+        self._warm_ups = warm_ups
 
     async def apply(self, text: str, folder: str) -> int:
         """Apply an application file and return the number of changes."""
@@ -39,9 +43,10 @@ class DemoCluster:
         values = {"kind": "fire", "user": _WARM_UP, "lat": lat, "lon": lon, "radius_m": 1_000.0}
         names = {"kind": ("kind",), "user": ("user",), "place": ("lat", "lon", "radius_m"), "near": ("radius_m",)}
         await publisher.publish("UserLocations", [{"user_id": _WARM_UP, "lat": lat, "lon": lon, "at": now}])
+        await self.settled("UserLocations", 1)
         subscribed: dict[str, list[str]] = {}
-        for channel, (parameters, _) in CHANNELS.items():
-            chosen = {name: values[name] for parameter in parameters for name in names[parameter]}
+        for channel in self._channels:
+            chosen = {name: values[name] for parameter in CHANNELS[channel][0] for name in names[parameter]}
             body = {"channel": channel, "parameters": chosen, "broker": _WARM_UP}
             answer = await self._request("POST", "/v1/subscriptions", json=body)
             subscribed[channel] = [subscription["id"] for subscription in answer.json()]
@@ -53,14 +58,15 @@ class DemoCluster:
         return sent
 
     async def _publish_until_warm(self, publisher: Publisher, report: dict[str, Any]) -> int:
-        """Publish reports until each channel has had results, and return how many were needed."""
+        """Publish reports until each channel has had results, and return how many were needed.
+
+        At the end no report is NEW to any channel, so that the first subscribers do not get one.
+        """
         for sent in itertools.count(1):
             await publisher.publish("EmergencyReports", [{"report_id": f"{_WARM_UP}-{sent}", **report}])
-            await asyncio.sleep(0.5)
-            channels = [channel for channel in await self.channels() if channel["name"] in CHANNELS]
-            if all(channel["executions"] - channel["empty"] >= _WARM_UPS for channel in channels):
-                await self.settled("EmergencyReports", sent)
-                await self.execute(CHANNELS)  # so that no warm-up report is NEW to the first subscribers
+            await self.settled("EmergencyReports", sent)
+            await self.execute(self._channels)
+            if all(channel["executions"] - channel["empty"] >= self._warm_ups for channel in await self.channels()):
                 return sent
         raise AssertionError("unreachable: count() is infinite")
 
@@ -87,9 +93,22 @@ class DemoCluster:
         offsets: dict[str, Longs] = {}
         for channel, subscriptions in by_channel.items():
             body = {"channel": channel, "subscriptions": dict.fromkeys(subscriptions)}
-            answer = await self._request("POST", "/v1/results", json=body, headers={"Accept": _ARROW})
+            answer = await self._read_again("POST", "/v1/results", json=body, headers={"Accept": _ARROW})
             offsets |= await asyncio.to_thread(_offsets, answer.content)
         return offsets
+
+    async def stored_of(self, channel: str, subscription: str) -> Longs:
+        """Return the sorted offsets after the stored results of one subscription."""
+        offsets = await self.stored({channel: [subscription]})
+        return offsets.get(subscription, np.empty(0, np.int64))
+
+    async def _read_again(self, method: str, path: str, **request: Any) -> httpx.Response:
+        """Send a request that changes nothing. Repeat it if its connection ends: idle connections may."""
+        for _ in range(_READS - 1):
+            with contextlib.suppress(httpx.TransportError):
+                return await self._request(method, path, **request)
+            await asyncio.sleep(0.5)
+        return await self._request(method, path, **request)
 
     async def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
         answer = await self._client.request(method, path, **request)

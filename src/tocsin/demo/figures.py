@@ -113,10 +113,9 @@ def _latencies(figure: Figure, outcome: DemoOutcome) -> None:
     """Draw one histogram per channel, stacked, so that the figure shows times and counts."""
     axes = figure.subplots()
     by_channel = outcome.account.by_channel()
-    names = [name for name in sorted(by_channel) if any(len(received.latencies_s) for _, received in by_channel[name])]
+    names = [name for name in sorted(by_channel) if any(len(holding.latencies_s) for holding in by_channel[name])]
     values = [
-        np.concatenate([np.array(received.latencies_s, np.float32) for _, received in by_channel[name]])
-        for name in names
+        np.concatenate([np.array(holding.latencies_s, np.float32) for holding in by_channel[name]]) for name in names
     ]
     if not values:
         return

@@ -1,56 +1,34 @@
-"""The demo's subscribers: each has an SDK object and a WebSocket, and records the results it receives."""
+"""All people of the demo: starts and ends them, counts what they do, and collects their errors."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from tocsin.client import ClientError, Gap, Patience, Result, Subscriber
-from tocsin.demo.account import DemoAccount
-from tocsin.sim.city.crowd import CityPerson
-
-_PATIENCE = Patience(open_s=10.0, longest_s=5.0)
-At = Callable[[float], Awaitable[None]]
-"""Waits until a moment of the city's time, in seconds."""
-
-
-class _ReportResult(msgspec.Struct):
-    """The part of a result that the account needs."""
-
-    report_id: str
+from tocsin.client import ClientError
+from tocsin.demo.person import DemoPerson, PeopleCounts, Surroundings
+from tocsin.demo.samples import Activity
+from tocsin.sim.city.interactions import CityPerson
+from tocsin.sim.city.streets import Points
 
 
 class DemoPeople:
     def __init__(
-        self,
-        coordinator: str,
-        token: str,
-        account: DemoAccount,
-        people: Sequence[CityPerson],
-        at: At,
-        where: Callable[[int], tuple[float, float]],
-        report_progress: Callable[[str], None],
+        self, surroundings: Surroundings, people: Sequence[CityPerson], report_progress: Callable[[str], None]
     ) -> None:
-        self._coordinator = coordinator
-        self._token = token
-        self._account = account
-        self._people = people
-        self._at = at
-        self._where = where
+        self._counts = surroundings.counts
         self._report_progress = report_progress
-        self._subscribers: list[Subscriber] = []
-        self._tasks: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
-        self.logged_in = 0
+        self._people = [DemoPerson(surroundings, person) for person in people]
+        self._tasks: list[asyncio.Task[None]] = []
+        self.requested = sum(len(person.subscribes) for person in people)
+        """Subscribe requests of the whole day."""
         self.errors: set[str] = set()
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._run(number, person)) for number, person in enumerate(self._people)]
+        self._tasks = [asyncio.create_task(self._follow(person)) for person in self._people]
 
     async def stop(self) -> None:
         """Log all people out."""
@@ -61,58 +39,65 @@ class DemoPeople:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
-    def hand_overs(self) -> int:
-        """Number of sessions that opened at another broker than the previous session of the same person."""
-        histories = (subscriber.brokers_seen for subscriber in self._subscribers)
-        return sum(source != target for brokers in histories for source, target in itertools.pairwise(brokers))
+    def counts(self) -> PeopleCounts:
+        return self._counts
 
-    async def _run(self, number: int, person: CityPerson) -> None:
-        await self._at(person.login_s)
-        lat, lon = self._where(number)
+    @property
+    def online(self) -> int:
+        return sum(person.is_online for person in self._people)
+
+    def activity(self) -> Activity:
+        """The hand-overs, logins and logouts so far. A hand-over is a session at another broker than the last one."""
+        activity = Activity()
+        for person in self._people:
+            activity.session_changes.update(person.session_changes)
+            for source, target in itertools.pairwise(person.brokers):
+                if source != target:
+                    activity.hand_overs += 1
+                    activity.moves.update((source, target))
+        return activity
+
+    async def finished(self, limit_s: float) -> None:
+        """Wait until all people have reached the end of their timelines or failed. A time-out is an error."""
+        deadline_s = time.monotonic() + limit_s
+        while late := self._unfinished():
+            if time.monotonic() >= deadline_s:
+                first = late[0]
+                self.errors.add(f"{len(late)} people are late by {limit_s:g} s, {first.name} with {first.doing}")
+                return
+            await asyncio.sleep(0.25)
+
+    def _unfinished(self) -> list[DemoPerson]:
+        followed = zip(self._people, self._tasks, strict=True)
+        return [person for person, task in followed if not (person.is_at_end or task.done())]
+
+    def move(self, positions: Points) -> None:
+        """Set the position of each person, in degrees."""
+        for person, (lat, lon) in zip(self._people, positions.tolist(), strict=True):
+            person.place = (lat, lon)
+
+    def send_positions(self) -> None:
+        """Send the position of each person that is logged in and has no outstanding answer."""
+        for person in self._people:
+            person.send_position()
+
+    async def freeze(self, limit_s: float) -> dict[str, tuple[float, float]]:
+        """Store the last position of each person, and return the positions. A position that is not stored is an
+        error."""
+        problems = await asyncio.gather(*(person.store_last_position(limit_s) for person in self._people))
+        for person, problem in zip(self._people, problems, strict=True):
+            if problem is not None:
+                self.errors.add(f"the last position of {person.name} was not stored: {problem}")
+        return {person.name: person.place for person in self._people}
+
+    async def _follow(self, person: DemoPerson) -> None:
         try:
-            async with Subscriber(
-                self._coordinator, user=person.name, token=self._token, lat=lat, lon=lon, patience=_PATIENCE
-            ) as subscriber:
-                self._subscribers.append(subscriber)
-                await subscriber.connected()
-                self.logged_in += 1
-                receiving = asyncio.create_task(self._receive(person.name, subscriber))
-                try:
-                    await self._subscribe(person, subscriber)
-                    over = asyncio.create_task(self._over.wait())
-                    await asyncio.wait((receiving, over), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    if receiving.done() and not receiving.cancelled():
-                        receiving.result()  # ends only by an error: raise it
-                    receiving.cancel()
+            await person.follow()
+            await person.unless_failed(self._over.wait())
         except Exception as error:  # every error that ends a subscriber is reported, also a bug of the client
-            problem = f"{type(error).__name__}: {error.message if isinstance(error, ClientError) else error!r}"
+            problem = f"{type(error).__name__}: {error.message if isinstance(error, ClientError) else repr(error)}"
             if problem not in self.errors:
-                self._report_progress(f"{person.name} ended with an error: {problem}")
+                self._report_progress(f"{person.name} ended with an error, with {person.doing}: {problem}")
             self.errors.add(problem)
-
-    async def _subscribe(self, person: CityPerson, subscriber: Subscriber) -> None:
-        for when_s, request in person.subscriptions:
-            await self._at(when_s)
-            parameters = dict(request.parameters)
-            granted = await subscriber.subscribe(request.channel, parameters, type=_ReportResult)
-            self._account.grant(person.name, granted.id, granted.channel, parameters, granted.cursor, time.time())
-
-    async def _receive(self, person: str, subscriber: Subscriber) -> None:
-        account = self._account
-        async for notification in subscriber:
-            match notification:
-                case Result():
-                    holding = account.holding(person, notification.subscription)
-                    account.take(holding, notification.cursor, _number(notification.value), time.time())
-                case Gap():
-                    account.gaps += 1
-                case _:
-                    pass
-
-
-def _number(value: Any) -> int | None:
-    """Return the number of the report. A result that overtakes the grant of its subscription is a dict."""
-    identity = value.report_id if isinstance(value, _ReportResult) else str(value.get("report_id"))
-    name, _, number = identity.partition("-")
-    return int(number) if name == "report" and number.isdigit() else None
+        finally:
+            await person.log_out()

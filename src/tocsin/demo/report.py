@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from tocsin.demo.account import quantiles_s
+from tocsin.demo.recomputation import Recomputed
 from tocsin.demo.run import DemoOutcome
 from tocsin.experiments.report import shown, table
 
@@ -21,18 +23,17 @@ def numbers(outcome: DemoOutcome) -> dict[str, Any]:
     account, samples, audit = outcome.account, outcome.samples, outcome.audit
     end_s, from_s = outcome.day_took_s, outcome.balancing_from_s
     last_s = max(from_s, end_s - 0.25 * (end_s - from_s))
-    overall = quantiles_s(received.latencies_s for received in account.holdings.values())
+    overall = quantiles_s(holding.latencies_s for holding in account)
     return {
         "published": len(account.published),
         "delivered": audit.received,
         "expected": audit.expected,
         **{name: getattr(audit, name) for name in _WRONG},
-        "recomputed": {
-            "subscriptions": outcome.recomputed.subscriptions,
-            "expected": outcome.recomputed.expected,
-            "lost": outcome.recomputed.lost,
-            "unexpected": outcome.recomputed.unexpected,
-        },
+        "recomputed": None if outcome.recomputed is None else asdict(outcome.recomputed),
+        "recomputed_batch": None if outcome.batch is None else _batch(outcome.batch),
+        "requested_subscriptions": outcome.requested,
+        "granted_subscriptions": account.granted,
+        "people": outcome.counts.as_json(),
         "frontend_subscriptions": account.frontend(),
         "backend_subscriptions": account.backend(),
         "cov_before": samples.cov_at(from_s),
@@ -47,6 +48,7 @@ def numbers(outcome: DemoOutcome) -> dict[str, Any]:
                 "moves": moved.moves,
                 "cov_before": moved.cov_before,
                 "cov_after": moved.cov_after,
+                "maximum_after_bytes_per_s": moved.maximum_after_bytes_per_s,
             }
             for moved in samples.rounds
         ],
@@ -56,6 +58,7 @@ def numbers(outcome: DemoOutcome) -> dict[str, Any]:
         "day_took_s": round(end_s, 1),
         "channels": _channels(outcome),
         "errors": outcome.errors,
+        "findings": audit.findings,
         "settings": outcome.settings.as_json(),
     }
 
@@ -65,17 +68,17 @@ def _channels(outcome: DemoOutcome) -> list[dict[str, Any]]:
     rows = []
     for channel in outcome.channels:
         mine = by_channel.get(channel["name"], [])
-        quantiles = quantiles_s(holding.latencies_s for _, holding in mine)
+        quantiles = quantiles_s(holding.latencies_s for holding in mine)
         rows.append(
             {
                 "name": channel["name"],
                 "period_s": channel["period_s"],
-                "frontend": len(mine),
-                "backend": len({name for name, _ in mine}),
+                "frontend": len({(holding.person, holding.subscription) for holding in mine}),
+                "backend": len({holding.subscription for holding in mine}),
                 "executions": channel["executions"],
                 "missed_ticks": channel["missed_ticks"],
                 "last_duration_s": channel["last_duration_s"],
-                "delivered": sum(len(holding.offsets) for _, holding in mine),
+                "delivered": sum(len(holding.offsets) for holding in mine),
                 "latency_s_p50": None if quantiles is None else quantiles[0],
                 "latency_s_p95": None if quantiles is None else quantiles[1],
             }
@@ -83,9 +86,38 @@ def _channels(outcome: DemoOutcome) -> list[dict[str, Any]]:
     return rows
 
 
-def failed(report: dict[str, Any]) -> bool:
-    wrong = any(report[name] for name in _WRONG) or report["recomputed"]["lost"] or report["recomputed"]["unexpected"]
-    return bool(wrong or report["errors"] or not report["delivered"])
+def _batch(by_channel: dict[str, Recomputed]) -> dict[str, Any]:
+    total = Recomputed()
+    for compared in by_channel.values():
+        total += compared
+    return asdict(total) | {"channels": {channel: asdict(compared) for channel, compared in by_channel.items()}}
+
+
+def problems(report: dict[str, Any]) -> list[str]:
+    """Return why the demo failed, as sentences that say what to do; an empty list if it succeeded."""
+    found = []
+    missing = report["requested_subscriptions"] - report["granted_subscriptions"]
+    if missing:
+        found.append(
+            f"{missing} of {report['requested_subscriptions']:,} subscribe requests were not granted: "
+            "look for refusals in the brokers' logs, or give a slow machine more --minutes"
+        )
+    wrong = {name: report[name] for name in _WRONG if report[name]}
+    wrong |= _wrong_again("recomputed", report) | _wrong_again("recomputed_batch", report)
+    if wrong:
+        counts = ", ".join(f"{name} {count}" for name, count in wrong.items())
+        found.append(f"notifications were wrong ({counts}): this is a bug, please report it with the seed and the logs")
+    if not report["delivered"]:
+        found.append("no notification arrived: look into the logs, and give the day more --minutes")
+    if report["errors"]:
+        found.append(f"people ended with errors: {report['errors'][0]}; look into the brokers' logs")
+    return found
+
+
+def _wrong_again(name: str, report: dict[str, Any]) -> dict[str, int]:
+    counts = report[name] or {}
+    wrong = ("lost", "unexpected", "wrong_shelters")
+    return {f"{name}.{wrong_name}": counts[wrong_name] for wrong_name in wrong if counts.get(wrong_name)}
 
 
 CHANNEL_COLUMNS: Final = ("channel", "period", "FE", "BE", "executions", "missed", "delivered", "p50", "p95")
@@ -110,22 +142,41 @@ def _seconds(value: float | None) -> str:
 
 def sentences(report: dict[str, Any]) -> list[str]:
     """Summarise the report in a few lines."""
-    again = report["recomputed"]
-    before, after = report["cov_before"], report["cov_after"]
+    before, after, people = report["cov_before"], report["cov_after"], report["people"]
     return [
         f"{report['published']:,} reports published, {report['delivered']:,} notifications delivered, "
         f"lost {report['lost']}, repeated {report['repeated']}, out of order {report['out_of_order']}, "
         f"unexpected {report['unexpected']}, gaps {report['gaps']}",
-        f"computed again from the reports alone, for {again['subscriptions']:,} subscriptions to kinds and places: "
-        f"{again['expected']:,} expected, lost {again['lost']}, unexpected {again['unexpected']}",
+        *_recomputations(report),
         f"{report['frontend_subscriptions']:,} frontend subscriptions (FE) are {report['backend_subscriptions']:,} "
         f"backend subscriptions (BE); the paper: about {PAPER['frontend']:,} and {PAPER['backend']:,} for 400 people",
+        f"{report['granted_subscriptions']:,} of {report['requested_subscriptions']:,} subscribe requests granted; "
+        f"{people['logins']:,} logins, {people['logouts']:,} logouts, {people['unsubscribes']:,} unsubscribes; "
+        f"{people['updates']:,} positions stored, {people['updates_skipped']:,} skipped, "
+        f"{people['updates_failed']:,} failed",
         f"cov before balancing {shown(before)}, after {shown(after)}; {report['migrations']:,} migrations in "
         f"{len(report['rounds'])} rounds; most loaded broker {_kilobytes(report['maximum_before_bytes_per_s'])} "
         f"before, {_kilobytes(report['maximum_after_bytes_per_s'])} after",
         f"from publisher to client: p50 {_seconds(report['latency_s_p50'])}, p95 {_seconds(report['latency_s_p95'])}; "
         f"at most {report['notifications_per_s_most']:,.0f} notifications/s",
     ]
+
+
+def _recomputations(report: dict[str, Any]) -> list[str]:
+    day, batch = report["recomputed"], report["recomputed_batch"]
+    lines = []
+    if day is not None:
+        lines.append(
+            f"computed again from the reports alone, for {day['subscriptions']:,} subscriptions to kinds and places: "
+            f"{day['expected']:,} expected, lost {day['lost']}, unexpected {day['unexpected']}"
+        )
+    if batch is not None:
+        lines.append(
+            f"last batch, computed again for {batch['subscriptions']:,} subscriptions of {len(batch['channels'])} "
+            f"channels: {batch['expected']:,} expected, lost {batch['lost']}, unexpected {batch['unexpected']}, wrong "
+            f"lists of shelters {batch['wrong_shelters']}, too close to an edge {batch['skipped']}"
+        )
+    return lines
 
 
 def _kilobytes(value: float | None) -> str:
@@ -148,6 +199,10 @@ def show(report: dict[str, Any], files: Sequence[Path]) -> None:
         console.print(line, highlight=False, markup=False)
     for error in report["errors"]:
         console.print(f"error: {error}", highlight=False, markup=False)
+    for finding in report["findings"]:
+        console.print(f"found: {finding}", highlight=False, markup=False)
+    for problem in problems(report):
+        console.print(f"failed: {problem}", highlight=False, markup=False)
     for path in files:
         console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
 
@@ -165,6 +220,7 @@ def markdown(report: dict[str, Any], periods: dict[float, float], figures: Seque
         f"balancing {settings['balance']}, {settings['minutes']:g} min at speed {settings['speed']:g}, seed "
         f"{settings['seed']}. Periods were divided by the speed: {changed}.",
         "\n".join(f"- {line}" for line in sentences(report)),
+        "\n".join(f"**Failed:** {problem}" for problem in problems(report)) or "Nothing failed.",
         *(f"![{path.stem}]({path.name})" for path in figures if path.suffix == ".png"),
         "## Channels",
         table(CHANNEL_COLUMNS, channel_rows(report)),

@@ -1,7 +1,10 @@
 """Carries out a demo: starts the network, runs a compressed day of the city on it, and audits the notifications.
 
-Every part is real: a data cluster, a coordinator and brokers as processes, a WebSocket per subscriber, records through
-the feed gateway. Only the people are simulated (`sim/city`).
+Every part is real: a data cluster, a coordinator and brokers as processes, a WebSocket per subscriber, reports through
+the feed gateway, positions through the brokers. Only the people are simulated (`sim/city`).
+
+At the end of the day all people are logged in and their positions are frozen. One last batch of reports follows, whose
+notifications `recomputation` knows for every channel.
 """
 
 from __future__ import annotations
@@ -19,21 +22,24 @@ from typing import Any, Final
 import httpx
 
 from tocsin.client import Publisher
-from tocsin.demo.account import Audit, DemoAccount, Recomputed
+from tocsin.demo.account import Audit, DemoAccount, PublishedReport
 from tocsin.demo.data_cluster import DemoCluster
 from tocsin.demo.people import DemoPeople
+from tocsin.demo.person import LOCATIONS, PeopleCounts, Surroundings
+from tocsin.demo.recomputation import Recomputed, Shelters, recomputed_batch, recomputed_day
 from tocsin.demo.samples import Samples
-from tocsin.demo.settings import DemoSettings, compressed
+from tocsin.demo.settings import DemoSettings
 from tocsin.runtime.http.trace_recording import part_path
 from tocsin.runtime.stack.stack import Stack, StackSettings
-from tocsin.sim.city.crowd import PUBLISHERS, CityCrowd, EmergencyReport, broker_places
+from tocsin.sim.city.crowd import CityCrowd, broker_places
+from tocsin.sim.city.emergency_reports import PUBLISHERS, EmergencyReport
 from tocsin.sim.city.streets import Streets, built_in, read_wkt
 from tocsin.sim.city.subscriptions import named_places
 
 _TURN_S: Final = 0.5
 """Real time between two requests with reports."""
 _LOCATIONS_S: Final = 1.0
-"""Real time between two updates of all locations, as in the paper; one request has all of them."""
+"""Real time between two updates of a person's location, as in the paper."""
 _BALANCING_WAIT_SHARE: Final = 0.5
 """Share of the day that balancing waits at most for all people to subscribe."""
 _SAMPLE_S: Final = 1.0
@@ -42,6 +48,12 @@ _SPARK_NICENESS: Final = 5
 _PROGRESS_S: Final = 5.0
 _PENDING_S: Final = 300.0
 """How long the demo waits at its end for pending notifications."""
+_AFTER_ERRORS_S: Final = 30.0
+"""The same if a person ended with an error: the notifications of that person do not arrive any more."""
+_LATE_S: Final = 120.0
+"""How long the demo waits at its end for people that are late, and for their last positions."""
+_BATCH: Final = 300
+"""Reports of the last batch."""
 
 
 @dataclass(slots=True)
@@ -52,7 +64,13 @@ class DemoOutcome:
     account: DemoAccount
     samples: Samples
     audit: Audit
-    recomputed: Recomputed
+    recomputed: Recomputed | None
+    """The day, for the channels without positions. None if the settings exclude it, as for `batch`."""
+    batch: dict[str, Recomputed] | None
+    """The last batch, by channel."""
+    requested: int
+    """Subscribe requests of the day."""
+    counts: PeopleCounts
     channels: list[dict[str, Any]]
     periods: dict[float, float]
     day_took_s: float
@@ -69,11 +87,17 @@ class DemoRun:
         self._folder = folder
         self._report_progress = report_progress
         self.streets = _streets(settings)
-        places = named_places(self.streets, settings.seed)
-        self._crowd = CityCrowd(self.streets, settings.subscribers, settings.seed, places=places, pace=settings.pace)
+        self._places = named_places(self.streets, settings.seed)
+        self._crowd = CityCrowd(
+            self.streets,
+            settings.subscribers,
+            settings.seed,
+            places=self._places,
+            pace=settings.pace,
+            channels=settings.channels,
+        )
         self._account = DemoAccount()
         self._samples = Samples()
-        self._positions = self._crowd.positions(0.0)
         self._records = 0
         self._warm_ups = 0
         self._began_s = 0.0
@@ -111,7 +135,8 @@ class DemoRun:
         self._coordinator = await self._client(stack.coordinator_url, 60.0)
         await self._put_balance({"on": False, **settings.scheme()})
         await stack.start_others()
-        self._cluster = DemoCluster(await self._client(stack.cluster_url, 300.0))
+        client = await self._client(stack.cluster_url, 300.0)
+        self._cluster = DemoCluster(client, settings.channels, settings.warm_ups)
         self._publishers = [
             await self._open.enter_async_context(Publisher(stack.cluster_url, stack.admin_token()))
             for _ in range(PUBLISHERS)
@@ -134,55 +159,46 @@ class DemoRun:
     async def run_day(self) -> DemoOutcome:
         """Apply the application, run the day and audit it."""
         periods = await self._prepare()
+        states = self._folder / "people"
+        states.mkdir()
         people = DemoPeople(
-            self.stack.coordinator_url,
-            self.stack.admin_token(),
-            self._account,
+            Surroundings(
+                self.stack.coordinator_url,
+                self.stack.admin_token(),
+                self._account,
+                self._wait_until,
+                self._cluster.stored_of,
+                states,
+            ),
             self._crowd.people,
-            self._wait_until,
-            self._position_of,
             self._report_progress,
         )
         self._began_s = time.monotonic()
+        people.move(self._crowd.positions(0.0))
         people.start()
         try:
             async with asyncio.TaskGroup() as tasks:
                 sampling = tasks.create_task(self._sample(people))
                 balancing = tasks.create_task(self._balance())
+                moving = tasks.create_task(self._move(people))
                 await self._publish_day(people)
-                sampling.cancel()
-                balancing.cancel()
-            took_s = self._now_s()
-            audit, recomputed = await self._audit()
-            channels = await self._cluster.channels()
-            hand_overs = people.hand_overs
+                for task in (sampling, balancing, moving):
+                    task.cancel()
+            took_s, hand_overs = self._now_s(), people.activity().hand_overs
+            return await self._audited(people, periods, took_s, hand_overs)
         finally:
             await people.stop()
-        return DemoOutcome(
-            self._settings,
-            self._account,
-            self._samples,
-            audit,
-            recomputed,
-            channels,
-            periods,
-            took_s,
-            self._balanced_s,
-            hand_overs,
-            sorted(people.errors),
-        )
 
     # -- before --------------------------------------------------------------------------------------------------------
 
     async def _prepare(self) -> dict[float, float]:
         settings = self._settings
-        text, periods = compressed(settings.application.read_text(encoding="utf-8"), settings.speed)
+        text, periods = settings.application_text()
         made = await self._cluster.apply(text, str(settings.application.parent.absolute()))
         changed = ", ".join(f"{was:g} s → {now:g} s" for was, now in sorted(periods.items()))
         self._report_progress(
             f"{made} datasets and channels from {settings.application.name}; periods for this speed: {changed}"
         )
-        await self._publishers[0].publish("UserLocations", self._crowd.locations(0.0, _now()))
         began_s = time.monotonic()
         lat, lon = self.streets.anchor
         self._warm_ups = await self._cluster.warm_up(self._publishers[0], lat, lon, _now())
@@ -198,41 +214,37 @@ class DemoRun:
     async def _wait_until(self, moment_s: float) -> None:
         await asyncio.sleep(max(0.0, moment_s / self._settings.speed - self._now_s()))
 
-    def _position_of(self, number: int) -> tuple[float, float]:
-        lat, lon = self._positions[number].tolist()
-        return lat, lon
-
     async def _publish_day(self, people: DemoPeople) -> None:
         settings = self._settings
-        located_s = reported_s = 0.0
+        reported_s = 0.0
         while (now_s := self._now_s()) < settings.minutes * 60.0:
-            reports = self._crowd.reports(now_s * settings.speed)
-            work = [self._publish_reports(number, reports) for number in range(PUBLISHERS)]
-            if now_s - located_s >= _LOCATIONS_S:
-                located_s = now_s
-                work.append(self._publish_locations(now_s * settings.speed))
-            await asyncio.gather(*work)
+            await self._publish(self._crowd.reports.until(now_s * settings.speed))
             if now_s - reported_s >= _PROGRESS_S:
                 reported_s = now_s
                 self._report_progress(self._progress(now_s, people))
             await asyncio.sleep(max(0.0, now_s + _TURN_S - self._now_s()))
 
-    async def _publish_reports(self, publisher: int, reports: list[EmergencyReport]) -> None:
+    async def _move(self, people: DemoPeople) -> None:
+        while True:
+            await asyncio.sleep(_LOCATIONS_S - self._now_s() % _LOCATIONS_S)  # a late beat does not delay the next
+            people.move(self._crowd.positions(self._now_s() * self._settings.speed))
+            people.send_positions()
+
+    async def _publish(self, reports: list[EmergencyReport]) -> None:
+        await asyncio.gather(*(self._publish_as(publisher, reports) for publisher in range(PUBLISHERS)))
+
+    async def _publish_as(self, publisher: int, reports: list[EmergencyReport]) -> None:
         mine = [report for report in reports if report.publisher == publisher]
         if not mine:
             return
         at, now_s = _now(), time.time()
         for report in mine:
-            self._account.publish(report.number, report.kind, report.lat, report.lon, now_s)
+            published = PublishedReport(report.kind, report.severity, report.lat, report.lon, now_s)
+            self._account.publish(report.number, published)
         records = [report.record(at) for report in mine]
-        published = await self._publishers[publisher].publish("EmergencyReports", records)
-        assert published.accepted == len(mine), published
+        answer = await self._publishers[publisher].publish("EmergencyReports", records)
+        assert answer.accepted == len(mine), answer
         self._records += len(mine)
-
-    async def _publish_locations(self, moment_s: float) -> None:
-        self._positions = self._crowd.positions(moment_s)
-        records = self._crowd.locations(moment_s, _now())
-        await self._publishers[0].publish("UserLocations", records)
 
     async def _balance(self) -> None:
         settings = self._settings
@@ -258,7 +270,7 @@ class DemoRun:
         while True:
             with contextlib.suppress(httpx.TransportError):  # a busy machine: the next sample is a second away
                 status = (await self._coordinator.get("/v1/status")).raise_for_status().json()
-                self._samples.add(self._now_s(), status, people.hand_overs)
+                self._samples.add(self._now_s(), status, people.activity())
             await asyncio.sleep(_SAMPLE_S)
 
     def _progress(self, now_s: float, people: DemoPeople) -> str:
@@ -267,32 +279,71 @@ class DemoRun:
         moment_s = now_s * self._settings.speed
         balance = "" if last is None else f", cov {last.cov:.2f}, {last.hand_overs} moved"
         return (
-            f"{int(moment_s // 60):3}:{int(moment_s % 60):02}  {people.logged_in} people, {account.frontend():,} "
+            f"{int(moment_s // 60):3}:{int(moment_s % 60):02}  {people.online} people online, {account.frontend():,} "
             f"subscriptions, {self._records:,} reports, {account.delivered:,} delivered{balance}"
         )
 
     # -- after ---------------------------------------------------------------------------------------------------------
 
-    async def _audit(self) -> tuple[Audit, Recomputed]:
-        """Run every channel once more, wait for pending notifications, and compare with the stored results."""
-        self._report_progress("the day is over: running every channel once more and waiting for pending notifications")
-        await self._wait_until_all_subscribed(time.monotonic() + _PENDING_S)
-        await self._cluster.settled("EmergencyReports", self._records + self._warm_ups, _PENDING_S)
-        holdings = self._account.by_channel()
-        await self._cluster.execute(holdings)
-        stored = await self._cluster.stored(
-            {channel: {subscription for subscription, _ in held} for channel, held in holdings.items()}
+    async def _audited(
+        self, people: DemoPeople, periods: dict[float, float], took_s: float, hand_overs: int
+    ) -> DemoOutcome:
+        self._report_progress("the day is over: waiting for the last interactions of people")
+        await people.finished(_LATE_S)
+        positions = await self._publish_last_batch(people) if self._settings.recompute else None
+        audit = await self._audit(_AFTER_ERRORS_S if people.errors else _PENDING_S)
+        recomputed = batch = None
+        if positions is not None:
+            shelters = self._settings.application.with_name("shelters.csv").read_text(encoding="utf-8").splitlines()
+            recomputed = recomputed_day(self._account)
+            batch = recomputed_batch(self._account, positions, Shelters.read(shelters))
+        return DemoOutcome(
+            self._settings,
+            self._account,
+            self._samples,
+            audit,
+            recomputed,
+            batch,
+            people.requested,
+            people.counts,
+            await self._cluster.channels(),
+            periods,
+            took_s,
+            self._balanced_s,
+            hand_overs,
+            sorted(people.errors),
         )
-        expected = self._account.audited(stored).expected
-        deadline_s, reported_s = time.monotonic() + _PENDING_S, time.monotonic()
-        # The audit would block the event loop, so this loop only compares counts.
-        while self._account.delivered < expected and time.monotonic() < deadline_s:
+
+    async def _publish_last_batch(self, people: DemoPeople) -> dict[str, tuple[float, float]]:
+        """Freeze the positions of people and publish one more batch of reports. Return the positions."""
+        now_s = self._now_s() * self._settings.speed
+        final = self._crowd.positions(now_s)
+        people.move(final)
+        positions = await people.freeze(_LATE_S)
+        await self._cluster.settled(LOCATIONS, len(positions), _PENDING_S)
+        self._report_progress(f"positions are frozen: publishing a last batch of {_BATCH} reports")
+        batch = self._crowd.reports.last_batch(_BATCH, now_s, final, self._places)
+        self._account.batch_from = batch[0].number
+        await self._publish(batch)
+        return positions
+
+    async def _audit(self, limit_s: float) -> Audit:
+        """Run every channel once more, wait for pending notifications, and compare with the stored results."""
+        self._report_progress("running every channel once more and waiting for pending notifications")
+        await self._cluster.settled("EmergencyReports", self._records + self._warm_ups, _PENDING_S)
+        holdings = self._account.open_by_channel()
+        await self._cluster.execute(holdings)
+        stored = await self._cluster.stored(holdings)
+        # The audit takes too long to run while notifications arrive, so the loop only compares counts.
+        complete = self._account.delivered + self._account.audited(stored).lost
+        deadline_s, reported_s = time.monotonic() + limit_s, time.monotonic()
+        while (pending := complete - self._account.delivered) > 0 and time.monotonic() < deadline_s:
             await asyncio.sleep(0.25)
             if time.monotonic() - reported_s >= _PROGRESS_S:
                 reported_s = time.monotonic()
-                self._report_progress(f"  {expected - self._account.delivered:,} notifications pending")
+                self._report_progress(f"  {pending:,} notifications pending")
         await asyncio.sleep(1.0)  # a repeat would arrive now
-        return self._account.audited(stored), self._account.recomputed()
+        return self._account.audited(stored)
 
 
 def _streets(settings: DemoSettings) -> Streets:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tocsin.model.duration import format_duration, parse_duration_s
 from tocsin.policies.balance.multistage import MIGRATIONS, SHUFFLES
 from tocsin.policies.balance.settings import NONE, PlacementPolicy
+from tocsin.sim.city.subscriptions import CHANNELS
 
 APPLICATION: Final = Path("examples/emergency/emergency.sql")
 PAPER_DAY_S: Final = 1_800.0
@@ -38,6 +39,13 @@ class DemoSettings:
     map: Path | None = None
     cluster: dict[str, str] = field(default_factory=dict)
     """Additional flags of the data cluster."""
+    channels: tuple[str, ...] = tuple(CHANNELS)
+    """The channels of the application that are created, and that people subscribe to."""
+    warm_ups: int = 2
+    """Executions with results per channel before the day: the first compiles the channel's plan, the second uses the
+    compiled plan."""
+    recompute: bool = True
+    """Whether the demo computes the expected notifications from the reports, and adds the last batch for it."""
 
     @property
     def day_s(self) -> float:
@@ -84,8 +92,20 @@ class DemoSettings:
             "log-level": "warning",
         }
 
+    @property
+    def rate_window_s(self) -> float:
+        """The averaging window of loads and of λ."""
+        return self.shortened_s(60.0, 6.0)
+
     def broker_flags(self) -> dict[str, str]:
-        return {"rate-window-s": f"{self.shortened_s(60.0, 6.0):g}", "log-level": "warning"}
+        return {"rate-window-s": f"{self.rate_window_s:g}", "log-level": "warning"}
+
+    def application_text(self) -> tuple[str, dict[float, float]]:
+        """Return the application with its channels and periods for this run, and the new period of each old one."""
+        text = self.application.read_text(encoding="utf-8")
+        for channel in CHANNELS.keys() - set(self.channels):
+            text = re.sub(rf"^CREATE \w+ CHANNEL {channel}\b[^;]*;", "", text, flags=re.MULTILINE)
+        return compressed(text, self.speed)
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from tocsin.experiments import figures
-from tocsin.experiments.report import ExperimentReport, at_least, at_most, table
+from tocsin.experiments.report import ExperimentReport, at_most, no_less_than_seed, table
 from tocsin.sim.edge.tree import EdgeLog, EdgeRun, EdgeSimulation
 from tocsin.sim.edge.workload import Deployment, Fluctuation, deploy, fluctuate
 from tocsin.sim.kernel import Kernel, seed_from
@@ -83,18 +83,26 @@ class AmiScale:
         sizes = sorted(set(table["nodes"].to_pylist()))
         means = {size: _means(table.filter(pc.equal(table["nodes"], size))) for size in sizes}
         first, last = means[sizes[0]], means[sizes[-1]]
-        growth = last["messages_a_node_and_minute"] / first["messages_a_node_and_minute"]
-        slower = last["leave_p50_with_s"] / first["leave_p50_with_s"]
-        worst_pct = min(row["overload_reduction_pct"] for row in means.values())
+        growth, slower = (
+            None if len(sizes) < 2 or not first[key] or last[key] is None else last[key] / first[key]
+            for key in ("messages_a_node_and_minute", "leave_p50_with_s")
+        )
+        reductions = [row["overload_reduction_pct"] for row in means.values()]
+        worst_pct = None if None in reductions else min(reductions)
         neighbours, less = "nodes exchange messages with direct neighbours only", "26.44 % less overloaded in total"
         alone = "each node decides by itself"
         range_ = f"at {sizes[-1]:,} nodes as at {sizes[0]}"
         messages, times = f"times the messages per node {range_}", f"times the median time {range_}"
+        constant, one_size = "1.5 times counts as independent of the size", "there is only one size to compare"
+        unit_and_start = "the unit of memory and the start, as in `ami`"
         claims = [
-            at_most("messages-per-node", "[AMI §3.1]", neighbours, growth, 1.5, messages),
-            at_most("time-to-leave-overload", "[AMI §3.1]", alone, slower, 1.5, times),
-            at_least("overload-in-total", "[AMI §4.2]", f"{less}, at 15 nodes", worst_pct, 20.0, "% at the worst size"),
-        ]
+            at_most("messages-per-node", "[AMI §3.1]", neighbours, growth, 1.5, messages, decided_by=constant,
+                    missing=one_size),
+            at_most("time-to-leave-overload", "[AMI §3.1]", alone, slower, 1.5, times, decided_by=constant,
+                    missing=one_size),
+            no_less_than_seed("overload-in-total", "[AMI §4.2]", f"{less}, at 15 nodes", worst_pct, 26.44,
+                              "% at the worst size", decided_by=unit_and_start, missing="no node was overloaded"),
+        ]  # fmt: skip
         metrics = {f"{key}_{size}_nodes": row[key] for size, row in means.items() for key in _SHOWN}
         files = figures.draw(out, "ami-scale", lambda figure: _draw(figure, sizes, means))
         return ExperimentReport(metrics, claims, files, _body(means), _NOTES)
@@ -120,16 +128,17 @@ _NOTES = (
 )
 
 
-def _means(rows: pa.Table) -> dict[str, float]:
-    return {key: pc.mean(rows[key]).as_py() or 0.0 for key in _SHOWN}
+def _means(rows: pa.Table) -> dict[str, Any]:
+    """The means of the measured values; None where no run measured one."""
+    return {key: pc.mean(rows[key]).as_py() for key in _SHOWN}
 
 
-def _body(means: Mapping[int, Mapping[str, float]]) -> str:
+def _body(means: Mapping[int, Mapping[str, Any]]) -> str:
     rows = [(size, *row.values()) for size, row in means.items()]
     return "## As the tree grows\n\n" + table(("nodes", *_SHOWN.values()), rows)
 
 
-def _draw(figure: Figure, sizes: list[int], means: Mapping[int, Mapping[str, float]]) -> None:
+def _draw(figure: Figure, sizes: list[int], means: Mapping[int, Mapping[str, Any]]) -> None:
     left, right = figure.subplots(1, 2)
     left.plot(sizes, [means[size]["messages_a_node_and_minute"] for size in sizes], marker="o", color=figures.BLUE)
     left.set(title="Messages a node and minute", xlabel="nodes in the tree", ylabel="messages")
@@ -139,7 +148,8 @@ def _draw(figure: Figure, sizes: list[int], means: Mapping[int, Mapping[str, flo
         ("leave_p90_with_s", "with protocol, 90 % leave within", figures.SKY, "^"),
         ("leave_p50_with_s", "with protocol, median", figures.BLUE, "o"),
     ):
-        right.plot(sizes, [means[size][name] for size in sizes], marker=marker, color=colour, label=label)
+        measured = [np.nan if means[size][name] is None else means[size][name] for size in sizes]
+        right.plot(sizes, measured, marker=marker, color=colour, label=label)
     right.set_yscale("log")
     right.set_ylim(1, 1_500)
     right.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

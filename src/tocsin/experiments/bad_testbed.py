@@ -1,7 +1,8 @@
-"""`bad-testbed`: figures 5–12 of [BAD §6.1]: three placements × no balancing, LDM, SDM, and the last two with GSH.
+"""`bad-testbed`: figures 5–12 of [BAD §6.1]: three placements × no balancing, LDM, SDM, both with GSH, and affinity.
 
-Simulated: the paper's prototype had 5 brokers and 400 subscribers on real machines. `LiveTestbed` reports on rows of
-the same form that were measured on the live system; it compares the placements and schemes that were run.
+Simulated: the paper's prototype had 5 brokers and 400 subscribers on real machines. `bad_testbed_live` reports on rows
+of the same form that were measured on the live system. `claims`, `inputs`, `body` and `draw_figures` accept any part
+of the placements and schemes; a claim about runs that were not made is not judged.
 """
 
 from __future__ import annotations
@@ -25,8 +26,18 @@ from tocsin.experiments.balance_runs import (
     select,
     share_y,
     simulate_world,
+    subscription_counts,
 )
-from tocsin.experiments.report import Claim, ExperimentReport, at_least, at_most, below, shows, table
+from tocsin.experiments.report import (
+    Claim,
+    ExperimentReport,
+    at_least,
+    at_most,
+    below,
+    reproduces,
+    shows,
+    table,
+)
 from tocsin.experiments.runner import Row
 
 SCENARIO: Final = "paper-testbed"
@@ -37,15 +48,21 @@ SCHEMES: Final[dict[str, dict[str, Any]]] = {
     "SDM": {"scheme": "sdm", "shuffle": "none"},
     "LDM + GSH": {"scheme": "ldm", "shuffle": "gsh"},
     "SDM + GSH": {"scheme": "sdm", "shuffle": "gsh"},
+    "affinity": {"scheme": "affinity", "shuffle": "affinity"},
 }
 MIGRATIONS: Final = ("LDM", "SDM")
+SHUFFLED: Final = ("LDM + GSH", "SDM + GSH")
 BUSY_BYTES_PER_S: Final = 60 * KB
 """β and θ: a little over half of the final mean load, so that nothing moves before most subscriptions are made. The
 paper gives no value for the testbed."""
 CLOSE: Final = 0.15
 """Ours: SDM is "similar" to LDM if cov and maximum differ by at most 15 %."""
-
-
+FEWER_AT_MOST: Final = 1 / 3
+"""Ours: numbers of migrations are "similar" if the smaller is at most a third below the larger: a factor of 1.5."""
+MUCH_MORE: Final = 5.0
+"""Ours: the multiple that counts as "much higher"."""
+NOT_MUCH: Final = 0.9
+"""Ours: a shuffle "does not show much benefit" if cov and maximum stay above 90 % of migration's."""
 SHOWN_SEEDS: Final = 5
 """Number of seeds whose loads per broker are kept; figures show the one of them with most LDM migrations."""
 
@@ -70,113 +87,180 @@ class BadTestbed:
         busy = {"beta_bytes_per_s": BUSY_BYTES_PER_S, "theta_bytes_per_s": BUSY_BYTES_PER_S}
         settings = paper_settings(**busy, **SCHEMES[setting["scheme"]])
         log = simulate_world(SCENARIO, setting["seed"], PLACEMENTS[setting["placement"]], settings)
-        return rows_of(log, setting, brokers=setting["seed"] < SHOWN_SEEDS)
+        rows = rows_of(log, setting, brokers=setting["seed"] < SHOWN_SEEDS)
+        rows[0] |= subscription_counts(SCENARIO, setting["seed"])
+        return rows
 
     def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         return _report(table_, out, _NOTES)
 
 
-@dataclass(frozen=True)
-class LiveTestbed:
-    """The same table, claims and figures for runs on real processes. An experiment may not start processes: the caller
-    does and passes the rows.
-    """
-
-    how: str
-    """A note on how the runs were made, for the reader."""
-    name: str = "bad-testbed"
-    title: str = "Placements and migration on the live system, 5 brokers and 400 subscribers [BAD figures 5–12]"
-
-    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
-        return _report(table_, out, (self.how, *_LIVE_NOTES))
-
-
 def _report(table_: pa.Table, out: Path, notes: tuple[str, ...]) -> ExperimentReport:
     rows = table_.to_pandas()
+    means = means_of(rows)
+    return ExperimentReport(metrics_of(means), claims(means), draw_figures(out, rows), body(means), notes, inputs(rows))
+
+
+def means_of(rows: Any) -> Any:
+    """The means over seeds, one row per placement and scheme that was run."""
     columns = ["cov", "maximum", "migrations", "migrations_later", "shuffles"]
-    means = select(rows, kind="run").groupby(["placement", "scheme"])[columns].mean()
-    metrics = {
+    return select(rows, kind="run").groupby(["placement", "scheme"])[columns].mean()
+
+
+def metrics_of(means: Any) -> dict[str, float]:
+    """The metrics of every placement and scheme that was run."""
+    return {
         f"{placement}.{scheme}.{column}": float(means.loc[(placement, scheme), column])
         for placement, scheme in means.index
         for column in ("cov", "maximum", "migrations", "migrations_later")
     }
-    return ExperimentReport(metrics, _claims(means), _figures(out, rows), _body(means), notes)
 
 
-def _claims(means: Any) -> list[Claim]:
-    """Claims about the placements and schemes that were run; comparisons with others are omitted."""
-    claims = [claim for placement in PLACEMENTS for scheme in MIGRATIONS for claim in _gains(means, placement, scheme)]
-    claims += _similar(means)
+def inputs(rows: Any) -> list[Claim]:
+    """Our inputs beside the paper's. Without the columns `frontend` and `backend` they are not judged."""
+    runs, source = select(rows, kind="run"), "[BAD §6.1.2]"
+    counts = {name: float(runs[name].mean()) if name in runs else None for name in ("frontend", "backend")}
+    drawn = "how (1, 5) channels and (1, 3) subscriptions per channel are drawn"
+    kept = "88 BE subscriptions in each of 7 channels"
+    return [
+        reproduces("frontend-subscriptions", source, "around 2,200", counts["frontend"], 2_200.0, decided_by=drawn),
+        reproduces("backend-subscriptions", source, "around 600", counts["backend"], 600.0, decided_by=kept),
+    ]
+
+
+def claims(means: Any) -> list[Claim]:
+    """All claims. A claim about placements and schemes that were not run, or without a migration, is not judged."""
+    found = [claim for placement in PLACEMENTS for scheme in MIGRATIONS for claim in _gains(means, placement, scheme)]
+    found += [claim for placement in PLACEMENTS for claim in _similar(means, placement)]
     for scheme in MIGRATIONS:
-        claims += _nearest_needs_more(means, scheme) + _early_shuffle(means, scheme)
-    return claims + _shuffles(means)
+        found += [_nearest_needs_more(means, scheme, other) for other in ("RR", "RND")]
+        found += [_early_shuffle(means, scheme), *_little_benefit(means, scheme)]
+    return [*found, *_shuffles(means), *_affinity(means)]
 
 
 def _gains(means: Any, placement: str, scheme: str) -> list[Claim]:
-    if not _were_run(means, (placement, "none"), (placement, scheme)):
-        return []
-    none, balanced = means.loc[(placement, "none")], means.loc[(placement, scheme)]
-    if not balanced.migrations and not none.migrations:
-        return []  # placement alone stayed below α: the two are the same but for chance
-    figure = {"RND": "figure 6", "RR": "figure 7", "NR": "figure 10"}[placement]
-    source, unit = f"[BAD §6.1.3, {figure}]", f"times that of {placement} alone"
-    prefix = f"{placement}-{scheme}".lower()
-    cov, maximum = (float(balanced[column] / none[column]) for column in ("cov", "maximum"))
+    missing = _not_run(means, (placement, "none"), (placement, scheme)) or _not_moved(means, (placement, scheme))
+    figure = {"RND": "[BAD §6.1.3, figure 6]", "RR": "[BAD slides, round robin]", "NR": "[BAD §6.1.3, figure 10]"}
+    prefix, unit = f"{placement}-{scheme}".lower(), f"times that of {placement} alone"
+    named = {"cov": "cov", "maximum": "the maximum load"}
+    ratios = {column: _ratio(means, column, (placement, scheme), (placement, "none"), missing) for column in named}
     return [
-        below(f"{prefix}-cov", source, f"{scheme} reduces cov", cov, 1.0, unit),
-        below(f"{prefix}-maximum", source, f"{scheme} reduces the maximum load", maximum, 1.0, unit),
-    ]
+        below(f"{prefix}-{column}", figure[placement], f"{scheme} reduces {text}", ratios[column], 1.0, unit,
+              decided_by=_SKEW if placement == "NR" else _SPREAD, missing=missing)
+        for column, text in named.items()
+    ]  # fmt: skip
 
 
-def _similar(means: Any) -> list[Claim]:
-    both = [p for p in PLACEMENTS if _were_run(means, (p, "LDM"), (p, "SDM"))]
-    pairs = [(means.loc[(p, "LDM")], means.loc[(p, "SDM")]) for p in both]
-    source, statement = "[BAD §6.1.3, figures 6, 10]", "LDM and SDM perform alike"
-    unit = "apart, under the placement where they differ most"
-    claims = []
-    for column in ("cov", "maximum") if pairs else ():
-        apart = max(abs(float(sdm[column] / ldm[column]) - 1.0) for ldm, sdm in pairs)
-        claims.append(at_most(f"sdm-close-to-ldm-{column}", source, statement, apart, CLOSE, unit))
-    return claims
+def _similar(means: Any, placement: str) -> list[Claim]:
+    ldm, sdm = (placement, "LDM"), (placement, "SDM")
+    missing = _not_run(means, ldm, sdm) or _not_moved(means, ldm, sdm)
+    prefix, alike, unit = placement.lower(), "LDM and SDM perform alike", "of LDM's apart"
+    source = "[BAD §6.1.3, figures 6, 10]"
+    found = []
+    for column in ("cov", "maximum"):
+        ratio = _ratio(means, column, sdm, ldm, missing)
+        apart, stops = None if ratio is None else abs(ratio - 1.0), "; both stop at α" if column == "cov" else ""
+        decided_by = f"{CLOSE:.0%} counts as alike{stops}"
+        found.append(
+            at_most(f"{prefix}-sdm-close-to-ldm-{column}", source, alike, apart, CLOSE, unit,
+                    decided_by=decided_by, missing=missing)
+        )  # fmt: skip
+    moves = [] if missing else [float(means.loc[label, "migrations"]) for label in (ldm, sdm)]
+    fewer = None if missing else 1.0 - min(moves) / max(moves)
+    statement, unit = "LDM and SDM require a similar number of migrations", "fewer in the one with fewer"
+    source = "[BAD slides, round robin]" if placement == "RR" else "[BAD §6.1.3, figure 12]"
+    decided_by = "a third counts as similar"
+    similar = at_most(f"{prefix}-similar-migrations", source, statement, fewer, FEWER_AT_MOST, unit,
+                      decided_by=decided_by, missing=missing)  # fmt: skip
+    return [*found, similar]
 
 
-def _nearest_needs_more(means: Any, scheme: str) -> list[Claim]:
-    others = [p for p in ("RR", "RND") if _were_run(means, (p, scheme))]
-    if not others or not _were_run(means, ("NR", scheme)):
-        return []
-    moves = means.xs(scheme, level="scheme").migrations
-    ratio = float(moves["NR"] / max(1.0, *(moves[p] for p in others)))
-    source, statement = "[BAD §6.1.3, figure 12]", "NR: far more than RR and RND"
-    return [
-        at_least(f"nr-needs-more-{scheme.lower()}", source, statement, ratio, 5.0, "times the migrations of the next")
-    ]
+def _nearest_needs_more(means: Any, scheme: str, other: str) -> Claim:
+    missing = _not_run(means, ("NR", scheme), (other, scheme)) or _not_moved(means, ("NR", scheme))
+    # A placement that needs no migration counts as one: "five times none" would hold for any number.
+    moves = {} if missing else {p: float(means.loc[(p, scheme), "migrations"]) for p in ("NR", other)}
+    ratio = None if missing else moves["NR"] / max(1.0, moves[other])
+    id, statement = f"nr-needs-more-{scheme.lower()}-than-{other.lower()}", f"NR: much more than {other}"
+    decided_by = f"{_SKEW}; {MUCH_MORE:g} times counts as much more"
+    return at_least(id, "[BAD §6.1.3, figure 12]", statement, ratio, MUCH_MORE, f"times the migrations of {other}",
+                    decided_by=decided_by, missing=missing)  # fmt: skip
 
 
-def _early_shuffle(means: Any, scheme: str) -> list[Claim]:
-    if not _were_run(means, ("NR", scheme), ("NR", f"{scheme} + GSH")):
-        return []
-    alone, shuffled = means.loc[("NR", scheme)], means.loc[("NR", f"{scheme} + GSH")]
-    difference = float(shuffled.migrations_later - alone.migrations_later)
+def _early_shuffle(means: Any, scheme: str) -> Claim:
+    alone, shuffled = ("NR", scheme), ("NR", f"{scheme} + GSH")
+    missing = _not_run(means, alone, shuffled) or _not_moved(means, alone, shuffled)
+    later = [] if missing else [float(means.loc[label, "migrations_later"]) for label in (shuffled, alone)]
+    difference = None if missing else later[0] - later[1]
     source, statement = "[BAD §6.1.3, figures 8, 9, 11]", "an early GSH lowers later migrations"
-    unit = f"more than after {scheme}'s first plan"
-    return [below(f"early-shuffle-{scheme.lower()}", source, statement, difference, 0.0, unit)]
+    unit = f"more after the first plan than with {scheme} alone"
+    decided_by = "the shuffle's own moves are not counted, as in the paper"
+    return below(f"early-shuffle-{scheme.lower()}", source, statement, difference, 0.0, unit,
+                 decided_by=decided_by, missing=missing)  # fmt: skip
+
+
+def _little_benefit(means: Any, scheme: str) -> list[Claim]:
+    alone, shuffled = ("NR", scheme), ("NR", f"{scheme} + GSH")
+    missing = _not_run(means, alone, shuffled) or _not_moved(means, alone, shuffled)
+    statement, decided_by = f"GSH: not much benefit over {scheme} itself", f"{1 - NOT_MUCH:.0%} counts as not much"
+    return [
+        at_least(f"gsh-little-over-{scheme.lower()}-{column}", "[BAD §6.1.3]", statement,
+                 _ratio(means, column, shuffled, alone, missing), NOT_MUCH, f"times {scheme}'s {column}",
+                 decided_by=decided_by, missing=missing)
+        for column in ("cov", "maximum")
+    ]  # fmt: skip
 
 
 def _shuffles(means: Any) -> list[Claim]:
-    if not _were_run(means, *((placement, "LDM + GSH") for placement in PLACEMENTS)):
-        return []
-    shuffles = means.xs("LDM + GSH", level="scheme").shuffles
-    measured = f"RND {shuffles['RND']:.2f}, RR {shuffles['RR']:.2f}, NR {shuffles['NR']:.2f} shuffles a run"
-    holds = bool(shuffles["NR"] >= 1.0 and shuffles["RND"] == 0.0)
-    statement = "NR calls out the shuffle, RND does not"
-    return [shows("shuffle-under-nr-not-rnd", "[BAD §6.1.3]", statement, measured, holds)]
+    statements = {"NR": "NR calls out the shuffle", "RND": "RND does not call out the shuffle"}
+    found = []
+    for placement, statement in statements.items():
+        missing = _not_run(means, (placement, "LDM + GSH"))
+        made = None if missing else float(means.loc[(placement, "LDM + GSH"), "shuffles"])
+        holds = None if made is None else made >= 1.0 if placement == "NR" else made == 0.0
+        id, ours = f"shuffle-under-{placement.lower()}", None if made is None else f"{made:.2f} shuffles a run"
+        decided_by = _SKEW if placement == "NR" else _SPREAD
+        found.append(shows(id, "[BAD §6.1.3]", statement, ours, holds, decided_by=decided_by, missing=missing))
+    return found
 
 
-def _were_run(means: Any, *labels: tuple[str, str]) -> bool:
-    return set(labels) <= set(means.index)
+def _affinity(means: Any) -> list[Claim]:
+    """Claims of our own: affinity beside the best of the paper's schemes, at the same α and γ."""
+    ours, paper = ("NR", "affinity"), [("NR", scheme) for scheme in (*MIGRATIONS, *SHUFFLED)]
+    missing = _not_run(means, ours, *paper) or _not_moved(means, ours, *paper)
+    best = None if missing else min(paper, key=lambda label: float(means.loc[label, "maximum"]))
+    ratios = {
+        column: None if best is None else _ratio(means, column, ours, best, missing)
+        for column in ("maximum", "migrations")
+    }
+    of = "of the paper's scheme with the lowest maximum" if best is None else f"of {best[1]}"
+    source, unknown = "beyond the paper, its future work [BAD §7]", "not measured there"
+    return [
+        at_most("nr-affinity-maximum", source, unknown, ratios["maximum"], 1.0, f"times the maximum {of}",
+                missing=missing),
+        below("nr-affinity-migrations", source, unknown, ratios["migrations"], 1.0, f"times the migrations {of}",
+              missing=missing),
+    ]  # fmt: skip
 
 
-def _figures(out: Path, rows: Any) -> list[Path]:
+def _ratio(means: Any, column: str, label: tuple[str, str], other: tuple[str, str], missing: str) -> float | None:
+    return None if missing else float(means.loc[label, column] / means.loc[other, column])
+
+
+def _not_run(means: Any, *labels: tuple[str, str]) -> str:
+    """The reason why runs cannot be compared: those that were not made. Empty if all were."""
+    absent = [f"{scheme} under {placement}" for placement, scheme in labels if (placement, scheme) not in means.index]
+    return f"not run: {', '.join(absent)}" if absent else ""
+
+
+def _not_moved(means: Any, *labels: tuple[str, str]) -> str:
+    """The reason why runs cannot be compared: none of them moved a subscriber. Empty if one did."""
+    if any(means.loc[label, "migrations"] > 0 for label in labels):
+        return ""
+    return f"no subscriber moved under {labels[0][0]}: placement alone stayed below α"
+
+
+def draw_figures(out: Path, rows: Any) -> list[Path]:
+    """Write the figures of the placements and schemes that were run; return their paths."""
     kept, samples = select(rows, kind="broker"), select(rows, kind="sample")
     runs = select(rows, kind="run")
     files: list[Path] = []
@@ -186,10 +270,10 @@ def _figures(out: Path, rows: Any) -> list[Path]:
 
     def loads(number: int, placement: str, candidates: Sequence[str]) -> None:
         schemes = present(placement, candidates)
-        ldm = select(runs, placement=placement, scheme="LDM")
-        ldm = ldm[ldm.seed < SHOWN_SEEDS]
-        if not schemes or not len(ldm):
+        if not schemes:
             return
+        shown = runs[(runs.placement == placement) & runs.scheme.isin(schemes) & (runs.seed < SHOWN_SEEDS)]
+        ldm = select(shown, scheme="LDM") if (shown.scheme == "LDM").any() else shown
         first = select(kept, seed=ldm.seed[ldm.migrations.idxmax()])
 
         def build(figure: Figure) -> None:
@@ -210,7 +294,7 @@ def _figures(out: Path, rows: Any) -> list[Path]:
         build = partial(comparison, series=series, unit=KB, unit_name="kB/s")
         files.extend(figures.draw(out, name, build, width_in=8.0, height_in=3.0))
 
-    alone, shuffled = ("none", "LDM", "SDM"), ("LDM + GSH", "SDM + GSH")
+    alone, shuffled = ("none", *MIGRATIONS), (*SHUFFLED, "affinity")
     loads(5, "RND", alone)
     compared(6, "RND", alone)
     loads(7, "RR", alone)
@@ -218,9 +302,9 @@ def _figures(out: Path, rows: Any) -> list[Path]:
     loads(9, "NR", shuffled)
     compared(10, "NR", alone)
     compared(11, "NR", (*alone, *shuffled))
-    return files + figures.draw(
-        out, "bad-figure-12", lambda figure: _draw_12(figure, runs), width_in=5.4, height_in=2.8
-    )
+    if runs.scheme.isin(MIGRATIONS).any():
+        files += figures.draw(out, "bad-figure-12", lambda figure: _draw_12(figure, runs), width_in=5.4, height_in=2.8)
+    return files
 
 
 def _shown(scheme: str) -> str:
@@ -228,8 +312,8 @@ def _shown(scheme: str) -> str:
 
 
 def _draw_12(figure: Figure, runs: Any) -> None:
-    schemes = [scheme for scheme in ("LDM", "SDM") if len(select(runs, scheme=scheme))]
-    panels = figure.subplots(1, len(schemes), sharey=True, squeeze=False)[0] if schemes else []
+    schemes = [scheme for scheme in MIGRATIONS if len(select(runs, scheme=scheme))]
+    panels = figure.subplots(1, len(schemes), sharey=True, squeeze=False)[0]
     for number, (axes, scheme) in enumerate(zip(panels, schemes, strict=True), start=1):
         grouped = select(runs, scheme=scheme).groupby("placement").migrations
         placements = [placement for placement in PLACEMENTS if placement in grouped.groups]
@@ -239,11 +323,10 @@ def _draw_12(figure: Figure, runs: Any) -> None:
             style: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": 7.5}
             axes.annotate(f"{mean[key]:.1f}", (place, high[key]), **style)
         axes.set(title=f"({number}) {scheme}", xlabel="placement", ylabel="migrations" if number == 1 else "")
-    if schemes:
-        panels[0].set_ylim(0, 1.15 * max(1.0, float(runs[runs.scheme.isin(schemes)].migrations.max())))
+    panels[0].set_ylim(0, 1.15 * max(1.0, float(runs[runs.scheme.isin(schemes)].migrations.max())))
 
 
-def _body(means: Any) -> str:
+def body(means: Any) -> str:
     columns = ("placement", "scheme", "cov", "maximum load (kB/s)", "migrations", "after the first plan")
     rows = [
         (
@@ -258,18 +341,15 @@ def _body(means: Any) -> str:
     return "## Means over seeds, from minute 10 on\n\n" + table(columns, rows)
 
 
-_LIVE_NOTES = (
-    "Times are virtual times of the city. Loads and cov come from the brokers' reports; migrations are the clients' "
-    "changes of broker. One run of each: differences of a few percent are chance.",
-    "Claims about placements and schemes that were not run are omitted, and those about a scheme without "
-    "migrations: it equals the placement alone.",
-)
 _NOTES = (
     f"Simulated. Loads per broker are of one seed: of the first {SHOWN_SEEDS}, the one with most LDM migrations. "
     "Everything else is the mean over all seeds.",
     "Rates are ours: the paper gives reports per run, not results per subscription. Their spread is chosen so that "
     "RND and RR are uneven at times, as in the paper's figures 5 and 7.",
-    "Where placement alone stays below α = 0.15, migration does nothing and the scheme equals no balancing.",
+    "Where placement alone stays below α = 0.15, migration does nothing and the scheme equals no balancing: its claims "
+    "are not judged.",
 )
+_SPREAD: Final = "the spread of the rates"
+_SKEW: Final = "the skew (`crowd`) of the scenario"
 
 EXPERIMENT = BadTestbed()

@@ -33,6 +33,7 @@ KB: Final = 1e3
 def paper_settings(**changes: Any) -> BalanceSettings:
     """Algorithm 1 as published: acts on the first hit, without a limit of moves and without rest periods."""
     plain: dict[str, Any] = {"hits": 1, "max_moves": 0, "rest_s": 0.0, "shuffle_rest_s": 0.0, "shuffle_gain": 0.0}
+    plain |= {"surges": False}
     return BalanceSettings(**(plain | changes))
 
 
@@ -50,6 +51,12 @@ def simulate_world(
     if live_core:
         return CoordinatorRun(kernel, world, rules_for(world.scenario, PlacementPolicy(placement), settings)).run()
     return BalanceRun(kernel, world, PolicyCoordinator(PlacementPolicy(placement), settings)).run()
+
+
+def subscription_counts(scenario: str, seed: int) -> Row:
+    """The number of FE and BE subscriptions in the world of this seed, as columns of a row."""
+    world = draw(balance_scenario.load(scenario), Kernel(seed_from("balance", Path(scenario).stem, seed)).stream)
+    return {"frontend": len(world.wants), "backend": len(np.unique(world.wants))}
 
 
 def rows_of(
@@ -71,6 +78,7 @@ def rows_of(
             "migrations": log.migrations,
             "first_plan_s": None if first is None else first.at_s,
             "first_plan_moves": None if first is None else first.moves,
+            "plans": len(log.plans),
             "cov_next": following[0].cov if following else None,
             "shuffles": sum(made.policy in ("gsh", "affinity-shuffle") for made in log.plans),
             "migrations_later": log.migrations - (0 if first is None else first.moves),

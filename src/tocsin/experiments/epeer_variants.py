@@ -12,10 +12,12 @@ import numpy as np
 from scipy.stats import wilcoxon
 
 from tocsin.experiments import figures
-from tocsin.experiments.report import table
+from tocsin.experiments.report import Claim, below, table
 from tocsin.sim.kernel import seed_from
 
 BASE = "base"
+SIGNIFICANT = 2.2e-16
+"""The thesis reports p < 2.2e-16, the smallest value that its program prints [ePEER §4.5.4, §5.3.4]."""
 EDGE_COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PURPLE)
 
 
@@ -37,11 +39,19 @@ def runs_of(rows: Any, variant: str) -> Any:
     return rows[(rows.kind == "run") & (rows.variant == variant)]
 
 
-def p_value(smaller: Any, larger: Any) -> float | None:
-    """The p value of Wilcoxon's signed-rank test that the first is smaller than the second; None if all are equal."""
+def p_value(smaller: Any, larger: Any) -> float:
+    """The p value of Wilcoxon's signed-rank test that the first is smaller than the second; 1 if all are equal."""
     if not (np.asarray(smaller) != np.asarray(larger)).any():
-        return None
+        return 1.0
     return float(wilcoxon(smaller, larger, alternative="less").pvalue)
+
+
+def significant(id: str, source: str, value: float | None, runs: int, unit: str = "") -> Claim:
+    """The claim that a p value is as small as the thesis'. Too few runs cannot reach it: then it is not judged."""
+    least = p_value(np.zeros(runs), np.arange(1, runs + 1))
+    missing = f"{runs} pairs of runs cannot reach a p below {least:.2g}"
+    ours = value if least < SIGNIFICANT else None
+    return below(id, source, "Wilcoxon p < 2.2e-16", ours, SIGNIFICANT, unit, missing=missing)
 
 
 def sensitivity(

@@ -18,6 +18,8 @@ from tocsin.sim.kernel import seed_from
 from tocsin.sim.topics import mmog
 
 BOUND_MS = 100.0
+CONSISTENT = 0.05
+"""Ours: "consistently below" allows this share of late messages, at the worst topic."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Mmog:
     def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         metrics = episode_metrics(rows) | {"regroupings": int(rows[rows.kind == "regroupings"]["count"].sum())}
-        claims = episode_claims(metrics, "[ePulsar §5.8.2, figure 9]", BOUND_MS)
+        statement, ping = "consistently below 100 ms", "a message takes a whole ping one way"
+        claims = episode_claims(metrics, "[ePulsar §5.8.2, figure 9]", statement, CONSISTENT, ping)
         files = figures.draw(out, "epulsar-mmog", lambda figure: _draw(figure, rows), width_in=7.4, height_in=3.8)
         notes = [
             f"Five cities: {', '.join(mmog.CITIES)}; delays by great circle as in `epulsar-placement`. Hashing "

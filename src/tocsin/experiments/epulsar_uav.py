@@ -12,12 +12,18 @@ from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
 from tocsin.experiments.epulsar_episodes import episode_claims, episode_metrics, episode_rows, episode_table
-from tocsin.experiments.report import ExperimentReport
+from tocsin.experiments.report import ExperimentReport, at_least
 from tocsin.experiments.runner import Row
 from tocsin.sim.kernel import seed_from
 from tocsin.sim.topics import uav
 
 BOUND_MS = 40.0
+MOSTLY = 0.10
+"""Ours: "most of the time" allows this share of late messages, at the worst topic."""
+SETTLED_S = 10.0
+"""Topics start at the home that hashing chooses; two reporting periods later they have moved."""
+CROSSED_WITHIN_S = 1.0
+"""A transient belongs to a change of zone if they are at most this far apart; a message may be in flight meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,15 @@ class Uav:
     def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
         metrics = episode_metrics(rows) | {"zone_changes": int((rows.kind == "zone").sum())}
-        claims = episode_claims(metrics, "[ePulsar §5.8.1, figure 8]", BOUND_MS)
+        metrics["transients_at_zone_changes_share"] = share_at_zone_changes(rows)
+        source, mostly = "[ePulsar §5.8.1, figure 8]", "below 40 ms for most of the time, for each swarm"
+        claims = episode_claims(metrics, source, mostly, MOSTLY, "10 ms one way over LTE; the size of the city")
+        crossing, share = (
+            "violations occur when a swarm enters another zone",
+            metrics["transients_at_zone_changes_share"],
+        )
+        unit, none = f"of the transients after {SETTLED_S:g} s", "no swarm had a transient after the start"
+        claims.append(at_least("transients-at-zone-changes", source, crossing, share, 1.0, unit, missing=none))
         files = figures.draw(out, "epulsar-uav", lambda figure: _draw(figure, rows), width_in=7.4, height_in=7.2)
         notes = [
             "LTE access of 10 ms one way (ours); edge sites 30 ms RTT apart and load manager 40 ms away, as in the "
@@ -61,6 +75,20 @@ class Uav:
             "`--set hover_s=60` swarms pause at waypoints and neither happens.",
         ]
         return ExperimentReport(metrics, claims, files, episode_table(rows), notes)
+
+
+def share_at_zone_changes(rows: Any) -> float | None:
+    """The share of the transients that begin when their swarm enters another zone; None without a transient.
+
+    Zone changes are recorded for one topic of each swarm, so only that topic's transients are counted.
+    """
+    zones, late = rows[rows.kind == "zone"], rows[(rows.kind == "transient") & (rows.at_s > SETTLED_S)]
+    late = late[late.topic.isin([uav.topic_names(swarm)[0] for swarm in range(8)])]
+    crossed = []
+    for transient in late.itertuples():
+        changes_s = zones[(zones.run == transient.run) & (zones.topic == transient.topic)].at_s
+        crossed.append(bool(((transient.at_s - changes_s).abs() <= CROSSED_WITHIN_S).any()))
+    return sum(crossed) / len(crossed) if crossed else None
 
 
 def _draw(figure: Figure, rows: Any) -> None:

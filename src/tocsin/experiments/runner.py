@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tocsin.experiments as package
-from tocsin.experiments.report import ExperimentReport, plain, render
+from tocsin.experiments.report import ExperimentReport, as_json, plain, render
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -208,17 +208,8 @@ def finish(experiment: Reporting, runs: int, table: pa.Table, out: Path, command
         "experiment": experiment.name,
         "runs": runs,
         "metrics": plain(dict(report.metrics)),
-        "claims": [
-            {
-                "id": claim.id,
-                "source": claim.source,
-                "seed_document": claim.seed_document,
-                "ours": plain(claim.ours),
-                "holds": claim.holds,
-                **({"differs": claim.differs} if not claim.holds else {}),
-            }
-            for claim in report.claims
-        ],
+        "claims": [as_json(claim) for claim in report.claims],
+        "inputs": [as_json(claim) for claim in report.inputs],
         "files": [str(path) for path in (table_path, *report.files, page)],
     }
     json.dumps(answer, allow_nan=False)  # fail here if the experiment made values that JSON cannot have

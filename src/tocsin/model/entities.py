@@ -44,6 +44,11 @@ class Dataset:
     """STREAM: how long a record is kept after its arrival; None keeps it without limit."""
     source: str | None = None
     """STATIC: the file to load."""
+    owned_by: str | None = None
+    """KEYED: the column with the user that a record belongs to, which is the whole key.
+
+    Each subscriber may update its own record through its broker. None: only publishers may write.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     """A text for people: the reason for this subscriber and this target."""
     load_bytes_per_s: float = 0.0
     """The load of the subscriber: Σ λ over its subscriptions."""
+    added_m: float | None = None
+    """How much farther the target is from the subscriber than the source, in metres; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

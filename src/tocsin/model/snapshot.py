@@ -49,7 +49,7 @@ class Snapshot:
     """y as rows: subscriber i holds the BE subscriptions `wants[wants_start[i]:wants_start[i + 1]]`."""
     wants: Ints
     rate: Floats
-    """λ per BE subscription, in bytes/s: the moving average of the size of its results."""
+    """λ per BE subscription, in bytes/s: the moving average of the size of its results. NaN: not measured yet."""
     movable: Flags
     """Per subscriber: False while a move is in progress or the subscriber is offline."""
     moved_at_s: Floats
@@ -57,5 +57,16 @@ class Snapshot:
 
     A policy does not move a subscriber again for some time.
     """
+    online: Flags | None = None
+    """Per subscriber: True if its broker delivers to it. Its broker fetches for an offline subscriber, and delivers
+    nothing [BAD §4]. None: all are online."""
+    delivery_ratio: float = 1.0
+    """Bytes that a subscriber gets per byte that its broker fetches for it: the encodings of both ways differ."""
+    surge: bool = False
+    """True if brokers have reported a surge since the last round: plan at once."""
+    places_deg: Floats | None = None
+    """Latitude and longitude of each subscriber, NaN if unknown. None: all are unknown."""
+    broker_places_deg: Floats | None = None
+    """Latitude and longitude of each broker, NaN if unknown. None: all are unknown."""
     memory: Mapping[str, float] = field(default_factory=dict)
     """The memory of the previous plan (`Plan.memory`): consecutive hits, the last shuffle and so on."""

@@ -1,19 +1,21 @@
 """The protocol between brokers and the data cluster: HTTP with JSON bodies, and a WebSocket of announcements.
 
 A broker subscribes to sets of parameter values, listens to announcements of executions, and pulls results from its
-cursors on. A broker also compares its holds with those that the data cluster lists. The coordinator uses the same
-requests to release the subscriptions of a broker that it removed. Errors have the form of `wire.errors`. Paths in
-braces are templates: `str.format` fills them in a client, and a server registers them as they are.
+cursors on. It passes on the records that subscribers send about themselves [BAD §6.1.2]. A broker also compares its
+holds with those that the data cluster lists. The coordinator uses the same requests to release the subscriptions of a
+broker that it removed. Errors have the form of `wire.errors`. Paths in braces are templates: `str.format` fills them in
+a client, and a server registers them as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from tocsin.model.cursor import Cursor
-from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire.session import CursorText
 
 SUBSCRIPTIONS = "/v1/subscriptions"
@@ -26,6 +28,8 @@ RESULTS = "/v1/results"
 """POST `ResultsRequest` → one `ResultLine` per line, or an Arrow stream, with the headers below."""
 ANNOUNCEMENTS = "/v1/brokers/{broker}/announcements"
 """WebSocket: one `Announced` message per text frame. GET: the same as server-sent events."""
+OWN_RECORDS = "/v1/datasets/{name}/own-records"
+"""POST list of `OwnRecord` → `OwnRecordsAnswer`, once the records are on disk."""
 
 CURSOR_HEADER = "Tocsin-Cursor"
 """The cursor to continue from after a complete answer, for every subscription in the request."""
@@ -130,6 +134,35 @@ class ResultLine(msgspec.Struct, omit_defaults=True):
     """Results before `cursor` have passed their retention, or belong to an earlier epoch."""
 
 
+# -- records of subscribers --------------------------------------------------------------------------------------------
+
+MOST_OWN_RECORDS = 1_000
+"""The most records in one request. The answer names every refused one."""
+
+
+class OwnRecord(msgspec.Struct):
+    """A record that a subscriber sent for itself."""
+
+    user: SubscriberId
+    """The subscriber, as the broker has verified it."""
+    record: dict[str, msgspec.Raw]
+    """The columns as JSON. The data cluster fills a missing owner column, and refuses one with another user's name."""
+
+
+class RefusedRecord(msgspec.Struct):
+    """One record that is not stored, although the others of its request are."""
+
+    index: int
+    code: str
+    """A `wire.errors.Code`."""
+    message: str
+
+
+class OwnRecordsAnswer(msgspec.Struct):
+    stored: int
+    refused: list[RefusedRecord] = []
+
+
 # -- announcements -----------------------------------------------------------------------------------------------------
 
 
@@ -196,8 +229,14 @@ decode_granted = msgspec.json.Decoder(list[Granted]).decode
 decode_released = msgspec.json.Decoder(ReleaseAnswer).decode
 decode_page = msgspec.json.Decoder(SubscriptionPage).decode
 decode_holds = msgspec.json.Decoder(Holds).decode
+decode_own_answer = msgspec.json.Decoder(OwnRecordsAnswer).decode
 decode_line = msgspec.json.Decoder(ResultLine).decode
 decode_announced = msgspec.json.Decoder(Announced).decode
+
+
+def encode_own_records(records: Iterable[tuple[SubscriberId, bytes]]) -> bytes:
+    """A list of `OwnRecord`, from each user and its record as JSON."""
+    return encode([{"user": user, "record": msgspec.Raw(record)} for user, record in records])
 
 
 def decode_cursor(text: str) -> Cursor:

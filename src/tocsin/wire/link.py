@@ -80,11 +80,28 @@ class LoadReport(FromBrokerMessage, tag="load"):
     out_bytes_per_s: float
     """O_j: delivered to subscribers."""
     rates: dict[SubscriptionId, float]
-    """λ_k in bytes/s of backend subscriptions whose rate changed by over 5 % since the last report. 0: released."""
+    """λ_k in bytes/s of backend subscriptions whose average changed by over 5 % since the last report."""
     notifications_per_s: float = 0.0
     delivery_s_p50: float | None = None
     """Seconds from the end of the execution to the write to the socket."""
     delivery_s_p95: float | None = None
+    shares: dict[SubscriptionId, float] = {}
+    """The share of an average in `rates` that is measured, if it is below 1: the broker holds the subscription since
+    recently (`model.rate`)."""
+    released: list[SubscriptionId] = []
+    """Backend subscriptions that the broker does not hold any more."""
+    in_bytes: int = 0
+    """Fetched since the start of the broker's process."""
+    out_bytes: int = 0
+    """Delivered since the start of the broker's process."""
+    catch_up_bytes: int = 0
+    """The part of both that brought sessions up to date; rates do not count it."""
+    delivery_ratio: float | None = None
+    """Bytes that one session gets per byte that is fetched for it: encodings differ. None: nothing delivered yet."""
+    surge: bool = False
+    """True if announced results are several times the usual traffic; `rates` has the announced rates."""
+    places: dict[SubscriberId, tuple[float, float]] = {}
+    """Latitude and longitude of the subscribers that sent a position since the last report."""
 
 
 class SessionOpened(FromBrokerMessage, tag="session_opened"):

@@ -1,4 +1,4 @@
-"""The protocol between a subscriber and its broker [BAD §3.1: login, subscribe, unsubscribe, logout].
+"""The protocol between a subscriber and its broker [BAD §3.1: login, subscribe, unsubscribe, logout; §6.1.2: update].
 
 The same messages travel over a WebSocket (JSON text frames, or MessagePack binary frames in the subprotocol
 `tocsin.msgpack`), as the bodies of the broker's REST calls, and as the `data` of CloudEvents in the subprotocol
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriberId, SubscriptionId
 
 MSGPACK = "tocsin.msgpack"
 JSON = "tocsin.json"
@@ -69,11 +69,23 @@ class Ack(Request, tag="ack"):
     cursors: dict[SubscriptionId, CursorText]
 
 
+class Update(Request, tag="update"):
+    """Replaces the subscriber's own record in a KEYED dataset that is declared with OWNED BY.
+
+    An update that still waits at the broker is replaced by a newer one of the same subscriber and dataset. Both get
+    the answer to the newer one.
+    """
+
+    dataset: DatasetName
+    record: dict[str, Any]
+    """The columns. The owner column is the subscriber's name; it may be left out, and no other name is accepted."""
+
+
 class Ping(Request, tag="ping"):
     pass
 
 
-FromSubscriber = Login | Logout | Subscribe | Unsubscribe | List | Ack | Ping
+FromSubscriber = Login | Logout | Subscribe | Unsubscribe | List | Ack | Update | Ping
 
 
 # -- to the subscriber: answers ----------------------------------------------------------------------------------------
@@ -123,6 +135,10 @@ class Subscriptions(Answer, tag="subscriptions"):
 
 class Acked(Answer, tag="acked"):
     """The broker has the acknowledged cursors, and reports them to the coordinator within seconds."""
+
+
+class Updated(Answer, tag="updated"):
+    """The data cluster has the record, or a newer one of this subscriber, on disk."""
 
 
 class Pong(Answer, tag="pong"):
@@ -199,7 +215,7 @@ class Closing(Push, tag="closing"):
     """True: reconnect and resume from the cursors. False: stop; a retry would fail again."""
 
 
-Answers = LoggedIn | LoggedOut | Subscribed | Unsubscribed | Subscriptions | Acked | Pong | Refused
+Answers = LoggedIn | LoggedOut | Subscribed | Unsubscribed | Subscriptions | Acked | Updated | Pong | Refused
 Pushes = Result | Recovered | Gap | Progress | Move | Closing
 ToSubscriber = Answers | Pushes
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from tests import postgresql
-from tocsin.cluster.catalog import Catalog, NewFile, StoredExecution, dataset_owner, results_owner
+from tocsin.cluster.catalog import Catalog, NewFile, StoredExecution, dataset_owner, results_owner, tables
 from tocsin.cluster.sql.declarations import CreateChannel, CreateDataset, parse_application
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName
 from tocsin.model.subscription import subscription_id
@@ -65,6 +67,29 @@ def execute(
         files,
     )
     return None if stored is None else stored.sequence
+
+
+def test_owner_of_a_dataset_is_stored_with_its_definition(catalog: Catalog) -> None:
+    text = "CREATE KEYED DATASET Places (user STRING, lat DOUBLE) KEY (user) OWNED BY user;"
+    [statement] = parse_application(text).statements
+    assert isinstance(statement, CreateDataset)
+    catalog.datasets.create(statement.dataset, 3)
+    catalog.datasets.redefine(replace(statement.dataset, owned_by=None))
+    assert [stored.dataset.owned_by for stored in catalog.datasets.all()] == [None, None]
+    catalog.datasets.redefine(statement.dataset)
+    places, reports = catalog.datasets.all()
+    assert places.dataset == statement.dataset and (places.generation, places.version) == (3, 0)
+    assert reports.dataset.name == REPORTS, "other datasets keep their definition"
+
+
+def test_definition_written_before_owners_existed_is_loaded(catalog: Catalog) -> None:
+    text = (
+        '{"name":"Reports","kind":"KEYED","schema":{"columns":[{"name":"id","type":"STRING"}]},'
+        '"key":["id"],"order_by":null,"retain_s":null,"source":null}'
+    )
+    catalog._database.execute(sa.update(tables.datasets).values(definition=text))
+    [stored] = catalog.datasets.all()
+    assert (stored.dataset.key, stored.dataset.owned_by) == (("id",), None)
 
 
 def test_version_or_interval_that_was_committed_is_refused(catalog: Catalog) -> None:

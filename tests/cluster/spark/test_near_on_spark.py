@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
@@ -323,7 +323,13 @@ def test_channels_of_the_example_run_without_nested_loops(
     assert not has_nested_loop(together)
 
 
-def test_report_has_its_three_nearest_shelters_or_an_empty_list(
+def three_nearest(shelters: list[Row], lat: float, lon: float) -> list[str]:
+    """The names of the three nearest shelters within 2 km, computed without the channel's query."""
+    away = sorted((distance_m(lat, lon, shelter.lat, shelter.lon) or 0.0, shelter.name) for shelter in shelters)
+    return [name for metres, name in away[:3] if metres <= 2_000]
+
+
+def test_shelters_at_a_location_are_the_nearest_to_the_emergency(
     spark: Session, city: list[tuple[Any, ...]], channels: dict[str, ChannelQuery]
 ) -> None:
     query = channels["EmergenciesOfTypeAtLocationWithShelter"]
@@ -336,8 +342,35 @@ def test_report_has_its_three_nearest_shelters_or_an_empty_list(
     close = {fire[0] for fire in fires if (distance_m(fire[3], fire[4], 60.175, 24.94) or 0) <= 6_000}
     assert {row.report_id for row in in_city} == close
     for row in in_city:
-        away = sorted((distance_m(row.lat, row.lon, s.lat, s.lon) or 0, s.name) for s in shelters)
-        expected = [name for metres, name in away[:3] if metres <= 2_000]
-        assert [shelter.name for shelter in row.shelters] == expected
+        assert [shelter.name for shelter in row.shelters] == three_nearest(shelters, row.lat, row.lon)
     (woods,) = [row for row in results if row._tocsin_subscription == "woods"]
     assert (woods.report_id, woods.shelters) == ("far", [])
+
+
+def test_shelters_near_me_are_the_nearest_to_the_user(
+    spark: Session, city: list[tuple[Any, ...]], channels: dict[str, ChannelQuery]
+) -> None:
+    query = channels["EmergenciesOfTypeWithShelterNearMe"]
+    kinds = sorted({report[1] for report in city})
+    people = {row.user_id: (row.lat, row.lon) for row in spark.table("all_userlocations").collect()}
+    rows = [(f"{user}/{kind}", kind, user) for user in people for kind in kinds]
+    _view(spark, rows, f"_tocsin_subscription STRING, {query.parameters.ddl()}", "_tocsin_subscriptions")
+    results = spark.sql(to_lateral_sql(query, view_of)).collect()
+    close = {
+        (f"{user}/{report[1]}", report[0])
+        for user, (lat, lon) in people.items()
+        for report in city
+        if (distance_m(report[3], report[4], lat, lon) or 0) <= 1_000
+    }
+    assert {(row._tocsin_subscription, row.report_id) for row in results} == close
+    shelters = spark.table("all_shelters").collect()
+    ranked_otherwise = 0
+    for row in results:
+        lat, lon = people[row._tocsin_subscription.partition("/")[0]]
+        names = [shelter.name for shelter in row.shelters]
+        assert names == three_nearest(shelters, lat, lon)
+        assert [shelter.away_m for shelter in row.shelters] == sorted(shelter.away_m for shelter in row.shelters)
+        ranked_otherwise += names != three_nearest(shelters, row.lat, row.lon)
+    assert ranked_otherwise > 0, "the shelters nearest to the emergency would pass too"
+    (hermit,) = [row for row in results if row._tocsin_subscription == "hermit/fire"]
+    assert hermit.shelters == []

@@ -118,6 +118,17 @@ def test_keyed_dataset_is_ordered_by_order_by_or_its_only_timestamp() -> None:
     assert dataset("CREATE KEYED DATASET A (k INT) KEY (k)").order_by is None
 
 
+def test_keyed_dataset_may_be_owned_by_its_key() -> None:
+    created = dataset(
+        "CREATE KEYED DATASET UserLocations (user_id STRING, lat DOUBLE, at TIMESTAMP) "
+        "KEY (user_id) owned by USER_ID ORDER BY at;"
+    )
+    assert (created.owned_by, created.key, created.order_by) == ("user_id", ("user_id",), "at")
+    assert dataset("CREATE KEYED DATASET A (k STRING, t TIMESTAMP) KEY (k) OWNED BY k").order_by == "t"
+    assert dataset("CREATE KEYED DATASET A (k STRING) KEY (k)").owned_by is None
+    assert dataset("CREATE KEYED DATASET A (owned STRING, `by` INT) KEY (owned)").schema.names == ("owned", "by")
+
+
 def test_continuous_channel_takes_retain_and_needs_no_parameters() -> None:
     created = channel("CREATE CONTINUOUS CHANNEL C () RETAIN 2 HOURS AS SELECT * FROM NEW A")
     assert (created.period_s, created.retain_s, created.parameters) == (None, 7_200.0, Schema(()))
@@ -162,6 +173,31 @@ def test_if_exists_if_not_exists_and_or_replace_are_parsed() -> None:
         (
             "CREATE KEYED DATASET A (k INT, tags ARRAY<INT>) KEY (k) ORDER BY Tags",
             "1:66: ORDER BY names 'tags', an array, which has no earlier and later: expected a column of a plain type",
+        ),
+        (
+            "CREATE KEYED DATASET A (k INT) KEY (k)\n OWNED BY k",
+            "2:11: OWNED BY names 'k', a INT: expected a STRING column with the name of a user",
+        ),
+        (
+            "CREATE KEYED DATASET A (k STRING, n STRING) KEY (k) OWNED BY n",
+            "1:62: OWNED BY names 'n', but KEY is (k): expected KEY (n)",
+        ),
+        (
+            "CREATE KEYED DATASET A (k STRING, n STRING) KEY (k, n) OWNED BY k",
+            "1:65: OWNED BY names 'k', but KEY is (k, n): expected KEY (k)",
+        ),
+        (
+            "CREATE KEYED DATASET A (user STRING) KEY (user) OWNED BY use",
+            "1:58: OWNED BY names 'use', which is not a column of this dataset; did you mean user?",
+        ),
+        ("CREATE KEYED DATASET A (k STRING) KEY (k) OWNED k", "1:49: expected BY but found 'k'"),
+        (
+            "CREATE STREAM DATASET A (k STRING) KEY (k) OWNED BY k RETAIN 1 DAY",
+            "1:44: OWNED BY is for KEYED datasets, and this dataset is STREAM: expected ';'",
+        ),
+        (
+            "CREATE STATIC DATASET A FROM 'a.csv' OWNED BY k",
+            "1:38: OWNED BY is for KEYED datasets, and this dataset is STATIC: expected ';'",
         ),
         (
             "CREATE STREAM DATASET NEW_A (x INT)",

@@ -67,6 +67,28 @@ def test_different_definition_of_an_existing_name_is_a_problem(text: str) -> Non
     assert problem_codes("\n " + text) == [("exists", 2, 2)]
 
 
+OWNED = "CREATE KEYED DATASET K (user STRING, n INT) KEY (user) OWNED BY user;"
+UNOWNED = OWNED.replace(" OWNED BY user", "")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "action"),
+    [
+        (UNOWNED, OWNED, "changed"),
+        (OWNED, UNOWNED, "changed"),
+        (OWNED, OWNED, "unchanged"),
+        (UNOWNED, OWNED.replace("DATASET", "DATASET IF NOT EXISTS"), "unchanged"),
+    ],
+)
+def test_owner_of_a_dataset_changes_in_place(before: str, after: str, action: str) -> None:
+    assert actions(after, definitions(before)) == [action]
+
+
+def test_owner_and_columns_cannot_change_together() -> None:
+    _, problems = plan(parse_application(OWNED.replace("n INT", "n STRING")), definitions(UNOWNED), "f")
+    assert [problem.code for problem in problems] == ["exists"]
+
+
 def test_problem_names_the_differences_and_a_remedy() -> None:
     _, [problem] = plan(parse_application("CREATE STREAM DATASET D (a INT) KEY (a);"), definitions(), "f")
     assert "columns, retentions differ" in problem.message and "DROP DATASET D first" in problem.message

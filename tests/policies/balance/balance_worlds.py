@@ -83,6 +83,24 @@ def seeded(
     return snapshot(brokers, placed, np.maximum(1.0, rng.normal(100.0, 30.0, subscriptions)).tolist())
 
 
+def communities(brokers: int, neighbourhoods: int, seed: int, *, size: int = 50, own: float = 0.85) -> Snapshot:
+    """Neighbourhoods of about `size` subscribers near one broker each; low broker numbers have more neighbourhoods.
+
+    A subscriber draws 8 to 16 interests: each with probability `own` from the 20 of its neighbourhood, else from all.
+    """
+    rng = np.random.default_rng(seed)
+    share = 1.0 / np.arange(1, brokers + 1)
+    near = rng.choice(brokers, neighbourhoods, p=share / share.sum())
+    placed: list[tuple[int, list[int]]] = []
+    for home in rng.integers(0, neighbourhoods, size * neighbourhoods):
+        count = int(rng.integers(8, 17))
+        local = home + neighbourhoods * rng.integers(0, 20, count)
+        drawn = np.where(rng.random(count) < own, local, rng.integers(0, 20 * neighbourhoods, count))
+        placed.append((int(near[home]), np.unique(drawn).tolist()))
+    rates = np.maximum(100.0, rng.normal(1_000.0, 250.0, 20 * neighbourhoods))
+    return snapshot(brokers, placed, rates.tolist())
+
+
 def loads_by_definition(world: Snapshot, broker_of: Sequence[int] | None = None) -> Floats:
     """[BAD eq. 1–5] written out over every subscriber, broker and BE subscription."""
     placed = world.broker_of if broker_of is None else np.asarray(broker_of)

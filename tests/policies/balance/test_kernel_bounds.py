@@ -11,11 +11,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from tests.policies.balance.balance_worlds import snapshot
+from tests.policies.balance.balance_worlds import communities, snapshot
 from tests.policies.balance.test_multistage import EVERY
 from tocsin.model.snapshot import Snapshot
 from tocsin.policies.balance.affinity_candidates import groups_of
@@ -55,16 +56,41 @@ def worlds() -> Iterator[tuple[str, Snapshot]]:
     yield "no broker with capacity", snapshot(3, subscribers, rates, capacity=[0.0] * 3)
     yield "one broker without capacity", snapshot(3, subscribers, rates, capacity=[1.0, 0.0, 2.0])
     yield "no broker", snapshot(0, [], rates)
+    yield "communities", communities(5, 12, seed=1, size=10)
+    yield (
+        "communities in which a broker is closed",
+        replace(communities(4, 8, seed=2, size=10, own=1.0), accepting=np.array([True, True, False, True])),
+    )
     for seed in range(20):
         yield f"mixed {seed}", mixed_world(seed)
+    for seed in range(6):
+        yield f"mixed {seed}, half offline", replace(mixed_world(seed), online=np.arange(60) % 2 == 0)
+        yield f"mixed {seed}, rates unknown", replace(mixed_world(seed), rate=np.full(40, np.nan))
+    for brokers in (5, 70):  # the reach of 70 brokers needs two words
+        yield f"{brokers} brokers along a road", road_world(brokers)
+        none_near = np.arange(brokers) == brokers - 1
+        yield f"{brokers} brokers, one accepts", replace(road_world(brokers), accepting=none_near)
+
+
+def road_world(brokers: int) -> Snapshot:
+    """Brokers 100 km apart; the subscribers of each live beside it, most of them near the first ones."""
+    rng = np.random.default_rng(brokers)
+    subscribers = [(int(rng.geometric(0.2)) % brokers, rng.choice(40, 6, replace=False).tolist()) for _ in range(90)]
+    world = snapshot(brokers, subscribers, rng.integers(1, 80, 40).tolist())
+    at = np.stack([np.zeros(brokers), 0.9 * np.arange(brokers)], axis=1)
+    return replace(world, places_deg=at[world.broker_of] + 0.01, broker_places_deg=at)
 
 
 def plans() -> Plans:
     """The moves of each policy in each world."""
     return {
-        f"{policy}: {name}": [[move.subscriber, str(move.source), move.target] for move in plan(world, settings).moves]
+        f"{policy}, {metres:g} m: {name}": [
+            [move.subscriber, str(move.source), move.target]
+            for move in plan(world, replace(settings, max_added_m=metres)).moves
+        ]
         for name, world in worlds()
         for policy, settings in EVERY.items()
+        for metres in ((0.0,) if world.places_deg is None else (0.0, 150_000.0, 1.0))
     }
 
 
@@ -81,7 +107,7 @@ def test_kernels_stay_in_bounds_and_plan_alike_interpreted_and_compiled() -> Non
     interpreted: Plans = json.loads(child.stdout)
     assert interpreted == plans()
     for policy in EVERY:
-        assert interpreted[f"{policy}: one mover with quiet subscriptions"], f"{policy} does not reach its kernels"
+        assert interpreted[f"{policy}, 0 m: one mover with quiet subscriptions"], f"{policy} does not reach its kernels"
 
 
 def test_quiet_subscribers_have_no_affinity_label_and_do_not_vote() -> None:

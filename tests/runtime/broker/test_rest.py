@@ -114,9 +114,10 @@ def test_openapi_and_asyncapi_describe_every_route_and_message(tmp_path: Path) -
         ):
             described = (await client.get("/v1/asyncapi.json")).json()
             assert described["asyncapi"].startswith("3.")
-            assert {"Login", "Result", "Move"} <= set(described["components"]["messages"])
+            assert {"Login", "Update", "Updated", "Result", "Move"} <= set(described["components"]["messages"])
             routes = (await client.get("/v1/openapi.json")).json()["paths"]
             assert {"/v1/login", "/v1/subscriptions", "/v1/stream", "/v1/webhook", "/readyz"} <= set(routes)
+            assert routes["/v1/me/datasets/{name}"]["put"]["requestBody"]["required"]
             assert (await client.get("/healthz")).status_code == 200
             assert "tocsin_broker_sessions" in (await client.get("/metrics")).text
             assert (await client.get("/readyz")).status_code == 200

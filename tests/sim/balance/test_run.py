@@ -221,7 +221,7 @@ def test_trace_reproduces_the_run(tmp_path: Path) -> None:
     moving = int(np.count_nonzero(run.assigned != run.brokers.served_by))
     assert kinds["move"] == run.log.migrations == kinds["moved"] + kinds["move-failed"] + moving
     assert kinds["sample"] == 4 * len(run.log.samples) and kinds["position"] == len(run.world.subscribers)
-    assert {"join", "leave", "plan", "balance", "failover", "broker-failed", "broker-back"} <= set(kinds)
+    assert {"join", "plan", "balance", "failover", "broker-failed", "broker-back"} <= set(kinds)
     present = TraceState()
     for row in rows:
         present.fold(row)

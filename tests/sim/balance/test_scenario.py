@@ -45,7 +45,7 @@ def nearest(world: BalanceWorld) -> list[int]:
 
 
 def test_shipped_scenarios_have_the_stated_sizes() -> None:
-    assert balance_scenario.shipped() == ["communities", "million", "paper-simulation", "paper-testbed"]
+    assert balance_scenario.shipped() == ["communities", "million", "paper-simulation", "paper-testbed", "surge"]
     sizes = {
         name: (
             scenario.brokers.count,

@@ -11,7 +11,7 @@ import pytest
 from tocsin.coordinator import events
 from tocsin.coordinator.arbiter import Decision
 from tocsin.coordinator.rules import CoordinatorRules
-from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import subscription_id
 from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
 from tocsin.sim.balance.brokers import AggregatedBrokers
@@ -51,6 +51,22 @@ def test_every_subscriber_gets_each_result_once_in_order() -> None:
     report = network.report()
     assert_perfect(report)
     assert (report.repeats, report.moves, report.reconnects) == (0, 0, 0)
+
+
+def test_latest_update_of_every_subscriber_is_stored_through_crash_and_moves() -> None:
+    network = build_city(3, OFF, ["a", "b", "c"])
+    places = DatasetName("Places")
+    for second in range(20, 60):
+        for subscriber in network.subscribers.values():
+            network.kernel.call_at(float(second), subscriber.update, places, {"n": second})
+    network.kernel.call_at(30.0, network.kill_broker, BrokerId("b"))
+    network.kernel.call_at(40.0, network.start_broker, BrokerId("b"))
+    network.kernel.call_at(50.0, network.pause_broker, BrokerId("c"), 12.0)
+    network.kernel.run(60)
+    settle(network)
+    assert all(subscriber.unstored == 0 for subscriber in network.subscribers.values()), "every update was answered"
+    assert network.cluster.own_records == {(places, name): b'{"n":59}' for name in network.subscribers}
+    assert_perfect(network.report())
 
 
 def settle(network: SimulatedNetwork) -> None:

@@ -1,7 +1,7 @@
 """A data cluster in memory that answers brokers like the real one: for benchmarks and tests without Spark.
 
-It speaks `wire.cluster`: subscriptions, announcements and results, gaps included. It computes nothing: the benchmark
-or test passes the results of each execution.
+It speaks `wire.cluster`: subscriptions, announcements, results with gaps, and records of subscribers. It computes
+nothing: the benchmark or test passes the results of each execution.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -76,6 +77,8 @@ class EmulatedCluster:
         """All executions, with the news for every broker."""
         self.requests: list[str] = []
         self.fetches = 0
+        self.own_records: dict[str, dict[str, dict[str, Any]]] = {}
+        """Dataset → user → the columns of its record. A dataset that is not listed here is unknown."""
         self.away = False
         """While true, refuse requests with 503 and close new streams."""
         self._streams: dict[WebSocket, asyncio.Event] = {}
@@ -91,6 +94,7 @@ class EmulatedCluster:
                 Route(wire.RELEASES, self._release, methods=["POST"]),
                 Route(wire.RESULTS, self._results, methods=["POST"]),
                 Route(wire.HOLDS, self._holds),
+                Route(wire.OWN_RECORDS, self._store, methods=["POST"]),
                 WebSocketRoute(wire.ANNOUNCEMENTS, self._announcements),
             ],
             exception_handlers={TocsinError: _refuse},
@@ -206,6 +210,23 @@ class EmulatedCluster:
             results += own_results
         content = b"".join(line + b"\n" for line in (*gaps, *results))
         return Response(content, 200, {wire.CURSOR_HEADER: str(channel.head)}, NDJSON)
+
+    async def _store(self, request: Request) -> Response:
+        records = msgspec.json.decode(await request.body(), type=list[wire.OwnRecord])
+        self.requests.append("store")
+        self._check_present()
+        stored = self.own_records.get(request.path_params["name"])
+        if stored is None:
+            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {request.path_params['name']}")
+        refused = [
+            wire.RefusedRecord(index, Code.BAD_RECORDS, "bad: unknown field")
+            for index, record in enumerate(records)
+            if "bad" in record.record
+        ]
+        for record in records:
+            if "bad" not in record.record:
+                stored[record.user] = {name: msgspec.json.decode(value) for name, value in record.record.items()}
+        return answer(wire.OwnRecordsAnswer(len(records) - len(refused), refused))
 
     async def _announcements(self, socket: WebSocket) -> None:
         if self.away:

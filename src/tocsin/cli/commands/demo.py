@@ -49,7 +49,7 @@ def demo(
     import sys
     import tempfile
 
-    from tocsin.demo.report import failed
+    from tocsin.demo.report import problems
     from tocsin.demo.settings import DemoSettings, application_file
     from tocsin.runtime.http.listening import loop_factory
     from tocsin.runtime.http.logs import configure_logs
@@ -70,8 +70,10 @@ def demo(
             fail(as_json, str(error), code="bad_request")
     if report is None:
         fail(as_json, "stopped before the end", code="stopped")
-    if failed(report):
-        note("tocsin: a result was lost, repeated or wrong, see the report; please keep the seed")
+    if found := problems(report):
+        for problem in found:
+            note(f"tocsin: {problem}")
+        note(f"tocsin: the report and the logs are in {out}, the seed is {seed}")
         raise typer.Exit(1)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from tocsin.cli.console import AsJson, note
+
+NOT_JUDGED: Final = 3
+"""The exit code of an experiment that could not judge every claim. 0: all were judged; 1: it failed; 2: wrong usage."""
 
 
 def register(app: typer.Typer) -> None:
@@ -27,11 +30,15 @@ def experiment(
     live: Annotated[
         bool, typer.Option("--live", help="Run bad-testbed on a network of real processes instead of simulating it.")
     ] = False,
-    minutes: Annotated[float, typer.Option(help="With --live: real minutes of each run.", min=0.1)] = 5.0,
+    minutes: Annotated[float, typer.Option(help="With --live: real minutes of each run.", min=0.1)] = 3.0,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment of a seed document. Compares our results with the document's claims."""
+    """Run an experiment of a seed document. Compares our results with the document's claims.
+
+    The exit code is 0 if every claim was judged, whether it holds or not, and 3 if a claim could not be judged.
+    """
     from tocsin.experiments import runner
+    from tocsin.experiments.bad_testbed_live import WRONG
 
     if name is None:
         _list(as_json)
@@ -48,6 +55,13 @@ def experiment(
         print(json.dumps(report, allow_nan=False))
     else:
         _print(report)
+    if live and any(report["metrics"][name] for name in WRONG):
+        note(f"tocsin experiment: notifications were lost or wrong; see the report and the logs in {folder}")
+        raise typer.Exit(1)
+    open_claims = [claim["id"] for claim in report["claims"] if claim["holds"] is None]
+    if open_claims:
+        note(f"tocsin experiment: not judged: {', '.join(open_claims)}")
+        raise typer.Exit(NOT_JUDGED)
 
 
 def _list(as_json: bool) -> None:
@@ -99,7 +113,7 @@ def _run_live(chosen: Any, folder: Path, options: dict[str, str], minutes: float
         raise ValueError(f"{chosen.name} has no live form; only bad-testbed has one")
     configure_logs("error")
     folder.mkdir(parents=True, exist_ok=True)
-    return run_live(minutes, int(options.pop("seed", "7")), options, folder, note)
+    return run_live(minutes, options, folder, note)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -110,13 +124,22 @@ def _print(report: dict[str, Any]) -> None:
 
     console = Console()
     title = f"{report['experiment']}, {report['runs']} runs"
-    claims = Table("claim", "the seed document", "ours", "holds", title=title)
+    columns = ("claim", "the seed document", "ours", "as good", "within 1.5", "holds", "decided by our choice of")
+    claims = Table(*columns, title=title)
     for claim in report["claims"]:
         name = f"{claim['id']}\n{claim['source']}".replace("[", "\\[")
-        verdict = "yes" if claim["holds"] else f"NO: {claim['differs']}"
-        claims.add_row(name, claim["seed_document"], shown(claim["ours"]), verdict)
+        bounds = (shown(claim["at_least_as_good"]), shown(claim["within_factor"]))
+        claims.add_row(
+            name, claim["seed_document"], shown(claim["ours"]), *bounds, _verdict(claim), claim["decided_by"]
+        )
     console.print(claims)
     for key, value in sorted(report["metrics"].items()):
         console.print(f"  {key} = {shown(value)}", highlight=False, markup=False)
     for path in report["files"]:
         console.print(f"  wrote {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _verdict(claim: dict[str, Any]) -> str:
+    if claim["holds"] is None:
+        return f"not judged: {claim['differs']}"
+    return "yes" if claim["holds"] else f"NO: {claim['differs']}"

@@ -50,9 +50,9 @@ def datasets(context: typer.Context, url: Url = DEFAULT_URL, token: Token = None
 
     with failing_on_errors(as_json), connect(url, token) as client:
         reply = ask(client, "GET", "/v1/datasets")
-    columns = ("name", "kind", "rows", "files", "bytes", "backlog_bytes")
+    columns = ("name", "kind", "owned_by", "rows", "files", "bytes", "backlog_bytes")
     rows = [tuple(dataset[column] for column in columns) for dataset in reply["datasets"]]
-    show(as_json, reply, lambda: table(("NAME", "KIND", "ROWS", "FILES", "BYTES", "BACKLOG"), rows))
+    show(as_json, reply, lambda: table(("NAME", "KIND", "OWNED BY", "ROWS", "FILES", "BYTES", "BACKLOG"), rows))
 
 
 def tap(

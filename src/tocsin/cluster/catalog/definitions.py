@@ -49,6 +49,11 @@ class DatasetTable:
         row = {"name": dataset.name, "definition": to_json(dataset), "generation": generation}
         self._database.execute(sa.insert(datasets).values(**row, version=0, position=0))
 
+    def redefine(self, dataset: Dataset) -> None:
+        """Store another definition of a dataset, for the same records."""
+        update = sa.update(datasets).where(datasets.c.name == dataset.name)
+        self._database.execute(update.values(definition=to_json(dataset)))
+
     def drop(self, name: DatasetName, at_s: float) -> None:
         with self._database.write() as connection:
             connection.execute(sa.delete(datasets).where(datasets.c.name == name))

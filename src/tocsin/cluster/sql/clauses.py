@@ -260,6 +260,30 @@ def order_column(cursor: TokenCursor, schema: Schema) -> str:
     return column
 
 
+def owner_column(cursor: TokenCursor, schema: Schema, key: tuple[str, ...]) -> str:
+    """The column of OWNED BY: a STRING that is the whole KEY, so that each user owns one record."""
+    start = cursor.offset
+    column = _column_of(cursor, schema, "OWNED BY")
+    column_type = schema.type_of(column)
+    if column_type is None:
+        return column  # `_column_of` has reported it
+    if column_type != "STRING":
+        message = f"OWNED BY names '{column}', a {column_type}: expected a STRING column with the name of a user"
+        cursor.note(start, message, "owner-type", "a STRING column")
+    elif key != (column,):
+        message = f"OWNED BY names '{column}', but KEY is ({', '.join(key)}): expected KEY ({column})"
+        cursor.note(start, message, "owner-key", f"KEY ({column})")
+    return column
+
+
+def refuse_owner(cursor: TokenCursor, kind: str) -> None:
+    """Refuse an OWNED BY clause of a dataset that is not KEYED."""
+    if cursor.token is not None and cursor.token.upper == "OWNED":
+        message = f"OWNED BY is for KEYED datasets, and this dataset is {kind}: expected ';'"
+        cursor.note(cursor.offset, message, "owner-kind", "';'")
+        raise StatementRefused
+
+
 def duration_s(cursor: TokenCursor, clause: str, least_s: float = 1.0) -> float:
     """Read `10 SECONDS`, `PT0.5S` or `'P1D'`, in seconds. A duration out of bounds becomes a problem."""
     first = cursor.token

@@ -19,6 +19,8 @@ from tocsin.cluster.sql.clauses import (
     key_columns,
     options,
     order_column,
+    owner_column,
+    refuse_owner,
     static_format,
 )
 from tocsin.cluster.sql.problems import Position, Problem
@@ -160,6 +162,7 @@ class _Parser:
             cursor.expect("FROM")
             source = cursor.take(TokenKind.STRING, "a path in quotes")
             format_ = static_format(cursor, source)
+            refuse_owner(cursor, kind)
             dataset = Dataset(name, kind, schema, source=source.text)
             return CreateDataset(dataset, position, replace, if_not_exists, format_)
         cursor.expect("(")
@@ -167,10 +170,12 @@ class _Parser:
         if kind is DatasetKind.KEYED:
             cursor.expect("KEY")
             key = key_columns(cursor, schema)
-            dataset = Dataset(name, kind, schema, key, order_by=self._event_order(schema))
+            owner = owner_column(cursor, schema, key) if cursor.accept("OWNED", "BY") else None
+            dataset = Dataset(name, kind, schema, key, order_by=self._event_order(schema), owned_by=owner)
         else:
             key = key_columns(cursor, schema) if cursor.accept("KEY") else ()
             retain_s = duration_s(cursor, "RETAIN") if cursor.accept("RETAIN") else None
+            refuse_owner(cursor, kind)
             dataset = Dataset(name, kind, schema, key, retain_s=retain_s)
         return CreateDataset(dataset, position, replace, if_not_exists)
 

@@ -31,6 +31,8 @@ class Action(StrEnum):
     UNCHANGED = "unchanged"
     """The object exists already as declared, or a DROP … IF EXISTS names an object that does not exist."""
     REPLACED = "replaced"
+    CHANGED = "changed"
+    """The definition changes in place, and the records stay: a dataset gets, or loses, OWNED BY."""
     DROPPED = "dropped"
 
 
@@ -114,8 +116,10 @@ class _Planning:
             reload = statement.replace and dataset.kind is DatasetKind.STATIC is existing.kind
             if reload:
                 action = Action.REPLACED
-            elif not differs or statement.if_not_exists:
+            elif statement.if_not_exists or (not differs and existing.owned_by == dataset.owned_by):
                 return Action.UNCHANGED
+            elif not differs:
+                action = Action.CHANGED
             else:
                 self._exists("dataset", existing.name, differs, statement.position)
                 return None
@@ -206,6 +210,7 @@ class _Planning:
 
 
 def _dataset_differences(old: Dataset, new: Dataset) -> list[str]:
+    """The differences that concern the records. The owner is not compared: it decides only which user may write."""
     compared = {
         "kinds": old.kind is new.kind,
         # A STATIC dataset declared without columns has the columns of its file.

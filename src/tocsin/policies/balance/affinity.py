@@ -6,16 +6,20 @@ gives subscribers until it is at the mean, to brokers below the mean that have r
 the traffic that the source no longer fetches against the traffic that the target fetches in addition (exact, [BAD eq.
 5]).
 
-1. Groups (`affinity_candidates`) move whole where that lowers the source by more per mover than the best single move.
-2. Single subscribers do the rest, heavy ones first: fewer moves for the same load.
-3. For a shuffle, pairs between the most and the least loaded broker are exchanged until the maximum is at the mean.
+1. Groups (`affinity_candidates`) move where that lowers the source by more per mover than the best single move: whole,
+   or the half that helps most.
+2. Single subscribers do the rest, those that relieve the source most first: fewer moves for the same load.
+3. When all movers have a target, each mover is examined again, and goes to another target where less is fetched in all.
+   That costs no moves, and it repairs early choices, which were made before the other movers had targets. Fetches and
+   with them the mean fall, so the brokers above the new mean give once more.
+4. For a shuffle, pairs between the most and the least loaded broker are exchanged until the maximum is at the mean.
    Moves can level loads only down to the weight of the lightest subscriber. Exchanging two subscribers of nearly equal
    weight goes far below that, for two moves each.
 
 The most loaded broker gives half of its excess over the mean before the next broker gives. The maximum then falls fast
-wherever a plan is cut off, and the data of a broker's subscribers is still in the cache. Every step makes a broker
-above the mean lighter and leaves the target below the source's former load. No subscriber moves twice in a plan. So a
-plan ends, and repeated planning reaches a fixed point. Pure and compiled; registered in `multistage`.
+wherever a plan is cut off, and the data of a broker's subscribers is still in the cache. No step lifts a target above
+the most loaded broker, and no subscriber moves twice in a plan. A plan that does not make the loads more even is
+dropped. So a plan ends, and repeated planning reaches a fixed point. Pure and compiled; registered in `multistage`.
 """
 
 from __future__ import annotations
@@ -31,14 +35,17 @@ from tocsin.policies.balance.affinity_candidates import (
     GroupParts,
     best_group,
     best_halving,
-    best_single,
+    candidates_by_relief,
+    choose,
+    examine,
+    first_single,
     parts_of,
+    price_above,
 )
-from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, enter, leave
+from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, enter, in_reach, leave
 from tocsin.policies.balance.ranking import (
     BrokerRanking,
     Candidates,
-    candidates_of,
     mean_and_deviation,
     next_staying,
     rank_brokers,
@@ -53,6 +60,17 @@ SINGLE: Final = 0
 SWAPPED: Final = -1
 """How a subscriber moved: alone, or in exchange for another. A positive number is the size of the group it moved
 with."""
+_OVERLOAD_PRICES: Final = (12.0, 12.0, 96.0)
+"""The price of load above the mean in each sweep over the movers, see `price_above`. At 12 and 1 % above the mean, a
+byte/s more costs as much as a quarter of a byte/s fetched. The high price at the end levels what the others left."""
+_WORTH_A_SWEEP: Final = 8
+"""Another sweep follows if the last one redirected at least one in this many movers."""
+_EXAMINED: Final = 100_000
+"""The most movers that a sweep examines, a regular sample if there are more: some 0.2 s."""
+_COARSE: Final = 0.005
+"""The cov at which a sweep begins. If brokers were fuller, movers could not change their targets."""
+_ALMOST_FULL: Final = 1.02
+"""A mover may get another target that is below this share of the mean."""
 _EXCHANGES: Final = 8
 """The most exchanges per broker."""
 
@@ -76,19 +94,40 @@ def rebalance(
     none = np.zeros(0, dtype=np.int32)
     if not model.accepting.any() or not movable.any():
         return np.zeros(0, dtype=np.int64), none, none
-    candidates = candidates_of(model, movable)
+    before = model.utilisations
+    candidates, relief = candidates_by_relief(model, movable)
     order = candidates.order
     parts = parts_of(model, order)
     place_of = np.zeros(len(movable), dtype=np.int64)
     place_of[order] = np.arange(order.size)
     n = order.size
     log = _MoveLog(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int32))
+    done = 0
+    for overload_price in _OVERLOAD_PRICES:
+        ranking = rank_brokers(model.arrays, model.per_capacity, model.accepting)
+        coarse = max(goal_cov, _COARSE)
+        done = _level(model.arrays, ranking, candidates, relief, parts, place_of, coarse, max_moves, done, log)
+        ranking = rank_brokers(model.arrays, model.per_capacity, model.accepting)
+        by_number = np.argsort(log.moved[:done])[:: 1 + done // _EXAMINED]
+        if _redirect(model.arrays, ranking, by_number, overload_price, log) * _WORTH_A_SWEEP < done:
+            break
     ranking = rank_brokers(model.arrays, model.per_capacity, model.accepting)
-    done = _level(model.arrays, ranking, candidates, parts, place_of, goal_cov, max_moves, log)
+    done = _level(model.arrays, ranking, candidates, relief, parts, place_of, goal_cov, max_moves, done, log)
     if exchange:
         ranking = rank_brokers(model.arrays, model.per_capacity, model.accepting)
         done = _exchange_pairs(model.arrays, ranking, candidates, max_moves, done, log)
+    if not is_more_even(model.utilisations, before):
+        for i, source in zip(log.moved[:done].tolist(), log.sources[:done].tolist(), strict=True):
+            model.move(i, source)
+        done = 0
     return log.moved[:done], log.sources[:done], log.kinds[:done]
+
+
+def is_more_even(after: Floats, before: Floats) -> bool:
+    """Whether the largest utilisation that differs is smaller after. No series of such plans returns to its start."""
+    now, then = np.sort(after)[::-1], np.sort(before)[::-1]
+    different = np.flatnonzero(np.abs(now - then) > GAIN * then.max(initial=0.0))
+    return bool(different.size and now[different[0]] < then[different[0]])
 
 
 @numba.njit(cache=True)
@@ -96,16 +135,16 @@ def _level(
     a: LoadArrays,
     r: BrokerRanking,
     c: Candidates,
+    relief: Floats,
     parts: GroupParts,
     place_of: Longs,
     goal_cov: float,
     max_moves: int,
+    done: int,
     log: _MoveLog,
 ) -> int:
-    """Move groups and single subscribers; return the number of moves."""
-    done, b, enough = 0, -1, 0.0
-    singles_only = parts.first[:-1] == parts.first[1:]  # per broker: no group of it can move any more
-    gone = np.zeros(max(1, parts.begin.size - 1), dtype=np.bool_)
+    """Move groups and single subscribers; return the number of moves so far."""
+    b, enough = -1, 0.0
     tally, seen = np.zeros(a.rate.size, dtype=np.int32), np.zeros(a.rate.size, dtype=np.int32)
     while done < max_moves:
         mean, cov = _mean_and_cov(r)
@@ -115,32 +154,55 @@ def _level(
         if cov <= goal_cov or not r.giving[b] > mean * (1.0 + LEVEL):
             break
         excess = (r.giving[b] - mean) / r.per_capacity[b]
-        i, target, score = best_single(a, r, c, b, excess, mean)
-        if not singles_only[b]:
-            part, to, worth = best_group(a, r, parts, b, gone, excess, mean, tally, seen, max_moves - done)
-            if part < 0 or worth < score:
-                singles_only[b] = True
-            else:
-                gone[part] = True
-                size = parts.begin[part + 1] - parts.begin[part]
-                for p in range(parts.begin[part], parts.begin[part + 1]):
-                    member = parts.members[p]
+        i, target, score = first_single(a, r, c, relief, b, excess, mean)
+        if score < parts.worth[b]:
+            part, size, to, parts.worth[b] = best_group(a, r, parts, b, excess, mean, tally, seen, max_moves - done)
+            if part >= 0 and parts.worth[b] >= score:
+                for _ in range(size):
+                    member = parts.members[parts.head[part]]
+                    parts.head[part] += 1
                     transfer(a, r, member, to)
                     c.following[place_of[member]] = place_of[member] + 1
                     log.moved[done], log.sources[done], log.kinds[done] = member, b, size
                     done += 1
                 continue
         if i < 0:
-            i, target = best_halving(a, r, c, b)
+            i, target = best_halving(a, r, c, relief, b)
         if i < 0:
             set_aside(r, b)
             continue
         transfer(a, r, i, target)
         c.following[place_of[i]] = place_of[i] + 1
         log.moved[done], log.sources[done], log.kinds[done] = i, b, SINGLE
-        singles_only[b] = True  # a group that has lost a member cannot move whole any more
+        parts.head[parts.part_of[i]] = parts.end[parts.part_of[i]]  # without this member the group does not move
         done += 1
     return done
+
+
+@numba.njit(cache=True)
+def _redirect(a: LoadArrays, r: BrokerRanking, by_number: Longs, overload_price: float, log: _MoveLog) -> int:
+    """Send each mover to a better target, now that the other movers have theirs; return how many got another one.
+
+    `by_number` lists the moves in the order of the subscribers' numbers. In the order of the moves, one target would
+    lose all its movers before any other broker has room.
+    """
+    redirected = 0
+    for at in by_number:
+        i = log.moved[at]
+        t = a.broker_of[i]
+        mean, _deviation = mean_and_deviation(r)
+        saved, fetched, touched = examine(a, r, i, mean * _ALMOST_FULL)
+        load, here = a.weight[i] + saved, r.taking[t]
+        r.taking[t] = np.inf  # its own broker is no other target
+        j, _load, price = choose(a, r, i, touched, a.weight[i], fetched, mean, overload_price, r.giving[r.most[1]])
+        r.taking[t] = here
+        left = here - load * r.per_capacity[t]
+        worth = load + overload_price * (price_above(here, mean) - price_above(left, mean))
+        if j >= 0 and j != log.sources[at] and price < worth * (1.0 - GAIN):
+            transfer(a, r, i, j)
+            log.kinds[at] = SINGLE
+            redirected += 1
+    return redirected
 
 
 @numba.njit(cache=True)
@@ -193,6 +255,8 @@ def _pair(weight: Floats, c: Candidates, b: int, t: int, difference: float) -> t
 @numba.njit(cache=True)
 def _swap(a: LoadArrays, r: BrokerRanking, i: int, other: int, b: int, t: int) -> bool:
     """Exchange subscriber i of broker b and `other` of t. Undo it and return False if the larger load does not fall."""
+    if not (in_reach(a.reach, i, t) and in_reach(a.reach, other, b)):
+        return False
     before = r.giving[b]
     leave(a, i)
     leave(a, other)

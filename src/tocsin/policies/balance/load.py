@@ -1,13 +1,15 @@
 """The load model [BAD §4, eq. 1–8] on arrays, updated with every move.
 
 The load of a broker is the traffic that it fetches plus the traffic that it delivers: F_j = Σ_k z_jk (1 + n_jk) λ_k.
-n_jk is the number of its subscribers with BE subscription k; z_jk is 1 if there is at least one, else 0. A move changes
-two brokers, and only the counts of the subscriber's BE subscriptions: its cost grows with their number, not with the
-size of the network. The policies of this folder and the simulator use this module; it makes no decisions. The loops are
-compiled (numba).
+n_jk is the number of its online subscribers with BE subscription k; z_jk is 1 if any of its subscribers has k, else 0:
+our brokers fetch for offline subscribers too, and deliver to online ones only. The paper assumes that all are online
+(§4). λ is what a broker fetches; what it delivers may be encoded shorter, which scales n_jk λ_k by one factor for all
+(`Snapshot.delivery_ratio`). A move changes two brokers, and only the counts of the subscriber's BE subscriptions: its
+cost grows with their number, not with the size of the network. The policies of this folder and the simulator use this
+module; it makes no decisions. The loops are compiled (numba).
 
-The counts n_jk are one row per BE subscription: the brokers that hold it, and the count of each. A row has little spare
-room and moves to the end of the array when it is full. The counts of a million subscribers therefore fit into a
+The counts are one row per BE subscription: the brokers that hold it, and the subscribers of each. A row has little
+spare room and moves to the end of the array when it is full. The counts of a million subscribers therefore fit into a
 cache, where a table of brokers × BE subscriptions would be a cache miss at every access.
 
 Numba caches a compiled function beside its source file and does not notice changes in kernels that it calls. After
@@ -24,6 +26,7 @@ import numpy.typing as npt
 
 from tocsin.model.plan import Balance
 from tocsin.model.snapshot import UNPLACED, Flags, Floats, Ints, Snapshot
+from tocsin.policies.balance.distance import EVERYWHERE, Bits
 
 Longs = npt.NDArray[np.int64]
 
@@ -36,7 +39,7 @@ class LoadArrays(NamedTuple):
     """BE subscription numbers: subscriber i has `wants[start[i]:start[i + 1]]`."""
     rate: Floats
     weight: Floats
-    """u_i = Σ_k y_ik λ_k: the traffic delivered to subscriber i, in bytes/s."""
+    """u_i = Σ_k y_ik λ_k: the traffic delivered to subscriber i, in bytes/s; 0 if it is offline."""
     broker_of: Ints
     incoming: Floats
     outgoing: Floats
@@ -48,14 +51,22 @@ class LoadArrays(NamedTuple):
     holder: Ints | npt.NDArray[np.int16]
     """Broker numbers, in 16 bits if they fit: twice as many are then in the cache."""
     counts: Ints
-    """n_jk for each entry of `holder`; always above 0."""
+    """The subscribers of each entry of `holder`, online or not; always above 0."""
     end: Longs
     """One number: the end of the last row."""
+    reach: Bits
+    """The brokers that each subscriber may move to (`distance.reach_of`); empty if that is every broker."""
+
+
+@numba.njit(cache=True)
+def in_reach(reach: Bits, i: int, j: int) -> bool:
+    """True if subscriber i may move to broker j."""
+    return reach.shape[0] == 0 or bool((reach[i, j >> 6] >> np.uint64(j & 63)) & np.uint64(1))
 
 
 @numba.njit(cache=True)
 def entry_of(a: LoadArrays, j: int, k: int) -> int:
-    """The entry of n_jk, or -1 if broker j does not hold k. Searched from the end: recent entries are used most."""
+    """The entry of broker j in row k, or -1 if j does not hold k. Searched from the end: recent ones are used most."""
     for at in range(a.row[k, 1] - 1, a.row[k, 0] - 1, -1):
         if a.holder[at] == j:
             return at
@@ -194,9 +205,15 @@ def _loads_and_holders(
     return incoming, outgoing, holders
 
 
+def weights_of(snapshot: Snapshot, rate: Floats) -> Floats:
+    """u_i = Σ_k y_ik λ_k of the online subscribers, 0 for the others, as delivered. `rate` is λ without unknown
+    values."""
+    weight = snapshot.delivery_ratio * _sums_of_rates(snapshot.wants_start.astype(np.int64), snapshot.wants, rate)
+    return weight if snapshot.online is None else np.where(snapshot.online, weight, 0.0)
+
+
 @numba.njit(cache=True)
-def weights_of(start: Longs, wants: Ints, rate: Floats) -> Floats:
-    """u_i = Σ_k y_ik λ_k."""
+def _sums_of_rates(start: Longs, wants: Ints, rate: Floats) -> Floats:
     weight = np.zeros(start.size - 1)
     for i in range(weight.size):
         for p in range(start[i], start[i + 1]):
@@ -216,12 +233,12 @@ def known_rates(rate: Floats) -> Floats:
 class LoadModel:
     """The loads of a snapshot's brokers. `broker_of` starts as given, or as in the snapshot, and follows the moves."""
 
-    def __init__(self, snapshot: Snapshot, *, broker_of: Ints | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, *, broker_of: Ints | None = None, reach: Bits = EVERYWHERE) -> None:
         self.brokers, q = len(snapshot.brokers), len(snapshot.rate)
         start = snapshot.wants_start.astype(np.int64)
         wants, rate = snapshot.wants, known_rates(snapshot.rate)
         placed = (snapshot.broker_of if broker_of is None else broker_of).astype(np.int32, copy=False)
-        weight, order = weights_of(start, wants, rate), stable_order(placed)
+        weight, order = weights_of(snapshot, rate), stable_order(placed)
         self.subscribers = np.empty(len(wants), dtype=np.int32)
         """BE subscription k has the subscribers `subscribers[subscribers_start[k]:subscribers_start[k + 1]]`."""
         self.subscribers_start = _list_subscribers(start, wants, order, q, self.subscribers)
@@ -247,6 +264,7 @@ class LoadModel:
             holder=np.empty(entries, np.int16) if self.brokers < 1 << 15 else np.empty(entries, np.int32),
             counts=np.empty(entries, dtype=np.int32),
             end=begins[-1:].copy(),
+            reach=reach,
         )
         _fill_rows(self.arrays, self.subscribers_start, self.subscribers)
         self.accepting, self.per_capacity = capacities(snapshot)
@@ -280,15 +298,20 @@ class LoadModel:
 
 
 def snapshot_balance(snapshot: Snapshot) -> Balance:
-    """The balance of a snapshot as it is. Takes less time and memory than building a `LoadModel`."""
+    """The balance of a snapshot as it is."""
+    accepting, per_capacity = capacities(snapshot)
+    return balance_of(snapshot_loads(snapshot) * per_capacity, accepting)
+
+
+def snapshot_loads(snapshot: Snapshot) -> Floats:
+    """F_j of a snapshot as it is, in bytes/s. Takes less time and memory than building a `LoadModel`."""
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
-    weight = weights_of(start, snapshot.wants, rate)
+    weight = weights_of(snapshot, rate)
     order = _placed(stable_order(snapshot.broker_of), snapshot.broker_of)
     incoming, outgoing, _ = _loads_and_holders(
         start, snapshot.wants, rate, weight, order, snapshot.broker_of, len(snapshot.brokers)
     )
-    accepting, per_capacity = capacities(snapshot)
-    return balance_of((incoming + outgoing) * per_capacity, accepting)
+    return incoming + outgoing
 
 
 def _placed(order: Longs, broker_of: Ints) -> Longs:

@@ -24,13 +24,14 @@ import numba
 import numpy as np
 
 from tocsin.model.snapshot import Flags, Ints
-from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, fetches_added
+from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, fetches_added, in_reach
 from tocsin.policies.balance.ranking import (
     UNTOUCHED,
     BrokerRanking,
     Candidates,
     candidates_of,
     first_lighter,
+    least_for,
     mean_and_deviation,
     next_staying,
     rank_brokers,
@@ -73,11 +74,12 @@ def _migrate(
         at = next_staying(c.following, first_lighter(a.weight, c.order, c.first[b], c.first[b + 1], gap))
         while at < c.first[b + 1]:
             i = c.order[at]
-            target = _most_similar(a, r, i, mean) if similar else int(r.least[1])
-            after = r.taking[target] + (a.weight[i] + fetches_added(a, i, target)) * r.per_capacity[target]
-            if target != b and after < r.giving[b]:
-                mover = i
-                break
+            target = _most_similar(a, r, i, mean) if similar else least_for(a, r, i)
+            if target >= 0 and target != b:
+                after = r.taking[target] + (a.weight[i] + fetches_added(a, i, target)) * r.per_capacity[target]
+                if after < r.giving[b]:
+                    mover = i
+                    break
             at = next_staying(c.following, at + 1)
         if mover < 0:
             set_aside(r, b)
@@ -91,14 +93,19 @@ def _migrate(
 
 @numba.njit(cache=True)
 def _most_similar(a: LoadArrays, r: BrokerRanking, i: int, mean: float) -> int:
-    """The broker below the mean that fetches most of subscriber i's traffic; the least loaded of equals, or if none."""
+    """The broker below the mean that fetches most of subscriber i's traffic; the least loaded of equals, or if none.
+
+    Only brokers in the subscriber's reach count; -1 if none accepts it.
+    """
     touched = 0
     for p in range(a.start[i], a.start[i + 1]):
         touched = touch_holders(a, r, a.wants[p], mean, touched)
-    best, most = int(r.least[1]), 0.0
+    best, most = least_for(a, r, i), 0.0
     for at in range(touched):
         j = r.touched[at]
-        if r.similarity[j] > most or (r.similarity[j] == most and r.taking[j] < r.taking[best]):
+        if in_reach(a.reach, i, j) and (
+            r.similarity[j] > most or (r.similarity[j] == most and r.taking[j] < r.taking[best])
+        ):
             best, most = int(j), r.similarity[j]
         r.similarity[j] = UNTOUCHED
     return best

@@ -14,9 +14,8 @@ import numpy as np
 from tocsin.coords.coordinate import Coordinate, distance_s
 from tocsin.model.ids import BrokerId
 from tocsin.model.snapshot import Place
+from tocsin.policies.balance.distance import distances_m
 from tocsin.policies.balance.settings import PlacementPolicy
-
-_EARTH_RADIUS_M = 6_371_008.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,4 @@ def _nearest(newcomer: Newcomer, brokers: Sequence[BrokerChoice]) -> BrokerId | 
 
 def distance_m(place: Place, other: Place) -> float:
     """Great-circle distance (haversine)."""
-    lat_1, lon_1, lat_2, lon_2 = np.radians((place.lat, place.lon, other.lat, other.lon))
-    chord = np.sin((lat_2 - lat_1) / 2) ** 2 + np.cos(lat_1) * np.cos(lat_2) * np.sin((lon_2 - lon_1) / 2) ** 2
-    return float(2 * _EARTH_RADIUS_M * np.arcsin(np.sqrt(min(1.0, chord))))
+    return float(distances_m(np.array((place.lat, place.lon)), np.array((other.lat, other.lon))))

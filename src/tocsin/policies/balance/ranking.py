@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from tocsin.model.snapshot import Flags, Floats, Ints
-from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, enter, leave
+from tocsin.policies.balance.load import LoadArrays, LoadModel, Longs, enter, in_reach, leave
 
 UNTOUCHED: Final = -np.inf
 """The similarity of a broker that is not in the list of touched brokers. It is no sum of rates: 0 would be, because a
@@ -133,6 +133,18 @@ def set_aside(r: BrokerRanking, j: int) -> None:
     """Exclude broker j, whose candidates cannot move, as a source until the plan ends."""
     r.giving[j] = -np.inf
     replay(r.most, r.giving, j, True)
+
+
+@numba.njit(cache=True)
+def least_for(a: LoadArrays, r: BrokerRanking, i: int) -> int:
+    """The least loaded broker that subscriber i may move to; -1 if a bounded reach has no accepting broker."""
+    if a.reach.shape[0] == 0:
+        return int(r.least[1])
+    best = -1
+    for j in range(r.taking.size):
+        if r.accepting[j] and in_reach(a.reach, i, j) and (best < 0 or r.taking[j] < r.taking[best]):
+            best = j
+    return best
 
 
 @numba.njit(cache=True)

@@ -56,6 +56,8 @@ def renumber(snapshot: Snapshot) -> RenumberedSnapshot:
         rate=snapshot.rate[old_subscription],
         movable=snapshot.movable[order],
         moved_at_s=snapshot.moved_at_s[order],
+        online=None if snapshot.online is None else snapshot.online[order],
+        places_deg=None if snapshot.places_deg is None else snapshot.places_deg[order],
     )
     return RenumberedSnapshot(world, order, snapshot.subscribers)
 

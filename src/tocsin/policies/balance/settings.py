@@ -49,6 +49,15 @@ class BalanceSettings:
     ] = 0
     """A shuffle is all or nothing, because half of one does not help."""
     shuffle_rest_s: Annotated[float, "Seconds between two shuffles."] = 300.0
+    surges: Annotated[bool, "Answer a surge that brokers foresee at once, without waiting for `hits`."] = True
+    overload_bytes_per_s: Annotated[
+        float,
+        "Load in bytes/s above which a broker is relieved at once, without waiting for `hits`. 0 for none.",
+    ] = 0.0
+    """Of a broker of mean capacity."""
+    max_added_m: Annotated[
+        float, "Metres that balancing may add to the distance between a subscriber and its nearest broker. 0: no limit."
+    ] = 0.0
     shuffle_gain: Annotated[float, "Share of the cov that a shuffle must remove to be carried out."] = 0.2
 
     def __post_init__(self) -> None:
@@ -68,5 +77,5 @@ class BalanceSettings:
 
 _NOT_NEGATIVE: Final = (
     *("alpha", "gamma", "beta_bytes_per_s", "theta_bytes_per_s", "rest_s", "shuffle_rest_s"),
-    *("max_moves", "max_shuffle_moves", "shuffle_gain"),
+    *("max_moves", "max_shuffle_moves", "shuffle_gain", "overload_bytes_per_s", "max_added_m"),
 )

@@ -12,16 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.model.snapshot import Flags, Floats, Ints
-from tocsin.policies.balance.load import Longs, capacities, known_rates, weights_of
+from tocsin.policies.balance.distance import EVERYWHERE, Bits
+from tocsin.policies.balance.load import Longs, capacities, in_reach, known_rates, weights_of
 from tocsin.policies.balance.ranking import replay, tournament
 from tocsin.policies.balance.renumbering import RenumberedSnapshot
 
 
-def greedy_shuffle(renumbered: RenumberedSnapshot, movable: Flags) -> tuple[Ints, Floats, Longs]:
+def greedy_shuffle(
+    renumbered: RenumberedSnapshot, movable: Flags, reach: Bits = EVERYWHERE
+) -> tuple[Ints, Floats, Longs]:
     """Each subscriber's broker after the shuffle, the brokers' loads then, and the subscribers that change broker."""
     snapshot = renumbered.world
     start, rate = snapshot.wants_start.astype(np.int64), known_rates(snapshot.rate)
-    weight = weights_of(start, snapshot.wants, rate)
+    weight = weights_of(snapshot, rate)
     accepting, per_capacity = capacities(snapshot)
     # Subscribers without subscriptions stay: all of them would land on the one broker that is least loaded at the end,
     # and overload it as soon as they subscribe (the paper's own warning about least-loaded placement, §5.1).
@@ -34,7 +37,7 @@ def greedy_shuffle(renumbered: RenumberedSnapshot, movable: Flags) -> tuple[Ints
     staying[order] = False
     broker_of = snapshot.broker_of.astype(np.int32)
     fixed = np.flatnonzero(staying & (broker_of >= 0))
-    loads = _greedy(start, snapshot.wants, rate, weight, broker_of, fixed, order, per_capacity, accepting)
+    loads = _greedy(start, snapshot.wants, rate, weight, broker_of, fixed, order, per_capacity, accepting, reach)
     return broker_of, loads, np.flatnonzero(broker_of != snapshot.broker_of)
 
 
@@ -49,6 +52,7 @@ def _greedy(
     order: Longs,
     per_capacity: Floats,
     accepting: Flags,
+    reach: Bits,
 ) -> Floats:
     """Place `order` into `broker_of` and return the loads.
 
@@ -61,12 +65,25 @@ def _greedy(
     taking = np.where(accepting, loads * per_capacity, np.inf)
     least = tournament(taking, False)
     for i in order:
-        j = least[1]
+        j = least[1] if reach.shape[0] == 0 else _least_in_reach(taking, reach, i)
+        if j < 0:
+            j = broker_of[i]
         loads[j] += weight[i] + _hold(start, wants, rate, held[j], i)
         broker_of[i] = j
-        taking[j] = loads[j] * per_capacity[j]
-        replay(least, taking, j, False)
+        if accepting[j]:
+            taking[j] = loads[j] * per_capacity[j]
+            replay(least, taking, j, False)
     return loads
+
+
+@numba.njit(cache=True)
+def _least_in_reach(taking: Floats, reach: Bits, i: int) -> int:
+    """The least loaded accepting broker that subscriber i may move to; -1 if there is none."""
+    best = -1
+    for j in range(taking.size):
+        if taking[j] < np.inf and in_reach(reach, i, j) and (best < 0 or taking[j] < taking[best]):
+            best = j
+    return best
 
 
 @numba.njit(cache=True)

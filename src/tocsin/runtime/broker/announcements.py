@@ -79,8 +79,10 @@ class AnnouncementStream:
                 self._happened(events.AnnouncementsMissed())
             case wire.Execution(channel=channel, epoch=epoch, execution=execution, finished_s=finished_s):
                 ids = [news.id for news in message.subscriptions]
-                self._happened(events.ExecutionAnnounced(channel, epoch, execution, ids, finished_s))
-                if message.part < message.parts:
+                sizes = [news.bytes for news in message.subscriptions]
+                is_last = message.part == message.parts
+                self._happened(events.ExecutionAnnounced(channel, epoch, execution, ids, finished_s, sizes, is_last))
+                if not is_last:
                     return  # until the last part arrives, a reconnect repeats the execution
             case wire.ChannelProgress() if message.channels:
                 cursors = {name: wire.decode_cursor(text) for name, text in message.channels.items()}

@@ -1,7 +1,8 @@
-"""A broker's client of the data cluster: it subscribes, releases, compares the holds of both sides, and pulls results.
+"""A broker's client of the data cluster: it subscribes, releases, compares holds, pulls results and stores updates.
 
 Subscribing and releasing are retried with growing, jittered pauses until the data cluster answers. A pull is tried
-once: the broker's logic decides when to pull again. Announcements come over their own stream (`announcements`).
+once: the broker's logic decides when to pull again. Updates are tried once too: subscribers repeat them.
+Announcements come over their own stream (`announcements`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import httpx
 
 from tocsin.broker import events
-from tocsin.broker.effects import CancelFetch, Fetch, ReleaseBackend, RequestBackend
+from tocsin.broker.effects import CancelFetch, Fetch, ReleaseBackend, RequestBackend, StoreUpdates
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import AnnouncementStream
@@ -38,6 +39,8 @@ _PAGE = 10_000
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _RETRIED_STATUSES = (401, 403, 408, 429)
 """Statuses after which a request is retried, besides 5xx. After 401 and 403 the token's file may be renewed."""
+_SUBSCRIBERS_OWN = frozenset({Code.UNKNOWN_DATASET, Code.NOT_A_FEED_TARGET})
+"""Refusals of a whole request that its subscribers caused: they named a dataset that takes no updates."""
 
 
 class DataClusterLink:
@@ -274,6 +277,36 @@ class DataClusterLink:
             reader.end()
         self._process.happened(events.FetchEnded(effect.fetch, upto))
 
+    # -- records of subscribers ------------------------------------------------------------------------------------
+
+    def store(self, effect: StoreUpdates) -> None:
+        self._in_background(self._store(effect))
+
+    async def _store(self, effect: StoreUpdates) -> None:
+        try:
+            async with asyncio.timeout(self._process.settings.limits.request_s):
+                refused = await self._post_records(effect)
+        except Exception as error:  # any error: the dataset's next request waits for the end of this one
+            self._process.happened(self._failed(effect, error))
+        else:
+            self._process.happened(events.UpdatesStored(effect.batch, refused))
+
+    async def _post_records(self, effect: StoreUpdates) -> list[wire.RefusedRecord]:
+        path = wire.OWN_RECORDS.format(name=effect.dataset)
+        answer = await self._client.post(path, content=wire.encode_own_records(effect.records))
+        if answer.status_code != 200:
+            self._client.headers.update(self._headers())
+            raise _error_of(answer)
+        return wire.decode_own_answer(answer.content).refused
+
+    def _failed(self, effect: StoreUpdates, error: Exception) -> events.UpdatesFailed:
+        """The event for subscribers. They do not learn about problems between this broker and the data cluster."""
+        if isinstance(error, TocsinError) and (error.code is Code.BACKLOGGED or error.code in _SUBSCRIBERS_OWN):
+            return events.UpdatesFailed(effect.batch, error.code, error.message, error.retry_after_s)
+        self._log.warning("cannot store updates", dataset=effect.dataset, reason=reason_of(error))
+        message = "the data cluster does not store updates at the moment; try again"
+        return events.UpdatesFailed(effect.batch, Code.NOT_READY, message)
+
 
 class ResultReader:
     """Turns the answer to a pull, JSON lines, into events. Groups the lines by subscription and epoch.
@@ -285,8 +318,8 @@ class ResultReader:
         self._happened = happened
         self._fetch = fetch
         self._rest = b""
-        self._chunks: dict[tuple[SubscriptionId, int], tuple[list[int], list[bytes]]] = {}
-        """(subscription, epoch) → (offsets, rows)."""
+        self._chunks: dict[tuple[SubscriptionId, int], tuple[list[int], list[bytes], list[int]]] = {}
+        """(subscription, epoch) → (offsets, rows, sizes of the lines)."""
         self._size_bytes = 0
 
     def feed(self, data: bytes) -> None:
@@ -308,20 +341,27 @@ class ResultReader:
             return
         chunk = self._chunks.get((line.subscription, cursor.epoch))
         if chunk is None:
-            chunk = self._chunks[line.subscription, cursor.epoch] = ([], [])
+            chunk = self._chunks[line.subscription, cursor.epoch] = ([], [], [])
         row = bytes(line.result)
         chunk[0].append(cursor.offset)
         chunk[1].append(row)
+        chunk[2].append(len(text) + 1)
         self._size_bytes += len(row)
         if self._size_bytes >= CHUNK_BYTES:
             self._emit()
 
     def _emit(self) -> None:
         chunks, self._chunks, self._size_bytes = self._chunks, {}, 0
-        for (subscription, epoch), (offsets, rows) in chunks.items():
-            self._happened(events.ResultsFetched(self._fetch, subscription, epoch, offsets, rows))
+        for (subscription, epoch), (offsets, rows, sizes) in chunks.items():
+            self._happened(events.ResultsFetched(self._fetch, subscription, epoch, offsets, rows, sum(sizes)))
 
 
 def _error_of(answer: httpx.Response) -> TocsinError:
     """The error in an answer. A proxy's error counts as NOT_READY, because the data cluster did not refuse."""
-    return error_from(answer.status_code, answer.content, fallback=Code.NOT_READY, message=answer.reason_phrase)
+    return error_from(
+        answer.status_code,
+        answer.content,
+        retry_after=answer.headers.get("retry-after", ""),
+        fallback=Code.NOT_READY,
+        message=answer.reason_phrase,
+    )

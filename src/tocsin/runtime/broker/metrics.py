@@ -47,6 +47,7 @@ class BrokerMetrics(Collector):
             "cache_bytes": ("Results kept for late or returning sessions", state.cache.used_bytes),
             "in_bytes_per_second": ("Moving average of what is fetched", state.load.in_rate.now(now_s)),
             "out_bytes_per_second": ("Moving average of what is delivered", state.load.out_rate.now(now_s)),
+            "updates_pending": ("Updates of subscribers without an answer", core.updates.pending),
             "accepting": ("1 while new sessions are taken", int(core.accepting)),
             "coordinator_linked": ("1 while the coordinator has it registered", int(core.linked)),
             "announcements_heard": ("1 while announcements are heard", int(self._receiving())),
@@ -57,6 +58,8 @@ class BrokerMetrics(Collector):
             "fetched_bytes": ("Results fetched from the data cluster", state.load.in_bytes),
             "delivered_bytes": ("Handed to sessions, as frames", state.load.out_bytes),
             "notifications": ("Results handed to sessions", state.load.notifications),
+            "updates_stored": ("Updates of subscribers that were stored", core.updates.stored),
+            "updates_refused": ("Updates of subscribers that were refused", core.updates.refused),
         }
         for name, (help_text, value) in counters.items():
             yield CounterMetricFamily(f"tocsin_broker_{name}", help_text, value=value)

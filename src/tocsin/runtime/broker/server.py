@@ -98,6 +98,7 @@ class BrokerServer:
             effects.ReleaseBackend: self.cluster.release,
             effects.Fetch: self.cluster.fetch,
             effects.CancelFetch: self.cluster.cancel_fetch,
+            effects.StoreUpdates: self.cluster.store,
         }
         if self.coordinator is not None:
             self.process.handlers[effects.SendToCoordinator] = self.coordinator.send

@@ -72,7 +72,10 @@ class BrokerSettings(ListenerSettings):
             raise invalid("this broker could not verify any token: set coordinator, or keys with a JWK-set file")
         for name in ("half_open", "frame_bytes", "login_s", "capacity"):
             _check_positive(name, getattr(self, name))
-        for name in ("cache_bytes", "queue_bytes", "catch_ups", "subscriptions", "progress_s", "rate_window_s"):
+        for name in (
+            *("cache_bytes", "queue_bytes", "catch_ups", "subscriptions", "update_bytes", "updates"),
+            *("progress_s", "rate_window_s"),
+        ):
             _check_positive(name, getattr(self.limits, name))
         for name in ("token_file", "cluster_token_file", "ca"):
             check_file(self, name)

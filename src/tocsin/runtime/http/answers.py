@@ -97,9 +97,9 @@ def request_body(kind: Any, media_type: str = JSON, description: str = "") -> di
     """The OpenAPI description of a request body of type `kind`, for a route that decodes the body itself."""
     schema = msgspec.json.schema(kind)
     definitions = schema.pop("$defs", {})
-    name = schema.get("$ref", "").rpartition("/")[2]
-    if name in definitions:
-        schema = definitions[name]
+    schema = _resolved(schema, definitions)
+    if "items" in schema:
+        schema["items"] = _resolved(schema["items"], definitions)
     return {
         "requestBody": {
             "required": True,
@@ -107,6 +107,12 @@ def request_body(kind: Any, media_type: str = JSON, description: str = "") -> di
             "content": {media_type: {"schema": schema}},
         }
     }
+
+
+def _resolved(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """The definition that a schema refers to; the schema itself if it refers to none."""
+    definition: dict[str, Any] = definitions.get(schema.get("$ref", "").rpartition("/")[2], schema)
+    return definition
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -1,8 +1,9 @@
 """Callers and their scopes: the operations that the holder of a bearer token may use.
 
 Scopes: `admin` (everything), `read` (definitions, subscriptions, rates, metrics), `publish:<dataset>` or `publish:*`,
-`broker:<id>` or `broker:*` (subscribe, receive announcements and pull results as that broker), `register` (register
-users at the coordinator), and `subscribe` (the same as a broker of one's own, whose id is made from the token's id).
+`broker:<id>` or `broker:*` (subscribe, receive announcements and pull results as that broker, and store records of its
+subscribers), `register` (register users at the coordinator), and `subscribe` (subscribe, receive announcements and pull
+results as a broker of one's own, whose id is made from the token's id; at a broker: the user's session).
 Tokens of the data cluster's catalog and tokens signed by the coordinator (`runtime.http.credentials`) have the same
 scopes.
 """
@@ -81,6 +82,11 @@ class Caller:
     @property
     def may_be_any(self) -> bool:
         return self.is_admin or "broker:*" in self.scopes
+
+    @property
+    def is_trusted_broker(self) -> bool:
+        """True for the network's brokers, which verify the users that they name. False for a user's token."""
+        return self.is_admin or any(scope.startswith("broker:") for scope in self.scopes)
 
     @property
     def is_some_broker(self) -> bool:

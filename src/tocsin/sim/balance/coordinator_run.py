@@ -22,10 +22,12 @@ from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.plan import Plan
-from tocsin.model.snapshot import Place
+from tocsin.model.rate import REPORT_SHARE, SURGING_SUBSCRIPTION
+from tocsin.model.snapshot import Floats, Place
 from tocsin.model.trace import Kind
 from tocsin.policies.balance.load import Longs, known_rates
 from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
+from tocsin.sim.balance.averages import MovingAverages
 from tocsin.sim.balance.run import TICK_S, BalanceRun, PlanMade
 from tocsin.sim.balance.scenario import Scenario
 from tocsin.sim.balance.trace import Trace
@@ -33,8 +35,6 @@ from tocsin.sim.balance.world import BalanceWorld
 from tocsin.sim.kernel import LATE, Kernel
 from tocsin.wire import link
 
-_REPORTED_CHANGE = 0.05
-"""A broker reports a rate again when it has changed by this share (`link.LoadReport`)."""
 _RETRY_S = 1.0
 
 
@@ -62,8 +62,11 @@ class CoordinatorRun(BalanceRun):
             link.Frontend(SubscriptionId(f"s{k}"), ChannelName(f"c{world.channel_of[k]}"), {}, str(Cursor(1, 0)))
             for k in range(len(world.rate))
         ]
-        self._reported = np.zeros((m, len(world.rate)))
-        """Per broker and BE subscription: the rate in its latest report."""
+        shape = (m, len(world.rate))
+        self._measured = MovingAverages(shape, world.scenario.average_s)
+        """The averages of each broker, from the moment at which it holds a BE subscription."""
+        self._reported, self._reported_share = np.full(shape, np.nan), np.zeros(shape)
+        """Per broker and BE subscription: value and share in its latest report; NaN if it has reported none."""
         self._step_s = world.scenario.handover_s / 2.0
         self._last_plan: Plan | None = None
         for j in range(m):
@@ -121,7 +124,7 @@ class CoordinatorRun(BalanceRun):
         moves = tuple(verdict.move for verdict in last.verdicts if verdict.taken)
         if moves:
             now_s = self.kernel.now_s
-            self.log.plans.append(PlanMade(now_s, last.plan.policy, len(moves)))
+            self.log.plans.append(PlanMade(now_s, last.plan.policy, len(moves), last.plan.urgency))
             self._recorder.planned(now_s, replace(last.plan, moves=moves), last.before, last.after)
 
     # Messages of the brokers
@@ -129,7 +132,8 @@ class CoordinatorRun(BalanceRun):
     def _register(self, j: int) -> None:
         self._links[j] = next(self._link_numbers)
         self._incarnation[j] += 1
-        self._reported[j] = 0.0
+        self._reported[j] = np.nan
+        self._measured.end((j,))
         name, place, capacity = self.world.brokers[j], self.world.broker_places[j], float(self.world.capacity[j])
         incarnation = f"i{self._incarnation[j]}"
         self._send(j, link.Register(name, incarnation, f"ws://{name}", capacity, place.lat, place.lon))
@@ -139,15 +143,62 @@ class CoordinatorRun(BalanceRun):
         for j, counts in enumerate(self.brokers.counts):
             self._send(j, link.Heartbeat(int(sessions[j]), int(counts.sum()), int(np.count_nonzero(counts))))
 
-    def _report_loads(self) -> None:
+    def _measure(self, channel: int, subscriptions: Longs, size_bytes: Floats) -> None:
+        """Every holder measures for itself, so that the coordinator has to merge what they report, as it does live."""
+        now_s, period_s = self.kernel.now_s, self.world.scenario.channels.periods_s[channel]
+        held = np.zeros(self.brokers.counts.shape, np.bool_)
+        held[:, subscriptions] = self.brokers.counts[:, subscriptions] > 0
+        first = held & np.isinf(self._measured.began_s)
+        self._measured.begin(first, now_s - period_s)
+        super()._measure(channel, subscriptions, size_bytes)
+        sizes = np.zeros(len(self.world.rate))
+        sizes[subscriptions] = size_bytes
+        amounts = np.broadcast_to(sizes, held.shape)[held]
+        if self._surge_answer_due:
+            usual = self._measured.usuals(held, period_s, now_s)
+            risen = np.zeros(held.shape, np.bool_)
+            risen[held] = amounts / period_s > SURGING_SUBSCRIPTION * usual
+            self._measured.restart(risen, np.broadcast_to(sizes, held.shape)[risen] / period_s, now_s)
+            held &= ~risen
+            amounts = np.broadcast_to(sizes, held.shape)[held]
+        self._measured.add(held, amounts, now_s)
+
+    @property
+    def _answers_surges(self) -> bool:
+        return self.core.rules.balance.surges
+
+    def _answer_surge(self) -> None:
+        """The brokers report the surge; the core answers it with a round of its own."""
+        self._report_loads(surge=True)
+        self._surge_answer_due = False
+
+    def _report_loads(self, *, surge: bool = False) -> None:
+        now_s = self.kernel.now_s
+        held = self.brokers.counts > 0
+        self._measured.end(~held)
+        values, shares = self._measured.values(now_s), self._measured.shares(now_s)
         rate = known_rates(self.rate_seen)
-        for j, counts in enumerate(self.brokers.counts):
-            is_held = counts > 0
-            now = np.where(is_held, rate, 0.0)
-            changed = np.flatnonzero(np.abs(now - self._reported[j]) > _REPORTED_CHANGE * self._reported[j])
-            self._reported[j, changed] = now[changed]
-            rates = {self._frontend[k].subscription: float(now[k]) for k in changed}
-            self._send(j, link.LoadReport(float(now.sum()), float(counts @ rate), rates))
+        for j in range(len(held)):
+            known = ~np.isnan(self._reported[j])
+            measured = held[j] & ~np.isinf(self._measured.began_s[j])
+            changed = measured & (
+                ~known
+                | (np.abs(values[j] - self._reported[j]) > REPORT_SHARE * self._reported[j])
+                | (shares[j] - self._reported_share[j] > REPORT_SHARE)
+            )
+            released = np.flatnonzero(known & ~held[j])
+            self._reported[j, changed], self._reported_share[j, changed] = values[j, changed], shares[j, changed]
+            self._reported[j, released] = np.nan
+            name = [self._frontend[k].subscription for k in np.flatnonzero(changed)]
+            report = link.LoadReport(
+                float(held[j] @ rate),
+                float(self.brokers.receiving[j] @ rate),
+                dict(zip(name, values[j, changed].tolist(), strict=True)),
+                shares=dict(zip(name, shares[j, changed].tolist(), strict=True)),
+                released=[self._frontend[k].subscription for k in released],
+                surge=surge,
+            )
+            self._send(j, report)
 
     # Subscribers
 
@@ -196,10 +247,29 @@ class CoordinatorRun(BalanceRun):
         self._recorder.arrived(self.kernel.now_s, kind, subscriber, broker)
 
     def _churn(self, now_s: float) -> None:
-        before = self.brokers.served_by.copy()
+        before = self.brokers.online.copy()
         super()._churn(now_s)
-        for i in np.flatnonzero((before >= 0) & (self.brokers.served_by < 0)):
-            self._send(int(before[i]), link.SessionClosed(self.world.subscribers[i], "left"))
+        for i in np.flatnonzero(before != self.brokers.online):
+            j, name = int(self.brokers.served_by[i]), self.world.subscribers[i]
+            if j < 0:
+                continue
+            if before[i]:
+                self._send(j, link.SessionClosed(name, "left"))
+            else:
+                self._send(j, link.SessionOpened(name))
+
+    def _change_subscriptions(self, now_s: float) -> None:
+        before = self.brokers.subscribed.copy()
+        super()._change_subscriptions(now_s)
+        changed = np.flatnonzero(before != self.brokers.subscribed)
+        owners = np.searchsorted(self.world.start, changed, side="right") - 1
+        for entry, i in zip(changed.tolist(), owners.tolist(), strict=True):
+            j, frontend = int(self.brokers.served_by[i]), self._frontend[self.world.wants[entry]]
+            if j >= 0 and before[entry]:
+                removed = [frontend.subscription]
+                self._send(j, link.Changed(next(self._changes), self.world.subscribers[i], removed=removed))
+            elif j >= 0:
+                self._send(j, link.Changed(next(self._changes), self.world.subscribers[i], added=[frontend]))
 
     # Moves
 
@@ -236,7 +306,8 @@ class CoordinatorRun(BalanceRun):
         self.kernel.call_after(self.world.scenario.detect_s, self._fail_over_from, lost)
 
     def _fail_over_from(self, lost: Longs) -> None:
-        stranded = lost[self.brokers.served_by[lost] < 0]
+        # The core places offline subscribers anew by itself; they request their broker when they log in again.
+        stranded = lost[(self.brokers.served_by[lost] < 0) & self.brokers.online[lost]]
         self.log.failed_over += len(stranded)
         self._arrive(stranded, Kind.FAILOVER)
 

@@ -39,6 +39,10 @@ class PolicyCoordinator:
         """The settings, for the trace."""
         return {"placement": str(self._placement), **asdict(self._settings)}
 
+    @property
+    def answers_surges(self) -> bool:
+        return self._settings.surges
+
     def plan(self, snapshot: Snapshot) -> Plan:
         made = plan(replace(snapshot, memory=self._memory), self._settings)
         self._memory = dict(made.memory)

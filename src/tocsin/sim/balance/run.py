@@ -1,9 +1,9 @@
 """One run of a broker network: subscribers join and subscribe, channels execute, brokers report, plans are carried out.
 
 Driven by the event kernel. The data cluster is reduced to its executions: per channel and period, results of random
-size around the true rate. Brokers are the aggregated model. Policies see λ as the moving average of execution results,
-never the true rate. All joins and subscriptions of one second are one event: a million subscribers would otherwise be
-ten million events.
+size around the true rate. Brokers are the aggregated model. Policies see λ as the moving average that brokers measure
+(`averages`), never the true rate; samples show the loads at the true rates, so a wrong λ shows as a worse balance. All
+joins and subscriptions of one second are one event: a million subscribers would otherwise be ten million events.
 
 A move is make-before-break: the old broker serves until the hand-over is done. The subscribers of a dead broker are
 placed anew after `detect_s`. This module substitutes for the live coordinator's failure detection, arbiter and
@@ -13,18 +13,20 @@ migration state machine; `coordinator_run` runs the same world under the live co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from tocsin.model.ids import SubscriberId
-from tocsin.model.plan import Plan
+from tocsin.model.plan import Plan, Urgency
+from tocsin.model.rate import SURGE_SHARE, SURGING_SUBSCRIPTION, is_surge
 from tocsin.model.snapshot import UNPLACED, Floats, Ints, Snapshot
 from tocsin.model.trace import Kind
 from tocsin.policies.balance.load import Longs, balance_of, capacities, known_rates
 from tocsin.policies.balance.placement import BrokerChoice
+from tocsin.sim.balance.averages import MovingAverages
 from tocsin.sim.balance.brokers import AggregatedBrokers
 from tocsin.sim.balance.policy_coordinator import ArrivingSubscribers, PolicyCoordinator
 from tocsin.sim.balance.scenario import Failure
@@ -33,14 +35,17 @@ from tocsin.sim.balance.world import BalanceWorld
 from tocsin.sim.kernel import EARLY, LATE, Kernel
 
 TICK_S: Final = 1.0
+SURGE_ANSWER_S: Final = 1.5
+"""Time from the announcement of a surge to its plan: the brokers' report and the coordinator's pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """The brokers' reports of one round, before its plan."""
+    """The brokers' loads at one round, before its plan."""
 
     at_s: float
     loads: Floats
+    """At the true rates of this moment."""
     subscribers: Longs
     mean: float
     cov: float
@@ -49,6 +54,8 @@ class LoadSample:
     """No assignment has a smaller maximum: all deliveries, and each BE subscription fetched once, spread evenly."""
     migrations: int
     """Migrations since the start of the run."""
+    model_error: float
+    """Median over the brokers of |load at the measured rates ÷ load at the true rates - 1|."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class PlanMade:
     at_s: float
     policy: str
     moves: int
+    urgency: Urgency = Urgency.IMBALANCE
 
 
 @dataclass(slots=True)
@@ -88,7 +96,9 @@ class BalanceRun:
         self.assigned: Ints = np.full(n, UNPLACED, dtype=np.int32)
         """The broker of each subscriber as the coordinator sees it: moves in progress count as made."""
         self.alive = np.ones(m, dtype=np.bool_)
-        self.rate_seen = np.full(q, np.nan)
+        self._averages = MovingAverages(q, world.scenario.average_s)
+        self._surge_answer_due = False
+        self._struck = [world.struck_by(surge) for surge in world.scenario.surges]
         self._moving = np.zeros(n, dtype=np.bool_)
         self._moved_at_s = np.full(n, -np.inf)
         self._back_s = np.full(n, np.inf)
@@ -96,8 +106,9 @@ class BalanceRun:
         self._join_order, self._subscribe_order = np.argsort(world.join_s), np.argsort(world.subscribe_s)
         self._join_s = world.join_s[self._join_order]
         self._subscribe_s = world.subscribe_s[self._subscribe_order]
-        self._joined, self._subscribed, self._away = 0, 0, 0
-        """Counts: subscribers that have joined, subscriptions made, subscribers that are offline."""
+        self._joined, self._subscribed = 0, 0
+        """Counts: subscribers that have joined, subscriptions made."""
+        self._resubscribe_s = np.full(len(world.wants), np.inf)
         self._generation = 0
         self._rows: tuple[Ints, Ints] | None = None
         self._subscriptions_of = [
@@ -137,8 +148,10 @@ class BalanceRun:
         if subscribed > self._subscribed:
             self.brokers.subscribe(self._subscribe_order[self._subscribed : subscribed])
             self._subscribed, self._rows = subscribed, None
-        self._churn(now_s)
-        self.log.unserved_subscriber_s += TICK_S * (self._joined - self.brokers.serving - self._away)
+        if now_s >= self.world.scenario.churn.from_s:
+            self._churn(now_s)
+            self._change_subscriptions(now_s)
+        self.log.unserved_subscriber_s += TICK_S * (self._joined - self.brokers.serving)
 
     def _arrive(self, subscribers: Longs, kind: Kind) -> None:
         chosen = self._placed(subscribers)
@@ -162,23 +175,37 @@ class BalanceRun:
         return self._coordinator.place(arrivals, choices, float(load.sum()) / served)
 
     def _churn(self, now_s: float) -> None:
+        """Log subscribers in and out. A subscriber keeps its broker while it is offline, as under the coordinator."""
         churn = self.world.scenario.churn
-        if not churn.leave_per_s or now_s < churn.from_s:
+        if not churn.leave_per_s:
             return
         returning = np.flatnonzero(self._back_s <= now_s)
         if returning.size:
             self._back_s[returning] = np.inf
-            self._away -= len(returning)
-            self._arrive(returning, Kind.JOIN)
+            self.brokers.log_in(returning)
+            self._arrive(returning[self.brokers.served_by[returning] < 0], Kind.JOIN)
         rng = self.kernel.stream("churn")
-        here = np.flatnonzero((self.brokers.served_by >= 0) & ~self._moving)
+        here = np.flatnonzero((self.brokers.served_by >= 0) & self.brokers.online & ~self._moving)
         leaving = here[rng.random(len(here)) < churn.leave_per_s * TICK_S]
         if leaving.size:
-            self._recorder.left(now_s, leaving, self.brokers.served_by[leaving])
-            self.brokers.disconnect(leaving)
-            self.assigned[leaving] = UNPLACED
-            self._away += len(leaving)
+            self.brokers.log_out(leaving)
             self._back_s[leaving] = now_s + rng.exponential(churn.away_s, len(leaving))
+
+    def _change_subscriptions(self, now_s: float) -> None:
+        """Remove random subscriptions, and make those again whose time has come."""
+        churn = self.world.scenario.churn
+        if not churn.unsubscribe_per_s:
+            return
+        again = np.flatnonzero(self._resubscribe_s <= now_s)
+        rng = self.kernel.stream("unsubscribe")
+        made = np.flatnonzero(self.brokers.subscribed)
+        removed = made[rng.random(len(made)) < churn.unsubscribe_per_s * TICK_S]
+        self._resubscribe_s[again] = np.inf
+        self._resubscribe_s[removed] = now_s + rng.exponential(churn.away_s, len(removed))
+        self.brokers.subscribe(again)
+        self.brokers.unsubscribe(removed)
+        if again.size or removed.size:
+            self._rows = None
             self._generation += 1
 
     # The data cluster
@@ -188,14 +215,63 @@ class BalanceRun:
         period_s, now_s = self.world.scenario.channels.periods_s[channel], self.kernel.now_s
         subscriptions = self._subscriptions_of[channel]
         held_subscriptions = subscriptions[self.brokers.counts[:, subscriptions].any(axis=0)]
-        risen = (self._rise_s[held_subscriptions] <= now_s) & (now_s < self._fall_s[held_subscriptions])
-        rate = self.world.rate[held_subscriptions] * np.where(risen, self._factor[held_subscriptions], 1.0)
+        rate = self._true_rates(now_s)[held_subscriptions]
         noise = self.kernel.stream("results").normal(1.0, self.world.scenario.channels.jitter, len(subscriptions))
         size_bytes = period_s * np.maximum(0.0, rate * noise[np.searchsorted(subscriptions, held_subscriptions)])
+        self._measure(channel, held_subscriptions, size_bytes)
         self.brokers.deliver(held_subscriptions, size_bytes)
-        weight = 1.0 - np.exp(-period_s / self.world.scenario.average_s)
-        before, measured = self.rate_seen[held_subscriptions], size_bytes / period_s
-        self.rate_seen[held_subscriptions] = np.where(np.isnan(before), measured, before + weight * (measured - before))
+
+    def _true_rates(self, now_s: float) -> Floats:
+        """The true λ of this moment, with bursts and surges."""
+        risen = (self._rise_s <= now_s) & (now_s < self._fall_s)
+        rate = self.world.rate * np.where(risen, self._factor, 1.0)
+        for surge, struck in zip(self.world.scenario.surges, self._struck, strict=True):
+            if surge.at_s <= now_s < surge.at_s + surge.lasts_s:
+                rate = np.where(struck, rate * surge.factor, rate)
+        return rate
+
+    @property
+    def rate_seen(self) -> Floats:
+        """λ as the brokers have measured it; NaN where they have not."""
+        return self._averages.estimates(self.kernel.now_s)
+
+    def _measure(self, channel: int, subscriptions: Longs, size_bytes: Floats) -> None:
+        """Count the results of one execution into the averages. The announcement of a surge makes them start again."""
+        now_s, period_s = self.kernel.now_s, self.world.scenario.channels.periods_s[channel]
+        first = subscriptions[np.isinf(self._averages.began_s[subscriptions])]
+        # The execution covers the records of its whole period, so that is how long they have been measured.
+        self._averages.begin(first, now_s - period_s)
+        self._notice_surge(subscriptions, size_bytes / period_s, period_s)
+        if self._surge_answer_due:
+            usual = self._averages.usuals(subscriptions, period_s, now_s)
+            risen = size_bytes / period_s > SURGING_SUBSCRIPTION * usual
+            self._averages.restart(subscriptions[risen], size_bytes[risen] / period_s, now_s)
+            subscriptions, size_bytes = subscriptions[~risen], size_bytes[~risen]
+        self._averages.add(subscriptions, size_bytes, now_s)
+
+    def _notice_surge(self, subscriptions: Longs, rate: Floats, period_s: float) -> None:
+        """Compare each broker's traffic of a channel with what the averages promise; plan soon if it surges at any."""
+        seen = self.rate_seen
+        measured = self._averages.shares(self.kernel.now_s)[subscriptions] >= SURGE_SHARE
+        usual, burst = self._averages.usuals(subscriptions, period_s, self.kernel.now_s), rate[measured]
+        of_brokers = (
+            self.brokers.traffic(subscriptions[measured], burst).tolist(),
+            self.brokers.traffic(subscriptions[measured], usual[measured]).tolist(),
+            self.brokers.loads(known_rates(seen)).tolist(),
+        )
+        surges = any(map(is_surge, *of_brokers))
+        if surges and self._answers_surges and not self._surge_answer_due:
+            self._surge_answer_due = True
+            self.kernel.call_after(SURGE_ANSWER_S, self._answer_surge, priority=LATE)
+
+    @property
+    def _answers_surges(self) -> bool:
+        return self._coordinator is not None and self._coordinator.answers_surges
+
+    def _answer_surge(self) -> None:
+        assert self._coordinator is not None
+        self._carry_out(self._coordinator.plan(replace(self.snapshot(), surge=True)))
+        self._surge_answer_due = False
 
     def _burst(self) -> None:
         """Let random rates rise and fall within the next minutes, except those already due to rise."""
@@ -229,9 +305,12 @@ class BalanceRun:
             broker_of=self.assigned.copy(),
             wants_start=start,
             wants=wants,
-            rate=self.rate_seen.copy(),
-            movable=~self._moving & (self.brokers.served_by >= 0),
+            rate=self.rate_seen,
+            movable=~self._moving & (self.brokers.served_by >= 0) & self.brokers.online,
             moved_at_s=self._moved_at_s.copy(),
+            online=self.brokers.online.copy(),
+            places_deg=world.places_deg,
+            broker_places_deg=np.array([(place.lat, place.lon) for place in world.broker_places]),
         )
 
     def _report(self) -> None:
@@ -241,14 +320,24 @@ class BalanceRun:
     def _sample(self) -> Snapshot:
         snapshot = self.snapshot()
         accepting, per_capacity = capacities(snapshot)
-        rate = known_rates(self.rate_seen)
-        loads, frontends = self.brokers.loads(rate), self.brokers.counts.sum(axis=0)
-        bound = float((frontends + (frontends > 0)) @ rate) / max(1, int(np.count_nonzero(accepting)))
+        rate = self._true_rates(snapshot.at_s)
+        loads, modelled = self.brokers.loads(rate), self.brokers.loads(known_rates(snapshot.rate))
+        receiving, held = self.brokers.receiving.sum(axis=0), self.brokers.counts.any(axis=0)
+        bound = float((receiving + held) @ rate) / max(1, int(np.count_nonzero(accepting)))
+        error = float(np.median(np.abs(modelled[loads > 0] / loads[loads > 0] - 1.0))) if loads.any() else 0.0
         balance = balance_of(loads * per_capacity, accepting)
         counts = self.brokers.subscribers()
         self.log.samples.append(
             LoadSample(
-                snapshot.at_s, loads, counts, balance.mean, balance.cov, balance.maximum, bound, self.log.migrations
+                snapshot.at_s,
+                loads,
+                counts,
+                balance.mean,
+                balance.cov,
+                balance.maximum,
+                bound,
+                self.log.migrations,
+                error,
             )
         )
         moving = int(np.count_nonzero(self._moving))
@@ -269,7 +358,7 @@ class BalanceRun:
         self.assigned[movers], self._moving[movers], self._moved_at_s[movers] = target, True, now_s
         self._generation += 1
         self.log.migrations += len(movers)
-        self.log.plans.append(PlanMade(now_s, plan.policy, len(movers)))
+        self.log.plans.append(PlanMade(now_s, plan.policy, len(movers), plan.urgency))
         self.kernel.call_after(self.world.scenario.handover_s, self._handed_over, movers, target)
 
     def _handed_over(self, movers: Longs, target: Ints) -> None:

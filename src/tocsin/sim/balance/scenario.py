@@ -82,10 +82,24 @@ class Bursts:
 @dataclass(frozen=True, slots=True)
 class Churn:
     leave_per_s: float = 0.0
-    """The rate at which each subscriber goes offline."""
+    """The rate at which each subscriber logs out."""
     away_s: float = 120.0
-    """Mean time until an offline subscriber is back and placed anew."""
+    """Mean time until an offline subscriber logs in again, or a removed subscription is made again."""
+    unsubscribe_per_s: float = 0.0
+    """The rate at which each subscription is removed."""
     from_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SurgingChannel:
+    """A disaster: for a while one channel's results are many times as large as usual."""
+
+    channel: int
+    at_s: float
+    factor: float = 20.0
+    lasts_s: float = 120.0
+    neighbourhoods: int = 0
+    """How many neighbourhoods, side by side, the disaster strikes: only their own BE subscriptions surge. 0: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +120,7 @@ class Scenario:
     bursts: Bursts = field(default_factory=Bursts)
     churn: Churn = field(default_factory=Churn)
     failures: tuple[Failure, ...] = ()
+    surges: tuple[SurgingChannel, ...] = ()
     report_s: float = 10.0
     """Period of the brokers' reports and of planning."""
     average_s: float = 60.0
@@ -155,6 +170,7 @@ def parse(text: str, where: str) -> Scenario:
         if key in parts:
             parts[key] = _read(part, parts[key], f"{where}: [{key}]")
     parts["failures"] = tuple(_read(Failure, entry, f"{where}: [[failures]]") for entry in raw.get("failures", ()))
+    parts["surges"] = tuple(_read(SurgingChannel, entry, f"{where}: [[surges]]") for entry in raw.get("surges", ()))
     scenario = _read(Scenario, parts, where)
     _check(scenario, where)
     return scenario
@@ -184,6 +200,7 @@ def _read(kind: type[T], raw: object, where: str) -> T:
 
 def _check(scenario: Scenario, where: str) -> None:
     brokers, people, channels = scenario.brokers, scenario.subscribers, scenario.channels
+    valid_surges = all(0 <= entry.channel < len(channels.periods_s) for entry in scenario.surges)
     valid_failures = all(0 <= entry.broker < brokers.count and entry.back_s > entry.at_s for entry in scenario.failures)
     rules = (
         (brokers.count >= 1, "[brokers] count must be at least 1"),
@@ -205,6 +222,7 @@ def _check(scenario: Scenario, where: str) -> None:
             "length_s, report_s and average_s must be above 0",
         ),
         (0 <= people.own_share <= 1, "[subscribers] own_share must be from 0 to 1"),
+        (valid_surges, "[[surges]] must name a channel by number"),
         (valid_failures, "[[failures]] must name a broker by number, and back_s must be after at_s"),
     )
     for holds, rule in rules:

@@ -111,9 +111,6 @@ class RunRecorder:
         broker, target = (brokers, None) if kind is Kind.JOIN else (None, brokers)
         self._add_subscribers(now_s, kind, subscribers, broker, target)
 
-    def left(self, now_s: float, subscribers: Longs, brokers: Ints) -> None:
-        self._add_subscribers(now_s, Kind.LEAVE, subscribers, broker=brokers)
-
     def planned(self, now_s: float, plan: Plan, before: Balance, after: Balance) -> None:
         detail = {"policy": plan.policy, "cov_before": before.cov, "taken": len(plan.moves)}
         self._add(now_s, Kind.PLAN, 1, cov=after.cov, moves=len(plan.moves), note=plan.note, detail=detail)
@@ -135,7 +132,7 @@ class RunRecorder:
         if self._trace is None:
             return
         is_held = brokers.counts > 0
-        incoming, outgoing = is_held @ rate, brokers.counts @ rate
+        incoming, outgoing = is_held @ rate, brokers.receiving @ rate
         sessions = brokers.subscribers()
         details = [
             {

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.model.snapshot import Floats, Ints, Place
+from tocsin.model.snapshot import Flags, Floats, Ints, Place
 from tocsin.policies.balance.load import Longs
-from tocsin.sim.balance.scenario import Scenario
+from tocsin.sim.balance.scenario import Scenario, SurgingChannel
 
 _SPACING_DEG = 1.0
 """Distance between neighbouring brokers. They are on a grid at the equator, where degrees of both kinds are equal."""
@@ -42,6 +42,18 @@ class BalanceWorld:
     """The channel of each BE subscription."""
     rate: Floats
     """The true λ without bursts, in bytes/s. Policies see measured rates."""
+
+    def struck_by(self, surge: SurgingChannel) -> Flags:
+        """Per BE subscription: True if this surge makes its results larger. A disaster strikes one part of the map."""
+        struck: Flags = self.channel_of == surge.channel
+        groups = self.scenario.subscribers.neighbourhoods
+        if surge.neighbourhoods and groups:
+            people = np.maximum(1, np.bincount(self.neighbourhood, minlength=groups))[:, None]
+            sums = [np.bincount(self.neighbourhood, degrees, groups) for degrees in self.places_deg.T]
+            centres = np.stack(sums, axis=1) / people
+            nearest = np.argsort(np.hypot(*(centres - centres[0]).T), kind="stable")[: surge.neighbourhoods]
+            struck &= np.isin(np.arange(len(self.rate)) % groups, nearest)
+        return struck
 
 
 def draw(scenario: Scenario, stream: Stream) -> BalanceWorld:

@@ -8,7 +8,7 @@ have a popularity, places come from a short list and are drawn by Zipf's law, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ CHANNELS: Final[dict[str, tuple[tuple[str, ...], float]]] = {
     "SevereNearMe": (("user", "near"), 0.08),
 }
 """Parameters and popularity of each channel. The last one is beyond the paper."""
+BEYOND_THE_PAPER: Final = "SevereNearMe"
+PAPER_CHANNELS: Final = tuple(name for name in CHANNELS if name != BEYOND_THE_PAPER)
+"""The seven channels of the paper's testbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,12 @@ def named_places(streets: Streets, seed: int, count: int = PLACES) -> list[Named
     ]
 
 
-def subscriptions_of(person: str, rng: np.random.Generator, places: Sequence[NamedPlace]) -> list[CitySubscription]:
+def subscriptions_of(
+    person: str, rng: np.random.Generator, places: Sequence[NamedPlace], channels: Collection[str] = CHANNELS
+) -> list[CitySubscription]:
     """Distinct channels by popularity, each with distinct parameter values as far as there are enough."""
-    names = list(CHANNELS)
-    popularity = np.array([weight for _, weight in CHANNELS.values()])
+    names = [name for name in CHANNELS if name in channels]
+    popularity = np.array([CHANNELS[name][1] for name in names])
     count = min(len(names), int(rng.integers(1, 6)))
     chosen = rng.choice(len(names), count, replace=False, p=popularity / popularity.sum())
     return [made for index in chosen.tolist() for made in _of_channel(person, names[index], rng, places)]

@@ -104,6 +104,8 @@ class SimulatedBroker:
                 self._transport.later(LINK_S, self._pull, effect)
             case effects.CancelFetch(number) if number in self._fetches:
                 self._fetches.pop(number).close()
+            case effects.StoreUpdates():
+                self._transport.later(LINK_S, self._store, effect)
             case effects.SendToCoordinator(report) if self.link is not None:
                 self.link.send(report)
 
@@ -138,6 +140,11 @@ class SimulatedBroker:
         if grant is not None:
             self.handle(grant)
         self._place_order()
+
+    def _store(self, updates: effects.StoreUpdates) -> None:
+        if self.running:
+            self._cluster.store_own_records(updates)
+            self._transport.later(LINK_S, self.handle, events.UpdatesStored(updates.batch))
 
     def _pull(self, fetch: effects.Fetch) -> None:
         if fetch.fetch in self._fetches:

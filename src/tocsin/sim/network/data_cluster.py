@@ -1,8 +1,8 @@
-"""The data cluster as brokers see it, in virtual time: executions, announcements, subscriptions and pulls; no Spark.
+"""The data cluster as brokers see it, in virtual time: executions, announcements, subscriptions, pulls and updates.
 
-It keeps the real one's promises to brokers. A subscription takes part from the next execution on. Results are numbered
-and kept. Announcements to one broker arrive in order. A pull returns all results from a position on. The content of a
-result is a unique number, padded with spaces to its size.
+There is no Spark. It keeps the real one's promises to brokers. A subscription takes part from the next execution on.
+Results are numbered and kept. Announcements to one broker arrive in order. A pull returns all results from a position
+on. The content of a result is a unique number, padded with spaces to its size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.broker.effects import Fetch
+from tocsin.broker.effects import Fetch, StoreUpdates
 from tocsin.broker.events import (
     Event,
     ExecutionAnnounced,
@@ -24,7 +24,7 @@ from tocsin.broker.events import (
     ResultsFetched,
 )
 from tocsin.model.cursor import Cursor, offset_of
-from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import subscription_id
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.network.transport import Pipe
@@ -59,6 +59,8 @@ class SimulatedDataCluster:
         self._executions = dict.fromkeys(channels, 0)
         self._last_result = 0
         self.subscriptions: dict[SubscriptionId, SimulatedSubscription] = {}
+        self.own_records: dict[tuple[DatasetName, SubscriberId], bytes] = {}
+        """The latest record of each subscriber in each dataset, as JSON."""
         self.announcements: dict[BrokerId, Pipe[Event]] = {}
         """The announcement streams of the running brokers."""
         self.piece = 50
@@ -122,8 +124,13 @@ class SimulatedDataCluster:
         self.on_execution(bytes_of)
         for broker, stream in self.announcements.items():
             if broker in announced:
-                stream.send(ExecutionAnnounced(channel, EPOCH, execution, announced[broker], self._kernel.now_s))
+                ids = announced[broker]
+                sizes_bytes = [bytes_of[identity] for identity in ids]
+                stream.send(ExecutionAnnounced(channel, EPOCH, execution, ids, self._kernel.now_s, sizes_bytes))
             stream.send(ProgressAnnounced({channel: self.head(channel)}))
+
+    def store_own_records(self, updates: StoreUpdates) -> None:
+        self.own_records |= {(updates.dataset, user): record for user, record in updates.records}
 
     def pull(self, broker: BrokerId, fetch: Fetch) -> list[Event]:
         """The events that answer a fetch. A broker may pull only the subscriptions that it holds."""

@@ -13,7 +13,7 @@ from tocsin.broker.message_encoding import Encoding
 from tocsin.client import events
 from tocsin.client.session import SubscriberSession
 from tocsin.model.cursor import Cursor
-from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import subscription_id
 from tocsin.sim.network.broker import SimulatedBroker
 from tocsin.sim.network.transport import ACCESS_S, HAND_OVER, Pipe, Transport
@@ -122,6 +122,8 @@ class SimulatedSubscriber:
         self.connections: dict[int, SimulatedConnection] = {}
         self.unexpected = 0
         """Deliveries for a subscription that this subscriber does not hold."""
+        self.unstored = 0
+        """Updates that the data cluster has not confirmed yet."""
         self.moves = 0
         """Hand-overs that this subscriber followed."""
         self.searches = 0
@@ -154,6 +156,11 @@ class SimulatedSubscriber:
             ticket = next(self._tickets)
             self.pending[ticket] = identity
             self.handle(events.UnsubscribeRequested(ticket, identity))
+
+    def update(self, dataset: DatasetName, record: dict[str, Any]) -> None:
+        """Update the subscriber's own record. `unstored` counts the updates without an answer."""
+        self.unstored += 1
+        self.handle(events.UpdateRequested(next(self._tickets), dataset, record))
 
     def tick(self) -> None:
         if self.session.due_s() <= self._transport.kernel.now_s:
@@ -198,6 +205,8 @@ class SimulatedSubscriber:
                 self.received[held.subscription] = ReceivedResults(start)
             case events.ReportUnsubscribed(ticket):
                 del self.received[self.pending.pop(ticket)]
+            case events.ReportUpdated():
+                self.unstored -= 1
             case events.ReportRefused() | events.EndSubscription() | events.FailSession():
                 raise AssertionError(f"{self.id}: {effect}")
 

@@ -87,6 +87,11 @@ def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[Clus
     return _require(connection, caller.may_be(identity), scope), BrokerId(identity)
 
 
+def require_trusted_broker(connection: HTTPConnection) -> ClusterContext:
+    """Accept a broker of the network, which may name users. A subscriber's token is refused, also for its own user."""
+    return _require(connection, caller_of(connection).is_trusted_broker, "broker:<id>")
+
+
 def require_broker_or_read(connection: HTTPConnection) -> ClusterContext:
     """Accept a broker or a reader. The route checks that a broker requests only its own subscriptions."""
     caller = caller_of(connection)

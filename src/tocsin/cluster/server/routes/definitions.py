@@ -131,6 +131,7 @@ def _dataset(cluster: DataCluster, live: LiveDataset) -> dict[str, Any]:
         "columns": _columns(dataset.schema),
         "key": dataset.key,
         "order_by": dataset.order_by,
+        "owned_by": dataset.owned_by,
         "retain_s": dataset.retain_s,
         "source": dataset.source,
         "version": live.writer.version,

@@ -39,7 +39,7 @@ _PUBLISH = re.compile("/v1/datasets/([^/]+)/records")
 
 IN_FLIGHT = 16
 """Messages that wait for their answers, per WebSocket."""
-_CODES: dict[type[Refused], Code] = {
+REFUSAL_CODES: dict[type[Refused], Code] = {
     Malformed: Code.BAD_RECORDS,
     TooLarge: Code.TOO_LARGE,
     KeyConflict: Code.IDEMPOTENCY_CONFLICT,
@@ -100,21 +100,33 @@ async def _store(
     context: ClusterContext, name: str, body: bytes, form: RecordForm, idempotency_key: str | None
 ) -> _Reply:
     """Store one body of records. Returns when it is on disk or refused."""
+    outcome = await commit_records(context, name, body, form, idempotency_key)
+    return _accepted(outcome) if isinstance(outcome, Accepted) else (outcome.status, _refusal(outcome))
+
+
+async def commit_records(
+    context: ClusterContext, name: str, body: bytes, form: RecordForm, idempotency_key: str | None = None
+) -> Accepted | Refused:
+    """Pass a body to the gateway and start ingestion. Returns when the records are on disk or refused."""
     commit, live = context.commit_of(name), context.cluster.dataset(name)
     dataset = live.dataset.name
     outcome = await commit.store(body, form, idempotency_key)
     # The records may be stored now: nothing below may raise, not even because the process is stopping.
     if not isinstance(outcome, Accepted):
         context.metrics.requests_refused.labels(dataset, str(outcome.status)).inc()
-        return outcome.status, _refusal(outcome)
-    if outcome.accepted and not outcome.replayed and live.query is None:
-        watch = context.process.watch
-        assert watch is not None
-        context.in_background(asyncio.to_thread(watch.start, dataset))
-    return _accepted(context, dataset, outcome)
+        return outcome
+    if not outcome.replayed:
+        context.metrics.accepted.labels(dataset).inc(outcome.accepted)
+        context.metrics.duplicates.labels(dataset).inc(outcome.duplicates)
+        context.metrics.refused.labels(dataset).inc(outcome.refused_total)
+        if outcome.accepted and live.query is None:
+            watch = context.process.watch
+            assert watch is not None
+            context.in_background(asyncio.to_thread(watch.start, dataset))
+    return outcome
 
 
-def _accepted(context: ClusterContext, dataset: str, outcome: Accepted) -> _Reply:
+def _accepted(outcome: Accepted) -> _Reply:
     reply: dict[str, Any] = {
         "accepted": outcome.accepted,
         "duplicates": outcome.duplicates,
@@ -124,10 +136,6 @@ def _accepted(context: ClusterContext, dataset: str, outcome: Accepted) -> _Repl
     }
     if outcome.notices:
         reply["notices"] = outcome.notices
-    if not outcome.replayed:
-        context.metrics.accepted.labels(dataset).inc(outcome.accepted)
-        context.metrics.duplicates.labels(dataset).inc(outcome.duplicates)
-        context.metrics.refused.labels(dataset).inc(outcome.refused_total)
     if outcome.refused_total and not outcome.accepted and not outcome.duplicates:
         first = outcome.refused[0]
         where = f"record {first.index}" + (f", field {first.field}" if first.field else "")
@@ -137,7 +145,7 @@ def _accepted(context: ClusterContext, dataset: str, outcome: Accepted) -> _Repl
 
 
 def _refusal(refused: Refused) -> dict[str, Any]:
-    reply = error_body(_CODES[type(refused)], refused.reason)
+    reply = error_body(REFUSAL_CODES[type(refused)], refused.reason)
     if isinstance(refused, Backlogged | Unavailable):
         reply["retry_after_s"] = refused.retry_after_s
     return reply

@@ -155,6 +155,7 @@ async def _propose(
                 "source": verdict.move.source,
                 "target": verdict.move.target,
                 "load_bytes_per_s": verdict.move.load_bytes_per_s,
+                "added_m": verdict.move.added_m,
                 "taken": verdict.taken,
                 "reason": verdict.reason,
             }

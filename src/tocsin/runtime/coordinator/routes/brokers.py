@@ -32,14 +32,16 @@ class DrainRequest(msgspec.Struct):
 
 @router.get("/v1/brokers", response_class=Response)
 async def list_brokers(request: Request) -> Response:
-    core = require_read(request).core
-    return answer({"brokers": [broker_view(core, broker) for broker in core.registry.brokers.values()]})
+    context = require_read(request)
+    core, now_s = context.core, context.process.now_s()
+    return answer({"brokers": [broker_view(core, broker, now_s) for broker in core.registry.brokers.values()]})
 
 
 @router.get("/v1/brokers/{broker}", response_class=Response)
 async def get_broker(request: Request, broker: str) -> Response:
-    core = require_read(request).core
-    return answer(broker_view(core, _record(core, broker)))
+    context = require_read(request)
+    core = context.core
+    return answer(broker_view(core, _record(core, broker), context.process.now_s()))
 
 
 @router.get("/v1/brokers/{broker}/subscribers", response_class=Response)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,10 @@ TEXT = "x" * 300
 STEP_S = 0.5
 FACTS = 4
 """Records of each district per step: `News` is the usual load."""
+LONGEST_START_S = 120.0
+"""The longest time until every subscriber has its first result."""
+LONGEST_ANSWER_S = 60.0
+"""The time after the beginning of the surge at which it counts as unanswered."""
 
 
 def surge(
@@ -153,6 +158,8 @@ async def _run(
     api: httpx.AsyncClient, publisher: Publisher, people: list[_Person], traffic: _Traffic
 ) -> dict[str, Any]:
     sent: dict[tuple[str, str], list[str]] = {}
+    # The usual time begins with the first results: averages of a machine that is still starting show no usual traffic.
+    await _publish(publisher, sent, LONGEST_START_S, 1, lambda: all(person.received for person in people))
     announce(f"usual traffic for {traffic.usual_s:g} s")
     await _publish(publisher, sent, traffic.usual_s, 1)
     before = await _last_round(api)
@@ -170,6 +177,7 @@ async def _run(
 
     waiting = asyncio.create_task(wait_for_answer())
     await _publish(publisher, sent, traffic.surge_s, traffic.factor)
+    await asyncio.wait([waiting], timeout=max(0.0, began_s + LONGEST_ANSWER_S - time.time()))
     waiting.cancel()
     deadline_s = time.monotonic() + 3 * traffic.period_s + 30.0
     while any(len(person.received) < len(sent[person.wanted]) for person in people) and time.monotonic() < deadline_s:
@@ -190,11 +198,15 @@ async def _run(
 
 
 async def _publish(
-    publisher: Publisher, sent: dict[tuple[str, str], list[str]], seconds: float, incidents: int
+    publisher: Publisher,
+    sent: dict[tuple[str, str], list[str]],
+    seconds: float,
+    incidents: int,
+    enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Publish facts and incidents of every district, one step after the other."""
+    """Publish facts and incidents of every district, one step after the other, until the time is over or `enough`."""
     ends_s = time.monotonic() + seconds
-    while (now_s := time.monotonic()) < ends_s:
+    while (now_s := time.monotonic()) < ends_s and not enough():
         for dataset, count in (("Facts", FACTS), ("Incidents", incidents)):
             records = []
             for district in map(str, range(DISTRICTS)):

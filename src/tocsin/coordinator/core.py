@@ -102,7 +102,8 @@ class Coordinator:
             case link.Heartbeat(sessions=open_sessions, frontend=frontend, backend=backend):
                 broker.sessions, broker.frontend, broker.backend = open_sessions, frontend, backend
             case link.LoadReport():
-                self.loads.add_report(broker.id, message, turn.now_s)
+                self.loads.add_report(broker.id, message, turn.now_s, turn.rules.report_s)
+                self.planning.note_promise(turn, broker.id)
                 roaming.update_places(turn, broker.id, message.places)
             case link.SessionOpened(subscriber=subscriber):
                 sessions.open_session(turn, broker.id, subscriber)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tocsin.coordinator.rates import SubscriptionRates
 from tocsin.coordinator.records import SubscriberRecord
+from tocsin.coordinator.traffic_level import WINDOW_REPORTS, TrafficLevel
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.link import LoadReport
 
@@ -33,6 +34,8 @@ class BrokerLoad:
     catch_up_bytes: int = 0
     """Totals of the broker's process."""
     reported_at_s: float = 0.0
+    promised_bytes_per_s: float = 0.0
+    """The load model's value at the last report, before it is multiplied by the level; 0 if unknown."""
     delivery_ratio: float | None = None
     reports: int = 0
     expected: dict[SubscriberId, tuple[float, int]] = field(default_factory=dict)
@@ -50,14 +53,16 @@ class BrokerLoads:
     def __init__(self) -> None:
         self.brokers: dict[BrokerId, BrokerLoad] = {}
         self.rates = SubscriptionRates()
+        self.level = TrafficLevel()
         self.surge_since_s: float | None = None
         """The time of the first report of a surge since the last round of balancing."""
 
     def of(self, broker: BrokerId) -> BrokerLoad:
         return self.brokers.setdefault(broker, BrokerLoad())
 
-    def add_report(self, broker: BrokerId, report: LoadReport, now_s: float) -> None:
+    def add_report(self, broker: BrokerId, report: LoadReport, now_s: float, report_s: float) -> None:
         load = self.of(broker)
+        self._compare(load, report, now_s, report_s)
         load.in_bytes_per_s = _sane(report.in_bytes_per_s)
         load.out_bytes_per_s = _sane(report.out_bytes_per_s)
         load.notifications_per_s = _sane(report.notifications_per_s)
@@ -76,8 +81,20 @@ class BrokerLoads:
             self.rates.measured(broker, subscription, _sane(rate), share)
         for subscription in report.released:
             self.rates.released(broker, subscription)
-        if report.surge and self.surge_since_s is None:
-            self.surge_since_s = now_s
+        if report.surge:
+            self.level.restart()
+            self.surge_since_s = now_s if self.surge_since_s is None else self.surge_since_s
+
+    def _compare(self, load: BrokerLoad, report: LoadReport, now_s: float, report_s: float) -> None:
+        """Compare the bytes since the last report with the promise of that time. Bytes that brought sessions up to date
+        do not count: the model does not promise them."""
+        elapsed_s = now_s - load.reported_at_s
+        in_and_out = report.in_bytes + report.out_bytes - load.in_bytes - load.out_bytes
+        live_bytes = in_and_out - (report.catch_up_bytes - load.catch_up_bytes)
+        counts = report.in_bytes > 0 and live_bytes >= 0  # else the broker has just started, or is a former version
+        if counts and load.reports and load.promised_bytes_per_s > 0.0 and elapsed_s > 0.0:
+            promised_bytes = load.promised_bytes_per_s * elapsed_s
+            self.level.compare(promised_bytes, live_bytes, now_s, WINDOW_REPORTS * report_s)
 
     def add_expected(self, broker: BrokerId, subscriber: SubscriberRecord, subscribers: int) -> None:
         """Count a subscriber that was assigned to this broker; `subscribers` is the number of all."""

@@ -64,7 +64,7 @@ class Planning:
         self._next_roaming_s = -math.inf
         self._surge_answered_s = -math.inf
         self._modelled: tuple[float, dict[BrokerId, float]] = (-math.inf, {})
-        """(time, load of each broker)."""
+        """(time, load of each broker before it is multiplied by the level)."""
 
     @property
     def policy_names(self) -> list[str]:
@@ -75,11 +75,19 @@ class Planning:
 
     def modelled_loads(self, turn: Turn) -> dict[BrokerId, float]:
         """F_j of each broker as policies see it, in bytes/s; as old as a load report, older in a large network."""
+        level = turn.loads.level.factor
+        return {broker: level * load for broker, load in self._loads_before_level(turn).items()}
+
+    def note_promise(self, turn: Turn, broker: BrokerId) -> None:
+        """Keep the model's load of a broker until its next report, which shows what the broker transferred."""
+        turn.loads.of(broker).promised_bytes_per_s = self._loads_before_level(turn).get(broker, 0.0)
+
+    def _loads_before_level(self, turn: Turn) -> dict[BrokerId, float]:
         made_s, _ = self._modelled
         fresh_s = max(turn.rules.report_s, len(turn.registry.subscribers) / _MODELLED_PER_S)
         if not 0.0 <= turn.now_s - made_s < fresh_s:
             snapshot = self.snapshot(turn)
-            loads = snapshot_loads(snapshot).tolist()
+            loads = (snapshot_loads(snapshot) / turn.loads.level.factor).tolist()
             self._modelled = turn.now_s, dict(zip(snapshot.brokers, loads, strict=True))
         return self._modelled[1]
 

@@ -39,7 +39,7 @@ class SnapshotBuilder:
         self._cached = cached
         known = loads.rates.known
         rates = [known.get(subscription, math.nan) for subscription in self._subscriptions]
-        rate = np.array(rates, np.float64)
+        rate = np.array(rates, np.float64) * loads.level.factor
         return replace(
             cached,
             at_s=now_s,

@@ -196,6 +196,8 @@ class CoordinatorRun(BalanceRun):
                 dict(zip(name, values[j, changed].tolist(), strict=True)),
                 shares=dict(zip(name, shares[j, changed].tolist(), strict=True)),
                 released=[self._frontend[k].subscription for k in released],
+                in_bytes=int(self.brokers.bytes_in[j]),
+                out_bytes=int(self.brokers.bytes_out[j]),
                 surge=surge,
             )
             self._send(j, report)

@@ -124,6 +124,7 @@ class _Check:
             if path is None:
                 message = f"'{dataset.source}' is a relative path: expected an absolute one, or a folder to start from"
                 raise TocsinError(Code.BAD_SQL, message)
+            path = self._cluster.datasets.sources.file(path)
             if len(urlsplit(path).scheme) <= 1 and not Path(path).exists():
                 raise TocsinError(Code.BAD_SQL, f"there is no file {path} on the data cluster's machine")
             resolved = replace(

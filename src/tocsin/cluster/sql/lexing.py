@@ -59,7 +59,12 @@ class Unfinished:
     what: str
     """The kind of text, for messages: `a string`, `a quoted name` or `a comment`."""
     closing: str
+    """The text that would close it; empty if the text cannot be read at all."""
     start: int
+
+    @property
+    def message(self) -> str:
+        return f"{self.what} is opened here and never closed" if self.closing else f"{self.what} cannot be read"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def scan_query(text: str) -> QueryScan:
         query.refuse(place.start, place.message, "unclear")
     if scanned.unfinished is not None:
         opening = scanned.unfinished
-        query.refuse(opening.start, f"{opening.what} is opened here and never closed", "unfinished", opening.closing)
+        query.refuse(opening.start, opening.message, "unfinished", opening.closing)
     _find_markers(query)
     _find_new(query)
     _find_refused(query)

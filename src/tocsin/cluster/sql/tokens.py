@@ -94,7 +94,7 @@ def scan(text: str) -> Scan:
         tokens = spark_tokens(readable)
     except SqlglotError:
         # sqlglot rejects a literal that `lex` accepts: the offsets after it are unknown.
-        return Scan(lexed.text, (), unfinished or Unfinished("text that is not SQL", "", 0), lexed.unclear)
+        return Scan(lexed.text, (), unfinished or Unfinished("a string or a name of this text", "", 0), lexed.unclear)
     # sqlglot splits `1L` into three tokens with the same offset (`1 :: BIGINT`): keep the first.
     by_start = {token.start: token for token in reversed(tokens)}
     split = tuple(part for start in sorted(by_start) for part in _split(by_start[start], readable))

@@ -74,7 +74,8 @@ def cluster_at(spark: Session, clock: Clock, tmp_path: Path) -> Iterator[Cluster
     ) -> DataCluster:
         if root in opened:
             opened[root].close()
-        opened[root] = DataCluster(spark, ClusterSettings(root=str(root), **settings), clock, arrived)
+        own = ClusterSettings(**{"root": str(root), "files": str(tmp_path)} | settings)
+        opened[root] = DataCluster(spark, own, clock, arrived)
         return opened[root]
 
     yield open_cluster

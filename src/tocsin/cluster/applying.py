@@ -19,6 +19,7 @@ import msgspec
 from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.spark.execution import PreparedChannel
+from tocsin.cluster.spark.query_check import QueryRefused
 from tocsin.cluster.sql.declarations import (
     CreateChannel,
     CreateDataset,
@@ -103,6 +104,9 @@ class _Check:
                 case CreateChannel(channel, position, _, place):
                     try:
                         self.prepared.channels[position] = self._cluster.channels.prepare(channel, planned)
+                    except QueryRefused as error:
+                        refused = Position.of(channel.query, error.offset).inside(place)
+                        self._add_problem(refused, error.message, "refused")
                     except TocsinError as error:
                         self._add_problem(_place_in(channel, place, error.message), error.message, "spark")
                 case CreateFeed(feed, position):
@@ -120,6 +124,7 @@ class _Check:
             if path is None:
                 message = f"'{dataset.source}' is a relative path: expected an absolute one, or a folder to start from"
                 raise TocsinError(Code.BAD_SQL, message)
+            path = self._cluster.datasets.sources.file(path)
             if len(urlsplit(path).scheme) <= 1 and not Path(path).exists():
                 raise TocsinError(Code.BAD_SQL, f"there is no file {path} on the data cluster's machine")
             resolved = replace(

@@ -69,11 +69,23 @@ class Channels:
         self._lock = threading.RLock()
         """Guards the map, the progress of channels, the order of commits, and changes of their subscriptions."""
         self._channels: dict[str, LiveChannel] = {}
+        self.refused: dict[ChannelName, str] = {}
+        """Stored channels that an earlier version accepted and this one refuses, with the reason. They do not run.
+
+        Such a channel stays in the catalog, with its subscriptions, until it is declared again with another query.
+        """
 
     def load(self) -> None:
         """Rebuild channels and subscriptions from the catalog."""
         for stored in self._catalog.channels.all():
-            live = self._add(self.prepare(stored.channel), stored.epoch, stored.execution, dict(stored.positions))
+            try:
+                prepared = self.prepare(stored.channel)
+            except TocsinError as error:
+                if error.code is not Code.BAD_SQL:
+                    raise
+                self.refused[stored.channel.name] = error.message
+                continue
+            live = self._add(prepared, stored.epoch, stored.execution, dict(stored.positions))
             self._subscriptions.load(live)
             if not live.subscribers.count:  # records that arrived before the first subscription are not NEW to it
                 live.positions = {name: self._datasets.get(name).writer.version for name in live.positions}
@@ -119,11 +131,18 @@ class Channels:
     def create(self, channel: Channel, prepared: PreparedChannel | None = None) -> PreparedChannel:
         prepared = prepared or self.prepare(channel)
         with self._lock:
+            self._forget_refused(channel.name)
             at = {live.name: live.writer.version for live in self._read_as_new(prepared)}
             epoch = self._catalog.next_generation()
             self._catalog.channels.create(channel, epoch, at)
             self._add(prepared, epoch, 0, at)
         return prepared
+
+    def _forget_refused(self, name: str) -> None:
+        """Drop a refused channel of this name from the catalog, so that another can take its place."""
+        for stored in self._catalog.channels.all() if self.refused else ():
+            if stored.channel.name.lower() == name.lower() and self.refused.pop(stored.channel.name, None) is not None:
+                self._catalog.channels.drop(stored.channel.name, stored.epoch, self._context.now_s())
 
     def replace(self, channel: Channel, prepared: PreparedChannel) -> None:
         """Give a channel another query, period or retention. Its parameters and its subscriptions stay.

@@ -13,8 +13,17 @@ from pathlib import Path
 
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import ArrivalNotifier, EngineContext, LiveChannel, LiveDataset, LiveFeed
+from tocsin.cluster.sources import Sources
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
-from tocsin.cluster.spark.ingestion import columns_of, open_feed, read_static, start_feed, start_gateway
+from tocsin.cluster.spark.frames import Frame
+from tocsin.cluster.spark.ingestion import (
+    RefusedIngestion,
+    columns_of,
+    open_feed,
+    read_static,
+    start_feed,
+    start_gateway,
+)
 from tocsin.model.entities import Dataset, DatasetKind, Feed
 from tocsin.model.ids import ChannelName
 from tocsin.model.schema import Schema
@@ -34,6 +43,8 @@ class Datasets:
         self._context = context
         self._catalog = context.catalog
         self._state = context.settings.state_folder()
+        settings = context.settings
+        self.sources = Sources(settings.files, settings.feed_formats, settings.private_folders())
         self._channels = channels
         self.arrivals = ArrivalNotifier(channels, arrived)
         self._lock = threading.RLock()
@@ -49,7 +60,13 @@ class Datasets:
         for stored in self._catalog.datasets.all():
             self._add(stored.dataset, stored.generation, stored.version, stored.position)
         for feed in self._catalog.feeds.all():
-            self._start_feed(feed.feed, feed.generation)
+            try:
+                self._start_feed(feed.feed, feed.generation)
+            except TocsinError as error:
+                # The feed's rules may have changed since it was declared. It must not keep the data cluster from
+                # starting: `restart_feed` retries it, and its failure is shown.
+                refused = RefusedIngestion(error.message)
+                self._feeds[feed.feed.name.lower()] = LiveFeed(feed.feed, feed.generation, refused)
 
     def start_backlogs(self) -> None:
         """Start ingestion of every dataset whose gateway holds accepted records."""
@@ -109,7 +126,10 @@ class Datasets:
 
     def static_columns(self, dataset: Dataset, path: str, format: str) -> Schema:
         """The columns of a STATIC dataset: those declared, or those of its file."""
-        return columns_of(read_static(self._context.spark, path, format, dataset.schema))
+        return columns_of(self._static_frame(dataset, path, format))
+
+    def _static_frame(self, dataset: Dataset, path: str, format: str) -> Frame:
+        return read_static(self._context.spark, self.sources.file(path), format, dataset.schema)
 
     def create(self, dataset: Dataset, path: str | None = None, format: str = "csv") -> None:
         """Create a dataset. `path` is the file of a STATIC dataset."""
@@ -130,7 +150,7 @@ class Datasets:
         """Replace the content of a STATIC dataset by that of its file."""
         dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
         live = self.get(dataset.name)
-        content = read_static(self._context.spark, path, format, dataset.schema)
+        content = self._static_frame(dataset, path, format)
         files = live.writer.replace_all(content, dataset.schema)
         # The order matters: a reader that sees the new columns and the new version finds their files.
         self._catalog.datasets.replace_static(dataset, live.writer.version + 1, files, self._context.now_s())
@@ -219,7 +239,7 @@ class Datasets:
 
     def check_feed(self, feed: Feed, dataset: Dataset) -> None:
         """Raise if Spark cannot start this feed. Reads nothing."""
-        open_feed(self._context.spark, dataset, feed)
+        open_feed(self._context.spark, dataset, self.sources.feed(feed))
 
     def restart_feed(self, name: str) -> None:
         """Restart a feed whose query stopped by itself, from its checkpoint."""
@@ -244,7 +264,7 @@ class Datasets:
         writer.has_feeds = True
         checkpoint = self._context.storage.uri(f"checkpoints/feed-{feed.name}-{generation}")
         self._feeds[feed.name.lower()] = LiveFeed(
-            feed, generation, start_feed(self._context.spark, writer, feed, checkpoint)
+            feed, generation, start_feed(self._context.spark, writer, self.sources.feed(feed), checkpoint)
         )
 
 

@@ -16,6 +16,7 @@ from tocsin.cluster.spark.errors import SPARK_ERRORS
 from tocsin.cluster.spark.execution import ExecutionSize, execute
 from tocsin.cluster.spark.frames import Frame, dataset_frame
 from tocsin.cluster.spark.session import Session
+from tocsin.cluster.spark.time_limit import time_limit
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.store.smalltables import SmallTables
@@ -31,6 +32,7 @@ class Executions:
         self._catalog = context.catalog
         self._storage = context.storage
         self._now_s = context.now_s
+        self._limit_s = context.settings.execution_s
         self._small_tables = SmallTables(context.storage)
         self._datasets = datasets
         self._channels = channels
@@ -73,19 +75,21 @@ class Executions:
         """Match the inputs. If a new subscription's values make the query fail, end that subscription and run again."""
         size = ExecutionSize(live.subscribers.count, inputs.rows, live.last_results)
         target = (self._storage, live.results_folder, live.execution + 1)
-        try:
+        with time_limit(live.prepared.session, live.name, self._limit_s) as limit:
+            try:
+                return execute(live.prepared, live.subscribers, inputs.content, *target, size)
+            except SPARK_ERRORS:
+                limit.check()
+                stored = self._catalog.subscriptions.of_channel(live.name)
+                numbers = [number for number, _, _ in stored]
+                tried = bisect_right(numbers, live.tried)
+                reasons = failing_subscriptions(
+                    live.prepared, live.subscribers, inputs.content, numbers[:tried], numbers[tried:], limit
+                )
+                if not reasons:
+                    raise
+                self._channels.refuse(live, reasons)
             return execute(live.prepared, live.subscribers, inputs.content, *target, size)
-        except SPARK_ERRORS:
-            stored = self._catalog.subscriptions.of_channel(live.name)
-            numbers = [number for number, _, _ in stored]
-            tried = bisect_right(numbers, live.tried)
-            reasons = failing_subscriptions(
-                live.prepared, live.subscribers, inputs.content, numbers[:tried], numbers[tried:]
-            )
-            if not reasons:
-                raise
-            self._channels.refuse(live, reasons)
-        return execute(live.prepared, live.subscribers, inputs.content, *target, size)
 
     def _read(self, query: ChannelQuery, intervals: Intervals) -> ExecutionInputs:
         """The records that an execution reads: from memory if they are there, else from files."""

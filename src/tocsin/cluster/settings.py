@@ -21,6 +21,21 @@ class ClusterSettings:
         "Required if the root is not local.",
     ] = None
     catalog: Annotated[str | None, "SQLAlchemy URL of the catalog. Default: SQLite in the state folder."] = None
+    files: Annotated[
+        str,
+        "Folders or URIs, separated by commas, in which STATIC datasets and feeds may read files. Links and `..` are "
+        "resolved; hidden files and the data root are never read. `.` is the folder in which the process was started.",
+    ] = "."
+    feed_formats: Annotated[
+        str,
+        "Formats, separated by commas, that feeds may use. `kafka` and `socket` connect to the addresses that an "
+        "application names: add them if you trust its author with that.",
+    ] = "csv,json,orc,parquet,text,rate"
+    execution_s: Annotated[
+        float,
+        "Longest time of one execution of a channel. A longer one is cancelled and reported; the channel runs again at "
+        "its next tick.",
+    ] = 1_800.0
     limits: FeedLimits = field(default_factory=FeedLimits)
     rate_window_s: float = 60.0
     """Time constant of the data rates λ."""
@@ -36,6 +51,13 @@ class ClusterSettings:
         if len(parts.scheme) > 1 and parts.scheme != "file":
             raise ValueError(f"the data root {self.root} is not on this machine: set `state` to a local folder as well")
         return Path(parts.path if parts.scheme == "file" else self.root).absolute() / "state"
+
+    def private_folders(self) -> tuple[Path, ...]:
+        """Folders with the catalog, tokens and stored data, if they are on this machine."""
+        parts = urlsplit(self.root)
+        is_remote = len(parts.scheme) > 1 and parts.scheme != "file"
+        data = () if is_remote else (Path(parts.path if parts.scheme == "file" else self.root).absolute(),)
+        return (*data, self.state_folder())
 
     def catalog_url(self) -> str:
         return self.catalog or f"sqlite:///{self.state_folder() / 'catalog.sqlite'}"

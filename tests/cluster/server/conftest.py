@@ -105,7 +105,7 @@ def start_server(spark: Session, tmp_path_factory: pytest.TempPathFactory) -> It
 
     def start(root: Path | None = None, **settings: Any) -> RunningServer:
         root = root or tmp_path_factory.mktemp("root")
-        flags = {"root": str(root), "port": 0} | settings
+        flags = {"root": str(root), "port": 0, "files": str(tmp_path_factory.getbasetemp())} | settings
         server = RunningServer(load_settings(ClusterProcessSettings, flags, {}), spark)
         running.append(server)
         return server

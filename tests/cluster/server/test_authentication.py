@@ -70,6 +70,20 @@ def test_scope_opens_its_own_routes_only(server: RunningServer, scope: str, allo
     assert client.get(forbidden).status_code == 403
 
 
+def test_author_may_declare_and_drop_but_not_administer(server: RunningServer) -> None:
+    author = server.client(server.token_for("author"))
+    text = "CREATE STREAM DATASET Drafts (id STRING);"
+    assert author.post("/v1/applications", json={"text": text}).status_code == 200
+    assert author.post("/v1/applications", json={"text": "DROP DATASET Drafts;"}, params={"dry_run": True}).is_success
+    assert author.delete("/v1/datasets/Drafts").status_code == 200
+    for method, path in (("GET", "/v1/tokens"), ("POST", "/v1/channels/Counted/execute"), ("GET", "/v1/subscriptions")):
+        assert author.request(method, path).status_code == 403, path
+    for scopes in (["read"], ["subscribe"], ["publish:*"], ["broker:b1"]):
+        other = server.client(server.token_for(*scopes))
+        assert other.post("/v1/applications", json={"text": text}).status_code == 403
+        assert other.delete("/v1/channels/Counted").status_code == 403
+
+
 def test_expired_token_is_refused(server: RunningServer) -> None:
     token = server.token_for("read", days=1e-9)
     answer = server.client(token).get("/v1/channels")

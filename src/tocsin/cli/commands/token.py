@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 def create(
     scope: Annotated[
         list[str],
-        typer.Option(help="admin, read, subscribe, publish:<dataset or *>, broker:<id or *>; may be repeated."),
+        typer.Option(help="admin, author, read, subscribe, publish:<dataset or *>, broker:<id or *>; may be repeated."),
     ],
     name: Annotated[str, typer.Option(help="Name of the token's owner.")],
     days: Annotated[float | None, typer.Option(help="Days until the token expires. Default: never.", min=0)] = None,

@@ -98,6 +98,10 @@ class ClusterProcess:
             asyncio.create_task(self._every(SWEEP_S, "sweep", OrphanSweep(cluster).sweep, at_once=True)),
             asyncio.create_task(self._every(1.0, "ingestion", self.watch.check)),
         ]
+        for name, reason in cluster.channels.refused.items():
+            self._log.error(
+                "a stored channel is refused and does not run: declare it again", channel=name, reason=reason
+            )
         self._log.info(
             "data cluster ready",
             datasets=len(cluster.datasets.all()),

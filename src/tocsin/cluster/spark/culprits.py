@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.execution import DatasetContents, PreparedChannel, results_frame
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.cluster.spark.time_limit import TimeLimit
 from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW
 from tocsin.cluster.sql.result_columns import SUBSCRIPTION
 
@@ -27,8 +28,12 @@ def failing_subscriptions(
     contents: DatasetContents,
     tried: Sequence[int],
     untried: Sequence[int],
+    limit: TimeLimit,
 ) -> dict[int, str]:
-    """The numbers of the subscriptions whose values make the query fail, with Spark's reason; see `culprits`."""
+    """The numbers of the subscriptions whose values make the query fail, with Spark's reason; see `culprits`.
+
+    Raises if the time of the execution is over: a job that was cancelled says nothing about its subscriptions.
+    """
     frame = subscribers.frame(prepared.session)
 
     def fails(first: int, last: int) -> str | None:
@@ -37,6 +42,7 @@ def failing_subscriptions(
             results = results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
             results.write.format("noop").mode("overwrite").save()
         except SPARK_ERRORS as error:
+            limit.check()
             return first_line(error)
         return None
 

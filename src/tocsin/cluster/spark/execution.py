@@ -6,6 +6,7 @@ over one interval of records and writes the results to files, which the caller c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
+from tocsin.cluster.spark.query_check import QueryRefused, checked_frame
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_few_results, write_results
 from tocsin.cluster.sql.channel_query import ChannelQuery
@@ -116,12 +118,15 @@ def prepare(
         # Datasets are read through a file scan even when empty: else the optimiser would skip parts of the query, and
         # would not report what it cannot do.
         views.show(SUBSCRIPTIONS_VIEW, empty)
-        frame = results_frame(views, query, contents, {})
+        names = _show_datasets(views, query, contents)
+        frame = checked_frame(session, query, to_lateral_sql(query, _view), {SUBSCRIPTIONS_VIEW, *names})
         plan = frame._jdf.queryExecution()
         deterministic = plan.analyzed().deterministic()
         physical = plan.executedPlan().toString()
+    except QueryRefused as error:
+        raise QueryRefused(f"channel {channel.name}: {error.message}", error.offset) from None
     except SPARK_ERRORS as error:
-        raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {_reason(error)}") from error
+        raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {_reason(error, query)}") from error
     if not deterministic:
         raise TocsinError(
             Code.BAD_SQL,
@@ -165,11 +170,22 @@ def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:
 
 
 def results_frame(views: Views, query: ChannelQuery, contents: DatasetContents, levels: RadiusLevels) -> DataFrame:
-    """The results of all subscriptions in SUBSCRIPTIONS_VIEW: the subscription's number, then the channel's columns."""
+    """The results of all subscriptions in SUBSCRIPTIONS_VIEW: the subscription's number, then the channel's columns.
+
+    `prepare` has checked the query. The SQL is the same except for the grid levels, which are Tocsin's own text.
+    """
+    _show_datasets(views, query, contents)
+    return views.session.sql(to_lateral_sql(query, _view, radius_levels=levels))
+
+
+def _show_datasets(views: Views, query: ChannelQuery, contents: DatasetContents) -> list[str]:
+    """Show the datasets that the query reads, and return the names of their views."""
+    shown = []
     for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
         for name in names:
-            views.show(_view(name, is_new), contents(views.session, name, is_new))
-    return views.session.sql(to_lateral_sql(query, _view, radius_levels=levels))
+            shown.append(_view(name, is_new))
+            views.show(shown[-1], contents(views.session, name, is_new))
+    return shown
 
 
 def _view(dataset: str, is_new: bool) -> str:
@@ -233,7 +249,15 @@ def _warnings(physical: str) -> tuple[str, ...]:
     return ()
 
 
-def _reason(error: Exception) -> str:
-    """The first sentence of Spark's message, without its plan and its positions in generated SQL."""
-    first = first_line(error).partition("; line ")[0].partition(" SQLSTATE")[0]
-    return f"Spark cannot run this query for all subscriptions at once: {first.strip()}"
+def _reason(error: Exception, query: ChannelQuery) -> str:
+    """Spark's reason in the author's words."""
+    return f"Spark cannot run this query for all subscriptions at once: {in_authors_words(first_line(error), query)}"
+
+
+def in_authors_words(message: str, query: ChannelQuery) -> str:
+    """Spark's message with parameters and datasets named as in the query, not as in the generated SQL."""
+    for name in query.parameters.names:
+        message = re.sub(rf"(?:`?_tocsin_s`?\.)?`?_tocsin_p_{name}`?", f":{name}", message, flags=re.IGNORECASE)
+    for name in query.datasets | query.new_datasets:
+        message = re.sub(rf"`?_tocsin_(?:new|all)_{name}`?", name, message, flags=re.IGNORECASE)
+    return message

@@ -55,6 +55,22 @@ class Ingestion:
         self._query.stop()
 
 
+class RefusedIngestion(Ingestion):
+    """A feed that may not start; see `failure`."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def catch_up(self) -> None:
+        raise TocsinError(Code.NOT_READY, self._reason)
+
+    def failure(self) -> str | None:
+        return self._reason
+
+    def stop(self) -> None:
+        pass
+
+
 def start_gateway(session: SparkSession, writer: DatasetWriter, log: Path, scratch: Path) -> Ingestion:
     """Start a query over the feed log from the writer's position on. `scratch` is a local folder for its checkpoint."""
     writer.begin()

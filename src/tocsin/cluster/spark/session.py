@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import tocsin
 from tocsin.cluster.spark.archive import java_options
 from tocsin.cluster.spark.python import interpreter
+from tocsin.cluster.sql.allowed_functions import REMOVED_FUNCTIONS
 from tocsin.wire.errors import Code, TocsinError
 
 Session = SparkSession
@@ -53,8 +54,23 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+GUARDS: Mapping[str, str] = {
+    # `FROM parquet.`/any/file`` would read a file of the machine.
+    "spark.sql.runSQLOnFiles": "false",
+    # `${env:NAME}` in a query would become a variable of the environment, before Spark parses the query.
+    "spark.sql.variable.substitute": "false",
+    # The check of a query comes between parsing and analysis: parsing evaluates nothing.
+    "spark.sql.parser.eagerEvalOfUnresolvedInlineTable": "false",
+    # `cluster.sql.lexing` and Spark must read quotes in the same way.
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+}
+"""Settings on which the check of channel queries relies. An administrator's settings do not override them."""
+
+
 def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session on `master`. `settings` override Tocsin's own."""
+    """A session on `master`. `settings` override Tocsin's own, except GUARDS."""
     require_java()
     # Spark raises its errors as well; the caller reports them, and a log line with the stack would repeat them.
     for repeats in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -64,11 +80,23 @@ def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = 
     os.environ.setdefault("PYSPARK_PYTHON", interpreter() if master.startswith("local") else sys.executable)
     builder = SparkSession.builder.master(master)
     ours = {**SETTINGS, **java_options(), "spark.driver.memory": _driver_memory()}
-    for name, value in {**ours, **(settings or {})}.items():
+    for name, value in {**ours, **(settings or {}), **GUARDS}.items():
         builder = builder.config(name, value)
     if not master.startswith("local"):
         builder = builder.config("spark.submit.pyFiles", str(_package_archive()))
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _remove_functions(session)
+    return session
+
+
+def _remove_functions(session: SparkSession) -> None:
+    """Make Spark forget functions that run code or name files, in every session of this JVM."""
+    jvm: Any = session._jvm
+    catalyst = jvm.org.apache.spark.sql.catalyst
+    registries = (catalyst.analysis.FunctionRegistry, catalyst.analysis.TableFunctionRegistry)
+    for name in REMOVED_FUNCTIONS:
+        for registry in registries:
+            registry.builtin().dropFunction(catalyst.FunctionIdentifier(name))
 
 
 def described(session: SparkSession) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sqlglot import Token as SqlglotToken
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, ParseError
 
+from tocsin.cluster.sql.allowed_functions import reason_to_refuse, refusal_of
 from tocsin.cluster.sql.near_join import (
     SIGNATURES,
     GeoCall,
@@ -32,6 +33,7 @@ from tocsin.model.schema import Schema
 @dataclass(frozen=True, slots=True)
 class ChannelQuery:
     text: str
+    """The query as written, with blanks in place of comments."""
     parameters: Schema
     datasets: frozenset[str]
     """The datasets that the query reads in full. Each name once, as first written; Spark's names ignore case."""
@@ -66,7 +68,7 @@ def parse_channel_query(text: str, parameters: Schema) -> ChannelQuery | list[Pr
         return sorted(scanned.problems, key=lambda problem: problem.position)
     marker_places = tuple(scanned.markers)
     return ChannelQuery(
-        text=text,
+        text=scanned.text,
         parameters=parameters,
         datasets=_names(references, is_new=False),
         new_datasets=_names(references, is_new=True),
@@ -180,12 +182,21 @@ def _check_tree(scanned: QueryScan, ast: exp.Query) -> None:
         message = _REFUSED_NODES.get(type(node))
         if message is not None:
             scanned.refuse(_offset_of(node), message, "not-a-query")
+        if isinstance(node, exp.Anonymous) and str(node.this).upper() not in SIGNATURES:
+            _check_function(scanned, node)
     # The offsets come from the tokens, the meaning from the tree. Where they disagree, a marker would not be replaced.
     by_tokens = Counter(marker.name.upper() for marker in scanned.markers)
     by_tree = Counter(str(node.this).upper() for node in ast.find_all(exp.Placeholder) if node.this)
     for name in sorted(name for name in by_tokens | by_tree if by_tokens[name] != by_tree[name]):
         places = [marker.start for marker in scanned.markers if marker.name.upper() == name]
         scanned.refuse(places[0] if places else 0, f"a marker is not allowed here: ':{name.lower()}'", "marker")
+
+
+def _check_function(scanned: QueryScan, call: exp.Anonymous) -> None:
+    """Refuse an unknown function. Those with a known reason have been reported already, by their names."""
+    name = str(call.this)
+    if reason_to_refuse(name) is None and (message := refusal_of(name)) is not None:
+        scanned.refuse(int(call.meta.get("start", _offset_of(call))), message, "unknown-function", "a function")
 
 
 def _offset_of(node: exp.Expr) -> int:

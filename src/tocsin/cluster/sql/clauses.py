@@ -49,7 +49,7 @@ class TokenCursor:
         """The words that the parser tried at the current token without success."""
         if self._unfinished is not None:
             opening = self._unfinished
-            self.note(opening.start, f"{opening.what} is opened here and never closed", "unfinished", opening.closing)
+            self.note(opening.start, opening.message, "unfinished", opening.closing)
 
     @property
     def token(self) -> Token | None:

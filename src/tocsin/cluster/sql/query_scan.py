@@ -3,40 +3,18 @@
 Not a parser. `channel_query` calls it and then parses `readable`. There each `NEW X` has become the name `NEW_X`,
 padded to the same length, so that every offset in it is also an offset in the query as written.
 
-A channel reads declared datasets and computes on them. The same records must give the same results, however often Spark
-retries a task, and a query must not read or run anything outside. `REFUSED_FUNCTIONS` lists the functions that break
-this. All other functions of Spark are allowed.
+A channel reads declared datasets and computes on them. `allowed_functions` lists the functions that it may call. Here,
+functions with a reason to refuse them are found by their names; `channel_query` finds unknown functions in the tree.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tocsin.cluster.sql.allowed_functions import reason_to_refuse, refusal_of
 from tocsin.cluster.sql.problems import Position, Problem
 from tocsin.cluster.sql.tokens import Token, TokenKind, scan
 from tocsin.model.schema import is_name
-
-_NOT_DETERMINISTIC = "its value differs from call to call, so an execution that is repeated would give other results"
-_READS_OUTSIDE = "a channel reads declared datasets only"
-_RUNS_CODE = "it runs code outside Spark SQL"
-_DEPENDS_ON_SPLITS = (
-    "its value depends on how Spark splits the data, so an execution that is repeated would give other results"
-)
-_RAISES = "one subscription's failure would stop the channel for all of them"
-_COMPUTES_NAME = "it names a table by a computed text"
-
-REFUSED_FUNCTIONS: dict[str, str] = {
-    **dict.fromkeys(("RAND", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE"), _NOT_DETERMINISTIC),
-    **dict.fromkeys(("MONOTONICALLY_INCREASING_ID", "SPARK_PARTITION_ID"), _DEPENDS_ON_SPLITS),
-    **dict.fromkeys(("INPUT_FILE_NAME", "INPUT_FILE_BLOCK_START", "INPUT_FILE_BLOCK_LENGTH"), _DEPENDS_ON_SPLITS),
-    **dict.fromkeys(
-        ("READ_FILES", "READ_KAFKA", "READ_KINESIS", "READ_PUBSUB", "CLOUD_FILES", "READ_STATESTORE"), _READS_OUTSIDE
-    ),
-    **dict.fromkeys(("STREAM", "TABLE", "TABLE_CHANGES", "REMOTE_QUERY"), _READS_OUTSIDE),
-    **dict.fromkeys(("REFLECT", "TRY_REFLECT", "JAVA_METHOD"), _RUNS_CODE),
-    **dict.fromkeys(("RAISE_ERROR", "ASSERT_TRUE"), _RAISES),
-    "IDENTIFIER": _COMPUTES_NAME,
-}
 
 RESERVED_PREFIX = "_TOCSIN"
 """Relations and columns of the generated SQL start with it. A channel query may not use such names."""
@@ -74,6 +52,7 @@ class NewDataset:
 @dataclass(slots=True)
 class QueryScan:
     text: str
+    """The query with blanks in place of comments. Neither sqlglot nor Spark ever reads a comment."""
     readable: str = ""
     tokens: tuple[Token, ...] = ()
     markers: list[Marker] = field(default_factory=list)
@@ -86,12 +65,14 @@ class QueryScan:
 
 
 def scan_query(text: str) -> QueryScan:
-    query = QueryScan(text)
     scanned = scan(text)
+    query = QueryScan(scanned.text)
     query.tokens = scanned.tokens
+    for place in scanned.unclear:
+        query.refuse(place.start, place.message, "unclear")
     if scanned.unfinished is not None:
         opening = scanned.unfinished
-        query.refuse(opening.start, f"{opening.what} is opened here and never closed", "unfinished", opening.closing)
+        query.refuse(opening.start, opening.message, "unfinished", opening.closing)
     _find_markers(query)
     _find_new(query)
     _find_refused(query)
@@ -168,7 +149,7 @@ def _add_new(query: QueryScan, new: Token, name: Token | None) -> None:
 
 
 def _find_refused(query: QueryScan) -> None:
-    """Report reserved names, functions of REFUSED_FUNCTIONS and scripts (`USING '…'`)."""
+    """Report reserved names, functions with a reason to refuse them, and scripts (`USING '…'`)."""
     for index, token in enumerate(query.tokens):
         following = query.tokens[index + 1] if index + 1 < len(query.tokens) else None
         if token.is_identifier and token.text.upper().startswith(RESERVED_PREFIX):
@@ -176,9 +157,8 @@ def _find_refused(query: QueryScan) -> None:
                 token.start, f"names that start with _tocsin are Tocsin's own: '{token.text}'", "reserved-name"
             )
         elif token.is_identifier and following is not None and following.is_symbol("("):
-            reason = REFUSED_FUNCTIONS.get(token.text.upper())
-            if reason is not None:
-                query.refuse(token.start, f"{token.text} is not allowed in a channel: {reason}", "refused-function")
+            if reason_to_refuse(token.text) is not None:
+                query.refuse(token.start, refusal_of(token.text) or "", "refused-function")
         elif token.upper == "USING" and following is not None and following.kind is TokenKind.STRING:
             query.refuse(
                 token.start, "a script is not allowed in a channel: it runs code outside Spark SQL", "refused-function"

@@ -44,7 +44,6 @@ def to_lateral_sql(
     writer = _Writer(query, view_of, parameters_alias, radius_levels or {})
     if writer.direct_join is not None:
         return writer.body()
-    # The query may end in a comment: the line break ends it.
     return (
         f"SELECT {parameters_alias}.{SUBSCRIPTION}, _tocsin_q.* "  # noqa: S608  values stay in the table of subscriptions
         f"FROM {writer.subscriptions_sql()}, LATERAL (\n{writer.body()}\n) _tocsin_q"

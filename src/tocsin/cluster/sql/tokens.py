@@ -2,8 +2,8 @@
 
 Not a parser. `scan` never raises: for a text that ends inside a string or a comment it returns the tokens before that
 string or comment, and the offset where it opens. sqlglot cannot do this alone. It reports the line and column of a
-token's *end*, and it rejects an unfinished text as a whole, without an offset. So this module looks for unfinished
-strings and comments first. The parsers of application files and of channel queries call it.
+token's *end*, and it rejects an unfinished text as a whole, without an offset. So `lexing` looks for unfinished strings
+and comments first. It also removes all comments. The parsers of application files and of channel queries call `scan`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from sqlglot import Token as SqlglotToken
 from sqlglot import TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+
+from tocsin.cluster.sql.lexing import Lexed, Unclear, Unfinished, disagreement, lex
 
 SPARK = Spark()
 
@@ -75,37 +77,41 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A string, quoted name or comment that the text opens and never closes."""
-
-    what: str
-    """The kind of text, for messages: `a string`, `a quoted name` or `a comment`."""
-    closing: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
 class Scan:
+    text: str
+    """The text with blanks in place of comments. Offsets are the same as in the text as written."""
     tokens: tuple[Token, ...]
     unfinished: Unfinished | None
+    unclear: tuple[Unclear, ...]
+    """Places that Spark would read in another way than these tokens. Only a text that Spark reads may not have them."""
 
 
 def scan(text: str) -> Scan:
-    unfinished = _find_unfinished(text)
-    readable = text if unfinished is None else text[: unfinished.start]
+    lexed = lex(text)
+    unfinished = lexed.unfinished
+    readable = lexed.text if unfinished is None else lexed.text[: unfinished.start]
     try:
         tokens = spark_tokens(readable)
     except SqlglotError:
-        # sqlglot rejects a literal that `_find_unfinished` accepts: the offsets after it are unknown.
-        return Scan((), unfinished or Unfinished("text that is not SQL", "", 0))
+        # sqlglot rejects a literal that `lex` accepts: the offsets after it are unknown.
+        return Scan(lexed.text, (), unfinished or Unfinished("a string or a name of this text", "", 0), lexed.unclear)
     # sqlglot splits `1L` into three tokens with the same offset (`1 :: BIGINT`): keep the first.
     by_start = {token.start: token for token in reversed(tokens)}
-    return Scan(tuple(part for start in sorted(by_start) for part in _split(by_start[start], readable)), unfinished)
+    split = tuple(part for start in sorted(by_start) for part in _split(by_start[start], readable))
+    return Scan(lexed.text, split, unfinished, _unclear(lexed, split))
+
+
+def _unclear(lexed: Lexed, tokens: tuple[Token, ...]) -> tuple[Unclear, ...]:
+    if lexed.unclear or lexed.unfinished is not None:
+        return lexed.unclear
+    kinds = (TokenKind.WORD, TokenKind.QUOTED, TokenKind.STRING)
+    start = disagreement(lexed.lexemes, ((token.start, token.end) for token in tokens if token.kind in kinds))
+    return () if start is None else (Unclear(start, "Spark reads this text in another way than it seems: rewrite it"),)
 
 
 def spark_tokens(text: str) -> list[SqlglotToken]:
-    """sqlglot's own tokens, for sqlglot's parser. A byte order mark, which some editors write, counts as a space."""
-    return SPARK.tokenize(text.replace("\ufeff", " "))
+    """sqlglot's own tokens, for sqlglot's parser."""
+    return SPARK.tokenize(text)
 
 
 def _split(token: SqlglotToken, text: str) -> list[Token]:
@@ -130,58 +136,3 @@ def _token(token: SqlglotToken, text: str) -> Token:
         return Token(TokenKind.NUMBER, raw, start, end)
     is_word = token.token_type is TokenType.VAR or raw[:1].isalpha() or raw[:1] == "_"
     return Token(TokenKind.WORD if is_word else TokenKind.SYMBOL, raw, start, end)
-
-
-def _find_unfinished(text: str) -> Unfinished | None:
-    """The string, quoted name or comment that is still open at the end of the text, or None."""
-    position = 0
-    while position < len(text):
-        if text.startswith("--", position):
-            newline = text.find("\n", position)
-            position = len(text) if newline < 0 else newline + 1
-        elif text.startswith("/*", position):
-            end = _end_of_comment(text, position)
-            if end is None:
-                return Unfinished("a comment", "*/", position)
-            position = end
-        elif (quote := text[position]) in "'\"`":
-            end = _end_of_quoted(text, position)
-            if end is None:
-                return Unfinished("a quoted name" if quote == "`" else "a string", quote, position)
-            position = end
-        else:
-            position += 1
-    return None
-
-
-def _end_of_comment(text: str, start: int) -> int | None:
-    """The offset after the closing `*/`, or None if there is none. Comments nest, as in Spark."""
-    depth, position = 1, start + 2
-    while depth:
-        opening, closing = text.find("/*", position), text.find("*/", position)
-        if closing < 0:
-            return None
-        if 0 <= opening < closing:
-            depth, position = depth + 1, opening + 2
-        else:
-            depth, position = depth - 1, closing + 2
-    return position
-
-
-def _end_of_quoted(text: str, start: int) -> int | None:
-    """The offset after the closing quote, or None if there is none."""
-    quote = text[start]
-    raw = (
-        start > 0
-        and text[start - 1] in "rR"
-        and not (start > 1 and (text[start - 2].isalnum() or text[start - 2] == "_"))
-    )
-    position = start + 1
-    while position < len(text):
-        if text[position] == "\\" and quote != "`" and not raw:
-            position += 2
-        elif text[position] == quote:
-            return position + 1
-        else:
-            position += 1
-    return None

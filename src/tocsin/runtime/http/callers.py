@@ -1,9 +1,10 @@
 """Callers and their scopes: the operations that the holder of a bearer token may use.
 
-Scopes: `admin` (everything), `read` (definitions, subscriptions, rates, metrics), `publish:<dataset>` or `publish:*`,
-`broker:<id>` or `broker:*` (subscribe, receive announcements and pull results as that broker, and store records of its
-subscribers), `register` (register users at the coordinator), and `subscribe` (subscribe, receive announcements and pull
-results as a broker of one's own, whose id is made from the token's id; at a broker: the user's session).
+Scopes: `admin` (everything), `author` (declare and drop datasets, channels and feeds), `read` (definitions,
+subscriptions, rates, metrics), `publish:<dataset>` or `publish:*`, `broker:<id>` or `broker:*` (subscribe, receive
+announcements and pull results as that broker, and store records of its subscribers), `register` (register users at the
+coordinator), and `subscribe` (subscribe, receive announcements and pull results as a broker of one's own, whose id is
+made from the token's id; at a broker: the user's session).
 Tokens of the data cluster's catalog and tokens signed by the coordinator (`runtime.http.credentials`) have the same
 scopes.
 """
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # settings import this module, and commands must start withou
     from tocsin.runtime.http.credentials import Claims
 
 _SCOPE = re.compile(
-    r"admin|read|subscribe|register|publish:(?:\*|[A-Za-z][A-Za-z0-9_]*)|broker:(?:\*|[A-Za-z0-9._-]{1,128})"
+    r"admin|author|read|subscribe|register|publish:(?:\*|[A-Za-z][A-Za-z0-9_]*)|broker:(?:\*|[A-Za-z0-9._-]{1,128})"
 )
 _BROKER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -48,6 +49,10 @@ class Caller:
     @property
     def is_admin(self) -> bool:
         return "admin" in self.scopes
+
+    @property
+    def may_declare(self) -> bool:
+        return self.is_admin or "author" in self.scopes
 
     @property
     def may_read(self) -> bool:

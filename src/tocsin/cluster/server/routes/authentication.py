@@ -69,6 +69,10 @@ def require_admin(connection: HTTPConnection) -> ClusterContext:
     return _require(connection, caller_of(connection).is_admin, "admin")
 
 
+def require_author(connection: HTTPConnection) -> ClusterContext:
+    return _require(connection, caller_of(connection).may_declare, "author")
+
+
 def require_read(connection: HTTPConnection) -> ClusterContext:
     return _require(connection, caller_of(connection).may_read, "read")
 

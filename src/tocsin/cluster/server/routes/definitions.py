@@ -17,7 +17,7 @@ from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.server.process import ClusterProcess
-from tocsin.cluster.server.routes.authentication import require_admin, require_read
+from tocsin.cluster.server.routes.authentication import require_admin, require_author, require_read
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.model.schema import Schema
 from tocsin.runtime.http.answers import answer, read_json, request_body
@@ -37,7 +37,7 @@ class ApplicationText(msgspec.Struct):
 @router.post("/v1/applications", openapi_extra=request_body(ApplicationText), response_class=Response)
 async def apply_application(request: Request, dry_run: bool = False) -> Response:
     """Carry out the statements of an application file; with `dry_run` only report its problems."""
-    context = require_admin(request)
+    context = require_author(request)
     application = await read_json(request, ApplicationText)
     arguments = (context.cluster, application.text, application.file, application.folder)
     async with context.process.changing:
@@ -68,7 +68,7 @@ def get_dataset(request: Request, name: str) -> Response:
 @router.delete("/v1/datasets/{name}", response_class=Response)
 async def drop_dataset(request: Request, name: str) -> Response:
     """Drop a dataset. Refused while a channel or feed uses it."""
-    context = require_admin(request)
+    context = require_author(request)
     return await _drop(context, lambda: context.cluster.datasets.drop(name))
 
 
@@ -87,7 +87,7 @@ def get_channel(request: Request, name: str) -> Response:
 @router.delete("/v1/channels/{name}", response_class=Response)
 async def drop_channel(request: Request, name: str) -> Response:
     """Drop a channel with its subscriptions and results."""
-    context = require_admin(request)
+    context = require_author(request)
     return await _drop(context, lambda: context.cluster.channels.drop(name))
 
 
@@ -107,7 +107,7 @@ def list_feeds(request: Request) -> Response:
 
 @router.delete("/v1/feeds/{name}", response_class=Response)
 async def drop_feed(request: Request, name: str) -> Response:
-    context = require_admin(request)
+    context = require_author(request)
     return await _drop(context, lambda: context.cluster.datasets.drop_feed(name))
 
 

@@ -26,18 +26,13 @@ from tocsin.cluster.spark.session import described
 from tocsin.cluster.upkeep import OrphanSweep, maintain
 from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import ChannelName
-from tocsin.runtime.http.logs import logger
+from tocsin.runtime.http.logs import is_worth_logging, logger
 from tocsin.wire.errors import Code, TocsinError
 
 FACTS_S = 2.0
 """Pause between two requests for facts about Spark."""
 SWEEP_S = 600.0
 """Pause between searches for files that no catalog row names."""
-
-
-def is_worth_logging(failures: int) -> bool:
-    """True for the 1st, 2nd, 4th, 8th … failure in a row: an error that lasts must not fill the log."""
-    return failures & (failures - 1) == 0
 
 
 OpenCluster = Callable[[Callable[[ChannelName], None]], DataCluster]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,14 @@ from tocsin.cli.main import make_app
 from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.store.storage import lock_root
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
+from tocsin.runtime.stack.supervisor import free_ports
 
 NO_SERVER = "http://127.0.0.1:9"
 
 
 def run(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(make_app(), list(arguments), env=environment)
+    """Run a command that does not wait for a server."""
+    return CliRunner().invoke(make_app(), list(arguments), env={"TOCSIN_WAIT_S": "0"} | environment)
 
 
 def last_line(result: Result) -> Any:
@@ -144,3 +149,70 @@ def test_restored_needs_a_data_root_without_a_running_cluster(tmp_path: Path) ->
     result = run("restored", "--root", str(tmp_path), "--json")
     os.close(descriptor)
     assert result.exit_code == 1 and "another process" in last_line(result)["error"]["message"]
+
+
+def test_status_names_late_channels_and_the_reason_of_the_data_cluster() -> None:
+    from tocsin.cli.commands.network import cluster_lines
+
+    assert cluster_lines(None) == []
+    assert cluster_lines({"ready": True, "reasons": [], "late": []}) == ["data cluster ready"]
+    late = {"channel": "NearMe", "since_s": 0.0, "late_s": 25.4}
+    lines = cluster_lines({"ready": False, "reasons": ["Spark has not answered for 4 s"], "late": [late]})
+    assert lines[0] == "data cluster NOT READY: Spark has not answered for 4 s"
+    assert lines[1].startswith("channel NearMe is late since 19") and lines[1].endswith("(25 s)")
+
+
+class StartingServer:
+    """A server that listens only after a while, answers 503 at first, and then creates its token file and answers."""
+
+    def __init__(self, state: Path) -> None:
+        self.requests: list[str | None] = []
+        starting = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                starting.requests.append(self.headers.get("Authorization"))
+                if len(starting.requests) == 2:
+                    (state / "admin-token").write_text("first", encoding="utf-8")
+                is_up = len(starting.requests) > 2
+                error = {"error": {"code": "not_ready", "message": "the data cluster is still starting"}}
+                body = json.dumps({"channels": []} if is_up else error).encode()
+                self.send_response(200 if is_up else 503)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self._handler = Handler
+        self.port = free_ports(1)[0]
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        time.sleep(0.5)  # the command is refused at least once
+        with HTTPServer(("127.0.0.1", self.port), self._handler) as server:
+            for _ in range(3):
+                server.handle_request()
+
+    def __enter__(self) -> StartingServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.join(30)
+
+
+def test_command_waits_for_a_server_that_is_starting(tmp_path: Path) -> None:
+    with StartingServer(tmp_path) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        result = run("channels", "--url", url, "--json", TOCSIN_WAIT_S="30", TOCSIN_STATE=str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("waiting up to 30 s") == 1
+    assert server.requests == [None, None, "Bearer first"], "the token file did not exist at first"
+
+
+def test_wait_for_a_server_that_never_starts_ends_with_the_reason() -> None:
+    result = run("status", "--url", NO_SERVER, "--token", "x", "--json", TOCSIN_WAIT_S="0.5")
+    assert result.exit_code == 1 and last_line(result)["error"]["code"] == "not_ready"
+    assert "no server listens there yet" in result.stderr

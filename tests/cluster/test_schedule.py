@@ -85,3 +85,32 @@ def test_every_tick_runs_or_counts_as_missed(period_s: float, durations_s: list[
         missed += schedule.finished(SLOW, now)
     assert missed == schedule.missed(SLOW)
     assert abs((runs + missed) * period_s - now) <= period_s * (1 + 1e-6)
+
+
+def test_channel_is_due_since_its_first_arrival_until_an_execution_succeeds() -> None:
+    schedule = Schedule()
+    schedule.add_continuous(LIVE)
+    assert schedule.due_since_s(LIVE, 5.0) is None
+    schedule.arrived(LIVE, 10.0)
+    schedule.take_due(11.0)
+    schedule.finished(LIVE, 12.0, succeeded=False)
+    schedule.arrived(LIVE, 13.0)
+    assert schedule.due_since_s(LIVE, 14.0) == 10.0, "a failed execution covers nothing"
+    schedule.take_due(14.0)
+    schedule.arrived(LIVE, 15.0)
+    schedule.finished(LIVE, 16.0)
+    assert schedule.due_since_s(LIVE, 17.0) == 15.0
+    schedule.take_due(17.0)
+    schedule.finished(LIVE, 18.0)
+    assert schedule.due_since_s(LIVE, 19.0) is None
+
+
+def test_repetitive_channel_is_due_since_its_first_uncovered_tick() -> None:
+    schedule = Schedule()
+    schedule.add_repetitive(FAST, 10.0, now_s=0.0)
+    assert schedule.due_since_s(FAST, 9.0) is None
+    for at_s in (10.0, 20.0, 30.0):
+        schedule.take_due(at_s)
+        assert schedule.due_since_s(FAST, at_s) == 10.0
+        schedule.finished(FAST, at_s + 1.0, succeeded=at_s == 30.0)
+    assert schedule.due_since_s(FAST, 39.0) is None

@@ -85,6 +85,7 @@ class RandomCity:
                 "subscriptions": 40 * (number + 2),
                 "executions": self.executions,
                 "missed_ticks": number // 2,
+                "late_since_s": self.now_s - 25 if number == 1 else None,
                 "last_started_s": self.now_s - 3 * number,
                 "last_duration_s": 0.4 + number,
                 "last_results": 120 * number,

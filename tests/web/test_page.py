@@ -52,7 +52,9 @@ def test_page_shows_loads_balance_and_moves_with_reasons(desk: Tab) -> None:
     assert page.locator("#charts .limit").count() >= 3  # β = θ, α, γ
     assert "people: broker-" in page.locator("#feed").inner_text()
     assert "carries" in page.locator("#feed .why").first.inner_text() + page.locator("#feed").inner_text()
-    assert "EmergenciesOfType" in page.locator("#channel-table").inner_text()
+    channels = page.locator("#channel-table").inner_text()
+    assert "EmergenciesOfType" in channels
+    assert channels.count("late since") == 1, "one channel is late, and the page shows since when"
 
 
 def test_click_on_a_broker_opens_it_and_escape_closes_it(desk: Tab) -> None:

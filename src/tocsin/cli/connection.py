@@ -2,18 +2,24 @@
 
 The token comes from `--token`, from TOCSIN_TOKEN, or, if the address is on this machine, from the file that the server
 keeps for its own user: `<state>/admin-token`. A token from that file is never sent to another machine.
+
+A command may be typed right after `tocsin up &`. So a request to this machine waits while no server listens yet, and
+any request waits while the server answers that it is still starting: up to `TOCSIN_WAIT_S` seconds, with a message.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from tocsin.cli.console import note
 from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError, error_from
@@ -21,6 +27,11 @@ from tocsin.wire.errors import Code, TocsinError, error_from
 TOKEN_FILE = "admin-token"
 _SILENCE_S = 60.0
 """Longest silence of an event stream. Servers send heartbeats more often than this."""
+
+
+WAIT_S = 90.0
+"""Longest wait for a network that is starting. TOCSIN_WAIT_S replaces it; 0 fails at once."""
+_RETRY_S = 0.3
 
 
 class ErrorReply(TocsinError):
@@ -31,22 +42,29 @@ class ErrorReply(TocsinError):
         self.body = body
 
 
-def connect(url: str, token: str | None) -> httpx.Client:
+class Client(httpx.Client):
+    """A client that looks for its token again while it waits: the first start of a server creates the token file."""
+
+    def __init__(self, url: str, find_token: Callable[[], str | None]) -> None:
+        super().__init__(base_url=url, headers=_headers(find_token()), timeout=httpx.Timeout(300, connect=10))
+        self._find_token = find_token
+
+    def refresh_token(self) -> None:
+        self.headers.update(_headers(self._find_token()))
+
+
+def connect(url: str, token: str | None) -> Client:
     """A client of the data cluster."""
-    return _client(url, cluster_token(url, token))
+    return Client(url, lambda: cluster_token(url, token))
 
 
-def connect_coordinator(url: str, token: str | None) -> httpx.Client:
-    return _client(url, coordinator_token(url, token))
+def connect_coordinator(url: str, token: str | None) -> Client:
+    return Client(url, lambda: coordinator_token(url, token))
 
 
-def connect_broker(address: str, token: str) -> httpx.Client:
+def connect_broker(address: str, token: str) -> Client:
     """A client of the broker at this address. The coordinator names brokers by the address of their WebSocket."""
-    return _client("http" + address.removeprefix("ws") if address.startswith("ws") else address, token)
-
-
-def _client(url: str, token: str | None) -> httpx.Client:
-    return httpx.Client(base_url=url, headers=_headers(token), timeout=httpx.Timeout(300, connect=10))
+    return Client("http" + address.removeprefix("ws") if address.startswith("ws") else address, lambda: token)
 
 
 def _headers(token: str | None) -> dict[str, str]:
@@ -79,13 +97,48 @@ def _local_token(url: str, folder: Path) -> str | None:
         return None
 
 
-def ask(client: httpx.Client, method: str, path: str, **request: Any) -> Any:
-    """The decoded answer. Raises `ErrorReply`, or `TocsinError` NOT_READY if no server answers."""
-    try:
-        response = client.request(method, path, **request)
-    except httpx.TransportError as error:
-        raise _no_answer(str(client.base_url).rstrip("/"), error) from error
-    return _decoded(response)
+def ask(client: Client, method: str, path: str, **request: Any) -> Any:
+    """The decoded answer. Waits for a server that is starting; raises `ErrorReply`, or NOT_READY if none answers."""
+    waiting = _Waiting(str(client.base_url).rstrip("/"))
+    while True:
+        try:
+            return _decoded(client.request(method, path, **request))
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # nothing was sent
+            if not (waiting.is_local and waiting.goes_on("no server listens there yet")):
+                raise _no_answer(waiting.url, error) from error
+        except httpx.TransportError as error:
+            raise _no_answer(waiting.url, error) from error
+        except ErrorReply as error:
+            if error.code is not Code.NOT_READY or not waiting.goes_on(error.message):
+                raise
+        client.refresh_token()
+
+
+def wait_for_server(client: Client) -> None:
+    """Return when the server answers anything but that it is starting, or when the wait is over."""
+    with contextlib.suppress(TocsinError):  # an error is the server's answer too: the command's own request follows
+        ask(client, "GET", "/v1/status")
+
+
+class _Waiting:
+    """The wait of one request for a server that is starting."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.is_local = is_loopback(urlsplit(url).hostname or "")
+        self._limit_s = float(os.environ.get("TOCSIN_WAIT_S") or WAIT_S)
+        self._began_s = time.monotonic()
+        self._told = False
+
+    def goes_on(self, reason: str) -> bool:
+        """Pause and return True, or return False if the wait is over. The first call prints the reason."""
+        if time.monotonic() - self._began_s >= self._limit_s:
+            return False
+        if not self._told:
+            note(f"waiting up to {self._limit_s:g} s for {self.url}: {reason} (is `tocsin up` running?)")
+            self._told = True
+        time.sleep(_RETRY_S)
+        return True
 
 
 async def follow_events(url: str, path: str, token: str | None) -> AsyncIterator[tuple[str, str]]:

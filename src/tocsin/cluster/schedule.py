@@ -19,6 +19,11 @@ class _Entry:
     """Repetitive: the next tick. Continuous: when the first unmatched records arrived, infinity if there are none."""
     running: bool = False
     missed: int = 0
+    uncovered_s: float | None = None
+    """When the first tick or arrival was due that no successful execution has covered; None if there is none.
+
+    Set when an execution starts, and kept if the execution fails.
+    """
 
 
 class Schedule:
@@ -49,15 +54,18 @@ class Schedule:
         for name in due:
             entry = self._entries[name]
             entry.running = True
+            entry.uncovered_s = entry.due_s if entry.uncovered_s is None else entry.uncovered_s
             entry.due_s = float("inf") if entry.period_s is None else entry.due_s + entry.period_s
         return due
 
-    def finished(self, channel: ChannelName, now_s: float) -> int:
+    def finished(self, channel: ChannelName, now_s: float, *, succeeded: bool = True) -> int:
         """Note that an execution ended; return how many ticks it missed."""
         entry = self._entries.get(channel)
         if entry is None:
             return 0
         entry.running = False
+        if succeeded:
+            entry.uncovered_s = None
         if entry.period_s is None or entry.due_s > now_s:
             return 0
         # A tick that is due at this very moment is not missed: it runs next.
@@ -71,6 +79,15 @@ class Schedule:
     def missed(self, channel: ChannelName) -> int:
         entry = self._entries.get(channel)
         return 0 if entry is None else entry.missed
+
+    def due_since_s(self, channel: ChannelName, now_s: float) -> float | None:
+        """Since when a channel has a tick or NEW records that no execution has covered; None if it has none."""
+        entry = self._entries.get(channel)
+        if entry is None:
+            return None
+        if entry.uncovered_s is not None:
+            return entry.uncovered_s
+        return entry.due_s if entry.due_s <= now_s else None
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the next channel is due; None if only arrivals can make one due."""

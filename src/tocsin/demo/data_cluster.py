@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
@@ -14,12 +13,12 @@ import pyarrow as pa
 
 from tocsin.client import Publisher
 from tocsin.demo.account import Longs
+from tocsin.demo.requests import request_when_ready
 from tocsin.sim.city.subscriptions import CHANNELS
+from tocsin.wire.errors import Code, TocsinError
 
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _WARM_UP: Final = "warm-up"
-_READS: Final = 5
-"""Attempts to read results before the demo fails."""
 
 
 class DemoCluster:
@@ -71,13 +70,17 @@ class DemoCluster:
         raise AssertionError("unreachable: count() is infinite")
 
     async def settled(self, dataset: str, rows: int, limit_s: float = 300.0) -> None:
-        """Wait until the dataset has `rows` rows and no backlog."""
-        async with asyncio.timeout(limit_s):
-            while True:
-                state = (await self._request("GET", f"/v1/datasets/{dataset}")).json()
-                if state["rows"] >= rows and not state["backlog_bytes"]:
-                    return
-                await asyncio.sleep(0.1)
+        """Wait until the dataset has `rows` rows and no backlog. Raises `TocsinError` if that takes longer."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    state = (await self._request("GET", f"/v1/datasets/{dataset}")).json()
+                    if state["rows"] >= rows and not state["backlog_bytes"]:
+                        return
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            reason = f"Spark did not store the records of {dataset} within {limit_s:g} s: this machine is too busy"
+            raise TocsinError(Code.NOT_READY, reason) from None
 
     async def execute(self, channels: Iterable[str]) -> None:
         """Run each channel once, without waiting for its period."""
@@ -93,7 +96,7 @@ class DemoCluster:
         offsets: dict[str, Longs] = {}
         for channel, subscriptions in by_channel.items():
             body = {"channel": channel, "subscriptions": dict.fromkeys(subscriptions)}
-            answer = await self._read_again("POST", "/v1/results", json=body, headers={"Accept": _ARROW})
+            answer = await self._request("POST", "/v1/results", json=body, headers={"Accept": _ARROW})
             offsets |= await asyncio.to_thread(_offsets, answer.content)
         return offsets
 
@@ -102,18 +105,8 @@ class DemoCluster:
         offsets = await self.stored({channel: [subscription]})
         return offsets.get(subscription, np.empty(0, np.int64))
 
-    async def _read_again(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """Send a request that changes nothing. Repeat it if its connection ends: idle connections may."""
-        for _ in range(_READS - 1):
-            with contextlib.suppress(httpx.TransportError):
-                return await self._request(method, path, **request)
-            await asyncio.sleep(0.5)
-        return await self._request(method, path, **request)
-
     async def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
-        answer = await self._client.request(method, path, **request)
-        answer.raise_for_status()
-        return answer
+        return await request_when_ready(self._client, method, path, **request)
 
 
 def _offsets(stream: bytes) -> dict[str, Longs]:

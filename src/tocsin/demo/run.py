@@ -27,6 +27,7 @@ from tocsin.demo.data_cluster import DemoCluster
 from tocsin.demo.people import DemoPeople
 from tocsin.demo.person import LOCATIONS, PeopleCounts, Surroundings
 from tocsin.demo.recomputation import Recomputed, Shelters, recomputed_batch, recomputed_day
+from tocsin.demo.requests import request_when_ready
 from tocsin.demo.samples import Samples
 from tocsin.demo.settings import DemoSettings
 from tocsin.runtime.http.trace_recording import part_path
@@ -264,11 +265,11 @@ class DemoRun:
             await asyncio.sleep(0.25)
 
     async def _put_balance(self, settings: dict[str, Any]) -> None:
-        (await self._coordinator.put("/v1/balance", json=settings)).raise_for_status()
+        await request_when_ready(self._coordinator, "PUT", "/v1/balance", json=settings)
 
     async def _sample(self, people: DemoPeople) -> None:
         while True:
-            with contextlib.suppress(httpx.TransportError):  # a busy machine: the next sample is a second away
+            with contextlib.suppress(httpx.HTTPError):  # a busy machine: the next sample is a second away
                 status = (await self._coordinator.get("/v1/status")).raise_for_status().json()
                 self._samples.add(self._now_s(), status, people.activity())
             await asyncio.sleep(_SAMPLE_S)

@@ -13,7 +13,7 @@ import pytest
 
 from tocsin.coordinator.events import BrokerReleased
 from tocsin.model.ids import BrokerId
-from tocsin.runtime.coordinator.cluster import ClusterReleases
+from tocsin.runtime.coordinator.cluster import ClusterReleases, cluster_state
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.http.credentials import Signer
 
@@ -102,3 +102,36 @@ def test_broker_that_returns_before_the_data_cluster_loses_nothing(
         await releases.stop()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("response", "ready", "reason"),
+    [
+        (httpx.Response(200, json={"ready": True, "reasons": [], "late": [], "spark": {}}), True, ""),
+        (
+            httpx.Response(503, json={"error": {"code": "not_ready", "message": "still starting"}}),
+            False,
+            "still starting",
+        ),
+        (httpx.Response(200, content=b"not JSON"), False, "does not answer"),
+        (None, False, "does not answer (ConnectError)"),
+    ],
+)
+def test_state_of_the_data_cluster_is_known_or_has_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, response: httpx.Response | None, ready: bool, reason: str
+) -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if response is None:
+            raise httpx.ConnectError("down")
+        return response
+
+    client = httpx.AsyncClient
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **o: client(**o | {"transport": httpx.MockTransport(answer)}))
+    settings = CoordinatorSettings(state=str(tmp_path), cluster="http://cluster")
+    state = asyncio.run(cluster_state(settings, Signer.load_or_create(tmp_path / "key.pem")))
+    assert state is not None and state["ready"] is ready and reason in "".join(state["reasons"]) and state["late"] == []
+
+
+def test_coordinator_without_a_data_cluster_has_no_state_of_it(tmp_path: Path) -> None:
+    signer = Signer.load_or_create(tmp_path / "key.pem")
+    assert asyncio.run(cluster_state(CoordinatorSettings(state=str(tmp_path)), signer)) is None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tocsin.runtime.http.logs import configure_logs, logger
+from tocsin.runtime.http.logs import configure_logs, is_worth_logging, logger
 
 
 @pytest.fixture
@@ -53,3 +53,7 @@ def test_no_line_contains_a_signed_token_or_a_webhook_secret(lines: io.StringIO)
         f"handed over with {token}", address=f"ws://x/{token}", secrets="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     )
     assert "eyJ" not in lines.getvalue() and "whsec_M" not in lines.getvalue()
+
+
+def test_lasting_error_is_logged_at_growing_distances() -> None:
+    assert [failures for failures in range(1, 40) if is_worth_logging(failures)] == [1, 2, 4, 8, 16, 32]

@@ -79,7 +79,9 @@ def demo(
 
 async def _run(settings: DemoSettings, folder: Path, *, stay: bool, as_json: bool) -> dict[str, Any] | None:
     """Run the demo and return its report, or None if a signal ends it. All processes are stopped at the end."""
+    from tocsin.demo.requests import explained
     from tocsin.demo.run import DemoRun
+    from tocsin.wire.errors import TocsinError
 
     run = DemoRun(settings, folder, note)
     stop = stop_event()
@@ -89,6 +91,15 @@ async def _run(settings: DemoSettings, folder: Path, *, stay: bool, as_json: boo
             note(f"the dashboard stays at {run.dashboard}\nPress Ctrl-C to stop.")
             await stop.wait()
         return report
+    except Exception as error:
+        reason = explained(error)
+        if reason is None:
+            raise
+        logs = settings.out / "logs"
+        message = (
+            f"{reason.message}. The demo ended early; logs are in {logs}. Fewer --subscribers need less processor."
+        )
+        raise TocsinError(reason.code, message) from error
     finally:
         await run.stop()
 

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(url: CoordinatorUrl = DEFAULT_COORDINATOR_URL, token: Token = None, as_json: AsJson = False) -> None:
-    """Show the network: brokers, sessions, subscriptions, loads."""
+    """Show the network: brokers, sessions, subscriptions, loads, and channels whose results are late."""
     from tocsin.cli.connection import ask, connect_coordinator
 
     with failing_on_errors(as_json), connect_coordinator(url, token) as client:
@@ -45,6 +45,20 @@ def _print_status(reply: dict[str, Any]) -> None:
         f"{reply['frontend_subscriptions']:,} subscriptions, load {_size(reply['load_bytes_per_s'])}/s, "
         f"cov {reply['cov']:.3f}, {reply['migrations']:,} migrations in progress, {reply['moves_waiting']:,} waiting"
     )
+    for line in cluster_lines(reply.get("cluster")):
+        print(line)
+
+
+def cluster_lines(cluster: dict[str, Any] | None) -> list[str]:
+    """The state of the data cluster in words: one line, and one for each late channel."""
+    if cluster is None:
+        return []
+    state = "ready" if cluster["ready"] else f"NOT READY: {'; '.join(cluster['reasons'])}"
+    lines = [f"data cluster {state}"]
+    for late in cluster["late"]:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(late["since_s"]))
+        lines.append(f"channel {late['channel']} is late since {since} ({late['late_s']:.0f} s)")
+    return lines
 
 
 def _row(broker: dict[str, Any]) -> list[object]:

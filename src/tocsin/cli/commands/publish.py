@@ -51,7 +51,7 @@ def publish(
 
     Valid records are stored. Refused records are named on stderr with their line or file.
     """
-    from tocsin.cli.connection import cluster_token
+    from tocsin.cli.connection import cluster_token, connect, wait_for_server
     from tocsin.client.sync import Publisher
 
     names = files or [_STANDARD_INPUT]
@@ -59,6 +59,9 @@ def publish(
         if name != _STANDARD_INPUT and (name.is_dir() or not name.exists()):
             raise typer.BadParameter(f"there is no file {name}")
     counts = PublishedCounts()
+    if cluster_token(url, token) is None:  # the first start creates the token; with a token, the publisher itself waits
+        with connect(url, token) as client:
+            wait_for_server(client)
     with Publisher(url, cluster_token(url, token), give_up_s=give_up_s) as publisher:
         try:
             for name in names:

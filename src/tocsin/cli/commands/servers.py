@@ -19,14 +19,27 @@ def register(app: typer.Typer) -> None:
 
 
 def cluster(context: typer.Context) -> None:
-    """Run the data cluster until it is stopped."""
+    """Run the data cluster until it is stopped.
+
+    Ends with exit code 75 if Spark's JVM dies or no longer answers: start it again then, as `tocsin up` does.
+    """
+    import os
+
     from tocsin.cluster.server.settings import ClusterProcessSettings
 
     def run(settings: ClusterProcessSettings, as_json: bool) -> None:
         from tocsin.cluster.server.server import ClusterServer
+        from tocsin.cluster.server.spark_watch import EXIT_SPARK_LOST, SparkLost
 
-        ready = partial(announce_server, "data cluster", as_json)
-        run_on_event_loop(lambda: ClusterServer(settings, ready).run())
+        async def serve() -> None:
+            try:
+                await ClusterServer(settings, partial(announce_server, "data cluster", as_json)).run()
+            except SparkLost as error:
+                note(f"tocsin: {error}; exit code {EXIT_SPARK_LOST}: start the data cluster again")
+                # Threads may still wait for an answer of Spark, and an ordinary exit would wait for these threads.
+                os._exit(EXIT_SPARK_LOST)
+
+        run_on_event_loop(serve)
 
     run_with_flags(context, ClusterProcessSettings, run)
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from tocsin.client.notifications import Notification
 
 
+_QUIET_S = 2.0
+"""A wait for a broker that is longer than this is explained."""
+
+
 def register(app: typer.Typer) -> None:
     app.command("subscribe")(subscribe)
 
@@ -47,7 +51,7 @@ def subscribe(
     count: Annotated[int | None, typer.Option(help="Stop after this many results.", min=1)] = None,
     state: Annotated[Path | None, typer.Option(help="File that keeps the cursors, to resume from.")] = None,
     after: Annotated[str | None, typer.Option(help="Start after this cursor. Default: now.")] = None,
-    give_up_s: Annotated[float, typer.Option(help="Seconds to wait for a broker at the start.", min=0)] = 30.0,
+    give_up_s: Annotated[float, typer.Option(help="Seconds to wait for a broker at the start.", min=0)] = 90.0,
     leave: Annotated[
         bool, typer.Option("--leave", help="Unsubscribe at the end. Default: results wait for the next session.")
     ] = False,
@@ -59,12 +63,15 @@ def subscribe(
     import asyncio
     import getpass
 
-    from tocsin.cli.connection import coordinator_token
+    from tocsin.cli.connection import connect_coordinator, coordinator_token, wait_for_server
 
     try:
         request = _Request(channel, parse_parameters(parameters or []), after, count, give_up_s, leave, as_json)
     except ValueError as error:
         fail(as_json, str(error), code="bad_parameter")
+    if coordinator_token(url, token) is None:  # the first start creates the token; with a token, the SDK itself waits
+        with connect_coordinator(url, token) as client:
+            wait_for_server(client)
     options = {"user": user or getpass.getuser(), "token": coordinator_token(url, token), "state": state}
     with failing_on_errors(as_json):
         try:
@@ -97,17 +104,27 @@ async def _subscribe(url: str, options: dict[str, Any], request: _Request) -> No
 
     # This user may hold other subscriptions. Acknowledge by hand, so that only results printed here are acknowledged.
     async with Subscriber(url, acknowledge="manual", **options) as subscriber:
+        telling = asyncio.create_task(_tell_waiting(subscriber, request.give_up_s))
         try:
             async with asyncio.timeout(request.give_up_s):
                 subscription = await subscriber.subscribe(request.channel, request.parameters, after=request.after)
         except TimeoutError:
             message = f"no session after {request.give_up_s:g} s: {subscriber.trouble}"
             raise Unreachable(Code.NOT_READY, message) from None
+        finally:
+            telling.cancel()
         broker = await subscriber.connected()
         note(f"{subscriber.user} holds {subscription.channel} {subscription.id} at {broker}")
         await _print_results(subscriber, subscription.id, request)
         if request.unsubscribe:
             await subscription.unsubscribe()
+
+
+async def _tell_waiting(subscriber: Subscriber, give_up_s: float) -> None:
+    import asyncio
+
+    await asyncio.sleep(_QUIET_S)
+    note(f"waiting up to {give_up_s:g} s for a broker: {subscriber.trouble or 'no session yet'}")
 
 
 async def _print_results(subscriber: Subscriber, subscription: str, request: _Request) -> None:

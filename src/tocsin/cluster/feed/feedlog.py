@@ -165,6 +165,8 @@ class FeedLog:
                 if following > before:
                     break
                 segment_path(self.directory, first).unlink(missing_ok=True)
+                # One at a time: after a power failure, a later segment must not be missing before an earlier one.
+                self._fsync_directory()
             return self.start
 
     def close(self) -> None:
@@ -211,6 +213,7 @@ class FeedLog:
         # Delete the last segment first. If the process dies in between, a gap would look like damage to the next one.
         for later in reversed(starts[starts.index(first) + 1 :]):
             segment_path(self.directory, later).unlink()
+            self._fsync_directory()
         self._open_segment(first)
         os.ftruncate(self._fd, self._durable_end - first)
         os.fsync(self._fd)

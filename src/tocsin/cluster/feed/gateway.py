@@ -29,6 +29,7 @@ import msgspec
 from tocsin.cluster.cap.alert import Alert
 from tocsin.cluster.cap.intake import AlertConflict, AlertIntake, AlertRecords, AlertRefused, alert_digest
 from tocsin.cluster.feed.answertable import RequestDigests, StoredAnswer
+from tocsin.cluster.feed.backlog import oldest_accepted_s
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.feedstore import FeedStore
 from tocsin.cluster.feed.outcomes import (
@@ -111,6 +112,10 @@ class FeedGateway:
     def backlog_bytes(self) -> int:
         """Bytes that are accepted and not yet in the dataset."""
         return self._log.tail - self._store.ingested.position
+
+    def waiting_since_s(self) -> float | None:
+        """When the oldest durable record in the backlog was accepted; None if there is none. Blocks."""
+        return oldest_accepted_s(self.log_directory, self._store.ingested.position) if self.backlog_bytes else None
 
     def accept(self, body: bytes, form: RecordForm, idempotency_key: str | None = None) -> Accepted | Refused:
         """Check a request and append its new records. They are not durable before the next `sync`."""

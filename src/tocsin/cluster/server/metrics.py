@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.server.lateness import LateChannel
 
 _DURATIONS_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 300)
 
@@ -42,9 +43,14 @@ class ClusterMetrics:
         self.restarts = counter("ingestion_restarts", "Restarts of streaming queries that failed", "query")
         self.requests = counter("http_requests", "HTTP requests answered", "method", "status")
 
-    def watch(self, cluster: DataCluster, missed: Callable[[str], int]) -> None:
-        """Report the state of this cluster too; `missed` returns the number of missed ticks of a channel."""
-        self._registry.register(_ClusterCollector(cluster, missed))
+    def watch(
+        self, cluster: DataCluster, missed: Callable[[str], int], late: Callable[[], Iterable[LateChannel]]
+    ) -> None:
+        """Report the state of this cluster too.
+
+        `missed` returns the number of missed ticks of a channel, and `late` the late channels.
+        """
+        self._registry.register(_ClusterCollector(cluster, missed, late))
 
     def records(self) -> int:
         """Records stored since the process started, in all datasets."""
@@ -57,9 +63,12 @@ class ClusterMetrics:
 
 
 class _ClusterCollector(Collector):
-    def __init__(self, cluster: DataCluster, missed: Callable[[str], int]) -> None:
+    def __init__(
+        self, cluster: DataCluster, missed: Callable[[str], int], late: Callable[[], Iterable[LateChannel]]
+    ) -> None:
         self._cluster = cluster
         self._missed = missed
+        self._late = late
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -88,6 +97,8 @@ class _ClusterCollector(Collector):
         missed = CounterMetricFamily("tocsin_executions_missed", "Ticks an overrun covered", labels=label)
         failed = CounterMetricFamily("tocsin_executions_failed", "Executions that failed", labels=label)
         subscriptions = GaugeMetricFamily("tocsin_subscriptions", "Backend subscriptions", labels=label)
+        lateness = GaugeMetricFamily("tocsin_channel_late_seconds", "Since when results are late", labels=label)
+        late_s = {late.channel: late.late_s for late in self._late()}
         for live in self._cluster.channels.all():
             name = [live.prepared.channel.name]
             executions.add_metric(name, live.executions)
@@ -95,4 +106,5 @@ class _ClusterCollector(Collector):
             missed.add_metric(name, self._missed(live.prepared.channel.name))
             failed.add_metric(name, live.failures)
             subscriptions.add_metric(name, live.subscribers.count)
-        yield from (executions, empty, missed, failed, subscriptions)
+            lateness.add_metric(name, late_s.get(live.name, 0.0))
+        yield from (executions, empty, missed, failed, subscriptions, lateness)

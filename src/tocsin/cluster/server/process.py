@@ -18,15 +18,22 @@ from tocsin.cluster.catalog import StoredExecution
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.schedule import Schedule
 from tocsin.cluster.server.ingestion_watch import IngestionWatch
+from tocsin.cluster.server.lateness import LateChannel, late_channels
 from tocsin.cluster.server.metrics import ClusterMetrics
+from tocsin.cluster.server.spark_watch import CHECK_S, SparkWatch
+from tocsin.cluster.spark.heartbeat import SparkHeartbeat
+from tocsin.cluster.spark.session import described
 from tocsin.cluster.upkeep import OrphanSweep, maintain
 from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import ChannelName
-from tocsin.runtime.http.logs import logger
+from tocsin.runtime.http.logs import is_worth_logging, logger
 from tocsin.wire.errors import Code, TocsinError
 
+FACTS_S = 2.0
+"""Pause between two requests for facts about Spark."""
 SWEEP_S = 600.0
 """Pause between searches for files that no catalog row names."""
+
 
 OpenCluster = Callable[[Callable[[ChannelName], None]], DataCluster]
 """Opens a data cluster that calls the function with each channel that has NEW records. Blocks while Spark starts."""
@@ -41,12 +48,14 @@ class ClusterProcess:
         executions: int = 4,
         maintain_s: float = 5.0,
         stop_s: float = 30.0,
+        spark_deadline_s: float = 20.0,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_cluster = open_cluster
         self._metrics = metrics
         self._maintain_s = maintain_s
         self._stop_s = stop_s
+        self._spark_deadline_s = spark_deadline_s
         self._clock_s = clock_s
         self._pool = ThreadPoolExecutor(executions, "execution")
         self._schedule = Schedule()
@@ -61,6 +70,13 @@ class ClusterProcess:
         self._log = logger()
         self._cluster: DataCluster | None = None
         self.watch: IngestionWatch | None = None
+        self._heartbeat: SparkHeartbeat | None = None
+        self.spark_watch: SparkWatch | None = None
+        self._spark_facts: dict[str, Any] = {}
+        """Facts about Spark from the last time it answered."""
+        self.lost = asyncio.Event()
+        """Set when Spark is lost: this process can only end then."""
+        self.lost_reason = ""
         self.stopping = asyncio.Event()
         self._on_stop: set[Callable[[], object]] = set()
         self.changing = asyncio.Lock()
@@ -79,7 +95,20 @@ class ClusterProcess:
             return ["stopping"]
         if self._cluster is None or self.watch is None:
             return ["Spark is starting"]
-        return self.watch.reasons()
+        spark = [] if self.spark_watch is None else self.spark_watch.reasons()
+        # Queries that a silent Spark runs cannot be judged.
+        return spark or self.watch.reasons()
+
+    def spark_facts(self) -> dict[str, Any]:
+        """Facts about Spark for an administrator, a few seconds old. Never waits for Spark."""
+        return self._spark_facts
+
+    def _refresh_spark_facts(self) -> None:
+        self._spark_facts = described(self.cluster.spark)
+
+    def late_channels(self) -> list[LateChannel]:
+        """The channels whose subscribers wait for results, and since when. Reads feed logs, so it may block."""
+        return late_channels(self.cluster, self._schedule, self._clock_s())
 
     async def start(self) -> DataCluster:
         loop = asyncio.get_running_loop()
@@ -89,14 +118,20 @@ class ClusterProcess:
                 loop.call_soon_threadsafe(self._arrived, channel)
 
         cluster = self._cluster = await asyncio.to_thread(self._open_cluster, arrived)
-        self._metrics.watch(cluster, self.missed)
+        self._metrics.watch(cluster, self.missed, self.late_channels)
         self.watch = IngestionWatch(cluster, self._metrics, self._clock_s)
+        await asyncio.to_thread(self._refresh_spark_facts)
+        self._heartbeat = SparkHeartbeat(cluster.spark)
+        self._heartbeat.start()
+        self.spark_watch = SparkWatch(self._heartbeat, self._spark_deadline_s, self._lose_spark)
         await self.refresh()
         self._loops = [
             asyncio.create_task(self._drive(), name="drive"),
             asyncio.create_task(self._every(self._maintain_s, "upkeep", lambda: maintain(cluster))),
             asyncio.create_task(self._every(SWEEP_S, "sweep", OrphanSweep(cluster).sweep, at_once=True)),
             asyncio.create_task(self._every(1.0, "ingestion", self.watch.check)),
+            asyncio.create_task(self._every(FACTS_S, "state of Spark", self._refresh_spark_facts)),
+            asyncio.create_task(self._watch_spark(self.spark_watch), name="watch Spark"),
         ]
         for name, reason in cluster.channels.refused.items():
             self._log.error(
@@ -160,9 +195,22 @@ class ClusterProcess:
             for callback in list(self._on_stop):
                 callback()
 
+    async def _watch_spark(self, watch: SparkWatch) -> None:
+        while True:
+            watch.check()
+            await asyncio.sleep(CHECK_S)
+
+    def _lose_spark(self, reason: str) -> None:
+        self._log.error("Spark is lost: the data cluster ends and must be started again", reason=reason)
+        self.lost_reason = reason
+        self.begin_stop()
+        self.lost.set()
+
     async def stop(self) -> None:
         """Wait up to `stop_s` for running executions, then cancel them; close the data cluster, but not Spark."""
         self.begin_stop()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -199,14 +247,16 @@ class ClusterProcess:
     async def _run(self, name: ChannelName) -> None:
         assert self._cluster is not None
         entry = self._scheduled.get(name)
+        succeeded = False
         try:
             await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self._cluster, name)
             self._failures.pop(name, None)
+            succeeded = True
         except Exception as error:
             self._record_failure(name, error)
         finally:
             if self._scheduled.get(name) == entry:  # else the channel was replaced, and the new one is not running
-                missed = self._schedule.finished(name, self._clock_s())
+                missed = self._schedule.finished(name, self._clock_s(), succeeded=succeeded)
                 if missed:
                     self._log.warning("execution overran its period", channel=name, missed_ticks=missed)
             self._wake.set()
@@ -233,7 +283,9 @@ class ClusterProcess:
             live.failures += 1
             live.last_error = reason
         wait_s = retry_delay_s(failures)
-        self._log.error("execution failed", channel=name, reason=reason, in_a_row=failures, exc_info=error)
+        if is_worth_logging(failures) and not self.lost.is_set():
+            first = error if failures == 1 else None  # one stack trace is enough
+            self._log.error("execution failed", channel=name, reason=reason, in_a_row=failures, exc_info=first)
         if name in self._scheduled and self._scheduled[name][1] is None:
             # A continuous channel has no next tick at which it would be retried.
             self._retry_at_s[name] = self._clock_s() + wait_s
@@ -254,10 +306,17 @@ class ClusterProcess:
         """Run `work` in a thread, then pause, for ever. An error is logged, and the next round retries."""
         if not at_once:
             await asyncio.sleep(pause_s)
+        failures = 0
         while True:
             try:
                 await asyncio.to_thread(work)
+                failures = 0
             except Exception as error:
-                if not self.stopping.is_set():
-                    self._log.error(f"{task} failed and will be retried", exc_info=error)
+                failures += 1
+                if is_worth_logging(failures) and not self.stopping.is_set():
+                    first = error if failures == 1 else None  # one stack trace is enough
+                    reason = str(error).partition("\n")[0]
+                    self._log.error(
+                        f"{task} failed and will be retried", reason=reason, in_a_row=failures, exc_info=first
+                    )
             await asyncio.sleep(pause_s)

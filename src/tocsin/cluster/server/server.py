@@ -18,6 +18,7 @@ from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
 from tocsin.cluster.server.routes import ClusterContext, make_app
 from tocsin.cluster.server.settings import ClusterProcessSettings
+from tocsin.cluster.server.spark_watch import SparkLost
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.cluster.spark.session import Session, make_session
 from tocsin.model.ids import ChannelName
@@ -53,6 +54,7 @@ class ClusterServer:
             executions=settings.executions,
             maintain_s=settings.maintain_s,
             stop_s=settings.stop_s,
+            spark_deadline_s=settings.spark_deadline_s,
         )
         self.context = ClusterContext(self.process, self.metrics, settings)
         if settings.keys is not None:
@@ -70,6 +72,7 @@ class ClusterServer:
         self._stop.set()
 
     async def run(self) -> None:
+        """Serve until a signal or `stop`. Raises `SparkLost` if Spark is lost, when publishers have their answers."""
         settings = self.settings
         # These threads wait for disks: more of them than cores.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "blocking"))
@@ -97,16 +100,21 @@ class ClusterServer:
             serving = asyncio.create_task(server.serve(sockets=[listening]))
             starting = asyncio.create_task(self._start())
             stopping = asyncio.create_task(self._stop.wait())
+            lost = asyncio.create_task(self.process.lost.wait())
             try:
                 await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
                 if starting.done():
                     await starting  # raises the reason if the start failed
-                    await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((stopping, serving, lost), return_when=asyncio.FIRST_COMPLETED)
                 else:
                     await asyncio.gather(starting, return_exceptions=True)  # Spark cannot be stopped half-way up
             finally:
                 stopping.cancel()
-                await self._close(server, serving)
+                lost.cancel()
+                if self.process.lost.is_set():
+                    await self._close_without_spark(server, serving)
+                else:
+                    await self._close(server, serving)
 
     async def _start(self) -> None:
         cluster = await self.process.start()
@@ -135,3 +143,13 @@ class ClusterServer:
             await asyncio.gather(serving, return_exceptions=True)
             if self._own_session is not None:
                 await asyncio.to_thread(self._own_session.stop)
+
+    async def _close_without_spark(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+        """Answer the publishers whose records are on disk, and raise. Calls nothing of Spark: it could block.
+
+        The data cluster is not closed. Its next start recovers as after a crash, at which nothing is lost.
+        """
+        await self.context.publishers_answered(CLOSE_S)
+        server.should_exit = True
+        await asyncio.wait((serving,), timeout=2 * CLOSE_S)
+        raise SparkLost(self.process.lost_reason)

@@ -33,6 +33,11 @@ class ClusterProcessSettings(ListenerSettings):
     stop_s: Annotated[
         float, "Seconds that a stop waits for running executions before it cancels them. The next start repeats them."
     ] = 30.0
+    spark_deadline_s: Annotated[
+        float,
+        "Seconds without an answer of Spark after which the data cluster kills Spark's JVM and ends with exit code 75, "
+        "to be started again. At least 5.",
+    ] = 20.0
     heartbeat_s: Annotated[float, "Seconds after which an idle announcement stream sends a heartbeat."] = 15.0
     token_file: Annotated[
         bool,
@@ -55,5 +60,7 @@ class ClusterProcessSettings(ListenerSettings):
         check_listener(self)
         if self.executions < 1:
             raise invalid("executions: expected at least 1")
+        if not self.spark_deadline_s >= 5:
+            raise invalid("spark_deadline_s: expected at least 5")
         if not is_identity(self.cap_sender):
             raise invalid(f"cap_sender {self.cap_sender!r}: expected no blanks, commas, < or &")

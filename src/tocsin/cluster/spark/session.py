@@ -75,6 +75,8 @@ def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = 
     # Spark raises its errors as well; the caller reports them, and a log line with the stack would repeat them.
     for repeats in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(repeats).setLevel(logging.CRITICAL)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     # Workers must be this interpreter: they import pyarrow and this package.
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", interpreter())
     os.environ.setdefault("PYSPARK_PYTHON", interpreter() if master.startswith("local") else sys.executable)
@@ -97,6 +99,14 @@ def _remove_functions(session: SparkSession) -> None:
     for name in REMOVED_FUNCTIONS:
         for registry in registries:
             registry.builtin().dropFunction(catalyst.FunctionIdentifier(name))
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """False for Py4J's lines on the root logger: a stack for every call that a dead JVM does not answer.
+
+    Py4J raises the same error to the caller, which reports it.
+    """
+    return record.module != "java_gateway"
 
 
 def described(session: SparkSession) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The coordinator as a client of the data cluster: connections and tokens, and the release of forgotten brokers.
+"""The coordinator as a client of the data cluster: tokens, its state, and the release of forgotten brokers.
 
 A broker that the coordinator has forgotten no longer releases its subscriptions at the data cluster, so the coordinator
 does. It retries until the data cluster answers, and stops if the broker comes back. Without the address of a data
@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -28,11 +29,14 @@ _PAGE = 10_000
 """The most subscriptions in one request."""
 _TIMEOUT_S = 60.0
 _TOKEN_S = 300.0
+_STATE_S = 3.0
+"""The longest wait for the state of the data cluster: an overview must not wait for a process that is down."""
 
 
 def cluster_client(settings: CoordinatorSettings, address: str, timeout_s: float) -> httpx.AsyncClient:
     ca = settings.cluster_ca
-    verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca) if ca else True
+    # Plain http needs no certificates, and loading them takes some hundredths of a second.
+    verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca) if ca else address.startswith("https")
     return httpx.AsyncClient(base_url=address, timeout=timeout_s, verify=verify)
 
 
@@ -44,6 +48,26 @@ def cluster_headers(settings: CoordinatorSettings, signer: Signer, scope: str) -
         identity = secrets.token_hex(8)
         token = signer.sign("coordinator", [scope], now_s=time.time(), identity=identity, lifetime_s=_TOKEN_S)
     return {"Authorization": f"Bearer {token}"}
+
+
+async def cluster_state(settings: CoordinatorSettings, signer: Signer) -> dict[str, Any] | None:
+    """Whether the data cluster is ready, the reasons if not, and its late channels; None without a data cluster.
+
+    A data cluster that does not answer within `_STATE_S` is not ready.
+    """
+    if settings.cluster is None:
+        return None
+    try:
+        async with cluster_client(settings, settings.cluster, _STATE_S) as client:
+            answer = await client.get("/v1/status", headers=cluster_headers(settings, signer, "read"))
+            body = answer.json()
+            if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                return {"ready": False, "reasons": [str(body["error"]["message"])], "late": []}
+            answer.raise_for_status()
+            return {name: body[name] for name in ("ready", "reasons", "late")}
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"the data cluster does not answer ({type(error).__name__})"
+        return {"ready": False, "reasons": [reason], "late": []}
 
 
 class ClusterReleases:

@@ -66,3 +66,8 @@ def configure_logs(level: str = "info", form: str = "auto", stream: TextIO | Non
 
 def logger() -> structlog.stdlib.BoundLogger:
     return cast("structlog.stdlib.BoundLogger", structlog.get_logger("tocsin"))
+
+
+def is_worth_logging(failures: int) -> bool:
+    """True for the 1st, 2nd, 4th, 8th … failure in a row: an error that lasts must not fill the log."""
+    return failures & (failures - 1) == 0

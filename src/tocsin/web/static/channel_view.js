@@ -65,6 +65,7 @@ export class ChannelView {
       ["Last started", channel.last_started_s ? moment(channel.last_started_s) : "–"],
       ["Took", duration(channel.last_duration_s ?? undefined)],
       ["Results", count(channel.last_results ?? undefined)],
+      channel.late_since_s && ["Late since", moment(channel.late_since_s)],
       ["Overruns", count(channel.missed_ticks ?? 0)],
       ["Failures", count(channel.failures ?? 0)],
       channel.last_error && ["Last error", String(channel.last_error)],

@@ -32,6 +32,7 @@ export class ChannelList {
         { class: "cut", title: name },
         h("button", { type: "button", class: "link", id: `channel-${index}` }, name),
         failed && h("span", { class: "bad" }, " failed"),
+        channel.late_since_s && h("span", { class: "bad" }, ` late since ${time(channel.late_since_s)}`),
       ),
       h("td", { class: "num" }, count(channel.subscriptions)),
       h("td", { class: "num" }, channel.last_started_s ? time(channel.last_started_s) : "–"),

@@ -75,13 +75,14 @@ async def drop_dataset(request: Request, name: str) -> Response:
 @router.get("/v1/channels", response_class=Response)
 def list_channels(request: Request) -> Response:
     context = require_read(request)
-    return answer({"channels": [_channel(context.process, live) for live in context.cluster.channels.all()]})
+    late = _late_since(context.process)
+    return answer({"channels": [_channel(context.process, live, late) for live in context.cluster.channels.all()]})
 
 
 @router.get("/v1/channels/{name}", response_class=Response)
 def get_channel(request: Request, name: str) -> Response:
     context = require_read(request)
-    return answer(_channel(context.process, context.cluster.channel(name)))
+    return answer(_channel(context.process, context.cluster.channel(name), _late_since(context.process)))
 
 
 @router.delete("/v1/channels/{name}", response_class=Response)
@@ -143,7 +144,11 @@ def _dataset(cluster: DataCluster, live: LiveDataset) -> dict[str, Any]:
     }
 
 
-def _channel(process: ClusterProcess, live: LiveChannel) -> dict[str, Any]:
+def _late_since(process: ClusterProcess) -> dict[str, float]:
+    return {late.channel: late.since_s for late in process.late_channels()}
+
+
+def _channel(process: ClusterProcess, live: LiveChannel, late_since: dict[str, float]) -> dict[str, Any]:
     channel = live.prepared.channel
     return {
         "name": channel.name,
@@ -161,6 +166,8 @@ def _channel(process: ClusterProcess, live: LiveChannel) -> dict[str, Any]:
         "executions": live.executions,
         "empty": live.empty,
         "missed_ticks": process.missed(channel.name),
+        # Unix time since when records or a tick wait for an execution; null if the channel is not late.
+        "late_since_s": late_since.get(channel.name),
         "failures": live.failures,
         "last_started_s": live.last_started_s,
         "last_duration_s": live.last_duration_s,

@@ -13,7 +13,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.server.routes.authentication import require_read
 from tocsin.cluster.server.routes.context import context_of
-from tocsin.cluster.spark.session import described
 from tocsin.model.ids import ChannelName
 from tocsin.runtime.http.answers import NDJSON, answer, encode
 
@@ -30,7 +29,11 @@ async def alive() -> Response:
 
 @router.get("/readyz", response_class=Response)
 async def ready(request: Request) -> Response:
-    """Answer 503 with the reasons while Spark starts, while the process stops, and while a streaming query is down."""
+    """Answer 503 with the reasons.
+
+    The process is not ready while Spark starts or does not answer, while a streaming query is down, and while the
+    process stops. Publishing works while Spark does not answer: acknowledged records are on disk.
+    """
     reasons = context_of(request).process.reasons_not_ready()
     return answer({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
@@ -42,7 +45,10 @@ def metrics(request: Request) -> Response:
 
 @router.get("/v1/status", response_class=Response)
 def status(request: Request) -> Response:
-    """Overview: readiness, Spark, and how many datasets, channels, subscriptions and records there are."""
+    """Overview: readiness, late channels, Spark, and how many datasets, channels, subscriptions and records there are.
+
+    A late channel has records or a tick that no execution has covered for some seconds.
+    """
     context = require_read(request)
     cluster = context.cluster
     reasons = context.process.reasons_not_ready()
@@ -50,7 +56,8 @@ def status(request: Request) -> Response:
         {
             "ready": not reasons,
             "reasons": reasons,
-            "spark": described(cluster.spark),
+            "late": context.process.late_channels(),
+            "spark": context.process.spark_facts(),
             "datasets": len(cluster.datasets.all()),
             "channels": len(cluster.channels.all()),
             "subscriptions": len(cluster.subscriptions.book),

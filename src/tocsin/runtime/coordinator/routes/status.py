@@ -7,6 +7,7 @@ from fastapi.responses import StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from tocsin.coordinator.views import status_view
+from tocsin.runtime.coordinator.cluster import cluster_state
 from tocsin.runtime.coordinator.routes.authentication import require_read
 from tocsin.runtime.coordinator.routes.context import context_of
 from tocsin.runtime.http.answers import EVENT_STREAM, STREAM_HEADERS, answer
@@ -37,9 +38,14 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/v1/status", response_class=Response)
 async def status(request: Request) -> Response:
-    """The numbers of brokers, sessions and subscriptions, the loads and their balance, and the migrations."""
+    """The numbers of brokers, sessions and subscriptions, the loads and their balance, and the migrations.
+
+    `cluster` is the state of the data cluster: whether it is ready, the reasons if not, and since when which channels
+    are late. It is null if this coordinator knows no data cluster.
+    """
     context = require_read(request)
-    return answer(status_view(context.core, context.process.now_s()))
+    view = status_view(context.core, context.process.now_s())
+    return answer(view | {"cluster": await cluster_state(context.settings, context.signer)})
 
 
 @router.get("/v1/watch", response_class=Response)

@@ -21,6 +21,7 @@ from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.store.results import ResultStore
+from tocsin.cluster.store.writes import Write
 from tocsin.cluster.subscriptions import Subscriptions
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.entities import Channel, Dataset, DatasetKind
@@ -230,9 +231,16 @@ class Channels:
             return ExecutionStart(intervals, marks, self._subscriptions.newest)
 
     def commit_execution(
-        self, live: LiveChannel, intervals: Intervals, written: WrittenResults, started_s: float, finished_s: float
+        self,
+        live: LiveChannel,
+        intervals: Intervals,
+        written: WrittenResults,
+        write: Write,
+        started_s: float,
+        finished_s: float,
     ) -> StoredExecution | None:
         """Commit an execution and announce it. Returns None if it had no results."""
+        write.check(written.files)
         results = sum(file.rows for file in written.files)
         size_bytes = int(written.summary["bytes"].to_numpy().sum())
         with self._lock:
@@ -242,7 +250,8 @@ class Channels:
                 0, live.name, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
             )
             live.uncertain = True
-            committed = self._catalog.executions.commit(execution, last, written.files)
+            committed = self._catalog.executions.commit(execution, last, written.files, write.id)
+            write.committed = True
             live.uncertain = False
             live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
             if committed is None:

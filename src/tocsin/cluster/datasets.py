@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import ArrivalNotifier, EngineContext, LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
@@ -131,9 +132,13 @@ class Datasets:
         dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
         live = self.get(dataset.name)
         content = read_static(self._context.spark, path, format, dataset.schema)
-        files = live.writer.replace_all(content, dataset.schema)
-        # The order matters: a reader that sees the new columns and the new version finds their files.
-        self._catalog.datasets.replace_static(dataset, live.writer.version + 1, files, self._context.now_s())
+        with self._context.writes.begin(dataset_owner(live.name)) as write:
+            files = live.writer.replace_all(content, dataset.schema, write)
+            write.check(files)
+            # The order matters: a reader that sees the new columns and the new version finds their files.
+            version, now_s = live.writer.version + 1, self._context.now_s()
+            self._catalog.datasets.replace_static(dataset, version, files, now_s, write.id)
+            write.committed = True
         live.dataset = live.writer.dataset = dataset
         live.writer.version += 1
 
@@ -182,6 +187,7 @@ class Datasets:
             dataset,
             self._catalog,
             self._context.storage,
+            self._context.writes,
             version,
             position,
             now_s=self._context.now_s,

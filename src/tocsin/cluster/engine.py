@@ -22,6 +22,7 @@ from tocsin.cluster.spark.frames import EMPTY_FOLDER
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.storage import Storage, lock_root
+from tocsin.cluster.store.writes import Writes
 from tocsin.cluster.subscriptions import Subscriptions
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
@@ -49,7 +50,9 @@ class DataCluster:
         self.storage.make_folder(EMPTY_FOLDER)
         self.catalog = Catalog(settings.catalog_url())
         self.results = ResultStore(self.catalog, self.storage)
-        context = EngineContext(spark, settings, self.catalog, self.storage, now_s)
+        self.catalog.writes.clear()  # this process alone has the data root open, so the jobs behind them are dead
+        self.writes = Writes(self.catalog, self.storage, now_s)
+        context = EngineContext(spark, settings, self.catalog, self.storage, self.writes, now_s)
         self.datasets = Datasets(context, lambda: self.channels.all(), arrived)
         self.subscriptions = Subscriptions(self.catalog, settings.rate_window_s)
         self.announcements = AnnouncementLog(self.catalog, self.results, self.subscriptions.book)

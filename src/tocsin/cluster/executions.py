@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tocsin.cluster.catalog import StoredExecution, StoredFile, dataset_owner
-from tocsin.cluster.channels import Channels, Intervals
+from tocsin.cluster.catalog import StoredExecution, StoredFile, dataset_owner, results_owner
+from tocsin.cluster.channels import Channels, ExecutionStart, Intervals
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.culprits import failing_subscriptions
@@ -20,6 +20,7 @@ from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.store.smalltables import SmallTables
 from tocsin.cluster.store.storage import Storage
+from tocsin.cluster.store.writes import Write
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.wire.errors import Code, TocsinError
 
@@ -30,6 +31,7 @@ class Executions:
     def __init__(self, context: EngineContext, datasets: Datasets, channels: Channels) -> None:
         self._catalog = context.catalog
         self._storage = context.storage
+        self._writes = context.writes
         self._now_s = context.now_s
         self._small_tables = SmallTables(context.storage)
         self._datasets = datasets
@@ -53,8 +55,14 @@ class Executions:
         start = self._channels.begin_execution(live)
         if start is None:
             return None
+        with self._writes.begin(results_owner(live.name, live.epoch)) as write:
+            return self._execute_from(live, start, write, started_s)
+
+    def _execute_from(
+        self, live: LiveChannel, start: ExecutionStart, write: Write, started_s: float
+    ) -> StoredExecution | None:
         inputs = self._read(live.prepared.query, start.intervals)
-        written = self._run(live, inputs)
+        written = self._run(live, inputs, write)
         if inputs.rows:
             live.tried = max(live.tried, start.newest_subscription)
         finished_s = self._now_s()
@@ -67,12 +75,12 @@ class Executions:
         if live.subscribers.dropped_paths:
             self._catalog.files.discard_paths(live.subscribers.dropped_paths, finished_s)
             live.subscribers.dropped_paths.clear()
-        return self._channels.commit_execution(live, start.intervals, written, started_s, finished_s)
+        return self._channels.commit_execution(live, start.intervals, written, write, started_s, finished_s)
 
-    def _run(self, live: LiveChannel, inputs: ExecutionInputs) -> WrittenResults:
+    def _run(self, live: LiveChannel, inputs: ExecutionInputs, write: Write) -> WrittenResults:
         """Match the inputs. If a new subscription's values make the query fail, end that subscription and run again."""
         size = ExecutionSize(live.subscribers.count, inputs.rows, live.last_results)
-        target = (self._storage, live.results_folder, live.execution + 1)
+        target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
         try:
             return execute(live.prepared, live.subscribers, inputs.content, *target, size)
         except SPARK_ERRORS:

@@ -19,6 +19,7 @@ from tocsin.cluster.spark.ingestion import Ingestion
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.store.storage import Storage
+from tocsin.cluster.store.writes import Writes
 from tocsin.model.entities import Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName, SubscriptionId
 
@@ -38,6 +39,7 @@ class EngineContext:
     settings: ClusterSettings
     catalog: Catalog
     storage: Storage
+    writes: Writes
     now_s: Callable[[], float]
 
 

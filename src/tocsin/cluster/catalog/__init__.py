@@ -10,6 +10,7 @@ from tocsin.cluster.catalog.tables import (
     StoredFeed,
     StoredFile,
     StoredSubscription,
+    WriteId,
 )
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "StoredFeed",
     "StoredFile",
     "StoredSubscription",
+    "WriteId",
     "dataset_owner",
     "results_owner",
 ]

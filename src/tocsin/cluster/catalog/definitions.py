@@ -19,6 +19,7 @@ from tocsin.cluster.catalog.tables import (
     StoredChannel,
     StoredDataset,
     StoredFeed,
+    WriteId,
     channels,
     datasets,
     executions,
@@ -29,6 +30,7 @@ from tocsin.cluster.catalog.tables import (
     subscriptions,
     to_json,
 )
+from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database, insert_many
 from tocsin.model.entities import Channel, Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
@@ -59,7 +61,9 @@ class DatasetTable:
             connection.execute(sa.delete(datasets).where(datasets.c.name == name))
             discard_files(connection, files.c.owner == dataset_owner(name), at_s)
 
-    def replace_static(self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float) -> None:
+    def replace_static(
+        self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float, write: WriteId | None = None
+    ) -> None:
         """Replace the whole content of a STATIC dataset."""
         with self._database.write() as connection:
             connection.execute(
@@ -67,6 +71,7 @@ class DatasetTable:
                 .where(datasets.c.name == dataset.name)
                 .values(definition=to_json(dataset), version=version)
             )
+            finish_write(connection, write)
             owner = dataset_owner(dataset.name)
             discard_files(connection, files.c.owner == owner, at_s)
             insert_files(connection, owner, new_files, at_s)
@@ -86,8 +91,12 @@ class DatasetTable:
         position: int | None = None,
         feed: FeedName | None = None,
         batch: int | None = None,
+        write: WriteId | None = None,
     ) -> None:
-        """Add one micro-batch to its dataset, together with the position or the batch number it was read from."""
+        """Add one micro-batch to its dataset, together with the position or the batch number it was read from.
+
+        `write` is the intent under which the files were written.
+        """
         changed: dict[str, int] = {} if position is None else {"position": position}
         try:
             with self._database.write() as connection:
@@ -100,6 +109,7 @@ class DatasetTable:
                     raise TocsinError(
                         Code.INTERNAL, f"dataset {dataset} is not at version {version - 1}: it has two writers"
                     )
+                finish_write(connection, write)
                 if feed is not None:
                     connection.execute(sa.update(feeds).where(feeds.c.name == feed).values(batch=batch))
                 insert_files(connection, dataset_owner(dataset), new_files, at_s)

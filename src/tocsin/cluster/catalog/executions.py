@@ -15,6 +15,7 @@ from tocsin.cluster.catalog.files import insert_files, results_owner
 from tocsin.cluster.catalog.tables import (
     NewFile,
     StoredExecution,
+    WriteId,
     channels,
     executions,
     positions,
@@ -22,6 +23,7 @@ from tocsin.cluster.catalog.tables import (
     to_json,
     write_fact,
 )
+from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database
 from tocsin.model.ids import ChannelName, DatasetName
 from tocsin.wire.errors import Code, TocsinError
@@ -68,11 +70,13 @@ class ExecutionTable:
             old = (executions.c.channel == channel) & (executions.c.finished_s < before_s)
             forget_executions(connection, old)
 
-    def commit(self, execution: StoredExecution, last: int, new_files: Sequence[NewFile]) -> StoredExecution | None:
+    def commit(
+        self, execution: StoredExecution, last: int, new_files: Sequence[NewFile], write: WriteId | None = None
+    ) -> StoredExecution | None:
         """Move the channel past its intervals and make the results visible. Return None if there are none.
 
         The sequence of the returned execution is set. An execution with more results for one subscription than one
-        number has room for uses the numbers from its own to `last`.
+        number has room for uses the numbers from its own to `last`. `write` is the intent of the files.
         """
         channel, owner = execution.channel, results_owner(execution.channel, execution.epoch)
         row = asdict(execution) | {"intervals": to_json(execution.intervals)}
@@ -80,6 +84,7 @@ class ExecutionTable:
         try:
             with self._database.write() as connection:
                 move_positions(connection, channel, execution.intervals)
+                finish_write(connection, write)
                 if not execution.results:
                     return None
                 connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=last))

@@ -11,7 +11,8 @@ from dataclasses import asdict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tocsin.cluster.catalog.tables import NewFile, StoredFile, files, garbage
+from tocsin.cluster.catalog.tables import NewFile, StoredFile, WriteId, files, garbage
+from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database, chunks, insert_many
 
 _FILE_COLUMNS = [column for column in files.c if column is not files.c.owner]
@@ -38,7 +39,14 @@ class FileTable:
             query = query.where(files.c.first <= upto)
         return [StoredFile(**row._mapping) for row in self._database.rows(query)]
 
-    def replace(self, owner: str, old: Sequence[StoredFile], new: Sequence[NewFile], at_s: float) -> bool:
+    def replace(
+        self,
+        owner: str,
+        old: Sequence[StoredFile],
+        new: Sequence[NewFile],
+        at_s: float,
+        write: WriteId | None = None,
+    ) -> bool:
         """Swap files for their merged form. Return False and change nothing if one of them was dropped meanwhile."""
         with self._database.write() as connection:
             # By owner and path: the database gives an id again once the highest id is free, even to another owner.
@@ -46,6 +54,7 @@ class FileTable:
             present = connection.scalar(sa.select(sa.func.count()).select_from(files).where(same))
             if present != len(old):
                 return False
+            finish_write(connection, write)
             discard_files(connection, same, at_s)
             newest_s = max(file.at_s for file in old)
             generation = max(file.generation for file in old) + 1

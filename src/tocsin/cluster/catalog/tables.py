@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NewType
 
 import msgspec
 import sqlalchemy as sa
@@ -68,6 +69,13 @@ garbage = sa.Table(
     sa.Column("path", sa.Text, primary_key=True),
     sa.Column("since_s", sa.Float, nullable=False),
 )
+writes = sa.Table(
+    "writes",
+    schema,
+    sa.Column("id", sa.Text, primary_key=True),  # the names of the files that the job writes start with it
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("since_s", sa.Float, nullable=False),
+)
 subscriptions = sa.Table(
     "subscriptions",
     schema,
@@ -112,6 +120,9 @@ facts = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
 )
+
+WriteId = NewType("WriteId", str)
+"""Names a write intent. The name of each file that the job writes starts with it."""
 
 
 @dataclass(frozen=True, slots=True)

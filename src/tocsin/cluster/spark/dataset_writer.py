@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.writing import WrittenRecords, write_records, write_records_here
 from tocsin.cluster.sql.result_columns import NEXT, SEQUENCE, VERSION
 from tocsin.cluster.store.storage import Storage
+from tocsin.cluster.store.writes import Write, Writes
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import FeedName
 from tocsin.model.schema import Schema
@@ -63,6 +65,7 @@ class DatasetWriter:
         dataset: Dataset,
         catalog: Catalog,
         storage: Storage,
+        writes: Writes,
         version: int,
         position: int,
         *,
@@ -78,6 +81,7 @@ class DatasetWriter:
         self.dataset = dataset
         self._catalog = catalog
         self._storage = storage
+        self._writes = writes
         self._lock = threading.Lock()
         self._now_s = now_s
         self._backlog_bytes = backlog_bytes
@@ -117,12 +121,14 @@ class DatasetWriter:
                 # Duplicates are dropped here, so the written records do not show where the batch ends in the log.
                 position = batch.agg(F.max("next")).collect()[0][0]
                 if position is not None and position > self.position:  # a batch may hold only answers to requests
-                    written = self._write(self._unseen(self._parsed(fresh)))
-                    self._commit(written.files, position=position)
+                    with self._begin_write() as write:
+                        written = self._write(self._unseen(self._parsed(fresh)), write)
+                        self._commit(written.files, write, position=position)
                 return
-            written = self._write(self._parsed(fresh))
-            if written.files:
-                self._commit(written.files, position=written.position)
+            with self._begin_write() as write:
+                written = self._write(self._parsed(fresh), write)
+                if written.files:
+                    self._commit(written.files, write, position=written.position)
 
     def begin(self) -> None:
         """Prepare for a new query from `position` on: wait until the last batch is stored or has failed."""
@@ -161,8 +167,9 @@ class DatasetWriter:
                 versions = pa.repeat(pa.scalar(version, pa.int64()), len(sequences))
                 stored = records.append_column(VERSION, versions)
                 stored = stored.append_column(SEQUENCE, pa.array(sequences, pa.int64()))
-                files = write_records_here(stored, self._storage, self._folder)
-                self._commit(files, position=max(frame.next for frame in frames))
+                with self._begin_write() as write:
+                    files = write_records_here(stored, self._storage, write.prefix(self._folder))
+                    self._commit(files, write, position=max(frame.next for frame in frames))
             except BaseException:
                 self._forget(version)
                 raise
@@ -238,32 +245,39 @@ class DatasetWriter:
             )
             for name in self.dataset.key:
                 records = records.where(F.col(name).isNotNull())
-            written = self._write(self._unseen(records))
-            self._commit(written.files, feed=feed, batch=batch_number)
+            with self._begin_write() as write:
+                written = self._write(self._unseen(records), write)
+                self._commit(written.files, write, feed=feed, batch=batch_number)
 
-    def replace_all(self, frame: DataFrame, columns: Schema) -> list[NewFile]:
+    def replace_all(self, frame: DataFrame, columns: Schema, write: Write) -> list[NewFile]:
         """Write the new content of a STATIC dataset. The caller commits the files."""
         records = frame.select(*columns.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE))
-        return self._write(records).files
+        return self._write(records, write).files
 
     def _version_column(self) -> SparkColumn:
         return F.lit(self.version + 1).cast("bigint").alias(VERSION)
 
-    def _write(self, records: DataFrame) -> WrittenRecords:
-        return write_records(records, self._storage, self._folder)
+    def _begin_write(self) -> AbstractContextManager[Write]:
+        return self._writes.begin(dataset_owner(self.dataset.name))
+
+    def _write(self, records: DataFrame, write: Write) -> WrittenRecords:
+        return write_records(records, self._storage, write.prefix(self._folder))
 
     def _commit(
         self,
         files: list[NewFile],
+        write: Write,
         *,
         position: int | None = None,
         feed: FeedName | None = None,
         batch: int | None = None,
     ) -> None:
         version = self.version + 1
+        write.check(files)
         self._catalog.datasets.commit_records(
-            self.dataset.name, version, files, self._now_s(), position=position, feed=feed, batch=batch
+            self.dataset.name, version, files, self._now_s(), position=position, feed=feed, batch=batch, write=write.id
         )
+        write.committed = True
         self._advance(version, position)
 
     def _advance(self, version: int, position: int | None) -> None:

@@ -139,18 +139,21 @@ def execute(
     subscribers: SubscriptionFrames,
     contents: DatasetContents,
     storage: Storage,
-    folder: str,
+    prefix: str,
     execution: int,
     size: ExecutionSize,
 ) -> WrittenResults:
-    """Run the channel once and write its results to files. They are invisible until the caller commits them."""
+    """Run the channel once and write its results to files. They are invisible until the caller commits them.
+
+    `prefix` is the beginning of their paths.
+    """
     cores = prepared.session.sparkContext.defaultParallelism
     _plan_for(prepared.session, size, cores)
     prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
     results = results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
     if size.is_small:
-        return write_few_results(results, storage, folder, execution)
-    return write_results(results, storage, folder, execution, size.result_tasks(cores))
+        return write_few_results(results, storage, prefix, execution)
+    return write_results(results, storage, prefix, execution, size.result_tasks(cores))
 
 
 def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:

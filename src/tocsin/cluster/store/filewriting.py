@@ -1,7 +1,8 @@
 """Writes one Parquet file from Arrow batches, and reports it in one row.
 
 Runs inside Spark's Python workers, so it imports nothing heavy: no Spark, no database. `cluster.spark.writing` sends
-this module there. A task keeps at most `SHORT_CUT_BYTES` of its results in memory.
+this module there. `prefix` is the beginning of the file's path: a folder and a write intent. A task keeps at most
+`SHORT_CUT_BYTES` of its results in memory.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ SUMMARY = pa.schema([("subscription", pa.int64()), ("results", pa.int64()), ("by
 BatchWriter = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def records_writer(storage: Storage, folder: str) -> BatchWriter:
+def records_writer(storage: Storage, prefix: str) -> BatchWriter:
     """Write a dataset's records; the report has the feed log position after the last one."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         position: int | None = None
-        with _ParquetFile(storage, folder) as file:
+        with _ParquetFile(storage, prefix) as file:
             for batch in batches:
                 if not batch.num_rows:
                     continue
@@ -48,11 +49,11 @@ def records_writer(storage: Storage, folder: str) -> BatchWriter:
     return write
 
 
-def copy_writer(storage: Storage, folder: str, ordered_by: str) -> BatchWriter:
+def copy_writer(storage: Storage, prefix: str, ordered_by: str) -> BatchWriter:
     """Write stored rows again, unchanged. The column `ordered_by` gives the versions or executions of the file."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _ParquetFile(storage, folder) as file:
+        with _ParquetFile(storage, prefix) as file:
             for batch in batches:
                 if batch.num_rows:
                     file.cover(batch[ordered_by])
@@ -64,13 +65,13 @@ def copy_writer(storage: Storage, folder: str, ordered_by: str) -> BatchWriter:
     return write
 
 
-def results_writer(storage: Storage, folder: str, execution: int) -> BatchWriter:
+def results_writer(storage: Storage, prefix: str, execution: int) -> BatchWriter:
     """Write an execution's results, sorted by subscription; the report has a summary and perhaps the rows."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted = _Counter()
         kept: list[pa.RecordBatch] | None = []
-        with _ParquetFile(storage, folder) as file:
+        with _ParquetFile(storage, prefix) as file:
             for batch in batches:
                 if not batch.num_rows:
                     continue
@@ -107,9 +108,9 @@ def with_names(writer: BatchWriter, names: list[str]) -> BatchWriter:
 class _ParquetFile:
     """A Parquet file that is created with its first batch."""
 
-    def __init__(self, storage: Storage, folder: str) -> None:
+    def __init__(self, storage: Storage, prefix: str) -> None:
         self._storage = storage
-        self._path = f"{folder}/{uuid.uuid4().hex}.parquet"
+        self._path = f"{prefix}{uuid.uuid4().hex}.parquet"
         self._closing = ExitStack()
         self._stream: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.cluster.announcements import AnnouncementLog
-from tocsin.cluster.catalog import StoredExecution
+from tocsin.cluster.catalog import ExecutionOutcome, StoredExecution
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.dataset_writer import Mark
@@ -49,6 +49,14 @@ class ExecutionStart:
     marks: Mapping[DatasetName, Mark]
     newest_subscription: int
 
+    def shortened(self) -> ExecutionStart | None:
+        """The first half of the records; None if they are of one version each."""
+        shorter = {
+            name: (after, min(upto, after + max(1, (upto - after) // 2)))
+            for name, (after, upto) in self.intervals.items()
+        }
+        return None if shorter == self.intervals else replace(self, intervals=shorter)
+
 
 class Channels:
     """Thread-safe. Locks are taken in this order: the channel's executions, this class's lock, `Subscriptions`'."""
@@ -75,7 +83,7 @@ class Channels:
         """Rebuild channels and subscriptions from the catalog."""
         for stored in self._catalog.channels.all():
             live = self._add(self.prepare(stored.channel), stored.epoch, stored.execution, dict(stored.positions))
-            self._subscriptions.load(live)
+            self._subscriptions.load(live, stored.tried)
             if not live.subscribers.count:  # records that arrived before the first subscription are not NEW to it
                 live.positions = {name: self._datasets.get(name).writer.version for name in live.positions}
         self._subscriptions.load_holders()
@@ -204,6 +212,8 @@ class Channels:
         """End subscriptions by number, each with the reason why the channel's query fails for it."""
         with self._lock:
             self._subscriptions.refuse(live, reasons)
+        for number, reason in reasons.items():
+            live.notices.append(f"subscription {number} is ended, because the query fails with its values: {reason}")
 
     # -- executions ------------------------------------------------------------------------------------------------
 
@@ -230,12 +240,26 @@ class Channels:
                 return None
             return ExecutionStart(intervals, marks, self._subscriptions.newest)
 
+    def begin_replay(self, live: LiveChannel) -> ExecutionStart:
+        """Begin an execution over dead letters, which moves the channel past no record.
+
+        The caller is inside `live.exclusive()`.
+        """
+        with self._lock:
+            if self._channels.get(live.name.lower()) is not live or not live.subscribers.count:
+                raise TocsinError(Code.NOT_READY, f"channel {live.name} has no subscription that would get the results")
+            if live.uncertain:
+                self._read_progress(live)
+            intervals = {name: (at, at) for name, at in live.positions.items()}
+            return ExecutionStart(intervals, {}, self._subscriptions.newest)
+
     def commit_execution(
         self,
         live: LiveChannel,
         intervals: Intervals,
         written: WrittenResults,
         write: Write,
+        outcome: ExecutionOutcome,
         started_s: float,
         finished_s: float,
     ) -> StoredExecution | None:
@@ -250,9 +274,12 @@ class Channels:
                 0, live.name, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
             )
             live.uncertain = True
-            committed = self._catalog.executions.commit(execution, last, written.files, write.id)
+            committed = self._catalog.executions.commit(
+                execution, last, written.files, self._context.retention_s(), write.id, outcome
+            )
             write.committed = True
             live.uncertain = False
+            live.tried = outcome.tried
             live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
             if committed is None:
                 live.empty += 1

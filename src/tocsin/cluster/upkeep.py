@@ -13,6 +13,7 @@ from functools import partial
 from tocsin.cluster.catalog import NewFile, StoredFile, dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
+from tocsin.cluster.retention import STORE_EVERY_S
 from tocsin.cluster.spark.writing import merge_records, merge_results
 from tocsin.cluster.store.merging import FAN_IN, files_to_merge, is_small, merge_records_here, merge_results_here
 from tocsin.cluster.store.writes import write_of
@@ -45,8 +46,8 @@ def _steps(cluster: DataCluster) -> Iterator[Callable[[], object]]:
     for channel in cluster.channels.all():
         yield partial(merge_channel, cluster, channel)
         yield partial(expire_results, cluster, channel)
-    before_s = cluster.now_s() - cluster.settings.garbage_after_s
-    yield partial(cluster.catalog.files.collect_garbage, before_s, cluster.storage.delete)
+    yield cluster.garbage.collect
+    yield partial(cluster.retention_s.store, STORE_EVERY_S)
 
 
 def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = None) -> int:
@@ -89,7 +90,7 @@ def _merge(
         with cluster.writes.begin(owner) as write:
             new = (merge_here if is_small(old) else merge_with_spark)(old, write.prefix(folder))
             write.check(new)
-            write.committed = cluster.catalog.files.replace(owner, old, new, cluster.now_s(), write.id)
+            write.committed = cluster.catalog.files.replace(owner, old, new, cluster.retention_s(), write.id)
         if not write.committed:
             break
         merged += len(old) - len(new)
@@ -107,13 +108,14 @@ def expire_records(cluster: DataCluster, live: LiveDataset) -> int:
         if dataset.name in channel.positions and channel.subscribers.count
     ]
     upto = min(matched, default=live.writer.version)
-    now_s = cluster.now_s()
+    now_s = cluster.retention_s()
+    cluster.catalog.dead_letters.expire(dataset.name, now_s - dataset.retain_s)
     return cluster.catalog.files.expire(dataset_owner(dataset.name), now_s - dataset.retain_s, upto, now_s)
 
 
 def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
     channel = live.prepared.channel
-    now_s = cluster.now_s()
+    now_s = cluster.retention_s()
     before_s = now_s - channel.retain_s
     cluster.catalog.executions.expire(channel.name, before_s)
     return cluster.catalog.files.expire(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)

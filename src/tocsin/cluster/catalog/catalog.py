@@ -14,11 +14,13 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from tocsin.cluster.catalog.dead_letters import DeadLetterTable
 from tocsin.cluster.catalog.definitions import ChannelTable, DatasetTable, FeedTable
 from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.catalog.files import FileTable
 from tocsin.cluster.catalog.subscriptions import SubscriptionTable
 from tocsin.cluster.catalog.tables import read_fact, schema, tokens, write_fact
+from tocsin.cluster.catalog.trials import TrialTable
 from tocsin.cluster.catalog.writes import WriteTable
 from tocsin.database.database import Database
 
@@ -37,6 +39,8 @@ class Catalog:
         self.executions = ExecutionTable(self._database)
         self.files = FileTable(self._database)
         self.subscriptions = SubscriptionTable(self._database)
+        self.dead_letters = DeadLetterTable(self._database)
+        self.trials = TrialTable(self._database)
         self.writes = WriteTable(self._database)
 
     def close(self) -> None:
@@ -53,8 +57,11 @@ class Catalog:
             return last + 1
 
     def has_fact(self, name: str) -> bool:
+        return self.fact(name) is not None
+
+    def fact(self, name: str) -> str | None:
         with self._database.read() as connection:
-            return read_fact(connection, name) is not None
+            return read_fact(connection, name)
 
     def set_fact(self, name: str, value: str) -> None:
         with self._database.write() as connection:

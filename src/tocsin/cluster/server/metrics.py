@@ -88,6 +88,8 @@ class _ClusterCollector(Collector):
         missed = CounterMetricFamily("tocsin_executions_missed", "Ticks an overrun covered", labels=label)
         failed = CounterMetricFamily("tocsin_executions_failed", "Executions that failed", labels=label)
         subscriptions = GaugeMetricFamily("tocsin_subscriptions", "Backend subscriptions", labels=label)
+        letters = GaugeMetricFamily("tocsin_dead_letters", "Records that a channel passed over", labels=label)
+        counts = self._cluster.catalog.dead_letters.counts()
         for live in self._cluster.channels.all():
             name = [live.prepared.channel.name]
             executions.add_metric(name, live.executions)
@@ -95,4 +97,5 @@ class _ClusterCollector(Collector):
             missed.add_metric(name, self._missed(live.prepared.channel.name))
             failed.add_metric(name, live.failures)
             subscriptions.add_metric(name, live.subscribers.count)
-        yield from (executions, empty, missed, failed, subscriptions)
+            letters.add_metric(name, counts.get(live.name, 0))
+        yield from (executions, empty, missed, failed, subscriptions, letters)

@@ -25,15 +25,15 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, NumericType
 
-from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
+from tocsin.cluster.catalog import Catalog, FeedProgress, NewFile, dataset_owner
 from tocsin.cluster.feed.columntypes import LineReader
+from tocsin.cluster.spark.feed_checkpoint import FeedCheckpoint
 from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.writing import WrittenRecords, write_records, write_records_here
 from tocsin.cluster.sql.result_columns import NEXT, SEQUENCE, VERSION
 from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.store.writes import Write, Writes
 from tocsin.model.entities import Dataset, DatasetKind
-from tocsin.model.ids import FeedName
 from tocsin.model.schema import Schema
 
 SMALL_BATCH_BYTES = 1 << 20
@@ -69,7 +69,7 @@ class DatasetWriter:
         version: int,
         position: int,
         *,
-        now_s: Callable[[], float],
+        retention_s: Callable[[], float],
         backlog_bytes: Callable[[], int],
         committed: Callable[[int, int | None], None],
         arriving: Callable[[], None],
@@ -83,7 +83,7 @@ class DatasetWriter:
         self._storage = storage
         self._writes = writes
         self._lock = threading.Lock()
-        self._now_s = now_s
+        self._retention_s = retention_s
         self._backlog_bytes = backlog_bytes
         self._committed = committed
         self._arriving = arriving
@@ -135,8 +135,11 @@ class DatasetWriter:
         storing, self._storing = self._storing, None
         if storing is not None:
             storing.exception()
+        self.read_progress()
+
+    def read_progress(self) -> None:
+        """Read version and position from the catalog: a commit may have succeeded although its answer was lost."""
         with self._lock:
-            # The last commit may have succeeded although its answer was lost.
             version, position = self._catalog.datasets.progress(self.dataset.name)
             if version > self.version:
                 self._advance(version, position)
@@ -232,14 +235,10 @@ class DatasetWriter:
             NEXT,
         ).select("record.*", self._version_column(), SEQUENCE, NEXT)
 
-    def add_feed_batch(self, feed: FeedName, batch_number: int, batch: DataFrame) -> None:
-        """Add a micro-batch of a feed.
-
-        Spark numbers the micro-batches and repeats a number only for the same records.
-        """
+    def add_feed_batch(self, checkpoint: FeedCheckpoint, batch_number: int, batch: DataFrame) -> None:
+        """Add a micro-batch of a feed, together with the source's offsets after it."""
         with self._lock:
-            if batch_number <= next(stored.batch for stored in self._catalog.feeds.all() if stored.feed.name == feed):
-                return
+            progress = checkpoint.progress(batch_number)
             records = _fitted(batch, self.dataset.schema).select(
                 *self.dataset.schema.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE)
             )
@@ -247,7 +246,8 @@ class DatasetWriter:
                 records = records.where(F.col(name).isNotNull())
             with self._begin_write() as write:
                 written = self._write(self._unseen(records), write)
-                self._commit(written.files, write, feed=feed, batch=batch_number)
+                self._commit(written.files, write, progress=progress)
+            checkpoint.committed(progress)
 
     def replace_all(self, frame: DataFrame, columns: Schema, write: Write) -> list[NewFile]:
         """Write the new content of a STATIC dataset. The caller commits the files."""
@@ -269,13 +269,12 @@ class DatasetWriter:
         write: Write,
         *,
         position: int | None = None,
-        feed: FeedName | None = None,
-        batch: int | None = None,
+        progress: FeedProgress | None = None,
     ) -> None:
         version = self.version + 1
         write.check(files)
         self._catalog.datasets.commit_records(
-            self.dataset.name, version, files, self._now_s(), position=position, feed=feed, batch=batch, write=write.id
+            self.dataset.name, version, files, self._retention_s(), position=position, progress=progress, write=write.id
         )
         write.committed = True
         self._advance(version, position)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +33,8 @@ from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
 _REPORT = (
-    "path STRING, rows BIGINT, bytes BIGINT, first BIGINT, last BIGINT, position BIGINT, summary BINARY, body BINARY"
+    "path STRING, rows BIGINT, bytes BIGINT, first BIGINT, last BIGINT, widest BIGINT, position BIGINT, "
+    "summary BINARY, body BINARY"
 )
 
 
@@ -74,15 +76,37 @@ def write_results(frame: DataFrame, storage: Storage, prefix: str, execution: in
     return _written_results(_map(together, results_writer(storage, prefix, execution)))
 
 
-def write_few_results(frame: DataFrame, storage: Storage, prefix: str, execution: int) -> WrittenResults:
-    """Write the results of a small execution in the driver.
+def write_few_results(
+    frame: DataFrame, storage: Storage, prefix: str, execution: int, most_rows: int
+) -> WrittenResults | None:
+    """Write the results of a small execution in the driver. None if a task has `most_rows` or more: too many.
 
     Without a shuffle and a Python worker, writing takes about half as long. Writing is most of a continuous channel's
-    delay.
+    delay. Each task stops at `most_rows`, so the driver's memory is safe also if the estimate was wrong.
     """
-    results = frame.toArrow().sort_by(SUBSCRIPTION)
+    results = _first_of_each_task(frame, most_rows).toArrow()
+    if results.num_rows >= most_rows:
+        return None
+    results = results.sort_by(SUBSCRIPTION)
     write = results_writer(storage, prefix, execution)
     return _written_results([row for batch in write(results.to_batches()) for row in batch.to_pylist()])
+
+
+def _first_of_each_task(frame: DataFrame, most_rows: int) -> DataFrame:
+    """The frame with at most so many rows of each task. `DataFrame.limit` would add a shuffle."""
+    session = frame.sparkSession
+    literal, integer, local_limit, dataset = _java_classes(session._jvm)
+    plan = local_limit(literal(most_rows, integer), frame._jdf.logicalPlan())
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)
+
+
+@lru_cache(maxsize=1)
+def _java_classes(jvm: Any) -> tuple[Any, Any, Any, Any]:
+    """(Literal, IntegerType, LocalLimit, Dataset). Finding a class takes a call for each part of its name."""
+    sql = jvm.org.apache.spark.sql
+    catalyst = sql.catalyst
+    integer = sql.types.DataTypes.IntegerType
+    return catalyst.expressions.Literal, integer, catalyst.plans.logical.LocalLimit, sql.classic.Dataset
 
 
 def _written_results(reports: list[dict[str, Any]]) -> WrittenResults:
@@ -136,4 +160,5 @@ def _map(frame: DataFrame, writer: BatchWriter) -> list[dict[str, Any]]:
 
 
 def _new_file(report: dict[str, Any]) -> NewFile:
-    return NewFile(report["path"], report["rows"], report["bytes"], report["first"], report["last"])
+    names = ("path", "rows", "bytes", "first", "last")
+    return NewFile(*(report[name] for name in names), widest=report["widest"])

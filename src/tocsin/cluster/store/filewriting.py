@@ -118,6 +118,7 @@ class _ParquetFile:
         self.bytes = 0
         self.first = 0
         self.last = 0
+        self.widest = 0
 
     def __enter__(self) -> _ParquetFile:
         return self
@@ -134,6 +135,7 @@ class _ParquetFile:
             self._writer = pq.ParquetWriter(self._stream, batch.schema, compression="zstd")
         self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
         self.rows += batch.num_rows
+        self.widest = max(self.widest, widest_row(batch))
 
     def cover(self, versions: pa.Array) -> None:
         """Extend the range of versions in the file; called before the batch is added."""
@@ -145,11 +147,11 @@ class _ParquetFile:
         self, position: int | None = None, summary: bytes | None = None, body: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
         if self._writer is not None:
-            row = (self._path, self.rows, self.bytes, self.first, self.last, position, summary, body)
+            row = (self._path, self.rows, self.bytes, self.first, self.last, self.widest, position, summary, body)
             yield pa.record_batch([[value] for value in row], schema=_REPORT)
 
 
-_COUNTS = ("rows", "bytes", "first", "last", "position")
+_COUNTS = ("rows", "bytes", "first", "last", "widest", "position")
 _REPORT = pa.schema(
     [("path", pa.string()), *((name, pa.int64()) for name in _COUNTS), ("summary", pa.binary()), ("body", pa.binary())]
 )
@@ -202,6 +204,21 @@ def json_sizes(batch: pa.RecordBatch) -> np.ndarray:
         lengths = pc.add(pc.binary_length(text), quotes)
         sizes += len(name.encode()) + 4 + pc.fill_null(lengths, 4).to_numpy(zero_copy_only=False)
     return sizes
+
+
+def widest_row(rows: pa.RecordBatch | pa.Table) -> int:
+    """An upper bound of the bytes of one row in memory. Exact for the columns whose values have different lengths."""
+    fixed, lengths = 0, None
+    for column in rows.columns:
+        kind = column.type
+        if _has_length(kind):
+            own = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+            lengths = own.astype(np.int64) if lengths is None else lengths + own
+        elif pa.types.is_nested(kind):
+            fixed += column.nbytes  # rare in records: the whole column bounds each value
+        else:
+            fixed += max(1, kind.bit_width // 8)
+    return fixed + (0 if lengths is None or not len(lengths) else int(lengths.max()))
 
 
 def _has_length(kind: pa.DataType) -> bool:

@@ -122,4 +122,5 @@ def _write(storage: Storage, prefix: str, rows: pa.Table, ordered_by: str) -> li
     reports = [
         row for batch in copy_writer(storage, prefix, ordered_by)(rows.to_batches()) for row in batch.to_pylist()
     ]
-    return [NewFile(row["path"], row["rows"], row["bytes"], row["first"], row["last"]) for row in reports]
+    names = ("path", "rows", "bytes", "first", "last")
+    return [NewFile(*(row[name] for name in names), widest=row["widest"]) for row in reports]

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tocsin.cluster.catalog import Catalog, NewFile, WriteId
+from tocsin.cluster.store.readers import Readers
 from tocsin.cluster.store.storage import Storage
 from tocsin.wire.errors import Code, TocsinError
 
@@ -35,17 +36,22 @@ class Write:
 class Writes:
     """Thread-safe."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, now_s: Callable[[], float]) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, readers: Readers, now_s: Callable[[], float]) -> None:
         self._catalog = catalog
+        self._readers = readers
         self._storage = storage
         self._now_s = now_s
 
     @contextmanager
     def begin(self, owner: str) -> Iterator[Write]:
-        """Open an intent for files of `owner`. It ends with the block, unless the commit has deleted it."""
+        """Open an intent for files of `owner`. It ends with the block, unless the commit has deleted it.
+
+        The files that the job reads inside the block are not deleted before its end.
+        """
         write = Write(self._catalog.writes.begin(owner, self._now_s()), self._storage)
         try:
-            yield write
+            with self._readers.reading():
+                yield write
         finally:
             if not write.committed:
                 with suppress(Exception):  # the next start deletes the intent

@@ -6,7 +6,8 @@ An application is a SQL file. `POST /v1/applications` checks the whole file befo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -19,10 +20,14 @@ from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.server.process import ClusterProcess
 from tocsin.cluster.server.routes.authentication import require_admin, require_read
 from tocsin.cluster.server.routes.context import ClusterContext
+from tocsin.model.ids import ChannelName
 from tocsin.model.schema import Schema
 from tocsin.runtime.http.answers import answer, read_json, request_body
 
 router = APIRouter(tags=["definitions"])
+
+MOST_REFUSALS = 100
+"""The most refused subscriptions that a channel's answer lists with their reasons."""
 
 
 class ApplicationText(msgspec.Struct):
@@ -75,13 +80,16 @@ async def drop_dataset(request: Request, name: str) -> Response:
 @router.get("/v1/channels", response_class=Response)
 def list_channels(request: Request) -> Response:
     context = require_read(request)
-    return answer({"channels": [_channel(context.process, live) for live in context.cluster.channels.all()]})
+    letters = context.cluster.catalog.dead_letters.counts()
+    live_channels = context.cluster.channels.all()
+    return answer({"channels": [_channel(context.process, live, letters) for live in live_channels]})
 
 
 @router.get("/v1/channels/{name}", response_class=Response)
 def get_channel(request: Request, name: str) -> Response:
     context = require_read(request)
-    return answer(_channel(context.process, context.cluster.channel(name)))
+    letters = context.cluster.catalog.dead_letters.counts()
+    return answer(_channel(context.process, context.cluster.channel(name), letters))
 
 
 @router.delete("/v1/channels/{name}", response_class=Response)
@@ -143,7 +151,7 @@ def _dataset(cluster: DataCluster, live: LiveDataset) -> dict[str, Any]:
     }
 
 
-def _channel(process: ClusterProcess, live: LiveChannel) -> dict[str, Any]:
+def _channel(process: ClusterProcess, live: LiveChannel, letters: Mapping[ChannelName, int]) -> dict[str, Any]:
     channel = live.prepared.channel
     return {
         "name": channel.name,
@@ -158,6 +166,8 @@ def _channel(process: ClusterProcess, live: LiveChannel) -> dict[str, Any]:
         "positions": live.positions,
         "subscriptions": live.subscribers.count,
         "refused": len(live.refused),
+        "refusals": [{"subscription": key, "reason": why} for key, why in islice(live.refused.items(), MOST_REFUSALS)],
+        "dead_letters": letters.get(live.name, 0),
         "executions": live.executions,
         "empty": live.empty,
         "missed_ticks": process.missed(channel.name),

@@ -15,6 +15,7 @@ import pytest
 
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import Accepted, RecordForm
+from tocsin.cluster.retention import Uptime
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.session import Session, make_session, require_java
 from tocsin.model.ids import ChannelName
@@ -49,14 +50,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 class Clock:
-    """Wall time that a test may move or freeze."""
+    """Wall time that a test may step or freeze, and the time that passes."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0
+        """How far the wall clock was set forward."""
+        self.passed_s = 0.0
+        """Time that has passed in the test, besides the real one."""
         self.frozen_s: float | None = None
 
     def __call__(self) -> float:
-        return time.time() + self.ahead_s if self.frozen_s is None else self.frozen_s
+        return time.time() + self.ahead_s + self.passed_s if self.frozen_s is None else self.frozen_s
+
+    def uptime(self) -> Uptime:
+        return Uptime(lambda: time.monotonic() + self.passed_s, "this boot")
 
 
 @pytest.fixture
@@ -75,7 +82,7 @@ def cluster_at(spark: Session, clock: Clock, tmp_path: Path) -> Iterator[Cluster
         if root in opened:
             opened[root].close()
         own = ClusterSettings(**{"root": str(root), "files": str(tmp_path)} | settings)
-        opened[root] = DataCluster(spark, own, clock, arrived)
+        opened[root] = DataCluster(spark, own, clock, arrived, clock.uptime())
         return opened[root]
 
     yield open_cluster

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tests.broker.simulated import CHANNEL, FIRE, A, SimulatedNetwork, subscribed
 from tocsin.broker import effects, events
+from tocsin.broker.effects import SendToSessions
 from tocsin.broker.hosted import Requester
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import SubscriberId
 from tocsin.wire import session as wire
+from tocsin.wire.errors import Code
 
 
 def test_backend_subscription_is_held_until_the_last_frontend_leaves() -> None:
@@ -59,6 +61,18 @@ def test_subscribe_is_refused_when_the_data_cluster_does_not_answer() -> None:
     granted = events.BackendGranted(order.key, CHANNEL, FIRE, Cursor(1, 0))
     released = core.handle(granted, network.now_s + 12.0)
     assert effects.ReleaseBackend(CHANNEL, FIRE) in released, "the grant came too late"
+
+
+def test_session_is_notified_when_the_data_cluster_has_ended_its_subscription() -> None:
+    network = subscribed("ann")
+    core = network.brokers[A]
+    lost = core.handle(events.HoldsMissing([FIRE]), network.now_s)
+    [order] = [effect for effect in lost if isinstance(effect, effects.RequestBackend)]
+    refused = events.BackendRefused(order.key, Code.BAD_PARAMETER, "Unclosed group near index 1")
+    sent = [effect.message for effect in core.handle(refused, network.now_s) if isinstance(effect, SendToSessions)]
+    assert [(message.subscription, message.ended) for message in sent if isinstance(message, wire.Gap)] == [
+        (FIRE, "Unclosed group near index 1")
+    ]
 
 
 def test_results_announced_before_the_grant_arrives_are_delivered() -> None:

@@ -165,22 +165,6 @@ def test_subscription_whose_values_fail_is_ended_and_the_others_continue(cluster
     assert cluster.execute("Like") is not None
 
 
-def test_record_that_makes_the_query_fail_ends_no_subscription(cluster: DataCluster) -> None:
-    declare(
-        cluster,
-        """CREATE CONTINUOUS CHANNEL InTheirTime (least INT) AS
-           SELECT r.id, from_utc_timestamp(r.at, r.kind) AS there FROM NEW Reports r WHERE r.severity >= :least;""",
-    )
-    cluster.subscribe("InTheirTime", [{"least": 1}, {"least": 2}], NORTH)
-    publish(cluster, "Reports", [report("a", "UTC")])
-    cluster.execute("InTheirTime")
-    cluster.subscribe("InTheirTime", [{"least": 3}], NORTH)
-    publish(cluster, "Reports", [report("b", "Mars/Base")])
-    with pytest.raises(Exception, match="Mars/Base"):
-        cluster.execute("InTheirTime")
-    assert len(cluster.subscriptions.book) == 3
-
-
 @pytest.mark.parametrize(("table", "method"), [("datasets", "commit_records"), ("executions", "commit")])
 def test_commit_whose_answer_was_lost_is_not_repeated(
     cluster: DataCluster, monkeypatch: pytest.MonkeyPatch, table: str, method: str

@@ -20,6 +20,7 @@ from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId
 from tocsin.model.rate import MovingAverage
 from tocsin.wire.errors import Code
+from tocsin.wire.session import Gap
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -129,6 +130,16 @@ class BackendSubscriptions:
         pending = self._pending.pop(event.key, None)
         for request in [] if pending is None else pending.requests:
             self._refused(request, event.code, event.message)
+        backend = self._known.get(event.key)
+        if backend is not None and not backend.held and event.code == Code.BAD_PARAMETER:
+            self._report_end(backend, event.message)
+
+    def _report_end(self, backend: BackendSubscription, reason: str) -> None:
+        """Report to every session that the data cluster has ended this subscription and refuses it from now on."""
+        for subscriber in backend.frontends:
+            session = self._state.subscribers[subscriber].session
+            if session is not None:
+                self._state.send(session, Gap(backend.id, str(backend.position), reason))
 
     def request_again(self, backend: BackendSubscription) -> None:
         """Request a subscription again: its channel was recreated, or another process released this broker's hold.

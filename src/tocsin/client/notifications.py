@@ -27,6 +27,8 @@ class Gap:
 
     subscription: SubscriptionId
     cursor: str
+    ended: str | None = None
+    """Why the data cluster has ended the subscription: its values make the channel's query fail. No results follow."""
 
 
 @dataclass(frozen=True, slots=True)

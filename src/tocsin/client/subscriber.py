@@ -245,7 +245,7 @@ class Subscriber:
             case ClientError():
                 raise item
             case wire.Gap():
-                return Gap(item.subscription, item.cursor)
+                return Gap(item.subscription, item.cursor, item.ended)
             case wire.Recovered():
                 return Recovered(item.subscription, item.cursor, item.recovered)
             case wire.Result():

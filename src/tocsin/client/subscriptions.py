@@ -301,7 +301,7 @@ class SessionSubscriptions:
         reached[message.subscription] = cursor
         if cursor < before:
             progress.restart_at(cursor)
-        elif not progress.skip_to(cursor):
+        elif not progress.skip_to(cursor) and message.ended is None:
             return []
         return [events.DeliverMessage(message)]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.cluster.announcements import AnnouncementLog
-from tocsin.cluster.catalog import StoredExecution
+from tocsin.cluster.catalog import ExecutionOutcome, StoredExecution
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.dataset_writer import Mark
@@ -21,6 +21,7 @@ from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.store.results import ResultStore
+from tocsin.cluster.store.writes import Write
 from tocsin.cluster.subscriptions import Subscriptions
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.entities import Channel, Dataset, DatasetKind
@@ -47,6 +48,14 @@ class ExecutionStart:
     intervals: Intervals
     marks: Mapping[DatasetName, Mark]
     newest_subscription: int
+
+    def shortened(self) -> ExecutionStart | None:
+        """The first half of the records; None if they are of one version each."""
+        shorter = {
+            name: (after, min(upto, after + max(1, (upto - after) // 2)))
+            for name, (after, upto) in self.intervals.items()
+        }
+        return None if shorter == self.intervals else replace(self, intervals=shorter)
 
 
 class Channels:
@@ -86,7 +95,7 @@ class Channels:
                 self.refused[stored.channel.name] = error.message
                 continue
             live = self._add(prepared, stored.epoch, stored.execution, dict(stored.positions))
-            self._subscriptions.load(live)
+            self._subscriptions.load(live, stored.tried)
             if not live.subscribers.count:  # records that arrived before the first subscription are not NEW to it
                 live.positions = {name: self._datasets.get(name).writer.version for name in live.positions}
         self._subscriptions.load_holders()
@@ -222,6 +231,8 @@ class Channels:
         """End subscriptions by number, each with the reason why the channel's query fails for it."""
         with self._lock:
             self._subscriptions.refuse(live, reasons)
+        for number, reason in reasons.items():
+            live.notices.append(f"subscription {number} is ended, because the query fails with its values: {reason}")
 
     # -- executions ------------------------------------------------------------------------------------------------
 
@@ -248,10 +259,31 @@ class Channels:
                 return None
             return ExecutionStart(intervals, marks, self._subscriptions.newest)
 
+    def begin_replay(self, live: LiveChannel) -> ExecutionStart:
+        """Begin an execution over dead letters, which moves the channel past no record.
+
+        The caller is inside `live.exclusive()`.
+        """
+        with self._lock:
+            if self._channels.get(live.name.lower()) is not live or not live.subscribers.count:
+                raise TocsinError(Code.NOT_READY, f"channel {live.name} has no subscription that would get the results")
+            if live.uncertain:
+                self._read_progress(live)
+            intervals = {name: (at, at) for name, at in live.positions.items()}
+            return ExecutionStart(intervals, {}, self._subscriptions.newest)
+
     def commit_execution(
-        self, live: LiveChannel, intervals: Intervals, written: WrittenResults, started_s: float, finished_s: float
+        self,
+        live: LiveChannel,
+        intervals: Intervals,
+        written: WrittenResults,
+        write: Write,
+        outcome: ExecutionOutcome,
+        started_s: float,
+        finished_s: float,
     ) -> StoredExecution | None:
         """Commit an execution and announce it. Returns None if it had no results."""
+        write.check(written.files)
         results = sum(file.rows for file in written.files)
         size_bytes = int(written.summary["bytes"].to_numpy().sum())
         with self._lock:
@@ -261,8 +293,12 @@ class Channels:
                 0, live.name, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
             )
             live.uncertain = True
-            committed = self._catalog.executions.commit(execution, last, written.files)
+            committed = self._catalog.executions.commit(
+                execution, last, written.files, self._context.retention_s(), write.id, outcome
+            )
+            write.committed = True
             live.uncertain = False
+            live.tried = outcome.tried
             live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
             if committed is None:
                 live.empty += 1

@@ -11,19 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from tocsin.cluster.catalog import FeedProgress, dataset_owner
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import ArrivalNotifier, EngineContext, LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.sources import Sources
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
+from tocsin.cluster.spark.feed_checkpoint import FeedCheckpoint, progress_of_old_checkpoint
 from tocsin.cluster.spark.frames import Frame
-from tocsin.cluster.spark.ingestion import (
-    RefusedIngestion,
-    columns_of,
-    open_feed,
-    read_static,
-    start_feed,
-    start_gateway,
-)
+from tocsin.cluster.spark.ingestion import FailedStart, columns_of, open_feed, read_static, start_feed, start_gateway
 from tocsin.model.entities import Dataset, DatasetKind, Feed
 from tocsin.model.ids import ChannelName
 from tocsin.model.schema import Schema
@@ -63,10 +58,9 @@ class Datasets:
             try:
                 self._start_feed(feed.feed, feed.generation)
             except TocsinError as error:
-                # The feed's rules may have changed since it was declared. It must not keep the data cluster from
-                # starting: `restart_feed` retries it, and its failure is shown.
-                refused = RefusedIngestion(error.message)
-                self._feeds[feed.feed.name.lower()] = LiveFeed(feed.feed, feed.generation, refused)
+                # The feed's rules may have changed since it was declared, or its source may be gone. It must not keep
+                # the data cluster from starting: `restart_feed` retries it, and its failure is shown.
+                self._feeds[feed.feed.name.lower()] = LiveFeed(feed.feed, feed.generation, FailedStart(error.message))
 
     def start_backlogs(self) -> None:
         """Start ingestion of every dataset whose gateway holds accepted records."""
@@ -151,9 +145,13 @@ class Datasets:
         dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
         live = self.get(dataset.name)
         content = self._static_frame(dataset, path, format)
-        files = live.writer.replace_all(content, dataset.schema)
-        # The order matters: a reader that sees the new columns and the new version finds their files.
-        self._catalog.datasets.replace_static(dataset, live.writer.version + 1, files, self._context.now_s())
+        with self._context.writes.begin(dataset_owner(live.name)) as write:
+            files = live.writer.replace_all(content, dataset.schema, write)
+            write.check(files)
+            # The order matters: a reader that sees the new columns and the new version finds their files.
+            version, now_s = live.writer.version + 1, self._context.now_s()
+            self._catalog.datasets.replace_static(dataset, version, files, now_s, write.id)
+            write.committed = True
         live.dataset = live.writer.dataset = dataset
         live.writer.version += 1
 
@@ -195,16 +193,20 @@ class Datasets:
         gateway = None
         if dataset.kind is not DatasetKind.STATIC:
             gateway = FeedGateway(
-                dataset, self._feed_folder(dataset, generation), self._context.settings.limits, self._context.now_s
+                dataset,
+                self._feed_folder(dataset, generation),
+                self._context.settings.limits,
+                self._context.retention_s,
             )
             gateway.ingested(position)
         writer = DatasetWriter(
             dataset,
             self._catalog,
             self._context.storage,
+            self._context.writes,
             version,
             position,
-            now_s=self._context.now_s,
+            retention_s=self._context.retention_s,
             backlog_bytes=lambda: gateway.backlog_bytes if gateway is not None else 0,
             committed=committed,
             arriving=lambda: self.arrivals.notify(dataset.name, ahead=True),
@@ -242,7 +244,7 @@ class Datasets:
         open_feed(self._context.spark, dataset, self.sources.feed(feed))
 
     def restart_feed(self, name: str) -> None:
-        """Restart a feed whose query stopped by itself, from its checkpoint."""
+        """Restart a feed whose query stopped by itself, from the offsets that the catalog has."""
         live = self._feeds.get(name.lower())
         if live is None or live.query.failure() is None:
             return
@@ -258,14 +260,26 @@ class Datasets:
             raise TocsinError(Code.UNKNOWN_FEED, f"there is no feed {name}")
         live.query.stop()
         self._catalog.feeds.drop(live.name)
+        shutil.rmtree(self._scratch(live.feed, live.generation), ignore_errors=True)
 
     def _start_feed(self, feed: Feed, generation: int) -> None:
         writer = self.get(feed.dataset).writer
         writer.has_feeds = True
-        checkpoint = self._context.storage.uri(f"checkpoints/feed-{feed.name}-{generation}")
+        checkpoint = FeedCheckpoint.rebuild(self._scratch(feed, generation), self._progress(feed, generation))
         self._feeds[feed.name.lower()] = LiveFeed(
             feed, generation, start_feed(self._context.spark, writer, self.sources.feed(feed), checkpoint)
         )
+
+    def _progress(self, feed: Feed, generation: int) -> FeedProgress:
+        progress = self._catalog.feeds.progress(feed.name)
+        if progress.batch >= 0 and not progress.added:  # the catalog is from before it had the offsets of sources
+            folder = f"checkpoints/feed-{feed.name}-{generation}"
+            progress = progress_of_old_checkpoint(self._context.storage, folder, feed.name, progress.batch)
+            self._catalog.feeds.store(progress)
+        return progress
+
+    def _scratch(self, feed: Feed, generation: int) -> Path:
+        return self._state / "scratch" / f"feed-{feed.name}-{generation}"
 
 
 def _fed_fact(dataset: str, generation: int) -> str:

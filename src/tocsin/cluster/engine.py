@@ -11,17 +11,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from tocsin.cluster.announcements import AnnouncementLog
-from tocsin.cluster.catalog import Catalog, StoredExecution
+from tocsin.cluster.catalog import Catalog, StoredExecution, channels_of
 from tocsin.cluster.channels import Channels, GrantedSubscription
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.executions import Executions
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
+from tocsin.cluster.retention import RetentionClock, Uptime, machine_uptime
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.frames import EMPTY_FOLDER
 from tocsin.cluster.spark.session import Session
+from tocsin.cluster.store.readers import Garbage, Readers
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.storage import Storage, lock_root
+from tocsin.cluster.store.writes import Writes
 from tocsin.cluster.subscriptions import Subscriptions
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
@@ -35,8 +38,11 @@ class DataCluster:
         settings: ClusterSettings,
         now_s: Callable[[], float],
         arrived: Callable[[ChannelName], None] | None = None,
+        uptime: Uptime | None = None,
     ) -> None:
-        """The data cluster calls `arrived`, from any thread, with the name of each channel that has NEW records.
+        """`now_s` is the wall clock, `uptime` that of the machine by default.
+
+        The data cluster calls `arrived`, from any thread, with the name of each channel that has NEW records.
 
         `cluster.server` then runs the channel if it is continuous. Without `arrived`, a channel runs only on `execute`.
         """
@@ -48,13 +54,21 @@ class DataCluster:
         self.storage = Storage(settings.root)
         self.storage.make_folder(EMPTY_FOLDER)
         self.catalog = Catalog(settings.catalog_url())
-        self.results = ResultStore(self.catalog, self.storage)
-        context = EngineContext(spark, settings, self.catalog, self.storage, now_s)
+        uptime = uptime or machine_uptime()
+        self.retention_s = RetentionClock(self.catalog, now_s, uptime)
+        readers = Readers()
+        self.garbage = Garbage(self.catalog, self.storage, readers, settings.garbage_after_s, uptime.elapsed_s)
+        self.results = ResultStore(self.catalog, self.storage, readers)
+        # This process alone has the data root open, so the jobs behind the intents are dead.
+        for channel in channels_of(self.catalog.writes.clear()):
+            self.catalog.trials.count_death(channel)
+        self.writes = Writes(self.catalog, self.storage, readers, self.retention_s)
+        context = EngineContext(spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s)
         self.datasets = Datasets(context, lambda: self.channels.all(), arrived)
         self.subscriptions = Subscriptions(self.catalog, settings.rate_window_s)
         self.announcements = AnnouncementLog(self.catalog, self.results, self.subscriptions.book)
         self.channels = Channels(context, self.datasets, self.subscriptions, self.results, self.announcements)
-        self._executions = Executions(context, self.datasets, self.channels)
+        self._executions = Executions(context, self.datasets, self.channels, self.results)
         self._closed = False
         self.datasets.load()
         self.channels.load()
@@ -66,6 +80,7 @@ class DataCluster:
             return
         self._closed = True
         self.datasets.close()
+        self.retention_s.store()
         self.catalog.close()
         os.close(self._lock_file)
 
@@ -83,6 +98,9 @@ class DataCluster:
 
     def execute(self, name: str) -> StoredExecution | None:
         return self._executions.execute(name)
+
+    def replay(self, name: str, ids: Sequence[int] | None = None) -> int:
+        return self._executions.replay(name, ids)
 
     def subscribe(
         self, name: str, values: Sequence[Mapping[str, object]], broker: BrokerId

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tocsin.cluster.catalog import StoredExecution, StoredFile, dataset_owner
-from tocsin.cluster.channels import Channels, Intervals
+from tocsin.cluster.catalog import (
+    DeadLetter,
+    ExecutionOutcome,
+    StoredDeadLetter,
+    StoredExecution,
+    dataset_owner,
+    results_owner,
+)
+from tocsin.cluster.channels import Channels, ExecutionStart, Intervals
 from tocsin.cluster.datasets import Datasets
+from tocsin.cluster.feed.columntypes import LineReader
+from tocsin.cluster.inputs import ExecutionInputs, InputFiles
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
-from tocsin.cluster.spark.culprits import failing_subscriptions
-from tocsin.cluster.spark.errors import SPARK_ERRORS
+from tocsin.cluster.recovery import Recovery
+from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.execution import ExecutionSize, execute
-from tocsin.cluster.spark.frames import Frame, dataset_frame
-from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.time_limit import time_limit
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery
+from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.smalltables import SmallTables
-from tocsin.cluster.store.storage import Storage
-from tocsin.model.entities import Dataset, DatasetKind
+from tocsin.cluster.store.writes import Write
+from tocsin.model.entities import DatasetKind
 from tocsin.wire.errors import Code, TocsinError
+
+MOST_REPLAYED = 10_000
+"""The most dead letters that one replay matches."""
 
 
 class Executions:
     """Thread-safe. Executions of one channel follow each other; those of different channels run at the same time."""
 
-    def __init__(self, context: EngineContext, datasets: Datasets, channels: Channels) -> None:
+    def __init__(self, context: EngineContext, datasets: Datasets, channels: Channels, results: ResultStore) -> None:
+        self._recovery = Recovery(context.catalog, datasets, channels, results)
         self._catalog = context.catalog
         self._storage = context.storage
+        self._writes = context.writes
         self._now_s = context.now_s
         self._limit_s = context.settings.execution_s
         self._small_tables = SmallTables(context.storage)
@@ -47,6 +59,9 @@ class Executions:
         try:
             with live.exclusive():
                 return self._execute(live)
+        except Exception:
+            self._recovery.note_death(live)
+            raise
         finally:
             self._datasets.arrivals.executed()
 
@@ -55,41 +70,68 @@ class Executions:
         start = self._channels.begin_execution(live)
         if start is None:
             return None
+        whole = start
+        while True:
+            try:
+                with self._writes.begin(results_owner(live.name, live.epoch)) as write:
+                    execution = self._execute_from(live, start, write, started_s)
+            except SPARK_ERRORS:
+                # Nothing is at fault by itself: perhaps there are too many records for one job.
+                shorter = start.shortened()
+                if shorter is None:
+                    raise
+                start = shorter
+                continue
+            if start is not whole:
+                self._datasets.arrivals.run_again(live)
+            return execution
+
+    def _execute_from(
+        self, live: LiveChannel, start: ExecutionStart, write: Write, started_s: float
+    ) -> StoredExecution | None:
         inputs = self._read(live.prepared.query, start.intervals)
-        written = self._run(live, inputs)
-        if inputs.rows:
-            live.tried = max(live.tried, start.newest_subscription)
+        killed: Sequence[DeadLetter] = ()
+        if live.deaths:
+            inputs, killed = self._recovery.without_killer(live, inputs)
+        written, found = self._run(live, inputs, write)
+        letters = [*killed, *found]
+        tried = max(live.tried, start.newest_subscription) if inputs.rows else live.tried
         finished_s = self._now_s()
         live.executions += 1
         live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
         live.last_results = sum(file.rows for file in written.files)
+        live.widest_result = max((file.widest or 0 for file in written.files), default=live.widest_result)
         for dataset, (_, newest) in start.intervals.items():
             if not self._datasets.get(dataset).writer.wait_stored(newest, start.marks[dataset]):
                 raise TocsinError(Code.NOT_READY, f"{live.name}: new records of {dataset} could not be stored yet")
         if live.subscribers.dropped_paths:
             self._catalog.files.discard_paths(live.subscribers.dropped_paths, finished_s)
             live.subscribers.dropped_paths.clear()
-        return self._channels.commit_execution(live, start.intervals, written, started_s, finished_s)
+        outcome = ExecutionOutcome(tried, letters)
+        if letters:
+            live.notices.append(f"{len(letters)} records became dead letters: {letters[0].reason}")
+        execution = self._channels.commit_execution(
+            live, start.intervals, written, write, outcome, started_s, finished_s
+        )
+        if live.deaths:
+            self._recovery.survived(live)
+        return execution
 
-    def _run(self, live: LiveChannel, inputs: ExecutionInputs) -> WrittenResults:
-        """Match the inputs. If a new subscription's values make the query fail, end that subscription and run again."""
-        size = ExecutionSize(live.subscribers.count, inputs.rows, live.last_results)
-        target = (self._storage, live.results_folder, live.execution + 1)
+    def _run(
+        self, live: LiveChannel, inputs: ExecutionInputs, write: Write
+    ) -> tuple[WrittenResults, Sequence[DeadLetter]]:
+        """Match the inputs. If some values make the query fail, run again without them; see `cluster.failures`."""
+        size = _size(live, inputs)
+        target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
         with time_limit(live.prepared.session, live.name, self._limit_s) as limit:
             try:
-                return execute(live.prepared, live.subscribers, inputs.content, *target, size)
+                return execute(live.prepared, live.subscribers, inputs.content, *target, size), ()
             except SPARK_ERRORS:
                 limit.check()
-                stored = self._catalog.subscriptions.of_channel(live.name)
-                numbers = [number for number, _, _ in stored]
-                tried = bisect_right(numbers, live.tried)
-                reasons = failing_subscriptions(
-                    live.prepared, live.subscribers, inputs.content, numbers[:tried], numbers[tried:], limit
-                )
-                if not reasons:
+                remaining, dead = self._recovery.without_culprits(live, inputs, limit)
+                if remaining is None:
                     raise
-                self._channels.refuse(live, reasons)
-            return execute(live.prepared, live.subscribers, inputs.content, *target, size)
+            return execute(live.prepared, live.subscribers, remaining.content, *target, size), dead
 
     def _read(self, query: ChannelQuery, intervals: Intervals) -> ExecutionInputs:
         """The records that an execution reads: from memory if they are there, else from files."""
@@ -103,46 +145,52 @@ class Executions:
             inputs.add(name, True, recent if recent is not None else self._stored(live, *interval))
         return inputs
 
-    def _stored(self, live: LiveDataset, after: int | None, upto: int | None) -> pa.Table | _InputFiles:
+    def _stored(self, live: LiveDataset, after: int | None, upto: int | None) -> pa.Table | InputFiles:
         dataset, owner = live.dataset, dataset_owner(live.name)
         if after is not None and dataset.kind is DatasetKind.STREAM:
-            return _InputFiles(dataset, self._catalog.files.of(owner, after, upto), after, upto)
+            return InputFiles(dataset, self._catalog.files.of(owner, after, upto), after, upto)
         # NEW of a KEYED dataset needs all files: a later record of the same key may hide an earlier one.
         files = self._catalog.files.of(owner)
         table = self._small_tables.table(dataset, files, after, upto)
-        return table if table is not None else _InputFiles(dataset, files, after, upto)
+        return table if table is not None else InputFiles(dataset, files, after, upto)
+
+    # -- dead letters ----------------------------------------------------------------------------------------------
+
+    def replay(self, name: str, ids: Sequence[int] | None = None) -> int:
+        """Match dead letters of a channel, all or those with these ids, and delete them. Return how many.
+
+        One call replays at most `MOST_REPLAYED`. If the query still fails, the dead letters stay.
+        """
+        live = self._channels.get(name)
+        with live.exclusive():
+            start = self._channels.begin_replay(live)
+            stored = self._catalog.dead_letters.page(live.name, limit=MOST_REPLAYED, ids=ids)
+            letters = [letter for letter in stored if letter.dataset in start.intervals]
+            if letters:
+                self._replay(live, start, letters)
+            return len(letters)
+
+    def _replay(self, live: LiveChannel, start: ExecutionStart, letters: Sequence[StoredDeadLetter]) -> None:
+        started_s = self._now_s()
+        records = {}
+        for name in live.prepared.query.new_datasets:
+            dataset = self._datasets.get(name).dataset
+            lines = [letter.record for letter in letters if letter.dataset == dataset.name]
+            records[name] = LineReader(dataset.schema).read("\n".join(lines).encode())
+        with self._writes.begin(results_owner(live.name, live.epoch)) as write:
+            inputs = self._read(live.prepared.query, start.intervals).replaced(records)
+            size = _size(live, inputs)
+            target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
+            try:
+                with time_limit(live.prepared.session, live.name, self._limit_s):
+                    written = execute(live.prepared, live.subscribers, inputs.content, *target, size)
+            except SPARK_ERRORS as error:
+                message = f"channel {live.name}: the query still fails: {first_line(error)}"
+                raise TocsinError(Code.BAD_RECORDS, message) from error
+            outcome = ExecutionOutcome(live.tried, replayed=[letter.id for letter in letters])
+            self._channels.commit_execution(live, start.intervals, written, write, outcome, started_s, self._now_s())
 
 
-@dataclass(frozen=True, slots=True)
-class _InputFiles:
-    """The part of a dataset that Spark reads itself: versions (after, upto] of these files."""
-
-    dataset: Dataset
-    files: list[StoredFile]
-    after: int | None
-    upto: int | None
-
-
-class ExecutionInputs:
-    """The datasets of one execution, by the name in the query and by whether it is read as NEW."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._parts: dict[tuple[str, bool], pa.Table | _InputFiles] = {}
-
-    def add(self, name: str, is_new: bool, part: pa.Table | _InputFiles) -> None:
-        self._parts[name, is_new] = part
-
-    @property
-    def rows(self) -> int:
-        """An upper bound of the rows of all datasets."""
-        return sum(
-            sum(file.rows for file in part.files) if isinstance(part, _InputFiles) else part.num_rows
-            for part in self._parts.values()
-        )
-
-    def content(self, session: Session, name: str, is_new: bool) -> Frame | pa.Table:
-        part = self._parts[name, is_new]
-        if not isinstance(part, _InputFiles):
-            return part
-        return dataset_frame(session, self._storage, part.dataset, part.files, after=part.after, upto=part.upto)
+def _size(live: LiveChannel, inputs: ExecutionInputs) -> ExecutionSize:
+    result_bytes = max(inputs.row_bytes, live.widest_result)
+    return ExecutionSize(live.subscribers.count, inputs.rows, live.last_results, result_bytes)

@@ -6,6 +6,7 @@ The data cluster rebuilds it from the catalog at every start.
 from __future__ import annotations
 
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.execution import PreparedChannel
-from tocsin.cluster.spark.ingestion import Ingestion
+from tocsin.cluster.spark.ingestion import FailedStart, Ingestion
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.store.storage import Storage
+from tocsin.cluster.store.writes import Writes
 from tocsin.model.entities import Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName, SubscriptionId
 
@@ -38,7 +40,11 @@ class EngineContext:
     settings: ClusterSettings
     catalog: Catalog
     storage: Storage
+    writes: Writes
     now_s: Callable[[], float]
+    """The wall clock, for display."""
+    retention_s: Callable[[], float]
+    """The clock for retention: see `cluster.retention`."""
 
 
 @dataclass(slots=True)
@@ -87,7 +93,7 @@ class LiveDataset:
 class LiveFeed:
     feed: Feed
     generation: int
-    query: Ingestion
+    query: Ingestion | FailedStart
 
     @property
     def name(self) -> FeedName:
@@ -110,12 +116,18 @@ class LiveChannel:
     uncertain: bool = False
     """True if it is unknown whether the last execution was committed. The next execution reads the catalog first."""
     tried: int = 0
-    """Subscriptions up to this number have taken part in an execution, or existed when this process started."""
+    """Subscriptions up to this number have taken part in an execution."""
+    deaths: int = 0
+    """Executions during which Spark died, since the last success: see `cluster.deaths`."""
     refused: dict[SubscriptionId, str] = field(default_factory=dict)
     """Subscriptions that were ended because their values made the query fail, with the reason.
 
-    The channel refuses them until this process ends.
+    The channel refuses them until it is declared again.
     """
+    strikes: Counter[int] = field(default_factory=Counter)
+    """How many records each subscription that never had a result was blamed for."""
+    notices: deque[str] = field(default_factory=lambda: deque(maxlen=100))
+    """Subscriptions ended and records passed over, for the log."""
     executions: int = 0
     """Executions since this process started, also those without results."""
     empty: int = 0
@@ -125,6 +137,8 @@ class LiveChannel:
     last_started_s: float | None = None
     last_duration_s: float | None = None
     last_results: int = 0
+    widest_result: int = 0
+    """Bytes of the widest result of the last execution that had results."""
 
     @property
     def name(self) -> ChannelName:
@@ -179,6 +193,11 @@ class ArrivalNotifier:
             for live in self._channels():
                 if dataset in live.positions and (live.matches_ahead or not ahead):
                     self._arrived(live.name)
+
+    def run_again(self, live: LiveChannel) -> None:
+        """Report a channel whose execution left NEW records for the next one."""
+        if self._arrived is not None:
+            self._arrived(live.name)
 
     def wait_matched(self, dataset: DatasetName, version: int) -> None:
         """Return when the channels that match ahead have matched `version`, or after `MATCHING_S`."""

@@ -40,9 +40,9 @@ class ClusterSettings:
     rate_window_s: float = 60.0
     """Time constant of the data rates λ."""
     garbage_after_s: float = 600.0
-    """How long dropped files stay, because readers may still have them open."""
+    """How long dropped files stay. A file that a running execution or pull may read stays longer."""
     orphans_after_s: float = 3_600.0
-    """How old a file that no catalog row names must be before it counts as a leftover of a crash."""
+    """How long a file without a catalog row and without a write intent is seen before it is deleted as a leftover."""
 
     def state_folder(self) -> Path:
         if self.state is not None:

@@ -32,11 +32,14 @@ class Subscriptions:
         self.newest = 0
         """The highest subscription number granted since this process started."""
 
-    def load(self, live: LiveChannel) -> None:
-        """Add the stored subscriptions of a channel to memory; all of them count as tried."""
+    def load(self, live: LiveChannel, tried: int | None) -> None:
+        """Add the stored subscriptions of a channel to memory. `tried` is the catalog's, None if it has none."""
         stored = list(self._catalog.subscriptions.of_channel(live.name))
         live.subscribers.add((number, parameters) for number, _, parameters in stored)
-        live.tried = stored[-1][0] if stored else 0
+        newest = stored[-1][0] if stored else 0
+        live.tried = newest if tried is None else tried
+        live.refused = self._catalog.subscriptions.refused(live.name)
+        live.deaths = self._catalog.trials.deaths(live.name)
         self.book.load(((number, key) for number, key, _ in stored), ())
 
     def load_holders(self) -> None:
@@ -86,8 +89,7 @@ class Subscriptions:
         A broker that subscribes to one of them again gets the reason.
         """
         with self._lock:
-            for number, reason in reasons.items():
-                live.refused |= dict.fromkeys(self._catalog.subscriptions.remove([number]), reason)
+            live.refused |= self._catalog.subscriptions.refuse(live.name, reasons)
             self.forget(list(reasons))
             live.subscribers.remove(list(reasons))
 

@@ -13,8 +13,10 @@ from functools import partial
 from tocsin.cluster.catalog import NewFile, StoredFile, dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
+from tocsin.cluster.retention import STORE_EVERY_S
 from tocsin.cluster.spark.writing import merge_records, merge_results
 from tocsin.cluster.store.merging import FAN_IN, files_to_merge, is_small, merge_records_here, merge_results_here
+from tocsin.cluster.store.writes import write_of
 from tocsin.model.entities import DatasetKind
 
 SPAN_SHARE = 1 / 16
@@ -44,8 +46,8 @@ def _steps(cluster: DataCluster) -> Iterator[Callable[[], object]]:
     for channel in cluster.channels.all():
         yield partial(merge_channel, cluster, channel)
         yield partial(expire_results, cluster, channel)
-    before_s = cluster.now_s() - cluster.settings.garbage_after_s
-    yield partial(cluster.catalog.files.collect_garbage, before_s, cluster.storage.delete)
+    yield cluster.garbage.collect
+    yield partial(cluster.retention_s.store, STORE_EVERY_S)
 
 
 def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = None) -> int:
@@ -57,6 +59,7 @@ def merge_dataset(cluster: DataCluster, live: LiveDataset, fan_in: int | None = 
         cluster,
         dataset_owner(dataset.name),
         partial(files_to_merge, keyed=keyed, span_s=span_s, fan_in=fan_in or (KEYED_FAN_IN if keyed else FAN_IN)),
+        f"datasets/{dataset.name}",
         partial(merge_records_here, cluster.storage, dataset),
         partial(merge_records, cluster.spark, cluster.storage, dataset),
     )
@@ -68,8 +71,9 @@ def merge_channel(cluster: DataCluster, live: LiveChannel, fan_in: int = FAN_IN)
         cluster,
         results_owner(live.name, live.epoch),
         partial(files_to_merge, span_s=live.prepared.channel.retain_s * SPAN_SHARE, fan_in=fan_in),
-        partial(merge_results_here, cluster.storage, live.results_folder),
-        partial(merge_results, cluster.spark, cluster.storage, live.results_folder, live.prepared.columns),
+        live.results_folder,
+        partial(merge_results_here, cluster.storage),
+        partial(merge_results, cluster.spark, cluster.storage, live.prepared.columns),
     )
 
 
@@ -77,13 +81,17 @@ def _merge(
     cluster: DataCluster,
     owner: str,
     choose: Callable[[list[StoredFile]], list[StoredFile]],
-    merge_here: Callable[[list[StoredFile]], list[NewFile]],
-    merge_with_spark: Callable[[list[StoredFile]], list[NewFile]],
+    folder: str,
+    merge_here: Callable[[list[StoredFile], str], list[NewFile]],
+    merge_with_spark: Callable[[list[StoredFile], str], list[NewFile]],
 ) -> int:
     merged = 0
     while old := choose(cluster.catalog.files.of(owner)):
-        new = merge_here(old) if is_small(old) else merge_with_spark(old)
-        if not cluster.catalog.files.replace(owner, old, new, cluster.now_s()):
+        with cluster.writes.begin(owner) as write:
+            new = (merge_here if is_small(old) else merge_with_spark)(old, write.prefix(folder))
+            write.check(new)
+            write.committed = cluster.catalog.files.replace(owner, old, new, cluster.retention_s(), write.id)
+        if not write.committed:
             break
         merged += len(old) - len(new)
     return merged
@@ -100,13 +108,14 @@ def expire_records(cluster: DataCluster, live: LiveDataset) -> int:
         if dataset.name in channel.positions and channel.subscribers.count
     ]
     upto = min(matched, default=live.writer.version)
-    now_s = cluster.now_s()
+    now_s = cluster.retention_s()
+    cluster.catalog.dead_letters.expire(dataset.name, now_s - dataset.retain_s)
     return cluster.catalog.files.expire(dataset_owner(dataset.name), now_s - dataset.retain_s, upto, now_s)
 
 
 def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
     channel = live.prepared.channel
-    now_s = cluster.now_s()
+    now_s = cluster.retention_s()
     before_s = now_s - channel.retain_s
     cluster.catalog.executions.expire(channel.name, before_s)
     return cluster.catalog.files.expire(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
@@ -115,8 +124,8 @@ def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
 class OrphanSweep:
     """Deletes files that no catalog row names: leftovers of tasks and processes that died before their commit.
 
-    A file that waits for its commit looks the same. So a file is deleted only after this process has seen it without a
-    row for `orphans_after_s`, by a monotonic clock: the wall clock may jump forward at any moment.
+    A file that waits for its commit belongs to an open write intent and is kept, however long its job takes. A leftover
+    is deleted after this process has seen it for `orphans_after_s`, by a monotonic clock: the wall clock may jump.
     """
 
     def __init__(self, cluster: DataCluster, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -128,10 +137,16 @@ class OrphanSweep:
         """Delete the files that are orphans by now; return how many."""
         cluster, now_s = self._cluster, self._clock_s()
         listed = [path for folder in ("datasets", "results", "subscriptions") for path in cluster.storage.list(folder)]
-        named_paths = cluster.catalog.files.known_paths() | {
-            live.subscribers.base_path for live in cluster.channels.all()
+        # In this order: a job that commits in between deletes its intent and adds its files in one transaction.
+        open_writes = cluster.catalog.writes.open()
+        named_paths = cluster.catalog.files.known_paths().union(
+            *(live.subscribers.own_paths for live in cluster.channels.all())
+        )
+        self._since_s = {
+            path: self._since_s.get(path, now_s)
+            for path in listed
+            if path not in named_paths and write_of(path) not in open_writes
         }
-        self._since_s = {path: self._since_s.get(path, now_s) for path in listed if path not in named_paths}
         orphans = [
             path for path, since_s in self._since_s.items() if now_s - since_s >= cluster.settings.orphans_after_s
         ]

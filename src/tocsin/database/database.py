@@ -26,6 +26,7 @@ class Database:
             sa.event.listen(self._engine, "begin", _begin)
         self._writer = self._engine.execution_options(writes=True)
         tables.create_all(self._engine)
+        _add_missing_columns(self._engine, tables)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -69,6 +70,18 @@ def chunks(items: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
     """Slices of at most `size` items: databases limit the number of values in one statement."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def _add_missing_columns(engine: sa.Engine, tables: sa.MetaData) -> None:
+    """Add columns to tables that an earlier release created. Such columns may be NULL, because old rows lack them."""
+    present = sa.inspect(engine)
+    for table in tables.sorted_tables:
+        names = {column["name"] for column in present.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in names:
+                described = sa.schema.CreateColumn(column).compile(engine)
+                with engine.begin() as connection:
+                    connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {described}"))
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

@@ -178,11 +178,13 @@ class Recovered(Push, tag="recovered"):
     """False if there was a gap: results are missing."""
 
 
-class Gap(Push, tag="gap"):
+class Gap(Push, tag="gap", omit_defaults=True):
     """Results before `cursor` have passed their retention, or belong to an earlier epoch of the channel."""
 
     subscription: SubscriptionId
     cursor: CursorText
+    ended: str | None = None
+    """Why the data cluster has ended the subscription: its values make the channel's query fail. No results follow."""
 
 
 class Progress(Push, tag="progress"):

@@ -13,7 +13,17 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError
 
 from tests import postgresql
-from tocsin.cluster.catalog import Catalog, NewFile, StoredExecution, dataset_owner, results_owner, tables
+from tocsin.cluster.catalog import (
+    Catalog,
+    DeadLetter,
+    ExecutionOutcome,
+    NewFile,
+    StoredExecution,
+    dataset_owner,
+    results_owner,
+    tables,
+)
+from tocsin.cluster.catalog.trials import OnTrial
 from tocsin.cluster.sql.declarations import CreateChannel, CreateDataset, parse_application
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName
 from tocsin.model.subscription import subscription_id
@@ -65,6 +75,7 @@ def execute(
         StoredExecution(0, OF_KIND, 2, execution, {REPORTS: interval}, results, 50, 190.0, finished_s),
         last or execution,
         files,
+        finished_s,
     )
     return None if stored is None else stored.sequence
 
@@ -90,6 +101,65 @@ def test_definition_written_before_owners_existed_is_loaded(catalog: Catalog) ->
     catalog._database.execute(sa.update(tables.datasets).values(definition=text))
     [stored] = catalog.datasets.all()
     assert (stored.dataset.key, stored.dataset.owned_by) == (("id",), None)
+
+
+def test_catalog_of_an_earlier_release_is_opened(catalog: Catalog) -> None:
+    url = str(catalog._database._engine.url.render_as_string(hide_password=False))
+    add(catalog, 1)
+    add(catalog, 2)
+    execute(catalog, 1, 1, finished_s=10.0)
+    for statement in (
+        "ALTER TABLE executions DROP COLUMN retained_s",
+        "DROP TABLE writes",
+        "DROP TABLE feed_files",
+        "DROP TABLE trials",
+        "DROP TABLE refusals",
+        "DROP TABLE dead_letters",
+        "ALTER TABLE channels DROP COLUMN tried",
+        "ALTER TABLE files DROP COLUMN widest",
+    ):
+        catalog._database.execute(sa.text(statement))
+    opened = Catalog(url)
+    assert [stored.execution for stored in opened.executions.page()] == [1]
+    execute(opened, 2, 2, finished_s=200.0)
+    opened.executions.expire(OF_KIND, 100.0)
+    assert [stored.execution for stored in opened.executions.page()] == [2]
+    assert opened.writes.open() == {} and opened.dead_letters.counts() == {}
+    assert opened.channels.get(OF_KIND).tried is None, "the process then takes all subscriptions for tried"
+    assert [stored.widest for stored in opened.files.of(dataset_owner(REPORTS))] == [None, None]
+    opened.close()
+
+
+def test_dead_letters_and_refusals_are_stored_with_the_execution(catalog: Catalog) -> None:
+    add(catalog, 1)
+    [held] = catalog.subscriptions.subscribe(OF_KIND, [(subscription_id(OF_KIND, ("(",)), '["("]')], NORTH)
+    execution = StoredExecution(0, OF_KIND, 2, 1, {REPORTS: (0, 1)}, 0, 0, 190.0, 200.0)
+    letters = [DeadLetter(REPORTS, '{"id":"a"}', "no zone"), DeadLetter(REPORTS, "{}", "")]
+    outcome = ExecutionOutcome(held.number, letters)
+    catalog.executions.commit(execution, 1, [], 200.0, outcome=outcome)
+    assert catalog.channels.get(OF_KIND).tried == held.number
+    first, second = catalog.dead_letters.page(OF_KIND)
+    assert (first.dataset, first.record, first.reason, first.at_s) == (REPORTS, '{"id":"a"}', "no zone", 200.0)
+    assert catalog.dead_letters.page(OF_KIND, after=first.id, limit=1) == [second]
+    replayed = replace(execution, intervals={REPORTS: (1, 1)})
+    catalog.executions.commit(replayed, 1, [], 300.0, outcome=ExecutionOutcome(held.number, replayed=[first.id]))
+    assert catalog.dead_letters.page(ids=[first.id, second.id]) == [second]
+    assert catalog.dead_letters.discard(OF_KIND, [first.id]) == 0 and catalog.dead_letters.discard(OF_KIND) == 1
+    catalog.subscriptions.refuse(OF_KIND, {held.number: "no pattern"})
+    assert catalog.subscriptions.refused(OF_KIND) == {held.id: "no pattern"}
+    assert not list(catalog.subscriptions.of_channel(OF_KIND)) and not list(catalog.subscriptions.holders())
+
+
+def test_deaths_and_the_values_on_trial_are_stored_until_a_success(catalog: Catalog) -> None:
+    assert catalog.trials.deaths(OF_KIND) == 0
+    catalog.trials.count_death(OF_KIND)
+    catalog.trials.count_death(OF_KIND)
+    catalog.trials.begin(OF_KIND, OnTrial("subscriptions", 3, 9))
+    assert (catalog.trials.deaths(OF_KIND), catalog.trials.on_trial(OF_KIND)) == (2, OnTrial("subscriptions", 3, 9))
+    catalog.trials.survived(OF_KIND)
+    assert (catalog.trials.deaths(OF_KIND), catalog.trials.on_trial(OF_KIND)) == (2, None)
+    catalog.trials.clear(OF_KIND)
+    assert catalog.trials.deaths(OF_KIND) == 0
 
 
 def test_version_or_interval_that_was_committed_is_refused(catalog: Catalog) -> None:
@@ -156,9 +226,10 @@ def test_merged_files_become_garbage_and_expired_sequences_are_recorded(catalog:
     catalog.executions.expire(OF_KIND, 100.0)
     catalog.executions.expire(OF_KIND, 100.0)
     assert catalog.executions.forgotten_sequence() == 1 and catalog.executions.last_sequence() == 2
-    deleted: list[str] = []
-    assert catalog.files.collect_garbage(400.0, deleted.append) == 2
-    assert sorted(deleted) == ["datasets/Reports/1.parquet", "datasets/Reports/2.parquet"]
+    dropped = sorted(catalog.files.garbage())
+    assert dropped == ["datasets/Reports/1.parquet", "datasets/Reports/2.parquet"]
+    catalog.files.forget_garbage(dropped[:1])
+    assert catalog.files.garbage() == dropped[1:]
 
 
 def test_commit_whose_answer_was_lost_is_recognised(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ClusterAt
-from tocsin.cluster.catalog import dataset_owner
+from tocsin.cluster.catalog import FeedProgress, dataset_owner
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.spark.feed_checkpoint import FeedCheckpoint
 from tocsin.cluster.spark.frames import stored_frame
 from tocsin.cluster.spark.ingestion import columns_of, read_static
 from tocsin.cluster.spark.session import Session
@@ -86,5 +87,6 @@ def test_number_too_large_for_a_column_becomes_null(cluster_at: ClusterAt, tmp_p
     cluster = open_with_feed(cluster_at, columns, "json", tmp_path / "drop")
     rows = [(3_000_000_000, 300.0, [1, 70_000], "7.5"), (3, -1.5, None, "3000000000")]
     batch = cluster.spark.createDataFrame(rows, "I BIGINT, t DOUBLE, many ARRAY<INT>, text STRING")
-    cluster.dataset(DATASET).writer.add_feed_batch(FEED, 0, batch)
+    checkpoint = FeedCheckpoint.rebuild(tmp_path / "checkpoint", FeedProgress(FEED, -1, {"offsets/0": b"v1"}))
+    cluster.dataset(DATASET).writer.add_feed_batch(checkpoint, 0, batch)
     assert records_of(cluster) == [(3, -1, None, None, None), (None, None, [1, None], 7, None)]

@@ -33,12 +33,13 @@ def channels(url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = Fals
             channel["executions"],
             channel["missed_ticks"],
             channel["failures"],
+            channel["dead_letters"],
             "" if channel["last_duration_s"] is None else f"{channel['last_duration_s']:.2f} s",
             channel["last_error"],
         )
         for channel in reply["channels"]
     ]
-    titles = ("NAME", "RUNS", "SUBSCRIPTIONS", "EXECUTIONS", "MISSED", "FAILED", "LAST", "ERROR")
+    titles = ("NAME", "RUNS", "SUBSCRIPTIONS", "EXECUTIONS", "MISSED", "FAILED", "DEAD LETTERS", "LAST", "ERROR")
     show(as_json, reply, lambda: table(titles, rows))
 
 

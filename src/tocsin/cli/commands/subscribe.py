@@ -152,6 +152,8 @@ def _print(notification: Notification[Any], as_json: bool) -> None:
         case Result():
             line = {"cursor": notification.cursor, "result": notification.value} if as_json else notification.value
             print(msgspec.json.encode(line).decode(), flush=True)
+        case Gap(ended=str(reason)):
+            note(f"the subscription has ended: {reason}")
         case Gap():
             note(f"gap: results before {notification.cursor} have passed their retention")
         case _:

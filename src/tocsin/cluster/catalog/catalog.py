@@ -2,8 +2,8 @@
 
 Data lies in immutable Parquet files under the root. The catalog alone decides which files belong to a dataset or to a
 channel's results. One transaction makes a batch of records or an execution visible and moves the position it was read
-from, so a process that dies at any point has done either all of it or nothing. Files that no row names are leftovers
-of such deaths; `cluster.upkeep` deletes them.
+from, so a process that dies at any point has done either all of it or nothing. Files that neither a row nor
+a write intent names are leftovers of such deaths; `cluster.upkeep` deletes them.
 
 SQLite by default, any SQLAlchemy URL otherwise. The catalog knows neither Spark nor clocks.
 """
@@ -14,11 +14,14 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from tocsin.cluster.catalog.dead_letters import DeadLetterTable
 from tocsin.cluster.catalog.definitions import ChannelTable, DatasetTable, FeedTable
 from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.catalog.files import FileTable
 from tocsin.cluster.catalog.subscriptions import SubscriptionTable
 from tocsin.cluster.catalog.tables import read_fact, schema, tokens, write_fact
+from tocsin.cluster.catalog.trials import TrialTable
+from tocsin.cluster.catalog.writes import WriteTable
 from tocsin.database.database import Database
 
 _GENERATION = "generation"
@@ -36,6 +39,9 @@ class Catalog:
         self.executions = ExecutionTable(self._database)
         self.files = FileTable(self._database)
         self.subscriptions = SubscriptionTable(self._database)
+        self.dead_letters = DeadLetterTable(self._database)
+        self.trials = TrialTable(self._database)
+        self.writes = WriteTable(self._database)
 
     def close(self) -> None:
         self._database.close()
@@ -51,8 +57,11 @@ class Catalog:
             return last + 1
 
     def has_fact(self, name: str) -> bool:
+        return self.fact(name) is not None
+
+    def fact(self, name: str) -> str | None:
         with self._database.read() as connection:
-            return read_fact(connection, name) is not None
+            return read_fact(connection, name)
 
     def set_fact(self, name: str, value: str) -> None:
         with self._database.write() as connection:

@@ -5,6 +5,7 @@ A dataset has a version and a position in the feed log. A channel has a position
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -15,20 +16,27 @@ from sqlalchemy.exc import DBAPIError
 from tocsin.cluster.catalog.executions import forget_executions, move_positions
 from tocsin.cluster.catalog.files import dataset_owner, discard_files, insert_files, results_owner
 from tocsin.cluster.catalog.tables import (
+    FeedProgress,
     NewFile,
     StoredChannel,
     StoredDataset,
     StoredFeed,
+    WriteId,
     channels,
     datasets,
+    dead_letters,
     executions,
+    feed_files,
     feeds,
     files,
     holders,
     positions,
+    refusals,
     subscriptions,
     to_json,
+    trials,
 )
+from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database, insert_many
 from tocsin.model.entities import Channel, Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName
@@ -59,7 +67,9 @@ class DatasetTable:
             connection.execute(sa.delete(datasets).where(datasets.c.name == name))
             discard_files(connection, files.c.owner == dataset_owner(name), at_s)
 
-    def replace_static(self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float) -> None:
+    def replace_static(
+        self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float, write: WriteId | None = None
+    ) -> None:
         """Replace the whole content of a STATIC dataset."""
         with self._database.write() as connection:
             connection.execute(
@@ -67,6 +77,7 @@ class DatasetTable:
                 .where(datasets.c.name == dataset.name)
                 .values(definition=to_json(dataset), version=version)
             )
+            finish_write(connection, write)
             owner = dataset_owner(dataset.name)
             discard_files(connection, files.c.owner == owner, at_s)
             insert_files(connection, owner, new_files, at_s)
@@ -84,10 +95,13 @@ class DatasetTable:
         at_s: float,
         *,
         position: int | None = None,
-        feed: FeedName | None = None,
-        batch: int | None = None,
+        progress: FeedProgress | None = None,
+        write: WriteId | None = None,
     ) -> None:
-        """Add one micro-batch to its dataset, together with the position or the batch number it was read from."""
+        """Add one micro-batch to its dataset, together with its position in the feed log or the progress of its feed.
+
+        `write` is the intent under which the files were written.
+        """
         changed: dict[str, int] = {} if position is None else {"position": position}
         try:
             with self._database.write() as connection:
@@ -100,8 +114,9 @@ class DatasetTable:
                     raise TocsinError(
                         Code.INTERNAL, f"dataset {dataset} is not at version {version - 1}: it has two writers"
                     )
-                if feed is not None:
-                    connection.execute(sa.update(feeds).where(feeds.c.name == feed).values(batch=batch))
+                finish_write(connection, write)
+                if progress is not None:
+                    _store_progress(connection, progress)
                 insert_files(connection, dataset_owner(dataset), new_files, at_s)
         except DBAPIError:
             # The connection may have broken after the commit. A dataset has one writer, so its version shows if it did.
@@ -124,7 +139,21 @@ class FeedTable:
         self._database.execute(sa.insert(feeds).values(**row))
 
     def drop(self, name: FeedName) -> None:
-        self._database.execute(sa.delete(feeds).where(feeds.c.name == name))
+        with self._database.write() as connection:
+            connection.execute(sa.delete(feeds).where(feeds.c.name == name))
+            connection.execute(sa.delete(feed_files).where(feed_files.c.feed == name))
+
+    def progress(self, name: FeedName) -> FeedProgress:
+        """The last micro-batch of a feed, and the files of the checkpoint after it."""
+        with self._database.read() as connection:
+            [batch] = connection.scalars(sa.select(feeds.c.batch).where(feeds.c.name == name))
+            rows = connection.execute(sa.select(feed_files).where(feed_files.c.feed == name))
+            return FeedProgress(name, batch, {row.path: zlib.decompress(row.content) for row in rows})
+
+    def store(self, progress: FeedProgress) -> None:
+        """Store progress without records: that of a catalog from before progress was stored here."""
+        with self._database.write() as connection:
+            _store_progress(connection, progress)
 
 
 class ChannelTable:
@@ -142,6 +171,7 @@ class ChannelTable:
                     row.epoch,
                     row.execution,
                     matched.get(row.name, {}),
+                    row.tried,
                 )
                 for row in connection.execute(sa.select(channels).order_by(channels.c.name))
             ]
@@ -153,7 +183,9 @@ class ChannelTable:
         """`at` is the channel's first position in each dataset: NEW covers the versions above it."""
         with self._database.write() as connection:
             connection.execute(
-                sa.insert(channels).values(name=channel.name, epoch=epoch, definition=to_json(channel), execution=0)
+                sa.insert(channels).values(
+                    name=channel.name, epoch=epoch, definition=to_json(channel), execution=0, tried=0
+                )
             )
             _insert_positions(connection, channel.name, at)
 
@@ -164,8 +196,10 @@ class ChannelTable:
             connection.execute(
                 sa.update(channels)
                 .where(channels.c.name == name)
-                .values(epoch=epoch, definition=to_json(channel), execution=0)
+                .values(epoch=epoch, definition=to_json(channel), execution=0, tried=0)
             )
+            connection.execute(sa.delete(refusals).where(refusals.c.channel == name))
+            connection.execute(sa.delete(trials).where(trials.c.channel == name))
             connection.execute(sa.delete(positions).where(positions.c.channel == name))
             _insert_positions(connection, name, at)
             forget_executions(connection, executions.c.channel == name)
@@ -178,6 +212,9 @@ class ChannelTable:
             connection.execute(sa.delete(subscriptions).where(subscriptions.c.channel == name))
             connection.execute(sa.delete(positions).where(positions.c.channel == name))
             connection.execute(sa.delete(executions).where(executions.c.channel == name))
+            connection.execute(sa.delete(refusals).where(refusals.c.channel == name))
+            connection.execute(sa.delete(trials).where(trials.c.channel == name))
+            connection.execute(sa.delete(dead_letters).where(dead_letters.c.channel == name))
             connection.execute(sa.delete(channels).where(channels.c.name == name))
             discard_files(connection, files.c.owner == results_owner(name, epoch), at_s)
 
@@ -185,6 +222,20 @@ class ChannelTable:
         """Move a channel past records that arrived while it had no subscription."""
         with self._database.write() as connection:
             move_positions(connection, channel, intervals)
+
+
+def _store_progress(connection: Connection, progress: FeedProgress) -> None:
+    own = feed_files.c.feed == progress.feed
+    connection.execute(sa.update(feeds).where(feeds.c.name == progress.feed).values(batch=progress.batch))
+    connection.execute(sa.delete(feed_files).where(own, feed_files.c.path.in_([*progress.dropped, *progress.added])))
+    insert_many(
+        connection,
+        feed_files,
+        [
+            {"feed": progress.feed, "path": path, "content": zlib.compress(content)}
+            for path, content in progress.added.items()
+        ],
+    )
 
 
 def _insert_positions(connection: Connection, channel: ChannelName, at: Mapping[DatasetName, int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
@@ -11,10 +11,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from tocsin.cluster.catalog.dead_letters import delete_letters, insert_letters
 from tocsin.cluster.catalog.files import insert_files, results_owner
 from tocsin.cluster.catalog.tables import (
+    DeadLetter,
     NewFile,
     StoredExecution,
+    WriteId,
     channels,
     executions,
     positions,
@@ -22,12 +25,25 @@ from tocsin.cluster.catalog.tables import (
     to_json,
     write_fact,
 )
+from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database
 from tocsin.model.ids import ChannelName, DatasetName
 from tocsin.wire.errors import Code, TocsinError
 
 _FORGOTTEN = "expired_sequence"
 """The fact that holds the highest sequence of an execution that was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionOutcome:
+    """What an execution learnt about its inputs."""
+
+    tried: int
+    """Subscriptions up to this number have taken part in an execution."""
+    letters: Sequence[DeadLetter] = ()
+    """Records that it passed over, because they make the query fail."""
+    replayed: Sequence[int] = ()
+    """The ids of dead letters that it has matched."""
 
 
 class ExecutionTable:
@@ -63,27 +79,39 @@ class ExecutionTable:
             return int(read_fact(connection, _FORGOTTEN) or 0)
 
     def expire(self, channel: ChannelName, before_s: float) -> None:
-        """Delete a channel's executions that finished before `before_s`."""
+        """Delete a channel's executions that were committed before `before_s`, by the retention clock."""
         with self._database.write() as connection:
-            old = (executions.c.channel == channel) & (executions.c.finished_s < before_s)
-            forget_executions(connection, old)
+            at_s = sa.func.coalesce(executions.c.retained_s, executions.c.finished_s)
+            forget_executions(connection, (executions.c.channel == channel) & (at_s < before_s))
 
-    def commit(self, execution: StoredExecution, last: int, new_files: Sequence[NewFile]) -> StoredExecution | None:
+    def commit(
+        self,
+        execution: StoredExecution,
+        last: int,
+        new_files: Sequence[NewFile],
+        at_s: float,
+        write: WriteId | None = None,
+        outcome: ExecutionOutcome | None = None,
+    ) -> StoredExecution | None:
         """Move the channel past its intervals and make the results visible. Return None if there are none.
 
         The sequence of the returned execution is set. An execution with more results for one subscription than one
-        number has room for uses the numbers from its own to `last`.
+        number has room for uses the numbers from its own to `last`. `at_s` is the time by the
+        retention clock, `write` the intent of the files, `outcome` what the execution learnt about its inputs.
         """
         channel, owner = execution.channel, results_owner(execution.channel, execution.epoch)
-        row = asdict(execution) | {"intervals": to_json(execution.intervals)}
+        row = asdict(execution) | {"intervals": to_json(execution.intervals), "retained_s": at_s}
         del row["sequence"]
         try:
             with self._database.write() as connection:
                 move_positions(connection, channel, execution.intervals)
+                finish_write(connection, write)
+                if outcome is not None:
+                    _store_outcome(connection, channel, outcome, at_s)
                 if not execution.results:
                     return None
                 connection.execute(sa.update(channels).where(channels.c.name == channel).values(execution=last))
-                insert_files(connection, owner, new_files, execution.finished_s)
+                insert_files(connection, owner, new_files, at_s)
                 primary_key = connection.execute(sa.insert(executions).values(**row)).inserted_primary_key
                 assert primary_key is not None
                 return replace(execution, sequence=int(primary_key[0]))
@@ -110,6 +138,12 @@ class ExecutionTable:
         return bool(moved) and all(stored.get(dataset) == upto for dataset, upto in moved)
 
 
+def _store_outcome(connection: Connection, channel: ChannelName, outcome: ExecutionOutcome, at_s: float) -> None:
+    connection.execute(sa.update(channels).where(channels.c.name == channel).values(tried=outcome.tried))
+    insert_letters(connection, channel, outcome.letters, at_s)
+    delete_letters(connection, outcome.replayed)
+
+
 def move_positions(
     connection: Connection, channel: ChannelName, intervals: Mapping[DatasetName, tuple[int, int]]
 ) -> None:
@@ -134,5 +168,6 @@ def forget_executions(connection: Connection, condition: sa.ColumnElement[bool])
 
 
 def _stored_execution(row: Any) -> StoredExecution:
-    intervals = msgspec.json.decode(row.intervals, type=dict[str, tuple[int, int]])
-    return StoredExecution(**{**row._mapping, "intervals": intervals})
+    values = {name: value for name, value in row._mapping.items() if name != "retained_s"}
+    values["intervals"] = msgspec.json.decode(row.intervals, type=dict[str, tuple[int, int]])
+    return StoredExecution(**values)

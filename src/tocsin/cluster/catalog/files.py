@@ -5,14 +5,16 @@ An owner is a dataset, or the results of a channel in one epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tocsin.cluster.catalog.tables import NewFile, StoredFile, files, garbage
+from tocsin.cluster.catalog.tables import NewFile, StoredFile, WriteId, files, garbage
+from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database, chunks, insert_many
+from tocsin.model.ids import ChannelName
 
 _FILE_COLUMNS = [column for column in files.c if column is not files.c.owner]
 
@@ -23,6 +25,11 @@ def dataset_owner(name: str) -> str:
 
 def results_owner(name: str, epoch: int) -> str:
     return f"results:{name}:{epoch}"
+
+
+def channels_of(owners: Iterable[str]) -> set[ChannelName]:
+    """The channels among these owners."""
+    return {ChannelName(owner.split(":")[1]) for owner in owners if owner.startswith("results:")}
 
 
 class FileTable:
@@ -38,7 +45,14 @@ class FileTable:
             query = query.where(files.c.first <= upto)
         return [StoredFile(**row._mapping) for row in self._database.rows(query)]
 
-    def replace(self, owner: str, old: Sequence[StoredFile], new: Sequence[NewFile], at_s: float) -> bool:
+    def replace(
+        self,
+        owner: str,
+        old: Sequence[StoredFile],
+        new: Sequence[NewFile],
+        at_s: float,
+        write: WriteId | None = None,
+    ) -> bool:
         """Swap files for their merged form. Return False and change nothing if one of them was dropped meanwhile."""
         with self._database.write() as connection:
             # By owner and path: the database gives an id again once the highest id is free, even to another owner.
@@ -46,6 +60,7 @@ class FileTable:
             present = connection.scalar(sa.select(sa.func.count()).select_from(files).where(same))
             if present != len(old):
                 return False
+            finish_write(connection, write)
             discard_files(connection, same, at_s)
             newest_s = max(file.at_s for file in old)
             generation = max(file.generation for file in old) + 1
@@ -63,15 +78,15 @@ class FileTable:
         with self._database.write() as connection:
             _insert_garbage(connection, paths, at_s)
 
-    def collect_garbage(self, before_s: float, delete: Callable[[str], None]) -> int:
-        """Delete the files dropped before `before_s`; return how many. A crash in between only repeats a deletion."""
-        paths = [row.path for row in self._database.rows(sa.select(garbage).where(garbage.c.since_s < before_s))]
-        for path in paths:
-            delete(path)
+    def garbage(self) -> list[str]:
+        """The paths of dropped files that are not deleted yet."""
+        return [row.path for row in self._database.rows(sa.select(garbage.c.path))]
+
+    def forget_garbage(self, paths: Sequence[str]) -> None:
+        """Forget dropped files that are deleted."""
         with self._database.write() as connection:
             for chunk in chunks(paths, 500):
                 connection.execute(sa.delete(garbage).where(garbage.c.path.in_(chunk)))
-        return len(paths)
 
     def known_paths(self) -> set[str]:
         """Every path that the catalog names, garbage included."""

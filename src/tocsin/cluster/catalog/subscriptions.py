@@ -6,12 +6,12 @@ is named by its id, a digest that every process can compute.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tocsin.cluster.catalog.tables import StoredSubscription, holders, subscriptions
+from tocsin.cluster.catalog.tables import StoredSubscription, holders, refusals, subscriptions
 from tocsin.database.database import Database, chunks, insert_many
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
@@ -71,15 +71,24 @@ class SubscriptionTable:
                 deleted += unheld
             return released, deleted
 
-    def remove(self, numbers: Sequence[int]) -> list[SubscriptionId]:
-        """Delete subscriptions, whichever brokers hold them, and return their ids."""
+    def refuse(self, channel: ChannelName, reasons: Mapping[int, str]) -> dict[SubscriptionId, str]:
+        """End subscriptions, whichever brokers hold them, and store the reasons. Return the reason of each id."""
+        refused: dict[SubscriptionId, str] = {}
         with self._database.write() as connection:
-            keys: list[bytes] = []
-            for chunk in chunks(numbers):
-                keys += connection.scalars(sa.select(subscriptions.c.id).where(subscriptions.c.number.in_(chunk)))
+            for chunk in chunks(list(reasons)):
+                of_chunk = subscriptions.c.number.in_(chunk)
+                rows = connection.execute(sa.select(subscriptions.c.number, subscriptions.c.id).where(of_chunk)).all()
+                stored = [{"channel": channel, "id": key, "reason": reasons[number]} for number, key in rows]
+                insert_many(connection, refusals, stored, ignore_existing=True)
                 connection.execute(sa.delete(holders).where(holders.c.number.in_(chunk)))
-                connection.execute(sa.delete(subscriptions).where(subscriptions.c.number.in_(chunk)))
-            return [SubscriptionId(key.hex()) for key in keys]
+                connection.execute(sa.delete(subscriptions).where(of_chunk))
+                refused |= {SubscriptionId(key.hex()): reasons[number] for number, key in rows}
+        return refused
+
+    def refused(self, channel: ChannelName) -> dict[SubscriptionId, str]:
+        """The subscriptions that the channel has ended because its query fails with their values, with the reason."""
+        rows = self._database.rows(sa.select(refusals).where(refusals.c.channel == channel))
+        return {SubscriptionId(row.id.hex()): row.reason for row in rows}
 
     def numbers(self, channel: ChannelName, ids: Sequence[SubscriptionId]) -> dict[SubscriptionId, int]:
         """The numbers of the subscriptions with these ids. An id without a subscription is left out."""

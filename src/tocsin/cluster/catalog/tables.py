@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NewType
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tocsin.model.entities import Channel, Dataset, Feed
-from tocsin.model.ids import ChannelName, DatasetName, SubscriptionId
+from tocsin.model.ids import ChannelName, DatasetName, FeedName, SubscriptionId
 
 schema = sa.MetaData()
 _big = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite auto-increments only INTEGER
@@ -33,6 +34,7 @@ channels = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("definition", sa.Text, nullable=False),
     sa.Column("execution", sa.BigInteger, nullable=False),  # the last execution number used
+    sa.Column("tried", sa.BigInteger),  # subscriptions up to this number took part; NULL: all of an earlier release
 )
 positions = sa.Table(
     "positions",
@@ -49,6 +51,13 @@ feeds = sa.Table(
     sa.Column("generation", sa.BigInteger, nullable=False),  # names the checkpoint: a feed created again gets a new one
     sa.Column("batch", sa.BigInteger, nullable=False),  # the last micro-batch committed
 )
+feed_files = sa.Table(
+    "feed_files",
+    schema,
+    sa.Column("feed", sa.Text, primary_key=True),
+    sa.Column("path", sa.Text, primary_key=True),  # inside Spark's checkpoint
+    sa.Column("content", sa.LargeBinary, nullable=False),  # compressed by zlib
+)
 files = sa.Table(
     "files",
     schema,
@@ -59,13 +68,21 @@ files = sa.Table(
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("first", sa.BigInteger, nullable=False),  # lowest and highest version (or execution) inside
     sa.Column("last", sa.BigInteger, nullable=False),
-    sa.Column("at_s", sa.Float, nullable=False),  # when its newest row was committed
+    sa.Column("at_s", sa.Float, nullable=False),  # when its newest row was committed, by the retention clock
     sa.Column("generation", sa.Integer, nullable=False),  # how many merges its rows have been through
+    sa.Column("widest", sa.BigInteger),  # bytes of its widest row in memory; NULL in older rows
 )
 garbage = sa.Table(
     "garbage",
     schema,
     sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("since_s", sa.Float, nullable=False),
+)
+writes = sa.Table(
+    "writes",
+    schema,
+    sa.Column("id", sa.Text, primary_key=True),  # the names of the files that the job writes start with it
+    sa.Column("owner", sa.Text, nullable=False),
     sa.Column("since_s", sa.Float, nullable=False),
 )
 subscriptions = sa.Table(
@@ -84,6 +101,33 @@ holders = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True),
     sa.Column("broker", sa.Text, primary_key=True, index=True),
 )
+refusals = sa.Table(
+    "refusals",
+    schema,
+    sa.Column("channel", sa.Text, primary_key=True),
+    sa.Column("id", sa.LargeBinary(16), primary_key=True),
+    sa.Column("reason", sa.Text, nullable=False),
+)
+dead_letters = sa.Table(
+    "dead_letters",
+    schema,
+    sa.Column("id", _big, primary_key=True, autoincrement=True),
+    sa.Column("channel", sa.Text, nullable=False, index=True),
+    sa.Column("dataset", sa.Text, nullable=False),
+    sa.Column("record", sa.Text, nullable=False),  # a JSON object
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at_s", sa.Float, nullable=False),  # by the retention clock
+    sqlite_autoincrement=True,
+)
+trials = sa.Table(
+    "trials",
+    schema,
+    sa.Column("channel", sa.Text, primary_key=True),
+    sa.Column("deaths", sa.Integer, nullable=False),  # executions during which Spark died, since the last success
+    sa.Column("kind", sa.Text),  # the values on trial: subscriptions, or records of a dataset; NULL before a trial
+    sa.Column("first", sa.BigInteger),
+    sa.Column("last", sa.BigInteger),
+)
 executions = sa.Table(
     "executions",
     schema,
@@ -96,6 +140,7 @@ executions = sa.Table(
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("started_s", sa.Float, nullable=False),
     sa.Column("finished_s", sa.Float, nullable=False),
+    sa.Column("retained_s", sa.Float),  # when it was committed, by the retention clock; NULL in older rows
     sqlite_autoincrement=True,
 )
 tokens = sa.Table(
@@ -113,6 +158,9 @@ facts = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
 )
 
+WriteId = NewType("WriteId", str)
+"""Names a write intent. The name of each file that the job writes starts with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
@@ -124,6 +172,8 @@ class NewFile:
     bytes: int
     first: int
     last: int
+    widest: int | None = field(default=None, kw_only=True)
+    """Bytes of its widest row in memory; None in a catalog of an earlier release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +189,8 @@ class StoredChannel:
     epoch: int
     execution: int
     positions: Mapping[DatasetName, int]
+    tried: int | None
+    """Subscriptions up to this number have taken part in an execution; None in a catalog of an earlier release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +206,18 @@ class StoredFeed:
     feed: Feed
     generation: int
     batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedProgress:
+    """The changes of a feed's checkpoint that belong to one micro-batch."""
+
+    feed: FeedName
+    batch: int
+    added: Mapping[str, bytes]
+    """Path inside the checkpoint → content."""
+    dropped: Collection[str] = ()
+    """Paths that later ones replace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +242,23 @@ class StoredExecution:
     bytes: int
     started_s: float
     finished_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that makes a channel's query fail. The channel has not matched it."""
+
+    dataset: DatasetName
+    record: str
+    """A JSON object."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDeadLetter(DeadLetter):
+    id: int
+    channel: ChannelName
+    at_s: float
 
 
 def to_json(value: object) -> str:

@@ -139,6 +139,11 @@ def _arrow_type(column_type: str) -> pa.DataType:
     return _SCALARS[column_type][1]
 
 
+def to_json_line(record: dict[str, Any]) -> str:
+    """A stored record as a line that `LineReader` reads again."""
+    return msgspec.json.encode(record).decode()
+
+
 class LineReader:
     """Reads canonical JSON lines of one dataset into Arrow tables."""
 

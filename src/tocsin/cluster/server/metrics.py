@@ -99,6 +99,8 @@ class _ClusterCollector(Collector):
         subscriptions = GaugeMetricFamily("tocsin_subscriptions", "Backend subscriptions", labels=label)
         lateness = GaugeMetricFamily("tocsin_channel_late_seconds", "Since when results are late", labels=label)
         late_s = {late.channel: late.late_s for late in self._late()}
+        letters = GaugeMetricFamily("tocsin_dead_letters", "Records that a channel passed over", labels=label)
+        counts = self._cluster.catalog.dead_letters.counts()
         for live in self._cluster.channels.all():
             name = [live.prepared.channel.name]
             executions.add_metric(name, live.executions)
@@ -107,4 +109,5 @@ class _ClusterCollector(Collector):
             failed.add_metric(name, live.failures)
             subscriptions.add_metric(name, live.subscribers.count)
             lateness.add_metric(name, late_s.get(live.name, 0.0))
-        yield from (executions, empty, missed, failed, subscriptions, lateness)
+            letters.add_metric(name, counts.get(live.name, 0))
+        yield from (executions, empty, missed, failed, subscriptions, lateness, letters)

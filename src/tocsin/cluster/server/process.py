@@ -178,6 +178,11 @@ class ClusterProcess:
         name = (await asyncio.to_thread(self.cluster.channel, channel)).prepared.channel.name
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self.cluster, name)
 
+    async def replay(self, channel: str, ids: list[int] | None) -> int:
+        """Match dead letters of a channel again; return how many. Waits for an execution in progress."""
+        cluster = self.cluster
+        return await asyncio.get_running_loop().run_in_executor(self._pool, cluster.replay, channel, ids)
+
     @contextmanager
     def calling_on_stop(self, callback: Callable[[], object]) -> Iterator[None]:
         """Call `callback` if this process begins to stop inside the block: endless streams end then."""
@@ -265,6 +270,8 @@ class ClusterProcess:
         before = cluster.channel(name).executions
         execution = cluster.execute(name)
         live = cluster.channel(name)
+        while live.notices:
+            self._log.warning("bad value set aside", channel=name, notice=live.notices.popleft())
         if live.executions != before and live.last_duration_s is not None:
             self._metrics.duration.labels(name).observe(live.last_duration_s)
         if execution is not None:

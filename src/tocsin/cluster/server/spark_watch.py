@@ -2,7 +2,7 @@
 
 The process calls `check` twice a second, on its event loop. While Spark is silent, the data cluster is not ready. If
 its JVM ends, or is silent for longer than the deadline, `on_lost` is called once. The server then ends the process with
-`EXIT_SPARK_LOST`, and its supervisor starts it again (docs/decisions/0008).
+`EXIT_SPARK_LOST`, and its supervisor starts it again (docs/decisions/0009).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Finds the subscriptions whose values make a channel's query fail: they must not stop the channel for the others.
+"""Finds new subscriptions whose values make a channel's query fail: they must not stop the channel for the others.
 
 A pattern that is no regular expression, a zone that does not exist, a divisor of zero: Spark fails only when it runs
 the query, and one job runs it for all subscriptions. A record can make the query fail as well, and then no subscription
-is at fault. So only subscriptions that have not taken part in an execution yet are suspected.
+is at fault. So this search suspects only subscriptions that have not taken part in an execution yet.
+`cluster.failures` goes on when it finds none.
 """
 
 from __future__ import annotations
@@ -22,31 +23,32 @@ MOST = 50
 """The most culprits that one search returns; the next failing execution searches for the others."""
 
 
-def failing_subscriptions(
-    prepared: PreparedChannel,
-    subscribers: SubscriptionFrames,
-    contents: DatasetContents,
-    tried: Sequence[int],
-    untried: Sequence[int],
-    limit: TimeLimit,
-) -> dict[int, str]:
-    """The numbers of the subscriptions whose values make the query fail, with Spark's reason; see `culprits`.
+class Trial:
+    """Runs a channel's query for some subscriptions and some records, and discards the results."""
 
-    Raises if the time of the execution is over: a job that was cancelled says nothing about its subscriptions.
-    """
-    frame = subscribers.frame(prepared.session)
+    def __init__(
+        self, prepared: PreparedChannel, subscribers: SubscriptionFrames, limit: TimeLimit | None = None
+    ) -> None:
+        self._prepared = prepared
+        self._subscribers = subscribers
+        self._limit = limit
 
-    def fails(first: int, last: int) -> str | None:
+    def fails(self, first: int, last: int, contents: DatasetContents) -> str | None:
+        """Spark's reason if the query fails for the subscriptions from one number to another; None if it succeeds.
+
+        Raises if the time of the execution is over: a job that was cancelled says nothing about its values.
+        """
+        prepared = self._prepared
+        frame = self._subscribers.frame(prepared.session)
         prepared.views.show(SUBSCRIPTIONS_VIEW, frame.where(F.col(SUBSCRIPTION).between(first, last)))
         try:
-            results = results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
+            results = results_frame(prepared.views, prepared.query, contents, self._subscribers.radius_levels)
             results.write.format("noop").mode("overwrite").save()
         except SPARK_ERRORS as error:
-            limit.check()
+            if self._limit is not None:
+                self._limit.check()
             return first_line(error)
         return None
-
-    return culprits(tried, untried, fails)
 
 
 def culprits(tried: Sequence[int], untried: Sequence[int], fails: Callable[[int, int], str | None]) -> dict[int, str]:

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -24,14 +25,15 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, NumericType
 
-from tocsin.cluster.catalog import Catalog, NewFile, dataset_owner
+from tocsin.cluster.catalog import Catalog, FeedProgress, NewFile, dataset_owner
 from tocsin.cluster.feed.columntypes import LineReader
+from tocsin.cluster.spark.feed_checkpoint import FeedCheckpoint
 from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.writing import WrittenRecords, write_records, write_records_here
 from tocsin.cluster.sql.result_columns import NEXT, SEQUENCE, VERSION
 from tocsin.cluster.store.storage import Storage
+from tocsin.cluster.store.writes import Write, Writes
 from tocsin.model.entities import Dataset, DatasetKind
-from tocsin.model.ids import FeedName
 from tocsin.model.schema import Schema
 
 SMALL_BATCH_BYTES = 1 << 20
@@ -63,10 +65,11 @@ class DatasetWriter:
         dataset: Dataset,
         catalog: Catalog,
         storage: Storage,
+        writes: Writes,
         version: int,
         position: int,
         *,
-        now_s: Callable[[], float],
+        retention_s: Callable[[], float],
         backlog_bytes: Callable[[], int],
         committed: Callable[[int, int | None], None],
         arriving: Callable[[], None],
@@ -78,8 +81,9 @@ class DatasetWriter:
         self.dataset = dataset
         self._catalog = catalog
         self._storage = storage
+        self._writes = writes
         self._lock = threading.Lock()
-        self._now_s = now_s
+        self._retention_s = retention_s
         self._backlog_bytes = backlog_bytes
         self._committed = committed
         self._arriving = arriving
@@ -117,20 +121,25 @@ class DatasetWriter:
                 # Duplicates are dropped here, so the written records do not show where the batch ends in the log.
                 position = batch.agg(F.max("next")).collect()[0][0]
                 if position is not None and position > self.position:  # a batch may hold only answers to requests
-                    written = self._write(self._unseen(self._parsed(fresh)))
-                    self._commit(written.files, position=position)
+                    with self._begin_write() as write:
+                        written = self._write(self._unseen(self._parsed(fresh)), write)
+                        self._commit(written.files, write, position=position)
                 return
-            written = self._write(self._parsed(fresh))
-            if written.files:
-                self._commit(written.files, position=written.position)
+            with self._begin_write() as write:
+                written = self._write(self._parsed(fresh), write)
+                if written.files:
+                    self._commit(written.files, write, position=written.position)
 
     def begin(self) -> None:
         """Prepare for a new query from `position` on: wait until the last batch is stored or has failed."""
         storing, self._storing = self._storing, None
         if storing is not None:
             storing.exception()
+        self.read_progress()
+
+    def read_progress(self) -> None:
+        """Read version and position from the catalog: a commit may have succeeded although its answer was lost."""
         with self._lock:
-            # The last commit may have succeeded although its answer was lost.
             version, position = self._catalog.datasets.progress(self.dataset.name)
             if version > self.version:
                 self._advance(version, position)
@@ -161,8 +170,9 @@ class DatasetWriter:
                 versions = pa.repeat(pa.scalar(version, pa.int64()), len(sequences))
                 stored = records.append_column(VERSION, versions)
                 stored = stored.append_column(SEQUENCE, pa.array(sequences, pa.int64()))
-                files = write_records_here(stored, self._storage, self._folder)
-                self._commit(files, position=max(frame.next for frame in frames))
+                with self._begin_write() as write:
+                    files = write_records_here(stored, self._storage, write.prefix(self._folder))
+                    self._commit(files, write, position=max(frame.next for frame in frames))
             except BaseException:
                 self._forget(version)
                 raise
@@ -225,45 +235,48 @@ class DatasetWriter:
             NEXT,
         ).select("record.*", self._version_column(), SEQUENCE, NEXT)
 
-    def add_feed_batch(self, feed: FeedName, batch_number: int, batch: DataFrame) -> None:
-        """Add a micro-batch of a feed.
-
-        Spark numbers the micro-batches and repeats a number only for the same records.
-        """
+    def add_feed_batch(self, checkpoint: FeedCheckpoint, batch_number: int, batch: DataFrame) -> None:
+        """Add a micro-batch of a feed, together with the source's offsets after it."""
         with self._lock:
-            if batch_number <= next(stored.batch for stored in self._catalog.feeds.all() if stored.feed.name == feed):
-                return
+            progress = checkpoint.progress(batch_number)
             records = _fitted(batch, self.dataset.schema).select(
                 *self.dataset.schema.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE)
             )
             for name in self.dataset.key:
                 records = records.where(F.col(name).isNotNull())
-            written = self._write(self._unseen(records))
-            self._commit(written.files, feed=feed, batch=batch_number)
+            with self._begin_write() as write:
+                written = self._write(self._unseen(records), write)
+                self._commit(written.files, write, progress=progress)
+            checkpoint.committed(progress)
 
-    def replace_all(self, frame: DataFrame, columns: Schema) -> list[NewFile]:
+    def replace_all(self, frame: DataFrame, columns: Schema, write: Write) -> list[NewFile]:
         """Write the new content of a STATIC dataset. The caller commits the files."""
         records = frame.select(*columns.names, self._version_column(), F.monotonically_increasing_id().alias(SEQUENCE))
-        return self._write(records).files
+        return self._write(records, write).files
 
     def _version_column(self) -> SparkColumn:
         return F.lit(self.version + 1).cast("bigint").alias(VERSION)
 
-    def _write(self, records: DataFrame) -> WrittenRecords:
-        return write_records(records, self._storage, self._folder)
+    def _begin_write(self) -> AbstractContextManager[Write]:
+        return self._writes.begin(dataset_owner(self.dataset.name))
+
+    def _write(self, records: DataFrame, write: Write) -> WrittenRecords:
+        return write_records(records, self._storage, write.prefix(self._folder))
 
     def _commit(
         self,
         files: list[NewFile],
+        write: Write,
         *,
         position: int | None = None,
-        feed: FeedName | None = None,
-        batch: int | None = None,
+        progress: FeedProgress | None = None,
     ) -> None:
         version = self.version + 1
+        write.check(files)
         self._catalog.datasets.commit_records(
-            self.dataset.name, version, files, self._now_s(), position=position, feed=feed, batch=batch
+            self.dataset.name, version, files, self._retention_s(), position=position, progress=progress, write=write.id
         )
+        write.committed = True
         self._advance(version, position)
 
     def _advance(self, version: int, position: int | None) -> None:

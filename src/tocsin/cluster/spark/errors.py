@@ -6,6 +6,7 @@ import re
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 """Py4J translates most errors to Python's; a few arrive as Java errors."""
@@ -16,6 +17,15 @@ _AFTER = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+|\(line \d+, pos \d+\)|== SQ
 """The code after a message, and positions in generated SQL."""
 _CLASS = re.compile(r"\b(?:java|javax|scala|org|com|io)(?:\.[a-z_0-9]+)+\.([A-Z]\w*)(?:\$\w+)*:?")
 """A class of the JVM: only its own name says something."""
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Whether the session's JVM answers."""
+    try:
+        jvm = session.sparkContext._jvm
+        return jvm is not None and jvm.java.lang.System.nanoTime() is not None
+    except Exception:
+        return False
 
 
 def first_line(error: Exception) -> str:

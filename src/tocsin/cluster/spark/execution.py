@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,11 @@ DatasetContents = Callable[[SparkSession, str, bool], DataFrame | pa.Table]
 LARGE_ROWS = 5_000_000
 SMALL_PAIRS = 1_000_000
 SMALL_RESULTS = 10_000
-"""An execution below both bounds is small: its results pass through the driver's memory."""
+SMALL_BYTES = 16 << 20
+"""An execution below these bounds is small: its results pass through the driver's memory.
+
+Each of its tasks stops at `SMALL_BYTES` of results. A small execution has about as many tasks as the machine has cores.
+"""
 ROWS_PER_RESULT_TASK = 100_000
 
 
@@ -46,6 +50,8 @@ class ExecutionSize:
     """Rows of all datasets that the execution reads; for NEW datasets, only rows of the interval."""
     results: int
     """Results of the last execution: the best estimate for this one."""
+    result_bytes: int = 0
+    """An estimate of the bytes of one result: a row of every dataset, each as wide as its widest."""
 
     @property
     def is_large(self) -> bool:
@@ -53,8 +59,19 @@ class ExecutionSize:
 
     @property
     def is_small(self) -> bool:
-        """True for few records, few subscriptions, and few results of the last execution."""
-        return self.subscriptions * self.records < SMALL_PAIRS and self.results < SMALL_RESULTS
+        """True for few records, few subscriptions, and few and narrow results of the last execution."""
+        few = self.subscriptions * self.records < SMALL_PAIRS and self.results < SMALL_RESULTS
+        return few and self.results < self.most_rows
+
+    @property
+    def most_rows(self) -> int:
+        """The number of results at which a task of a small execution stops."""
+        return max(2, SMALL_BYTES // max(1, self.result_bytes))
+
+    @property
+    def largest(self) -> ExecutionSize:
+        """The size with as many results as there can be without a join of datasets."""
+        return replace(self, results=max(self.results, self.subscriptions * self.records))
 
     def result_tasks(self, cores: int) -> int:
         """The number of tasks that write results."""
@@ -144,18 +161,24 @@ def execute(
     subscribers: SubscriptionFrames,
     contents: DatasetContents,
     storage: Storage,
-    folder: str,
+    prefix: str,
     execution: int,
     size: ExecutionSize,
 ) -> WrittenResults:
-    """Run the channel once and write its results to files. They are invisible until the caller commits them."""
+    """Run the channel once and write its results to files. They are invisible until the caller commits them.
+
+    `prefix` is the beginning of their paths.
+    """
     cores = prepared.session.sparkContext.defaultParallelism
     _plan_for(prepared.session, size, cores)
     prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
     results = results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
     if size.is_small:
-        return write_few_results(results, storage, folder, execution)
-    return write_results(results, storage, folder, execution, size.result_tasks(cores))
+        written = write_few_results(results, storage, prefix, execution, size.most_rows)
+        if written is not None:
+            return written
+        size = size.largest
+    return write_results(results, storage, prefix, execution, size.result_tasks(cores))
 
 
 def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:

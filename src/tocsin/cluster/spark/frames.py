@@ -39,8 +39,12 @@ def dataset_frame(
     *,
     after: int | None = None,
     upto: int | None = None,
+    ordered: bool = False,
 ) -> DataFrame:
-    """The dataset as a channel sees it: all of `files`, or the NEW records of the half-open interval (after, upto]."""
+    """The dataset as a channel sees it: all of `files`, or the NEW records of the half-open interval (after, upto].
+
+    With `ordered`, the records are in the order of their arrival.
+    """
     rows = stored_frame(session, storage, dataset, files)
     if upto is not None:
         rows = rows.where(F.col(VERSION) <= upto)
@@ -48,6 +52,8 @@ def dataset_frame(
         rows = latest_per_key(rows, dataset)
     if after is not None:
         rows = rows.where(F.col(VERSION) > after)
+    if ordered:
+        rows = rows.orderBy(VERSION, SEQUENCE)
     return rows.select(*dataset.schema.names)
 
 

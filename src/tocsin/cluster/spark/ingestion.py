@@ -12,9 +12,11 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tocsin.cluster.spark.dataset_writer import UNREAD, DatasetWriter
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
+from tocsin.cluster.spark.feed_checkpoint import FeedCheckpoint
 from tocsin.cluster.spark.source import FeedLogSource
 from tocsin.model.entities import Dataset, Feed
 from tocsin.model.schema import Column, Schema, canonical_type, is_name
@@ -22,7 +24,7 @@ from tocsin.wire.errors import Code, TocsinError
 
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 SCRATCH_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""How Spark writes the checkpoint of a gateway's query. Its default starts processes for permissions and links, which
+"""How Spark writes checkpoints, which are scratch here. Its default starts processes for permissions and links, which
 takes 0.1 s of every micro-batch; this class starts fewer. Both replace files by renaming them."""
 FORMATS_WITH_SCHEMA = frozenset({"csv", "json", "parquet", "orc", "avro"})
 """File formats that are read with the dataset's columns; other sources have their own columns."""
@@ -55,8 +57,8 @@ class Ingestion:
         self._query.stop()
 
 
-class RefusedIngestion(Ingestion):
-    """A feed that may not start; see `failure`."""
+class FailedStart:
+    """Stands for a query that could not be started."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -64,11 +66,11 @@ class RefusedIngestion(Ingestion):
     def catch_up(self) -> None:
         raise TocsinError(Code.NOT_READY, self._reason)
 
-    def failure(self) -> str | None:
+    def failure(self) -> str:
         return self._reason
 
     def stop(self) -> None:
-        pass
+        return
 
 
 def start_gateway(session: SparkSession, writer: DatasetWriter, log: Path, scratch: Path) -> Ingestion:
@@ -84,12 +86,7 @@ def start_gateway(session: SparkSession, writer: DatasetWriter, log: Path, scrat
         .option("checkpointLocation", scratch.absolute().as_uri())
         .foreachBatch(lambda batch, _: writer.add_frames(batch))
     )
-    with _starting:
-        session.conf.set(CHECKPOINT_FILES, SCRATCH_FILES)
-        try:
-            return Ingestion(stream.start(), writer)
-        finally:
-            session.conf.unset(CHECKPOINT_FILES)
+    return _start(session, stream, writer)
 
 
 def open_feed(session: SparkSession, dataset: Dataset, feed: Feed) -> DataFrame:
@@ -107,18 +104,28 @@ def open_feed(session: SparkSession, dataset: Dataset, feed: Feed) -> DataFrame:
         raise TocsinError(Code.BAD_SQL, f"feed {feed.name}: {first_line(error)}") from error
 
 
-def start_feed(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpoint: str) -> Ingestion:
+def start_feed(session: SparkSession, writer: DatasetWriter, feed: Feed, checkpoint: FeedCheckpoint) -> Ingestion:
+    """Start a feed's query after the last micro-batch that its checkpoint has."""
+    writer.read_progress()
     source = open_feed(session, writer.dataset, feed)
     stream = (
         source.writeStream.queryName(f"feed-{feed.name}")
-        .option("checkpointLocation", checkpoint)
-        .foreachBatch(lambda batch, number: writer.add_feed_batch(feed.name, number, batch))
+        .option("checkpointLocation", checkpoint.folder.absolute().as_uri())
+        .foreachBatch(lambda batch, number: writer.add_feed_batch(checkpoint, number, batch))
     )
     try:
-        with _starting:
-            return Ingestion(stream.start())
+        return _start(session, stream)
     except SPARK_ERRORS as error:
         raise TocsinError(Code.BAD_SQL, f"feed {feed.name}: {first_line(error)}") from error
+
+
+def _start(session: SparkSession, stream: DataStreamWriter, storer: DatasetWriter | None = None) -> Ingestion:
+    with _starting:
+        session.conf.set(CHECKPOINT_FILES, SCRATCH_FILES)
+        try:
+            return Ingestion(stream.start(), storer)
+        finally:
+            session.conf.unset(CHECKPOINT_FILES)
 
 
 def read_static(session: SparkSession, path: str, format: str, columns: Schema) -> DataFrame:

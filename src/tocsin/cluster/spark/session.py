@@ -37,6 +37,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # A batch of wide rows must fit in the memory of the driver and of a Python worker.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     # A hash join of any size takes at least one page, by default up to 64 MiB: several of those a second keep the
     # garbage collector busy on a core of its own.
     "spark.buffer.pageSize": "256k",

@@ -43,6 +43,7 @@ class SubscriptionFrames:
         self._base: DataFrame | None = None
         self.base_path: str | None = None
         """The path of the current base; no catalog row names it."""
+        self._new_base_path: str | None = None
         self._base_rows = 0
         self._added: dict[int, str] = {}
         self._removed: set[int] = set()
@@ -89,6 +90,13 @@ class SubscriptionFrames:
         if changes:
             self._frame = None
 
+    @property
+    def own_paths(self) -> set[str | None]:
+        """The paths of the bases that are in use or being written."""
+        # The new path is read first: a new base becomes the current one before its path is dropped.
+        new_path = self._new_base_path
+        return {new_path, self.base_path, *self.dropped_paths}
+
     def release(self) -> None:
         """Free the base in Spark's cache and list its path in `dropped_paths`."""
         if self._base is not None:
@@ -122,7 +130,7 @@ class SubscriptionFrames:
             keep = pa.compute.invert(pa.compute.is_in(old[SUBSCRIPTION], pa.array(self._removed, pa.int64())))
             tables.insert(0, old.filter(keep))
         table = pa.concat_tables(tables)
-        path = f"{self._folder}/{uuid.uuid4().hex}.parquet"
+        path = self._new_base_path = f"{self._folder}/{uuid.uuid4().hex}.parquet"
         with self._storage.create(path) as file:
             pq.write_table(table, file, row_group_size=max(1, -(-table.num_rows // 8)))
         schema = ", ".join([f"{SUBSCRIPTION} BIGINT", *(f"`{name}` STRING" for name in self._schema.names)])
@@ -131,6 +139,7 @@ class SubscriptionFrames:
         self.release()  # only now that the new base can be used
         self._base = base
         self.base_path, self._base_rows = path, table.num_rows
+        self._new_base_path = None
         self._added, self._removed = {}, set()
 
     def _text_columns(self, subscriptions: dict[int, str]) -> pa.Table:

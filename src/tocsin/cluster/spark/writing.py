@@ -1,13 +1,15 @@
 """Writes and merges files with Spark. Each executor task reports its file in one row; only that row reaches the driver.
 
 A task writes under a unique name, and its file counts only if the driver commits the row it returned. So the files of
-retried and speculative tasks, and of processes that died, are never read.
+retried and speculative tasks, and of processes that died, are never read. `prefix` is the beginning of the path of each
+file: a folder and a write intent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +33,8 @@ from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
 _REPORT = (
-    "path STRING, rows BIGINT, bytes BIGINT, first BIGINT, last BIGINT, position BIGINT, summary BINARY, body BINARY"
+    "path STRING, rows BIGINT, bytes BIGINT, first BIGINT, last BIGINT, widest BIGINT, position BIGINT, "
+    "summary BINARY, body BINARY"
 )
 
 
@@ -51,37 +54,59 @@ class WrittenResults:
     """The rows of small files by path, equal to those in the files."""
 
 
-def write_records(frame: DataFrame, storage: Storage, folder: str) -> WrittenRecords:
+def write_records(frame: DataFrame, storage: Storage, prefix: str) -> WrittenRecords:
     """Write a dataset's records; `frame` has the dataset's columns, VERSION, SEQUENCE and perhaps NEXT."""
-    reports = frame.mapInArrow(records_writer(storage, folder), _REPORT).collect()
+    reports = frame.mapInArrow(records_writer(storage, prefix), _REPORT).collect()
     positions = [row.position for row in reports if row.position is not None]
     return WrittenRecords([_new_file(row.asDict()) for row in reports], max(positions, default=None))
 
 
-def write_records_here(records: pa.Table, storage: Storage, folder: str) -> list[NewFile]:
+def write_records_here(records: pa.Table, storage: Storage, prefix: str) -> list[NewFile]:
     """Write a few records that are in memory: the driver writes the file itself."""
-    reports = [row for batch in records_writer(storage, folder)(records.to_batches()) for row in batch.to_pylist()]
+    reports = [row for batch in records_writer(storage, prefix)(records.to_batches()) for row in batch.to_pylist()]
     return [_new_file(report) for report in reports]
 
 
-def write_results(frame: DataFrame, storage: Storage, folder: str, execution: int, tasks: int) -> WrittenResults:
+def write_results(frame: DataFrame, storage: Storage, prefix: str, execution: int, tasks: int) -> WrittenResults:
     """Write an execution's results; `frame` has SUBSCRIPTION first and then the channel's own columns.
 
     All results of a subscription go to one task, which numbers and sorts them.
     """
     together = frame.repartition(tasks, SUBSCRIPTION).sortWithinPartitions(SUBSCRIPTION)
-    return _written_results(_map(together, results_writer(storage, folder, execution)))
+    return _written_results(_map(together, results_writer(storage, prefix, execution)))
 
 
-def write_few_results(frame: DataFrame, storage: Storage, folder: str, execution: int) -> WrittenResults:
-    """Write the results of a small execution in the driver.
+def write_few_results(
+    frame: DataFrame, storage: Storage, prefix: str, execution: int, most_rows: int
+) -> WrittenResults | None:
+    """Write the results of a small execution in the driver. None if a task has `most_rows` or more: too many.
 
     Without a shuffle and a Python worker, writing takes about half as long. Writing is most of a continuous channel's
-    delay.
+    delay. Each task stops at `most_rows`, so the driver's memory is safe also if the estimate was wrong.
     """
-    results = frame.toArrow().sort_by(SUBSCRIPTION)
-    write = results_writer(storage, folder, execution)
+    results = _first_of_each_task(frame, most_rows).toArrow()
+    if results.num_rows >= most_rows:
+        return None
+    results = results.sort_by(SUBSCRIPTION)
+    write = results_writer(storage, prefix, execution)
     return _written_results([row for batch in write(results.to_batches()) for row in batch.to_pylist()])
+
+
+def _first_of_each_task(frame: DataFrame, most_rows: int) -> DataFrame:
+    """The frame with at most so many rows of each task. `DataFrame.limit` would add a shuffle."""
+    session = frame.sparkSession
+    literal, integer, local_limit, dataset = _java_classes(session._jvm)
+    plan = local_limit(literal(most_rows, integer), frame._jdf.logicalPlan())
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)
+
+
+@lru_cache(maxsize=1)
+def _java_classes(jvm: Any) -> tuple[Any, Any, Any, Any]:
+    """(Literal, IntegerType, LocalLimit, Dataset). Finding a class takes a call for each part of its name."""
+    sql = jvm.org.apache.spark.sql
+    catalyst = sql.catalyst
+    integer = sql.types.DataTypes.IntegerType
+    return catalyst.expressions.Literal, integer, catalyst.plans.logical.LocalLimit, sql.classic.Dataset
 
 
 def _written_results(reports: list[dict[str, Any]]) -> WrittenResults:
@@ -94,18 +119,18 @@ def _written_results(reports: list[dict[str, Any]]) -> WrittenResults:
 
 
 def merge_records(
-    session: SparkSession, storage: Storage, dataset: Dataset, files: Sequence[StoredFile]
+    session: SparkSession, storage: Storage, dataset: Dataset, files: Sequence[StoredFile], prefix: str
 ) -> list[NewFile]:
     """Merge files of a dataset; of a KEYED one, only the latest record of each key is kept."""
     rows = stored_frame(session, storage, dataset, files)
     if dataset.kind is DatasetKind.KEYED:
         rows = latest_per_key(rows, dataset)
     merged = rows.coalesce(_parts(files)).sortWithinPartitions(VERSION, SEQUENCE)
-    return _rewrite(merged, storage, f"datasets/{dataset.name}", VERSION)
+    return _rewrite(merged, storage, prefix, VERSION)
 
 
 def merge_results(
-    session: SparkSession, storage: Storage, folder: str, columns: StructType, files: Sequence[StoredFile]
+    session: SparkSession, storage: Storage, columns: StructType, files: Sequence[StoredFile], prefix: str
 ) -> list[NewFile]:
     """Merge files of results; `columns` are the channel's own."""
     own = [StructField(name, LongType()) for name in (SUBSCRIPTION, OFFSET, BYTES)]
@@ -113,16 +138,16 @@ def merge_results(
     rows = read_parquet(session, storage, schema, [file.path for file in files])
     parts = _parts(files)
     together = rows.coalesce(1) if parts == 1 else rows.repartition(parts, SUBSCRIPTION)
-    return _rewrite(together.sortWithinPartitions(SUBSCRIPTION, OFFSET), storage, folder, OFFSET)
+    return _rewrite(together.sortWithinPartitions(SUBSCRIPTION, OFFSET), storage, prefix, OFFSET)
 
 
 def _parts(files: Sequence[StoredFile]) -> int:
     return max(1, round(sum(file.bytes for file in files) / TARGET_BYTES))
 
 
-def _rewrite(frame: DataFrame, storage: Storage, folder: str, ordered_by: str) -> list[NewFile]:
+def _rewrite(frame: DataFrame, storage: Storage, prefix: str, ordered_by: str) -> list[NewFile]:
     """Write stored rows again, unchanged; `ordered_by` is VERSION or OFFSET."""
-    return [_new_file(report) for report in _map(frame, copy_writer(storage, folder, ordered_by))]
+    return [_new_file(report) for report in _map(frame, copy_writer(storage, prefix, ordered_by))]
 
 
 def _map(frame: DataFrame, writer: BatchWriter) -> list[dict[str, Any]]:
@@ -135,4 +160,5 @@ def _map(frame: DataFrame, writer: BatchWriter) -> list[dict[str, Any]]:
 
 
 def _new_file(report: dict[str, Any]) -> NewFile:
-    return NewFile(report["path"], report["rows"], report["bytes"], report["first"], report["last"])
+    names = ("path", "rows", "bytes", "first", "last")
+    return NewFile(*(report[name] for name in names), widest=report["widest"])

@@ -1,7 +1,8 @@
 """Writes one Parquet file from Arrow batches, and reports it in one row.
 
 Runs inside Spark's Python workers, so it imports nothing heavy: no Spark, no database. `cluster.spark.writing` sends
-this module there. A task keeps at most `SHORT_CUT_BYTES` of its results in memory.
+this module there. `prefix` is the beginning of the file's path: a folder and a write intent. A task keeps at most
+`SHORT_CUT_BYTES` of its results in memory.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ SUMMARY = pa.schema([("subscription", pa.int64()), ("results", pa.int64()), ("by
 BatchWriter = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def records_writer(storage: Storage, folder: str) -> BatchWriter:
+def records_writer(storage: Storage, prefix: str) -> BatchWriter:
     """Write a dataset's records; the report has the feed log position after the last one."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         position: int | None = None
-        with _ParquetFile(storage, folder) as file:
+        with _ParquetFile(storage, prefix) as file:
             for batch in batches:
                 if not batch.num_rows:
                     continue
@@ -48,11 +49,11 @@ def records_writer(storage: Storage, folder: str) -> BatchWriter:
     return write
 
 
-def copy_writer(storage: Storage, folder: str, ordered_by: str) -> BatchWriter:
+def copy_writer(storage: Storage, prefix: str, ordered_by: str) -> BatchWriter:
     """Write stored rows again, unchanged. The column `ordered_by` gives the versions or executions of the file."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _ParquetFile(storage, folder) as file:
+        with _ParquetFile(storage, prefix) as file:
             for batch in batches:
                 if batch.num_rows:
                     file.cover(batch[ordered_by])
@@ -64,13 +65,13 @@ def copy_writer(storage: Storage, folder: str, ordered_by: str) -> BatchWriter:
     return write
 
 
-def results_writer(storage: Storage, folder: str, execution: int) -> BatchWriter:
+def results_writer(storage: Storage, prefix: str, execution: int) -> BatchWriter:
     """Write an execution's results, sorted by subscription; the report has a summary and perhaps the rows."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted = _Counter()
         kept: list[pa.RecordBatch] | None = []
-        with _ParquetFile(storage, folder) as file:
+        with _ParquetFile(storage, prefix) as file:
             for batch in batches:
                 if not batch.num_rows:
                     continue
@@ -107,9 +108,9 @@ def with_names(writer: BatchWriter, names: list[str]) -> BatchWriter:
 class _ParquetFile:
     """A Parquet file that is created with its first batch."""
 
-    def __init__(self, storage: Storage, folder: str) -> None:
+    def __init__(self, storage: Storage, prefix: str) -> None:
         self._storage = storage
-        self._path = f"{folder}/{uuid.uuid4().hex}.parquet"
+        self._path = f"{prefix}{uuid.uuid4().hex}.parquet"
         self._closing = ExitStack()
         self._stream: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -117,6 +118,7 @@ class _ParquetFile:
         self.bytes = 0
         self.first = 0
         self.last = 0
+        self.widest = 0
 
     def __enter__(self) -> _ParquetFile:
         return self
@@ -133,6 +135,7 @@ class _ParquetFile:
             self._writer = pq.ParquetWriter(self._stream, batch.schema, compression="zstd")
         self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
         self.rows += batch.num_rows
+        self.widest = max(self.widest, widest_row(batch))
 
     def cover(self, versions: pa.Array) -> None:
         """Extend the range of versions in the file; called before the batch is added."""
@@ -144,11 +147,11 @@ class _ParquetFile:
         self, position: int | None = None, summary: bytes | None = None, body: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
         if self._writer is not None:
-            row = (self._path, self.rows, self.bytes, self.first, self.last, position, summary, body)
+            row = (self._path, self.rows, self.bytes, self.first, self.last, self.widest, position, summary, body)
             yield pa.record_batch([[value] for value in row], schema=_REPORT)
 
 
-_COUNTS = ("rows", "bytes", "first", "last", "position")
+_COUNTS = ("rows", "bytes", "first", "last", "widest", "position")
 _REPORT = pa.schema(
     [("path", pa.string()), *((name, pa.int64()) for name in _COUNTS), ("summary", pa.binary()), ("body", pa.binary())]
 )
@@ -201,6 +204,21 @@ def json_sizes(batch: pa.RecordBatch) -> np.ndarray:
         lengths = pc.add(pc.binary_length(text), quotes)
         sizes += len(name.encode()) + 4 + pc.fill_null(lengths, 4).to_numpy(zero_copy_only=False)
     return sizes
+
+
+def widest_row(rows: pa.RecordBatch | pa.Table) -> int:
+    """An upper bound of the bytes of one row in memory. Exact for the columns whose values have different lengths."""
+    fixed, lengths = 0, None
+    for column in rows.columns:
+        kind = column.type
+        if _has_length(kind):
+            own = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+            lengths = own.astype(np.int64) if lengths is None else lengths + own
+        elif pa.types.is_nested(kind):
+            fixed += column.nbytes  # rare in records: the whole column bounds each value
+        else:
+            fixed += max(1, kind.bit_width // 8)
+    return fixed + (0 if lengths is None or not len(lengths) else int(lengths.max()))
 
 
 def _has_length(kind: pa.DataType) -> bool:

@@ -72,17 +72,17 @@ def is_small(files: Sequence[StoredFile]) -> bool:
     return sum(file.bytes for file in files) <= SMALL_MERGE_BYTES
 
 
-def merge_records_here(storage: Storage, dataset: Dataset, files: Sequence[StoredFile]) -> list[NewFile]:
+def merge_records_here(storage: Storage, dataset: Dataset, files: Sequence[StoredFile], prefix: str) -> list[NewFile]:
     rows = read_files(storage, files)
     if dataset.kind is DatasetKind.KEYED:
         rows = latest_per_key(rows, dataset)
     ordered = rows.sort_by([(VERSION, "ascending"), (SEQUENCE, "ascending")])
-    return _write(storage, f"datasets/{dataset.name}", ordered, VERSION)
+    return _write(storage, prefix, ordered, VERSION)
 
 
-def merge_results_here(storage: Storage, folder: str, files: Sequence[StoredFile]) -> list[NewFile]:
+def merge_results_here(storage: Storage, files: Sequence[StoredFile], prefix: str) -> list[NewFile]:
     ordered = read_files(storage, files).sort_by([(SUBSCRIPTION, "ascending"), (OFFSET, "ascending")])
-    return _write(storage, folder, ordered, OFFSET)
+    return _write(storage, prefix, ordered, OFFSET)
 
 
 def latest_per_key(rows: pa.Table, dataset: Dataset) -> pa.Table:
@@ -118,8 +118,9 @@ def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default")
 
 
-def _write(storage: Storage, folder: str, rows: pa.Table, ordered_by: str) -> list[NewFile]:
+def _write(storage: Storage, prefix: str, rows: pa.Table, ordered_by: str) -> list[NewFile]:
     reports = [
-        row for batch in copy_writer(storage, folder, ordered_by)(rows.to_batches()) for row in batch.to_pylist()
+        row for batch in copy_writer(storage, prefix, ordered_by)(rows.to_batches()) for row in batch.to_pylist()
     ]
-    return [NewFile(row["path"], row["rows"], row["bytes"], row["first"], row["last"]) for row in reports]
+    names = ("path", "rows", "bytes", "first", "last")
+    return [NewFile(*(row[name] for name in names), widest=row["widest"]) for row in reports]

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tocsin.cluster.catalog import Catalog, StoredFile, results_owner
 from tocsin.cluster.sql.result_columns import BYTES, OFFSET, SUBSCRIPTION
+from tocsin.cluster.store.readers import Readers
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import ROW_BITS, execution_of
 from tocsin.model.ids import ChannelName
@@ -30,8 +31,9 @@ RECENT_BYTES = 64 << 20
 class ResultStore:
     """Thread-safe."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, recent_bytes: int = RECENT_BYTES) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, readers: Readers, recent_bytes: int = RECENT_BYTES) -> None:
         self._catalog = catalog
+        self._readers = readers
         self._storage = storage
         self._recent: OrderedDict[str, pa.Table] = OrderedDict()
         self._recent_bytes = recent_bytes
@@ -62,8 +64,13 @@ class ResultStore:
         Yields tables of at most a row group; rows of one subscription come in the order of their offsets. Raises if
         the first stored execution is no longer `kept_from`, because the caller found the gaps with `kept_from`.
         """
-        if not after:
-            return
+        if after:
+            with self._readers.reading():
+                yield from self._read(channel, epoch, after, upto, kept_from)
+
+    def _read(
+        self, channel: ChannelName, epoch: int, after: Mapping[int, int], upto: int | None, kept_from: int | None
+    ) -> Iterator[pa.Table]:
         numbers = np.fromiter(after.keys(), np.int64)
         order = np.argsort(numbers)
         numbers, cursors = numbers[order], np.fromiter(after.values(), np.int64)[order]
@@ -82,6 +89,10 @@ class ResultStore:
 
     def summaries(self, channel: ChannelName, epoch: int, executions: Sequence[int]) -> dict[int, pa.Table]:
         """For each execution, a table of (subscription, results, bytes), counted from the stored results."""
+        with self._readers.reading():
+            return self._summaries(channel, epoch, executions)
+
+    def _summaries(self, channel: ChannelName, epoch: int, executions: Sequence[int]) -> dict[int, pa.Table]:
         low, high = min(executions), max(executions)
         parts = []
         for file in self._catalog.files.of(results_owner(channel, epoch), low - 1, None):

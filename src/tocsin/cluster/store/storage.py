@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +66,12 @@ class Storage:
             filesystem.delete_file(f"{base}/{path}")
         except FileNotFoundError:
             return
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Those of `paths` that do not exist."""
+        filesystem, base = self._opened
+        found = filesystem.get_file_info([f"{base}/{path}" for path in paths])
+        return [path for path, info in zip(paths, found, strict=True) if info.type != fs.FileType.File]
 
     def list(self, folder: str) -> list[str]:
         """The paths of all files below `folder`."""

@@ -6,8 +6,9 @@ An application is a SQL file. `POST /v1/applications` checks the whole file befo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -19,10 +20,14 @@ from tocsin.cluster.live import LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.server.process import ClusterProcess
 from tocsin.cluster.server.routes.authentication import require_admin, require_author, require_read
 from tocsin.cluster.server.routes.context import ClusterContext
+from tocsin.model.ids import ChannelName
 from tocsin.model.schema import Schema
 from tocsin.runtime.http.answers import answer, read_json, request_body
 
 router = APIRouter(tags=["definitions"])
+
+MOST_REFUSALS = 100
+"""The most refused subscriptions that a channel's answer lists with their reasons."""
 
 
 class ApplicationText(msgspec.Struct):
@@ -75,14 +80,14 @@ async def drop_dataset(request: Request, name: str) -> Response:
 @router.get("/v1/channels", response_class=Response)
 def list_channels(request: Request) -> Response:
     context = require_read(request)
-    late = _late_since(context.process)
-    return answer({"channels": [_channel(context.process, live, late) for live in context.cluster.channels.all()]})
+    facts = _facts(context.process)
+    return answer({"channels": [_channel(context.process, live, facts) for live in context.cluster.channels.all()]})
 
 
 @router.get("/v1/channels/{name}", response_class=Response)
 def get_channel(request: Request, name: str) -> Response:
     context = require_read(request)
-    return answer(_channel(context.process, context.cluster.channel(name), _late_since(context.process)))
+    return answer(_channel(context.process, context.cluster.channel(name), _facts(context.process)))
 
 
 @router.delete("/v1/channels/{name}", response_class=Response)
@@ -144,11 +149,19 @@ def _dataset(cluster: DataCluster, live: LiveDataset) -> dict[str, Any]:
     }
 
 
-def _late_since(process: ClusterProcess) -> dict[str, float]:
-    return {late.channel: late.since_s for late in process.late_channels()}
+class _ChannelFacts(NamedTuple):
+    """What a page about channels needs once for all of them."""
+
+    late_since_s: Mapping[ChannelName, float]
+    dead_letters: Mapping[ChannelName, int]
 
 
-def _channel(process: ClusterProcess, live: LiveChannel, late_since: dict[str, float]) -> dict[str, Any]:
+def _facts(process: ClusterProcess) -> _ChannelFacts:
+    late = {late.channel: late.since_s for late in process.late_channels()}
+    return _ChannelFacts(late, process.cluster.catalog.dead_letters.counts())
+
+
+def _channel(process: ClusterProcess, live: LiveChannel, facts: _ChannelFacts) -> dict[str, Any]:
     channel = live.prepared.channel
     return {
         "name": channel.name,
@@ -163,11 +176,13 @@ def _channel(process: ClusterProcess, live: LiveChannel, late_since: dict[str, f
         "positions": live.positions,
         "subscriptions": live.subscribers.count,
         "refused": len(live.refused),
+        "refusals": [{"subscription": key, "reason": why} for key, why in islice(live.refused.items(), MOST_REFUSALS)],
+        "dead_letters": facts.dead_letters.get(live.name, 0),
         "executions": live.executions,
         "empty": live.empty,
         "missed_ticks": process.missed(channel.name),
         # Unix time since when records or a tick wait for an execution; null if the channel is not late.
-        "late_since_s": late_since.get(channel.name),
+        "late_since_s": facts.late_since_s.get(channel.name),
         "failures": live.failures,
         "last_started_s": live.last_started_s,
         "last_duration_s": live.last_duration_s,

@@ -1,0 +1,36 @@
+"""Values that kill Spark: the search goes on over restarts, because Spark cannot report what has killed it.
+
+An execution during which Spark died is counted in the catalog. Before the next one, the subscriptions that have not
+taken part in an execution yet are tried in groups, and after a second death the NEW records too. Each group is stored
+before its trial. If Spark dies with it, the next start tries the parts of that group, down to a single value. Pure: the
+catalog and Spark are behind functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tocsin.cluster.catalog.trials import OnTrial
+
+GROUPS = 32
+"""The most groups of one round: a thousand values need two deaths, a million four."""
+REASON = "Spark died each time with this value"
+
+
+def find_killer(
+    kind: str, values: Sequence[int], suspected: OnTrial | None, try_group: Callable[[OnTrial], None]
+) -> int | None:
+    """The value that kills Spark, or None if Spark survives all groups.
+
+    `values` are in order. `suspected` is the last group that Spark did not survive. `try_group` does not return if
+    Spark dies.
+    """
+    if suspected is not None and suspected.kind == kind:
+        values = [value for value in values if suspected.first <= value <= suspected.last]
+        if len(values) == 1:
+            return values[0]
+    size = max(1, -(-len(values) // GROUPS))
+    for start in range(0, len(values), size):
+        group = values[start : start + size]
+        try_group(OnTrial(kind, group[0], group[-1]))
+    return None

@@ -1,0 +1,85 @@
+"""The records that one execution reads, from memory or from files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tocsin.cluster.catalog import StoredFile
+from tocsin.cluster.spark.frames import Frame, dataset_frame
+from tocsin.cluster.spark.session import Session
+from tocsin.cluster.store.filewriting import widest_row
+from tocsin.cluster.store.storage import Storage
+from tocsin.model.entities import Dataset
+
+UNKNOWN_ROW_BYTES = 64 << 10
+"""The width of the rows of a file that an earlier release wrote: the largest record that the gateway accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """The part of a dataset that Spark reads itself: versions (after, upto] of these files."""
+
+    dataset: Dataset
+    files: list[StoredFile]
+    after: int | None
+    upto: int | None
+
+
+class ExecutionInputs:
+    """The datasets of one execution, by the name in the query and by whether it is read as NEW."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._parts: dict[tuple[str, bool], pa.Table | InputFiles] = {}
+
+    def add(self, name: str, is_new: bool, part: pa.Table | InputFiles) -> None:
+        self._parts[name, is_new] = part
+
+    @property
+    def rows(self) -> int:
+        """An upper bound of the rows of all datasets."""
+        return sum(_rows(part) for part in self._parts.values())
+
+    def new_records(self, session: Session, name: str) -> pa.Table:
+        """The NEW records of a dataset, in memory."""
+        part = self._parts[name, True]
+        if not isinstance(part, InputFiles):
+            return part
+        # In the order of arrival, so that a row has the same place after a restart.
+        interval = {"after": part.after, "upto": part.upto}
+        return dataset_frame(session, self._storage, part.dataset, part.files, **interval, ordered=True).toArrow()
+
+    def replaced(self, records: Mapping[str, pa.Table]) -> ExecutionInputs:
+        """The same inputs with other NEW records."""
+        inputs = ExecutionInputs(self._storage)
+        inputs._parts = self._parts | {(name, True): rows for name, rows in records.items()}
+        return inputs
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row of every dataset, each as wide as its widest."""
+        return sum(_widest(part) for part in self._parts.values())
+
+    @property
+    def new_rows(self) -> int:
+        """An upper bound of the NEW rows."""
+        return sum(_rows(part) for (_, is_new), part in self._parts.items() if is_new)
+
+    def content(self, session: Session, name: str, is_new: bool) -> Frame | pa.Table:
+        part = self._parts[name, is_new]
+        if not isinstance(part, InputFiles):
+            return part
+        return dataset_frame(session, self._storage, part.dataset, part.files, after=part.after, upto=part.upto)
+
+
+def _rows(part: pa.Table | InputFiles) -> int:
+    return sum(file.rows for file in part.files) if isinstance(part, InputFiles) else part.num_rows
+
+
+def _widest(part: pa.Table | InputFiles) -> int:
+    if not isinstance(part, InputFiles):
+        return widest_row(part)
+    return max((UNKNOWN_ROW_BYTES if file.widest is None else file.widest for file in part.files), default=0)

@@ -1,0 +1,128 @@
+"""What an execution does after a failure: it leaves out the values at fault, so that the channel goes on.
+
+`cluster.failures` and `cluster.deaths` decide; this module gives them Spark and the catalog. `cluster.executions`
+drives it, inside the exclusive block of the channel.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tocsin.cluster.catalog import Catalog, DeadLetter
+from tocsin.cluster.catalog.trials import OnTrial
+from tocsin.cluster.channels import Channels
+from tocsin.cluster.datasets import Datasets
+from tocsin.cluster.deaths import REASON, find_killer
+from tocsin.cluster.failures import DeadRecords, FailureSearch
+from tocsin.cluster.feed.columntypes import to_json_line
+from tocsin.cluster.inputs import ExecutionInputs
+from tocsin.cluster.live import LiveChannel
+from tocsin.cluster.spark.culprits import Trial, culprits
+from tocsin.cluster.spark.errors import is_alive
+from tocsin.cluster.spark.time_limit import TimeLimit
+from tocsin.cluster.store.results import ResultStore
+
+MOST_SEARCHED = 100_000
+"""The most NEW records that are searched for culprits, because they are held in memory."""
+
+
+class Recovery:
+    """Thread-safe."""
+
+    def __init__(self, catalog: Catalog, datasets: Datasets, channels: Channels, results: ResultStore) -> None:
+        self._catalog = catalog
+        self._datasets = datasets
+        self._channels = channels
+        self._results = results
+
+    def note_death(self, live: LiveChannel) -> None:
+        """Count a failed execution during which Spark died."""
+        if not is_alive(live.prepared.session):
+            live.deaths += 1
+            self._catalog.trials.count_death(live.name)
+
+    def survived(self, live: LiveChannel) -> None:
+        self._catalog.trials.clear(live.name)
+        live.deaths = 0
+
+    def without_killer(
+        self, live: LiveChannel, inputs: ExecutionInputs
+    ) -> tuple[ExecutionInputs, Sequence[DeadLetter]]:
+        """End the subscription, or leave out the record, that has killed Spark; see `cluster.deaths`."""
+        trial = Trial(live.prepared, live.subscribers)
+        suspected = self._catalog.trials.on_trial(live.name)
+        numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
+
+        def attempt(group: OnTrial, first: int, last: int, tried: ExecutionInputs) -> None:
+            self._catalog.trials.begin(live.name, group)
+            trial.fails(first, last, tried.content)
+            self._catalog.trials.survived(live.name)
+
+        untried = [number for number in numbers if number > live.tried]
+        killer = find_killer(
+            "subscriptions", untried, suspected, lambda group: attempt(group, group.first, group.last, inputs)
+        )
+        if killer is not None:
+            self._channels.refuse(live, {killer: REASON})
+            self.survived(live)
+            return inputs, ()
+        if live.deaths < 2 or inputs.new_rows > MOST_SEARCHED:
+            return inputs, ()
+        for name in live.prepared.query.new_datasets:
+            rows = inputs.new_records(live.prepared.session, name)
+
+            def attempt_rows(group: OnTrial, name: str = name, rows: pa.Table = rows) -> None:
+                part = rows.slice(group.first, group.last - group.first + 1)
+                attempt(group, numbers[0], numbers[-1], inputs.replaced({name: part}))
+
+            killer = find_killer(f"records {name}", range(rows.num_rows), suspected, attempt_rows)
+            if killer is not None:
+                kept = pa.concat_tables([rows.slice(0, killer), rows.slice(killer + 1)])
+                dead = DeadRecords(name, rows.slice(killer, 1), REASON)
+                return inputs.replaced({name: kept}), self._letters(dead)
+        return inputs, ()
+
+    def without_culprits(
+        self, live: LiveChannel, inputs: ExecutionInputs, limit: TimeLimit
+    ) -> tuple[ExecutionInputs | None, Sequence[DeadLetter]]:
+        """End failing subscriptions, and return the inputs without failing records; None if nothing is at fault.
+
+        Raises if the time of the execution is over.
+        """
+        if inputs.new_rows > MOST_SEARCHED:
+            return None, ()
+        trial = Trial(live.prepared, live.subscribers, limit)
+        numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
+        tried = bisect_right(numbers, live.tried)
+
+        def fails(first: int, last: int) -> str | None:
+            return trial.fails(first, last, inputs.content)
+
+        if reasons := culprits(numbers[:tried], numbers[tried:], fails):
+            self._channels.refuse(live, reasons)
+            numbers = [number for number in numbers if number not in reasons]
+        session = live.prepared.session
+        search = FailureSearch(
+            lambda first, last, records: trial.fails(first, last, inputs.replaced(records).content),
+            lambda guilty: self._channels.refuse(live, guilty),
+            lambda suspects: self._had_results(live, suspects),
+            time.monotonic,
+            numbers,
+            {name: inputs.new_records(session, name) for name in live.prepared.query.new_datasets},
+            live.strikes,
+        )
+        if not search.run() and not reasons:
+            return None, ()
+        letters = [letter for dead in search.dead for letter in self._letters(dead)]
+        return (inputs.replaced(search.records) if search.dead else inputs), letters
+
+    def _had_results(self, live: LiveChannel, numbers: Sequence[int]) -> bool:
+        return any(True for _ in self._results.read(live.name, live.epoch, dict.fromkeys(numbers, 0)))
+
+    def _letters(self, dead: DeadRecords) -> list[DeadLetter]:
+        dataset = self._datasets.get(dead.dataset).name
+        return [DeadLetter(dataset, to_json_line(row), dead.reason) for row in dead.rows.to_pylist()]

@@ -1,0 +1,61 @@
+"""Small executions pass through the driver, but only as many bytes as fit there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.cluster.emergency import NORTH, declare
+from tests.conftest import ClusterAt, publish, results_of
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.spark import execution
+from tocsin.cluster.spark.execution import ExecutionSize
+from tocsin.cluster.spark.writing import write_few_results, write_results
+from tocsin.cluster.store.filewriting import widest_row
+
+NOTES = """CREATE STREAM DATASET Notes (id INT, text STRING) KEY (id);
+CREATE CONTINUOUS CHANNEL AllNotes (least INT) AS SELECT r.id, r.text FROM NEW Notes r WHERE r.id >= :least;"""
+
+
+def test_execution_with_few_wide_results_is_not_small() -> None:
+    assert ExecutionSize(1_000, 50, results=500, result_bytes=200).is_small
+    assert not ExecutionSize(10_000, 99, results=9_000, result_bytes=20_000).is_small
+    assert ExecutionSize(10_000, 99, results=0, result_bytes=20_000).most_rows * 20_000 <= execution.SMALL_BYTES
+    assert ExecutionSize(1, 1, results=0, result_bytes=1 << 40).most_rows >= 2
+
+
+def test_widest_row_counts_the_longest_texts_of_one_row() -> None:
+    rows = pa.table({"n": pa.array([1, 2], pa.int64()), "a": ["x" * 100, "x"], "b": ["", "y" * 40], "c": [None, True]})
+    assert widest_row(rows) == 8 + 100 + 1
+    assert widest_row(rows.slice(0, 0)) == 9
+    assert widest_row(rows.slice(1).to_batches()[0]) == 8 + 41 + 1
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("restarted", [False, True], ids=["from memory", "from files"])
+def test_results_too_large_for_the_driver_are_written_by_executors(
+    cluster: DataCluster, cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    declare(cluster, NOTES)
+    cluster.subscribe("AllNotes", [{"least": -number} for number in range(20)], NORTH)
+    publish(cluster, "Notes", [{"id": number, "text": "z" * 1_000} for number in range(5)])
+    current = cluster_at() if restarted else cluster
+    written: list[int] = []
+
+    def executors(*arguments: Any) -> Any:
+        results = write_results(*arguments)
+        written.append(sum(file.rows for file in results.files))
+        return results
+
+    def driver(frame: Any, *arguments: Any) -> Any:
+        assert arguments[-1] <= 10, "each task stops at 10 kB"
+        return write_few_results(frame, *arguments)
+
+    monkeypatch.setattr(execution, "SMALL_BYTES", 10_000)
+    monkeypatch.setattr(execution, "write_results", executors)
+    monkeypatch.setattr(execution, "write_few_results", driver)
+    current.execute("AllNotes")
+    assert written == [100]
+    assert all(sorted(row["id"] for row in rows) == list(range(5)) for rows in results_of(current, "AllNotes").values())

@@ -35,7 +35,7 @@ def result(raw: RawSocketMember, cursor: str, ping: str) -> None:
     raw.take_push("result", {"subscription": "s", "cursor": cursor, "result": {"id": ping}})
 
 
-def test_repeat_after_the_cursor_of_a_new_login_is_counted_and_keeps_the_rule() -> None:
+def test_repeat_after_the_cursor_of_a_new_login_is_counted() -> None:
     def scenario(raw: RawSocketMember) -> None:
         result(raw, at(1), "a")
         result(raw, at(2), "b")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from tocsin.chaos.faults import FaultKind, schedule
+from collections import Counter
+from typing import Any
+
+from tocsin.chaos.faults import PROCESS_FAULTS, Fault, FaultKind, schedule
 from tocsin.chaos.ledger import Delivery, DeliveryLedger, PingRecord
+from tocsin.chaos.run import failed
 from tocsin.model.cursor import offset_of
 
 ACCOUNT = ("ann", "kind")
@@ -45,17 +49,44 @@ def test_delivery_that_does_not_match_is_unexpected() -> None:
     assert ledger(("p0", 1, 0), ("p1", 1, 1), ("p2", 2, 0), ("p4", 3, 0)).report()["unexpected"] == 1
 
 
-def test_schedule_repeats_for_a_seed_and_ten_rounds_cover_every_target() -> None:
-    brokers = ["broker-1", "broker-2", "broker-3"]
-    rounds = list(schedule(7, 10, 10.0, brokers, cluster=True))
-    assert (
-        rounds
-        == list(schedule(7, 10, 10.0, brokers, cluster=True))
-        != list(schedule(8, 10, 10.0, brokers, cluster=True))
-    )
-    hit = {(fault.kind, fault.target.split("-")[0]) for faults in rounds for fault in faults}
-    processes = {(kind, target) for kind, target in hit if kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART)}
-    assert {(kind, "broker") for kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART)} <= processes
-    assert {target for _, target in processes} == {"broker", "coordinator", "cluster"}
-    assert {FaultKind.MIGRATE, FaultKind.DRAIN, FaultKind.DROP, FaultKind.RETURN} <= {kind for kind, _ in hit}
-    assert all(0 <= fault.at_s < 10 for faults in rounds for fault in faults)
+def test_late_subscription_expects_only_later_batches() -> None:
+    made = ledger(("p4", 2, 0))
+    made.open(ACCOUNT, lambda ping: ping.n % 2 == 0, 2)
+    report = made.report()
+    assert (report["expected"], report["lost"], report["unexpected"]) == (1, 0, 0)
+    made.deliver(ACCOUNT, Delivery("p2", f"1-{offset_of(1, 0) + 1}"))
+    assert made.report()["unexpected"] == 0, "a record from before the subscription may arrive"
+
+
+BROKERS = ["broker-1", "broker-2", "broker-3"]
+LINKS = ["publisher>cluster", "broker-1>cluster", "broker-2>coordinator"]
+
+
+def rounds(seed: int, count: int) -> list[list[Fault]]:
+    return list(schedule(seed, count, 10.0, BROKERS, LINKS, cluster=True))
+
+
+def test_schedule_repeats_for_a_seed() -> None:
+    assert rounds(7, 10) == rounds(7, 10) != rounds(8, 10)
+    assert all(0 <= fault.at_s < 10 for faults in rounds(7, 10) for fault in faults)
+
+
+def test_thirty_rounds_have_every_kind_of_fault_at_least_twice() -> None:
+    for seed in range(20):
+        counts = Counter(fault.name for faults in rounds(seed, 30) for fault in faults)
+        processes = {f"{kind} {target}" for kind in PROCESS_FAULTS for target in ("broker", "coordinator", "cluster")}
+        others = {str(kind) for kind in FaultKind} - {str(kind) for kind in PROCESS_FAULTS}
+        assert counts.keys() == processes | others
+        assert min(counts.values()) >= 2, counts
+
+
+def report(**changes: object) -> dict[str, Any]:
+    sound = {"lost": 0, "duplicated": 0, "out_of_order": 0, "unexpected": 0, "gaps": 0, "broken_cursor_rules": 0}
+    return sound | {"delivered": 9, "errors": [], "faults": {"kill broker": 1}} | changes
+
+
+def test_run_without_faults_or_with_a_broken_cursor_rule_fails() -> None:
+    assert not failed(report())
+    assert failed(report(faults={})), "a run that injected nothing shows nothing"
+    assert failed(report(broken_cursor_rules=1))
+    assert failed(report(lost=1)) and failed(report(gaps=1)) and failed(report(delivered=0))

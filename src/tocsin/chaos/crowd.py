@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tocsin.chaos.ledger import Account, Delivery, DeliveryLedger
+from tocsin.chaos.ledger import Account, Delivery, DeliveryLedger, PingRecord
 from tocsin.client import ClientError, Gap, Patience, Result, Subscriber
 
 _PATIENCE = Patience(open_s=5.0, longest_s=5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRequest:
+    name: str
+    """The name in the ledger."""
+    channel: str
+    parameters: dict[str, Any]
+    matches: Callable[[PingRecord], bool]
 
 
 @dataclass(slots=True)
@@ -19,8 +29,7 @@ class Member:
     """One user and the program that subscribes for it. The program may stop and start again."""
 
     user: str
-    requests: list[tuple[str, str, dict[str, Any]]]
-    """(name in the ledger, channel, parameters) of each subscription."""
+    requests: list[SubscriptionRequest]
     state: Path
     accounts: dict[str, Account] = field(default_factory=dict)
     """Ledger accounts by subscription id."""
@@ -32,7 +41,16 @@ class Member:
 
 
 class ChaosCrowd:
-    def __init__(self, coordinator: str, token: str, ledger: DeliveryLedger, members: list[Member]) -> None:
+    def __init__(
+        self,
+        coordinator: str,
+        token: str,
+        ledger: DeliveryLedger,
+        members: list[Member],
+        next_batch: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`next_batch` returns the number of the first batch that the publisher has not begun to send."""
+        self._next_batch = next_batch
         self._coordinator = coordinator
         self._token = token
         self._ledger = ledger
@@ -43,6 +61,11 @@ class ChaosCrowd:
         """Connect all members and wait until every subscription is granted."""
         self._tasks = [asyncio.create_task(self._follow(member)) for member in self.members]
         await asyncio.gather(*(member.ready.wait() for member in self.members))
+
+    def join(self, member: Member) -> None:
+        """Add a member now. It subscribes as soon as a broker grants it, whatever faults happen meanwhile."""
+        self.members.append(member)
+        self._tasks.append(asyncio.create_task(self._follow(member)))
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -75,10 +98,11 @@ class ChaosCrowd:
         ) as subscriber:
             member.subscriber = subscriber
             try:
-                for name, channel, parameters in member.requests:
-                    subscription = await subscriber.subscribe(channel, parameters)
-                    member.accounts[subscription.id] = (member.user, name)
-                    self._ledger.deliveries[member.user, name]
+                for request in member.requests:
+                    subscription = await subscriber.subscribe(request.channel, request.parameters)
+                    account = member.accounts[subscription.id] = (member.user, request.name)
+                    if account not in self._ledger.matches:
+                        self._ledger.open(account, request.matches, self._next_batch())
                 member.ready.set()
                 leaving = asyncio.create_task(member.away.wait())
                 try:

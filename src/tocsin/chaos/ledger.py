@@ -6,7 +6,7 @@ It computes expected deliveries from the records alone, with plain Python predic
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tocsin.model.cursor import Cursor, execution_of
@@ -35,9 +35,16 @@ class Delivery:
 @dataclass(slots=True)
 class DeliveryLedger:
     matches: dict[Account, Callable[[PingRecord], bool]] = field(default_factory=dict)
+    starts: dict[Account, int] = field(default_factory=dict)
+    """The first batch that each subscription must get. Earlier records may arrive or not."""
     published: dict[str, PingRecord] = field(default_factory=dict)
     deliveries: dict[Account, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
     gaps: int = 0
+
+    def open(self, account: Account, matches: Callable[[PingRecord], bool], start: int) -> None:
+        """Begin an account: the subscription is granted, and every batch from `start` on is published later."""
+        self.matches[account] = matches
+        self.starts[account] = start
 
     def publish(self, pings: list[PingRecord]) -> None:
         """Record acknowledged pings."""
@@ -47,8 +54,13 @@ class DeliveryLedger:
         self.deliveries[account].append(delivery)
 
     def expected(self, account: Account) -> set[str]:
+        predicate, start = self.matches[account], self.starts.get(account, 0)
+        return {ping.id for ping in self.published.values() if ping.batch >= start and predicate(ping)}
+
+    def _unexpected(self, account: Account, delivered: Iterable[str]) -> int:
+        """Count delivered records that do not match or were not published."""
         predicate = self.matches[account]
-        return {ping.id for ping in self.published.values() if predicate(ping)}
+        return sum(name not in self.published or not predicate(self.published[name]) for name in delivered)
 
     def missing(self) -> int:
         return sum(
@@ -66,7 +78,7 @@ class DeliveryLedger:
             "lost": sum(len(expected[account] - counts[account].keys()) for account in self.matches),
             "duplicated": sum(count.total() - len(count) for count in counts.values()),
             "out_of_order": sum(self._out_of_order(account) for account in self.matches),
-            "unexpected": sum(len(counts[account].keys() - expected[account]) for account in self.matches),
+            "unexpected": sum(self._unexpected(account, counts[account]) for account in self.matches),
             "gaps": self.gaps,
         }
 

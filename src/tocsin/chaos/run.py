@@ -9,19 +9,22 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tocsin.chaos.crowd import ChaosCrowd, Member
-from tocsin.chaos.faults import Fault, FaultKind, schedule
+from tocsin.chaos.crowd import ChaosCrowd, Member, SubscriptionRequest
+from tocsin.chaos.faults import schedule
+from tocsin.chaos.injection import Injector
 from tocsin.chaos.ledger import DeliveryLedger, PingRecord
+from tocsin.chaos.relay import Relays
+from tocsin.chaos.unfiltered import EventStreamMember, RawSocketMember, UnfilteredMember
+from tocsin.chaos.webhook_members import WebhookReceiver
 from tocsin.client import Publisher
-from tocsin.runtime.stack.stack import Stack, StackSettings
-from tocsin.runtime.stack.supervisor import Child
+from tocsin.runtime.stack.stack import SUBSCRIBERS, Stack, StackSettings
 
 KINDS = ("fire", "flood", "storm", "quake", "smoke")
 APPLICATION = """
@@ -46,7 +49,14 @@ _COORDINATOR = {
     "retry-s": "2",
     "report-s": "1",
 }
-_BROKER = {"progress-s": "2"}
+_BROKER = {"progress-s": "2", "webhooks-private": ""}
+_CLUSTER = {
+    "master": "local[2]",
+    "spark": "spark.driver.memory=1g",
+    "heartbeat-s": "2",
+    "spark-deadline-s": "8",
+}
+PUBLISHER = "publisher"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +72,40 @@ class ChaosSettings:
     """Records per request; the publisher sends a request every half second."""
     cluster_faults: bool = True
     repetitive: bool = True
+    unfiltered: int = 6
+    """Subscribers of each kind without the SDK: raw WebSockets, event streams and webhooks share this number."""
 
 
 class ChaosRun:
-    def __init__(
-        self, settings: ChaosSettings, folder: Path, report_progress: Callable[[str], None], stack: Stack | None = None
-    ) -> None:
-        """`stack` is a running network; without it the run starts its own."""
+    """Create it on the event loop that runs it."""
+
+    def __init__(self, settings: ChaosSettings, folder: Path, report_progress: Callable[[str], None]) -> None:
         self._settings = settings
         self._folder = folder
+        self._root = folder / "data"
         self._report_progress = report_progress
         self._rng = random.Random(settings.seed + 1)
         self.ledger = DeliveryLedger()
-        self.faults: Counter[str] = Counter()
-        self._answers: Counter[str] = Counter()
-        """The coordinator's answers to the run's requests, counted."""
-        self._migrations = 0
-        self.stack = stack or Stack(
+        self._relays = Relays()
+        self.stack = Stack(
             StackSettings(
-                folder / "data",
+                self._root,
                 settings.brokers,
                 free_ports=True,
                 logs=folder,
                 coordinator=_COORDINATOR,
                 broker=_BROKER,
-                cluster={"master": "local[2]", "spark": "spark.driver.memory=1g", "heartbeat-s": "2"},
+                cluster=_CLUSTER,
+                cluster_preload="tocsin.chaos.faulty_process",
+                via=self._relays.address,
             )
         )
+        relayed = self._relays.address
+        self._coordinator_url = relayed(SUBSCRIBERS, "coordinator", self.stack.coordinator_url)
+        self._cluster_url = relayed(PUBLISHER, "cluster", self.stack.cluster_url)
         self._publishing = True
+        self._next_batch = 0
+        """The first batch that the publisher has not begun to send."""
         self._retries = 0
         self._injecting: set[asyncio.Task[None]] = set()
 
@@ -99,34 +115,64 @@ class ChaosRun:
             f"starting a data cluster, a coordinator and {self._settings.brokers} brokers in {self._folder}"
         )
         try:
+            await self._relays.start()
             await self.stack.start()
-            return await self.on_running_stack() | {"took_s": round(time.monotonic() - began_s, 1)}
+            report = await self._on_running_stack()
         finally:
             await self.stack.stop()
+            await self._relays.stop()
+        return report | {"took_s": round(time.monotonic() - began_s, 1)}
 
-    async def on_running_stack(self) -> dict[str, Any]:
-        stack = self.stack
-        headers = {"Authorization": f"Bearer {stack.admin_token()}"}
+    async def _on_running_stack(self) -> dict[str, Any]:
+        stack, token = self.stack, self.stack.admin_token()
+        headers = {"Authorization": f"Bearer {token}"}
         async with (
-            httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=5.0) as self._coordinator,
+            httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=15.0) as coordinator,
             httpx.AsyncClient(base_url=stack.cluster_url, headers=headers, timeout=60.0) as cluster,
-            Publisher(stack.cluster_url, stack.admin_token(), give_up_s=600.0, longest_s=2.0) as publisher,
+            Publisher(self._cluster_url, token, give_up_s=600.0, longest_s=2.0) as publisher,
         ):
             text = APPLICATION + (REPETITIVE if self._settings.repetitive else "")
             (await cluster.post("/v1/applications", json={"text": text})).raise_for_status()
-            crowd = ChaosCrowd(stack.coordinator_url, stack.admin_token(), self.ledger, self._members())
-            try:
-                await crowd.start()
-                self._report_progress(f"{len(crowd.members)} subscribers hold {len(self.ledger.matches)} subscriptions")
-                publishing = asyncio.create_task(self._publish(publisher))
-                await self._wait_for_first_results()
-                await self._rounds(crowd)
-                self._publishing = False
-                await publishing
-                await self._drain(crowd)
-            finally:
-                await crowd.stop()
-        return self._report(crowd)
+            (self._folder / "clients").mkdir()
+            numbers = range(self._settings.subscribers)
+            members = [self._member(f"chaos-{number}", number) for number in numbers]
+            crowd = ChaosCrowd(self._coordinator_url, token, self.ledger, members, lambda: self._next_batch)
+            injector = Injector(stack, self._root, self._relays, crowd, coordinator, self._rng)
+            async with self._unfiltered(token) as (unfiltered, webhooks):
+                try:
+                    await crowd.start()
+                    users = {user for user, _ in self.ledger.matches}
+                    self._report_progress(f"{len(users)} subscribers hold {len(self.ledger.matches)} subscriptions")
+                    publishing = asyncio.create_task(self._publish(publisher))
+                    await self._wait_for_first_results()
+                    await self._rounds(crowd, injector)
+                    self._publishing = False
+                    await publishing
+                    await self._drain(crowd)
+                finally:
+                    await crowd.stop()
+        return self._report(crowd, injector, unfiltered, webhooks)
+
+    @contextlib.asynccontextmanager
+    async def _unfiltered(self, token: str) -> AsyncIterator[tuple[list[UnfilteredMember], WebhookReceiver]]:
+        """The subscribers without the SDK, subscribed before the first record."""
+        each = max(1, self._settings.unfiltered // 3)
+        common = (self._coordinator_url, token, self.ledger, lambda: self._next_batch)
+        members: list[UnfilteredMember] = []
+        for number in range(each):
+            kind = KINDS[number % len(KINDS)]
+            members += [
+                RawSocketMember(f"raw-{number}", kind, *common),
+                EventStreamMember(f"stream-{number}", kind, *common),
+            ]
+        webhooks = WebhookReceiver(*common)
+        try:
+            await asyncio.gather(*(member.start() for member in members))
+            await webhooks.start({f"webhook-{number}": KINDS[number % len(KINDS)] for number in range(each)})
+            yield members, webhooks
+        finally:
+            await asyncio.gather(*(member.stop() for member in members))
+            await webhooks.stop()
 
     async def _wait_for_first_results(self) -> None:
         """Wait until results arrive: earlier faults would hit an idle network."""
@@ -134,24 +180,21 @@ class ChaosRun:
             while len(self.ledger.published) < self._settings.batch or not any(self.ledger.deliveries.values()):
                 await asyncio.sleep(0.1)
 
-    def _members(self) -> list[Member]:
-        (self._folder / "clients").mkdir()
-        members = []
-        for number in range(self._settings.subscribers):
-            user, kind, least = f"chaos-{number}", KINDS[number % len(KINDS)], 4 + number % 5
-            requests: list[tuple[str, str, dict[str, Any]]] = [("kind", "PingsOfKind", {"kind": kind})]
-            self.ledger.matches[user, "kind"] = lambda ping, kind=kind: ping.kind == kind  # type: ignore[misc]
-            if self._settings.repetitive and number % 3 == 0:
-                requests.append(("least", "PingsAtLeast", {"least": least}))
-                self.ledger.matches[user, "least"] = lambda ping, least=least: ping.n % 10 >= least  # type: ignore[misc]
-            members.append(Member(user, requests, self._folder / "clients" / user))
-        return members
+    def _member(self, user: str, number: int) -> Member:
+        kind, least = KINDS[number % len(KINDS)], 4 + number % 5
+        requests = [SubscriptionRequest("kind", "PingsOfKind", {"kind": kind}, lambda ping: ping.kind == kind)]
+        if self._settings.repetitive and number % 3 == 0:
+            requests.append(
+                SubscriptionRequest("least", "PingsAtLeast", {"least": least}, lambda ping: ping.n % 10 >= least)
+            )
+        return Member(user, requests, self._folder / "clients" / user)
 
     async def _publish(self, publisher: Publisher) -> None:
         numbers = itertools.count()
         for batch in itertools.count():
             if not self._publishing:
                 return
+            self._next_batch = batch + 1
             pings = [
                 PingRecord(f"p{n}", KINDS[self._rng.randrange(len(KINDS))], n, batch)
                 for n in itertools.islice(numbers, self._settings.batch)
@@ -163,20 +206,30 @@ class ChaosRun:
             self.ledger.publish(pings)
             await asyncio.sleep(0.5)
 
-    # -- faults --------------------------------------------------------------------------------------------------------
+    # -- rounds --------------------------------------------------------------------------------------------------------
 
-    async def _rounds(self, crowd: ChaosCrowd) -> None:
+    async def _rounds(self, crowd: ChaosCrowd, injector: Injector) -> None:
         settings = self._settings
+        links = [f"{source}>{target}" for source, target in self._relays.by_link]
+        random.Random(settings.seed).shuffle(links)
+        # The publisher's answers matter most: every run loses some of them.
+        links.insert(0, f"{PUBLISHER}>cluster")
         plan = schedule(
-            settings.seed, settings.rounds, settings.round_s, list(self.stack.brokers), cluster=settings.cluster_faults
+            settings.seed,
+            settings.rounds,
+            settings.round_s,
+            list(self.stack.brokers),
+            links,
+            cluster=settings.cluster_faults,
         )
         for number, faults in enumerate(plan, 1):
             await self._wait_until_all_up()  # otherwise the next faults would hit processes that are down
             began_s = time.monotonic()
             self._report_progress(f"round {number}: {', '.join(map(str, faults))}")
+            crowd.join(self._member(f"late-{number}", number))  # it subscribes while the faults happen
             for fault in faults:
                 await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
-                task = asyncio.create_task(self._inject(fault, crowd))
+                task = asyncio.create_task(injector.inject(fault))
                 self._injecting.add(task)
                 task.add_done_callback(self._injecting.discard)
             await asyncio.sleep(max(0.0, began_s + settings.round_s - time.monotonic()))
@@ -187,78 +240,6 @@ class ChaosRun:
     async def _wait_until_all_up(self) -> None:
         await asyncio.gather(*(child.ready(240.0) for child in self.stack.children))
 
-    async def _inject(self, fault: Fault, crowd: ChaosCrowd) -> None:
-        chosen = [member for member in crowd.members if self._rng.random() < fault.share]
-        match fault.kind:
-            case FaultKind.KILL | FaultKind.RESTART | FaultKind.PAUSE:
-                happened = await self._signal(self._child(fault.target), fault)
-            case FaultKind.MIGRATE:
-                happened = await self._migrate(chosen)
-            case FaultKind.DRAIN:
-                happened = await self._post(f"/v1/brokers/{fault.target}/drain", {"on": True})
-                await asyncio.sleep(fault.lasting_s)
-                await self._post_until_accepted(f"/v1/brokers/{fault.target}/drain", {"on": False})
-            case FaultKind.DROP:
-                for member in chosen:
-                    crowd.drop(member)
-                happened = bool(chosen)
-            case FaultKind.RETURN:
-                await asyncio.gather(*(crowd.leave_for(member, fault.lasting_s) for member in chosen))
-                happened = bool(chosen)
-        if happened:
-            where = "broker" if fault.target.startswith("broker") else fault.target
-            self.faults[
-                f"{fault.kind} {where}"
-                if fault.kind in (FaultKind.KILL, FaultKind.RESTART, FaultKind.PAUSE)
-                else fault.kind
-            ] += 1
-
-    def _child(self, name: str) -> Child:
-        stack = self.stack
-        return {"coordinator": stack.coordinator, "cluster": stack.cluster, **stack.brokers}[name]
-
-    async def _signal(self, child: Child, fault: Fault) -> bool:
-        if fault.kind is not FaultKind.PAUSE:
-            return child.signal(signal.SIGKILL if fault.kind is FaultKind.KILL else signal.SIGTERM)
-        happened = child.signal(signal.SIGSTOP)
-        await asyncio.sleep(fault.lasting_s)
-        child.signal(signal.SIGCONT)
-        return happened
-
-    async def _migrate(self, members: list[Member]) -> bool:
-        """Request a move of each member to another live broker. Return whether the coordinator accepted any."""
-        try:
-            brokers = (await self._coordinator.get("/v1/brokers")).json()["brokers"]
-            alive = [broker["broker"] for broker in brokers if broker["state"] == "alive"]
-        except (httpx.HTTPError, LookupError, ValueError):
-            return False
-        requests = []
-        for member in members:
-            here = None if member.subscriber is None else member.subscriber.broker
-            if elsewhere := [name for name in alive if name != here]:
-                body = {"subscriber": member.user, "target": self._rng.choice(elsewhere)}
-                requests.append(self._post("/v1/migrations", body))
-        accepted = sum(await asyncio.gather(*requests))
-        self._migrations += accepted
-        return accepted > 0
-
-    async def _post(self, path: str, body: dict[str, Any]) -> bool:
-        """Return False if the coordinator is down or refuses: the faults make both likely."""
-        try:
-            response = await self._coordinator.post(path, json=body)
-        except httpx.HTTPError as error:
-            self._answers[f"none: {type(error).__name__}"] += 1
-            return False
-        outcome = "done" if response.is_success else str(response.json().get("error", {}).get("message"))
-        self._answers[f"{response.status_code} {outcome}"] += 1
-        return response.is_success
-
-    async def _post_until_accepted(self, path: str, body: dict[str, Any]) -> None:
-        for _ in range(60):
-            if await self._post(path, body):
-                return
-            await asyncio.sleep(1.0)
-
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def _drain(self, crowd: ChaosCrowd) -> None:
@@ -266,33 +247,53 @@ class ChaosRun:
         await self._wait_until_all_up()
         deadline_s = time.monotonic() + self._settings.drain_s
         next_report_s = 0.0
-        while (missing := self.ledger.missing()) and time.monotonic() < deadline_s:
+        while time.monotonic() < deadline_s:
+            waiting = sum(not member.ready.is_set() for member in crowd.members)
+            missing = self.ledger.missing()
+            if not waiting and not missing:
+                break
             if time.monotonic() >= next_report_s:
-                self._report_progress(f"  {missing:,} deliveries pending")
+                self._report_progress(f"  {missing:,} deliveries and {waiting} subscribe requests pending")
                 next_report_s = time.monotonic() + 5.0
             await asyncio.sleep(0.25)
         await asyncio.sleep(1.5)  # a repeat would arrive now
 
-    def _report(self, crowd: ChaosCrowd) -> dict[str, Any]:
+    def _report(
+        self,
+        crowd: ChaosCrowd,
+        injector: Injector,
+        unfiltered: list[UnfilteredMember],
+        webhooks: WebhookReceiver,
+    ) -> dict[str, Any]:
         brokers: Counter[str] = Counter()
         for member in crowd.members:
             brokers += member.brokers
+        never = [f"{member.user} could not subscribe" for member in crowd.members if not member.ready.is_set()]
         return self.ledger.report() | {
-            "faults": dict(sorted(self.faults.items())),
+            "broken_cursor_rules": sum(member.broken_rules for member in unfiltered),
+            "repeated_before_filter": sum(member.repeats for member in unfiltered),
+            "received_without_filter": sum(member.results for member in unfiltered),
+            "connections_without_filter": sum(member.connections for member in unfiltered),
+            "webhook_calls": webhooks.calls,
+            "webhook_repeats": webhooks.repeats,
+            "subscribed_under_faults": sum(m.ready.is_set() for m in crowd.members if m.user.startswith("late-")),
+            "faults": dict(sorted(injector.faults.items())),
             "sessions": dict(sorted(brokers.items())),
             "publisher_retries": self._retries,
-            "migrations": self._migrations,
-            "coordinator_said": dict(self._answers.most_common(12)),
+            "migrations": injector.migrations,
+            "coordinator_said": dict(injector.answers.most_common(12)),
             "starts": {child.name: child.starts for child in self.stack.children},
-            "errors": sorted({error for member in crowd.members for error in member.errors}),
+            "errors": sorted({error for member in crowd.members for error in member.errors} | set(never)),
             "findings": self.ledger.findings(),
             "seed": self._settings.seed,
         }
 
 
 def failed(report: dict[str, Any]) -> bool:
-    names = ("lost", "duplicated", "out_of_order", "unexpected", "gaps")
-    return any(report[name] for name in names) or not report["delivered"] or bool(report["errors"])
+    """True if a promise is broken, or if the run shows nothing: no fault took effect, or nothing was delivered."""
+    names = ("lost", "duplicated", "out_of_order", "unexpected", "gaps", "broken_cursor_rules")
+    shows_nothing = not report["delivered"] or not sum(report["faults"].values())
+    return any(report[name] for name in names) or shows_nothing or bool(report["errors"])
 
 
 async def run_chaos(settings: ChaosSettings, folder: Path, report_progress: Callable[[str], None]) -> dict[str, Any]:

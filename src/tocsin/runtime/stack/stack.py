@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,11 @@ from tocsin.wire.errors import Code, TocsinError
 
 _READY_S = 240.0
 """The most seconds for the start. Spark's first start on a busy machine is slow."""
+
+
+Via = Callable[[str, str, str], str]
+"""(source, target, address of the target) → the address that the source uses. Subscribers are a source too."""
+SUBSCRIBERS = "subscribers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,9 @@ class StackSettings:
     """Folder with one log file per process; without it all processes log to our stderr."""
     restart: bool = True
     cluster: Mapping[str, str] = field(default_factory=dict)
-    """Additional flags of the data cluster, without the dashes."""
+    """Additional flags of the data cluster, without the dashes. A flag without a value has an empty one."""
+    cluster_preload: str | None = None
+    """A module whose `install` runs in the data cluster's process first; a chaos run injects faults with it."""
     cluster_niceness: int = 0
     """Lowers the priority of Spark when the processor is busy, as nice(1) does."""
     coordinator: Mapping[str, str] = field(default_factory=dict)
@@ -51,6 +58,8 @@ class StackSettings:
     """Additional flags of every broker."""
     places: Sequence[tuple[float, float]] = ()
     """Latitude and longitude of the first brokers; further brokers have no position."""
+    via: Via | None = None
+    """Other addresses for connections between processes, for a chaos run with relays. Default: their own addresses."""
 
 
 class Stack:
@@ -62,11 +71,18 @@ class Stack:
         coordinator_port, cluster_port, *broker_ports = self._ports()
         self.coordinator_url = f"http://127.0.0.1:{coordinator_port}"
         self.cluster_url = f"http://127.0.0.1:{cluster_port}"
-        flags = {"root": str(root), "port": str(cluster_port), "keys": f"{self.coordinator_url}/v1/keys"}
+        keys = self._via("cluster", "coordinator", self.coordinator_url) + "/v1/keys"
+        flags = {"root": str(root), "port": str(cluster_port), "keys": keys}
         self.cluster = self._child(
-            "cluster", "cluster", {**flags, **settings.cluster}, stop_s=90.0, niceness=settings.cluster_niceness
+            "cluster",
+            "cluster",
+            {**flags, **settings.cluster},
+            stop_s=90.0,
+            niceness=settings.cluster_niceness,
+            preload=settings.cluster_preload,
         )
-        flags = {"state": str(self.coordinator_state), "port": str(coordinator_port), "cluster": self.cluster_url}
+        cluster = self._via("coordinator", "cluster", self.cluster_url)
+        flags = {"state": str(self.coordinator_state), "port": str(coordinator_port), "cluster": cluster}
         self.coordinator = self._child("coordinator", "coordinator", {**flags, **settings.coordinator})
         self.brokers = {f"broker-{number}": self._broker(number, port) for number, port in enumerate(broker_ports, 1)}
         self.first_token: str | None = None
@@ -83,22 +99,39 @@ class Stack:
         name = f"broker-{number}"
         folder = self._brokers_folder / name
         flags = {"id": name, "port": str(port), "state": str(folder), "token-file": str(folder / "token")}
-        flags |= {"cluster": self.cluster_url, "coordinator": self.coordinator_url}
+        flags |= {
+            "cluster": self._via(name, "cluster", self.cluster_url),
+            "coordinator": self._via(name, "coordinator", self.coordinator_url),
+        }
+        if self._settings.via is not None:
+            flags["address"] = self._via(SUBSCRIBERS, name, f"ws://127.0.0.1:{port}")
         if number <= len(self._settings.places):
             lat, lon = self._settings.places[number - 1]
             flags |= {"lat": str(lat), "lon": str(lon)}
         return self._child(name, "broker", {**flags, **self._settings.broker})
 
+    def _via(self, source: str, target: str, address: str) -> str:
+        via = self._settings.via
+        return address if via is None else via(source, target, address)
+
     def _child(
-        self, name: str, command: str, flags: Mapping[str, str], *, stop_s: float = 15.0, niceness: int = 0
+        self,
+        name: str,
+        command: str,
+        flags: Mapping[str, str],
+        *,
+        stop_s: float = 15.0,
+        niceness: int = 0,
+        preload: str | None = None,
     ) -> Child:
         arguments = [command]
         for flag, value in flags.items():
-            arguments += [f"--{flag}", value]
+            arguments += [f"--{flag}", value] if value else [f"--{flag}"]
         if self._settings.settings is not None:
             arguments += ["--settings", self._settings.settings]
         log = None if self._settings.logs is None else self._settings.logs / f"{name}.log"
-        return Child(name, arguments, log=log, stop_s=stop_s, restart=self._settings.restart, niceness=niceness)
+        restart = self._settings.restart
+        return Child(name, arguments, log=log, stop_s=stop_s, restart=restart, niceness=niceness, preload=preload)
 
     @property
     def children(self) -> list[Child]:

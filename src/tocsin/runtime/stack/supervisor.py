@@ -25,7 +25,7 @@ from tocsin.model.backoff import retry_delay_s
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
-_COMMAND = [sys.executable, "-c", "from tocsin.cli.main import main; main()"]
+_COMMAND = "from tocsin.cli.main import main; main()"
 _STEADY_S = 60.0
 """A child that ran this long was healthy: its next death counts as the first failure."""
 _PR_SET_PDEATHSIG = 1
@@ -44,9 +44,14 @@ class Child:
         stop_s: float = 15.0,
         restart: bool = True,
         niceness: int = 0,
+        preload: str | None = None,
     ) -> None:
-        """`niceness` lowers the priority of the process when the processor is busy, as nice(1) does."""
+        """`niceness` lowers the priority of the process when the processor is busy, as nice(1) does.
+
+        `preload` is a module whose `install` runs in the process before the command.
+        """
         self.name = name
+        self._code = _COMMAND if preload is None else f"from {preload} import install; install(); {_COMMAND}"
         self._niceness = niceness
         self._arguments = arguments
         self._log = log
@@ -129,7 +134,7 @@ class Child:
         self.starts += 1
         with _opened(self._log) as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(*_COMMAND, *self._arguments, "--json"),
+                *(sys.executable, "-c", self._code, *self._arguments, "--json"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -36,7 +36,7 @@ from tocsin.broker.sessions import Sessions
 from tocsin.broker.state import BrokerState, Limits
 from tocsin.broker.surges import Surges
 from tocsin.broker.updates import Updates
-from tocsin.model.ids import BrokerId
+from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire import link
 from tocsin.wire.errors import Code
 
@@ -58,7 +58,7 @@ class Broker:
         self._stopping = False
         outbox = self._outbox = Outbox(state)
         backends = self._backends = BackendSubscriptions(
-            state, self._on_grant, self._on_refusal, self._on_backend_released
+            state, self._on_grant, self._on_refusal, self._on_backend_released, self._on_forbidden
         )
         catch_up = CatchUp(state, backends.request_again)
         self._backfills = catch_up.backfill
@@ -164,6 +164,16 @@ class Broker:
             self._adoption.on_refused(request)
         else:
             self._preparations.on_refused(request, code, message)
+
+    def _on_forbidden(self, name: SubscriberId, backend: BackendSubscription) -> None:
+        """End a subscription that its subscriber may not have any more, and report that to the coordinator."""
+        subscriber = self.state.subscribers.get(name)
+        frontend = None if subscriber is None else subscriber.frontends.get(backend.id)
+        if subscriber is not None and frontend is not None:
+            self._outbox.removed(name, backend.id)
+            self._outbox.flush()
+            self._requests.release(subscriber, frontend)
+            self.state.forget_if_empty(subscriber)
 
     def _on_execution(self, event: events.ExecutionAnnounced) -> None:
         self._surges.on_execution(event)

@@ -76,6 +76,8 @@ class BackendGranted(Event, frozen=True):
     channel: ChannelName
     subscription: SubscriptionId
     cursor: Cursor
+    bound: tuple[str, ...] = ()
+    """The channel's parameters that are bound to the session's user."""
 
 
 class BackendRefused(Event, frozen=True):

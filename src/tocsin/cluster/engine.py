@@ -22,7 +22,7 @@ from tocsin.cluster.spark.frames import EMPTY_FOLDER
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.storage import Storage, lock_root
-from tocsin.cluster.subscriptions import Subscriptions
+from tocsin.cluster.subscriptions import Subscriptions, Users
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
 
@@ -85,9 +85,9 @@ class DataCluster:
         return self._executions.execute(name)
 
     def subscribe(
-        self, name: str, values: Sequence[Mapping[str, object]], broker: BrokerId
+        self, name: str, values: Sequence[Mapping[str, object]], broker: BrokerId, users: Users = None
     ) -> list[GrantedSubscription]:
-        return self.channels.subscribe(name, values, broker)
+        return self.channels.subscribe(name, values, broker, users)
 
     def unsubscribe(self, name: str, ids: Sequence[SubscriptionId], broker: BrokerId) -> int:
         return self.channels.unsubscribe(name, ids, broker)

@@ -22,9 +22,13 @@ def register_broker(turn: Turn, link: int, message: Register) -> None:
     turn.send(broker.id, Registered(turn.rules.heartbeat_s, turn.rules.report_s, accepting))
     if broker.draining:
         turn.send(broker.id, Accepting(False, draining=True))
-    _settle_sessions(turn, broker.id, set(message.online))
-    _settle_holdings(turn, broker.id, set(message.hosting) | set(message.online))
-    _settle_migrations(turn, broker.id, set(message.hosting))
+    named = set(message.hosting) | set(message.online)
+    proven = {name for name in named if turn.may_serve(broker.id, name, message.tokens.get(name))}
+    _settle_sessions(turn, broker.id, set(message.online) & proven)
+    _settle_holdings(turn, broker.id, proven)
+    for name in sorted(named - proven):
+        turn.release(broker.id, name)
+    _settle_migrations(turn, broker.id, set(message.hosting) & proven)
 
 
 def _record_broker(turn: Turn, link: int, message: Register) -> BrokerRecord:

@@ -131,6 +131,15 @@ class Registry:
     def sessions(self, broker: BrokerId) -> dict[SubscriberId, None]:
         return self._sessions.get(broker, {})
 
+    def serves(self, broker: BrokerId, name: SubscriberId) -> bool:
+        """True if this coordinator has assigned the subscriber to the broker, or knows of its session there."""
+        subscriber = self.subscribers.get(name)
+        if subscriber is None or subscriber.deleted:
+            return False
+        migration = self.moving.get(name)
+        is_moving = migration is not None and broker in (migration.source, migration.target)
+        return is_moving or broker in (subscriber.home, subscriber.session_at)
+
     # -- messages without a confirmation -------------------------------------------------------------------------------
 
     def add_release(self, broker: BrokerId, subscriber: SubscriberId) -> None:

@@ -21,6 +21,7 @@ from tocsin.broker.hosted import CallId, Requester, SessionId
 from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.broker.settings import BrokerSettings
+from tocsin.runtime.broker.user_tokens import UserTokens
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import link
 from tocsin.wire import session as wire
@@ -58,6 +59,7 @@ class BrokerProcess:
         self.id = BrokerId(settings.id)
         self.now_s = SteadyClock()
         self.connections: dict[SessionId, SessionConnection] = {}
+        self.user_tokens = UserTokens()
         self.incarnation = secrets.token_hex(8)
         self.core: Broker
         self._events: deque[events.Event] = deque()

@@ -205,7 +205,7 @@ class SubscriberSocket(asyncio.Protocol):
             return
         claims = self.guard.known_claims(token)
         if claims is not None:
-            self._open_session(request, claims)
+            self._open_session(request, claims, token)
             return
         self._state = SocketState.LOGGING_IN
         task = self._loop.create_task(self._login_with_newer_keys(request, token))
@@ -221,15 +221,15 @@ class SubscriberSocket(asyncio.Protocol):
                 self._refuse_login(request.id, error)
             return
         if self._state is SocketState.LOGGING_IN:
-            self._open_session(request, claims)
+            self._open_session(request, claims, token)
 
     def _refuse_login(self, request: int, error: TocsinError) -> None:
         self._refuse(request, error.code, error.message, error.retry_after_s)
         self._close_with("draining" if error.code.retry else "unauthenticated", error.message)
 
-    def _open_session(self, request: wire.Login, claims: Claims) -> None:
+    def _open_session(self, request: wire.Login, claims: Claims, token: str) -> None:
         try:
-            self.guard.checked(claims)
+            self.guard.checked(claims, token)
         except TocsinError as error:
             self._refuse_login(request.id, error)
             return

@@ -16,6 +16,8 @@ import uvicorn
 
 from tocsin.coordinator.effects import SendHandOver
 from tocsin.coordinator.planning import Planner
+from tocsin.coordinator.turn import Proves
+from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.cluster import ClusterReleases
 from tocsin.runtime.coordinator.cluster_watch import ClusterWatch
 from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
@@ -24,7 +26,8 @@ from tocsin.runtime.coordinator.routes import CoordinatorContext, make_app
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.store import CoordinatorStore
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
-from tocsin.runtime.http.credentials import Signer
+from tocsin.runtime.http.callers import may_subscribe
+from tocsin.runtime.http.credentials import BROKERS, Signer
 from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
@@ -32,6 +35,8 @@ from tocsin.wire.errors import Code, TocsinError
 ADMIN_TOKEN_FILE = "admin-token"
 KEY_FILE = "signing-key.pem"
 _HAND_OVER_TOKEN_S = 60.0
+_LINK_DOWN_S = 3_600.0
+"""A broker may report a subscriber's changes for this long after the subscriber's token has expired."""
 _FRAME_BYTES = 64 << 20
 """The largest frame. It is large, because a broker lists all its subscribers when it registers."""
 
@@ -82,6 +87,7 @@ class CoordinatorServer:
             store,
             epoch,
             _hand_over_signer(signer),
+            proves=_session_proofs(signer),
             planners=self._planners,
             tick_s=settings.tick_s,
             release_at_cluster=releases.release,
@@ -170,6 +176,20 @@ def _hand_over_signer(signer: Signer) -> Callable[[SendHandOver], str]:
         )
 
     return sign
+
+
+def _session_proofs(signer: Signer) -> Proves:
+    """Accept a subscriber's token that the broker may hold: for sessions at brokers, or the subscriber's own.
+
+    A token that expired a while ago counts as well: a broker reports changes after its link was down.
+    """
+    verifier = signer.verifier()
+
+    def proves(broker: BrokerId, subscriber: SubscriberId, token: str) -> bool:
+        claims = verifier.claims(token, time.time() - _LINK_DOWN_S, audience=(BROKERS, broker))
+        return claims is not None and claims.subject == subscriber and may_subscribe(claims.scopes)
+
+    return proves
 
 
 @contextmanager

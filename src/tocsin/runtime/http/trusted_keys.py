@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -79,13 +79,13 @@ class TrustedKeys:
             self._retrying.cancel()
             await asyncio.gather(self._retrying, return_exceptions=True)
 
-    async def claims(self, token: str, now_s: float, *, audience: str | None = None) -> Claims | None:
+    async def claims(self, token: str, now_s: float, *, audience: str | Collection[str] | None = None) -> Claims | None:
         """Like `Verifier.claims`, but fetches the keys first if the token names an unknown key."""
         if not self._verifier.knows_key_of(token) and token.count(".") == 2:
             await self._fetch()
         return self._verifier.claims(token, now_s, audience=audience)
 
-    def known_claims(self, token: str, now_s: float, *, audience: str | None = None) -> Claims | None:
+    def known_claims(self, token: str, now_s: float, *, audience: str | Collection[str] | None = None) -> Claims | None:
         """Like `claims`, but uses only the present keys."""
         return self._verifier.claims(token, now_s, audience=audience)
 

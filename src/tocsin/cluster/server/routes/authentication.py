@@ -88,8 +88,12 @@ def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[Clus
 
 
 def require_trusted_broker(connection: HTTPConnection) -> ClusterContext:
-    """Accept a broker of the network, which may name users. A subscriber's token is refused, also for its own user."""
+    """Accept a broker of the network. A subscriber's token is refused, also for its own user."""
     return _require(connection, caller_of(connection).is_trusted_broker, "broker:<id>")
+
+
+def require_channel(connection: HTTPConnection, channel: str) -> ClusterContext:
+    return _require(connection, caller_of(connection).may_subscribe_to(channel), f"subscribe:{channel[:128]}")
 
 
 def require_broker_or_read(connection: HTTPConnection) -> ClusterContext:

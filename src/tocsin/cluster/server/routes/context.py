@@ -15,6 +15,7 @@ from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.server.group_commit import GroupCommit
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
+from tocsin.cluster.server.proven_users import ProvenUsers
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.model.ids import BrokerId
@@ -39,6 +40,8 @@ class ClusterContext:
         """Taps that are open now."""
         self.listening: Counter[BrokerId] = Counter()
         """Open streams of announcements, by broker."""
+        self.proven = ProvenUsers(time.time)
+        """The users for which each broker acts."""
         self._commits: dict[str, GroupCommit] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
@@ -11,8 +12,11 @@ from tocsin.cluster.server.routes.authentication import (
     caller_of,
     require_broker,
     require_broker_or_read,
+    require_channel,
     require_read,
 )
+from tocsin.cluster.server.routes.context import ClusterContext
+from tocsin.cluster.subscriptions import Users
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire import cluster as wire
@@ -30,10 +34,29 @@ async def subscribe(request: Request) -> Response:
     """Subscribe to sets of parameter values. The answer lists id, cursor and `created`, in the order of the sets."""
     body = await read_json(request, wire.SubscribeRequest)
     context, broker = require_broker(request, body.broker)
+    require_channel(request, body.channel)
     sets = body.parameters if isinstance(body.parameters, list) else [body.parameters]
     check_number(len(sets))
-    subscribed = await asyncio.to_thread(context.cluster.subscribe, body.channel, sets, broker)
-    return answer([wire.Granted(held.id, str(held.cursor), held.created) for held in subscribed])
+    users = _users(request, context, broker, body.users, len(sets))
+    subscribed = await asyncio.to_thread(context.cluster.subscribe, body.channel, sets, broker, users)
+    return answer([wire.Granted(held.id, str(held.cursor), held.created, held.bound) for held in subscribed])
+
+
+def _users(
+    request: Request, context: ClusterContext, broker: BrokerId, named: Sequence[str] | None, sets: int
+) -> Users:
+    """The user of each set of values: of a subscriber's token its own, of a broker those that it has proved.
+
+    An administrator acts for every user, and spells the user in the bound parameter.
+    """
+    caller = caller_of(request)
+    if caller.is_admin:
+        return None
+    if named is not None and len(named) != sets:
+        raise TocsinError(Code.BAD_REQUEST, f"users: expected one for each of the {sets} sets of values")
+    if not caller.is_trusted_broker:
+        return [caller.subject] * sets
+    return [None] * sets if named is None else context.proven.known(broker, named)
 
 
 @router.get(wire.SUBSCRIPTIONS, response_class=Response)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from starlette.requests import HTTPConnection
 
@@ -38,10 +39,12 @@ class CoordinatorContext:
             raise TocsinError(Code.NOT_READY, f"the coordinator is {phase}", retry_after_s=2)
         return self.process.core
 
-    def sign(self, subject: str, scopes: list[str], lifetime_s: float | None) -> tuple[str, float | None]:
-        """A token, and the time at which it expires; None for never."""
-        now_s = self.process.now_s()
-        token = self.signer.sign(subject, scopes, now_s=now_s, identity=secrets.token_hex(8), lifetime_s=lifetime_s)
+    def sign(
+        self, subject: str, scopes: Iterable[str], lifetime_s: float | None, **more: Any
+    ) -> tuple[str, float | None]:
+        """A token, and the time at which it expires; None for never. `more` are further claims of `Signer.sign`."""
+        now_s, identity = self.process.now_s(), secrets.token_hex(8)
+        token = self.signer.sign(subject, scopes, now_s=now_s, identity=identity, lifetime_s=lifetime_s, **more)
         return token, None if lifetime_s is None else float(int(now_s + lifetime_s))
 
 

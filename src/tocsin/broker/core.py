@@ -77,6 +77,7 @@ class Broker:
             events.SessionBlocked: self._sessions.on_blocked,
             events.SessionDrained: self._sessions.on_drained,
             events.SessionLost: self._on_session_lost,
+            events.SessionRevoked: self._on_session_revoked,
             events.BackendGranted: backends.on_granted,
             events.BackendRefused: backends.on_refused,
             events.ExecutionAnnounced: self._on_execution,
@@ -144,6 +145,15 @@ class Broker:
         session = self.state.sessions.get(event.session)
         if session is not None:
             self._sessions.forget(session, event.reason)
+
+    def _on_session_revoked(self, event: events.SessionRevoked) -> None:
+        """End the session. A login that still waits for the subscriber's state ends too."""
+        session = self.state.sessions.get(event.session)
+        if session is not None:
+            self._sessions.end(session, "revoked", "the token was revoked")
+        else:
+            self._adoption.on_connection_lost(event.session)
+            self.state.effects.append(CloseSession(event.session, "revoked"))
 
     def _on_grant(self, request: SubscriptionRequest, frontend: FrontendSubscription) -> None:
         """Pass the grant to the part that made the request: a subscriber, an adoption or a preparation."""

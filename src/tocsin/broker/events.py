@@ -8,6 +8,7 @@ from tocsin.broker.hosted import BackendKey, Requester, SessionId
 from tocsin.broker.message_encoding import Encoding
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.permission import ALL_RIGHTS, Rights
 from tocsin.wire import session as wire
 from tocsin.wire.cluster import RefusedRecord
 from tocsin.wire.errors import Code
@@ -32,6 +33,7 @@ class LoginRequested(Event, frozen=True):
     expires_s: float | None = None
     migration: str | None = None
     is_webhook: bool = False
+    rights: Rights = ALL_RIGHTS
 
 
 class RequestReceived(Event, frozen=True):
@@ -40,6 +42,7 @@ class RequestReceived(Event, frozen=True):
     requester: Requester
     subscriber: SubscriberId
     request: wire.FromSubscriber
+    rights: Rights = ALL_RIGHTS
 
 
 class WebhookChangeRequested(Event, frozen=True):
@@ -66,6 +69,12 @@ class SessionLost(Event, frozen=True):
 
     session: SessionId
     reason: str
+
+
+class SessionRevoked(Event, frozen=True):
+    """The token that opened the session is revoked."""
+
+    session: SessionId
 
 
 # -- the data cluster --------------------------------------------------------------------------------------------------

@@ -10,7 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from tocsin.coordinator import changes, events, liveness, migrations, registration, roaming, sessions, storage
+from tocsin.coordinator import (
+    changes,
+    events,
+    liveness,
+    migrations,
+    registration,
+    revocations,
+    roaming,
+    sessions,
+    storage,
+)
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.chosen_rules import choose_balance, choose_placement, restore_choices
 from tocsin.coordinator.effects import AnswerRequest, Effect, RequestRejection, StoredState
@@ -111,7 +121,7 @@ class Coordinator:
                 roaming.update_places(turn, broker.id, message.places)
             case link.SessionOpened(subscriber=subscriber, token=token):
                 if turn.may_serve(broker.id, subscriber, token):
-                    sessions.open_session(turn, broker.id, subscriber)
+                    sessions.open_session(turn, broker.id, subscriber, token)
             case link.SessionClosed(subscriber=subscriber):
                 sessions.close_session(turn, broker.id, subscriber)
             case link.Changed(number=number, subscriber=subscriber, token=token):
@@ -140,6 +150,8 @@ class Coordinator:
                 return request_broker(turn, request)
             case events.UserDeleted(user=user):
                 return sessions.delete_user(turn, user)
+            case events.TokensRevoked():
+                return revocations.revoke(turn, request)
             case events.DrainOrdered(broker=broker, on=on):
                 return liveness.set_draining(turn, broker, on)
             case events.BrokerDismissed(broker=broker):

@@ -94,11 +94,9 @@ class Turn:
         target = self.registry.brokers.get(migration.target)
         if source is not None and source.link is not None and target is not None:
             left_s = max(1.0, migration.deadline_s - self.now_s)
-            self.effects.append(
-                SendHandOver(
-                    source.id, source.link, migration.id, migration.subscriber, target.id, target.address, left_s
-                )
-            )
+            names = (source.id, source.link, migration.id, migration.subscriber, target.id, target.address)
+            token = self.registry.subscribers[migration.subscriber].session_token
+            self.effects.append(SendHandOver(*names, left_s, token))
 
     def adopt(self, broker: BrokerId, subscribers: Sequence[SubscriberRecord], *, even_empty: bool = False) -> None:
         """Send the subscribers' states. Leave out a subscriber without subscriptions and webhook, unless `even_empty`:

@@ -129,7 +129,8 @@ class FakeBroker:
 
     async def connect(self, token: str | None = None, *, register: bool = True, beat: bool = True) -> FakeBroker:
         address = f"{self.running.url.replace('http', 'ws', 1)}/v1/brokers/{self.id}/link"
-        headers = {"Authorization": f"Bearer {token or self.running.token}"}
+        self.token = token or self.running.token
+        headers = {"Authorization": f"Bearer {self.token}"}
         self._socket = await websockets.connect(address, additional_headers=headers)
         self._tasks = [asyncio.create_task(self._listen(self._socket))]
         if beat:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.runtime.http.callers import may_subscribe
+from tocsin.model.permission import may_subscribe
 from tocsin.runtime.http.credentials import BROKERS, CLUSTER, Claims
 
 LONGEST_S = 900.0

@@ -6,12 +6,13 @@ import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
-from tocsin.broker.events import LoginRequested
+from tocsin.broker.events import LoginRequested, SessionRevoked
 from tocsin.broker.hosted import Requester, SessionId
 from tocsin.broker.message_encoding import Encoding
 from tocsin.model.ids import SubscriberId, SubscriptionId
+from tocsin.model.permission import may_subscribe
 from tocsin.runtime.broker.process import BrokerProcess
-from tocsin.runtime.http.callers import may_subscribe
+from tocsin.runtime.http.audit import AuditLog
 from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
@@ -63,6 +64,20 @@ class ConnectionGuard:
         self.half_open = HalfOpenConnections(process.settings.half_open, process.settings.login_s)
         self.tasks: set[asyncio.Task[None]] = set()
         self._audiences = (process.id, BROKERS)
+        self.audit: AuditLog | None = None
+
+    def record_refused_login(self, code: Code, token: str | None) -> None:
+        """Record a login with a token that is not valid here; its claims are not verified, so no user is named."""
+        if self.audit is not None:
+            self.audit.record(None, "login", "session", "session", code, with_token=token is not None)
+
+    def end_revoked(self) -> None:
+        """End the sessions whose tokens are revoked. `keys` calls it when it has new revocations."""
+        for session, connection in list(self.process.connections.items()):
+            claims = connection.claims
+            if claims is not None and self.keys.is_revoked(claims):
+                self.process.user_tokens.forget(subscriber_of(claims))
+                self.process.happened(SessionRevoked(session))
 
     async def sweep(self) -> None:
         while True:
@@ -104,5 +119,12 @@ def login_event(
 ) -> LoginRequested:
     subscriber = subscriber_of(claims)
     return LoginRequested(
-        Requester(session=session), subscriber, request, resume, encoding, claims.ends_s, claims.migration
+        Requester(session=session),
+        subscriber,
+        request,
+        resume,
+        encoding,
+        claims.ends_s,
+        claims.migration,
+        rights=claims.rights,
     )

@@ -12,11 +12,11 @@ scopes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tocsin.model.ids import BrokerId
+from tocsin.model.permission import may_subscribe, permits
 
 if TYPE_CHECKING:  # settings import this module, and commands must start without cryptography
     from tocsin.runtime.http.credentials import Claims
@@ -32,21 +32,6 @@ _BROKER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 def is_scope(text: str) -> bool:
     return _SCOPE.fullmatch(text) is not None
-
-
-def permits(scopes: Iterable[str], action: str, name: str) -> bool:
-    """True if a scope allows `action` (`subscribe` or `publish`) for the channel or dataset `name`, in any case."""
-    wanted = f"{action}:{name}".lower()
-    for scope in scopes:
-        pattern = scope.lower()
-        if pattern in (action, wanted) or (pattern.endswith("*") and wanted.startswith(pattern[:-1])):
-            return True
-    return False
-
-
-def may_subscribe(scopes: Iterable[str]) -> bool:
-    """True if a scope allows a subscriber's session, with some channel at least."""
-    return any(scope == "subscribe" or scope.startswith("subscribe:") for scope in scopes)
 
 
 def is_broker_id(text: str) -> bool:

@@ -36,6 +36,7 @@ from cryptography.hazmat.primitives.serialization import (
 from jwt.algorithms import OKPAlgorithm
 from jwt.types import Options
 
+from tocsin.model.permission import Rights
 from tocsin.runtime.http.revocations import Revocations
 
 ALGORITHM = "EdDSA"
@@ -81,6 +82,12 @@ class Claims:
     """Vouchers: the users that the broker `subject` serves."""
     most_subscriptions: int | None = None
     """The most subscriptions of this user; None for the limit of the broker."""
+    key: str = ""
+    """The id of the key that signed the token; empty for tokens of an external issuer."""
+
+    @property
+    def rights(self) -> Rights:
+        return Rights(self.scopes, self.most_subscriptions)
 
     @property
     def ends_s(self) -> float | None:
@@ -122,11 +129,12 @@ class Verifier:
         if len(token) > (_MAX_VOUCHER if CLUSTER in audiences else _MAX_LENGTH):
             return None
         try:
-            key = self._keys.get(jwt.get_unverified_header(token).get("kid", ""))
+            key_id = jwt.get_unverified_header(token).get("kid", "")
+            key = self._keys.get(key_id)
             if key is None:
                 return None
             body: dict[str, Any] = jwt.decode(token, key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
-            claims = _claims_of(body)
+            claims = _claims_of(body, key_id)
         except (jwt.InvalidTokenError, ValueError, TypeError, AttributeError):
             return None
         if claims.expires_s is not None and now_s > claims.expires_s + _LEEWAY_S:
@@ -136,10 +144,13 @@ class Verifier:
         return claims if claims.audience is None or claims.audience in audiences else None
 
     def is_revoked(self, claims: Claims) -> bool:
+        """True if an accepted token is not valid any more: it is revoked, or its key was replaced."""
+        if claims.key and claims.key not in self._keys:
+            return True
         return self.revoked.cover(claims.subject, claims.issued_s, (claims.identity, claims.origin))
 
 
-def _claims_of(body: Mapping[str, Any]) -> Claims:
+def _claims_of(body: Mapping[str, Any], key: str) -> Claims:
     """The claims in the body of a token. Raises ValueError or TypeError if one is malformed."""
     most = body.get("subs")
     return Claims(
@@ -154,6 +165,7 @@ def _claims_of(body: Mapping[str, Any]) -> Claims:
         session_expires_s=_number(body.get("ses")),
         users=tuple(str(user) for user in body.get("users", ())),
         most_subscriptions=None if most is None else int(most),
+        key=key,
     )
 
 
@@ -165,6 +177,9 @@ class Signer:
     """Signs tokens with the coordinator's private key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._use(key)
+
+    def _use(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         self.key_id = hashlib.sha256(raw).hexdigest()[:16]
@@ -177,17 +192,12 @@ class Signer:
             if not isinstance(key, Ed25519PrivateKey):
                 raise ValueError(f"{path} does not hold an Ed25519 key; remove the file to get a new key")
             return cls(key)
-        key = Ed25519PrivateKey.generate()
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(pem)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-        return cls(key)
+        return cls(_new_key(path))
+
+    def replace_key(self, path: Path) -> None:
+        """Write a new key to this file and sign with it from now on."""
+        self._use(_new_key(path))
 
     @property
     def public_key(self) -> Ed25519PublicKey:
@@ -230,6 +240,27 @@ class Signer:
         }
         body |= {name: value for name, value in optional.items() if value is not None}
         return jwt.encode(body, self._key, algorithm=ALGORITHM, headers={"kid": self.key_id})
+
+
+def _new_key(path: Path) -> Ed25519PrivateKey:
+    """Make a key and write it to this file completely or not at all, readable by its owner only (mode 0600)."""
+    key = Ed25519PrivateKey.generate()
+    part = path.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    return key
+
+
+def key_of_jwk(entry: Mapping[str, Any]) -> Ed25519PublicKey:
+    """The public key of a JWK. Raises ValueError for a key of another kind."""
+    key = OKPAlgorithm.from_jwk(json.dumps(dict(entry)))
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("not a public Ed25519 key")
+    return key
 
 
 def jwk_of(key: Ed25519PublicKey, key_id: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@
 -- subscription, as in the paper (about 600 backend subscriptions for 2,200 frontend ones).
 --
 -- "Near me" means within 1 km of the user's latest position. In the paper, Emergency Near Me has the parameters event and
--- user, like Emergency of Type Near Me. Here it has only the user.
+-- user, like Emergency of Type Near Me. Here it has only the user, and `DEFAULT CURRENT_USER ONLY` binds it to the session:
+-- a subscriber leaves it out, and cannot name another user, whose position the results would reveal.
 
 CREATE STREAM DATASET EmergencyReports (
   report_id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, message STRING, reported_at TIMESTAMP
@@ -28,13 +29,14 @@ CREATE REPETITIVE CHANNEL EmergenciesAtLocation (lat DOUBLE, lon DOUBLE, radius_
   WHERE near(r.lat, r.lon, :lat, :lon, :radius_m);
 
 -- Emergency Near Me
-CREATE REPETITIVE CHANNEL EmergenciesNearMe (user STRING) EVERY 10 SECONDS AS
+CREATE REPETITIVE CHANNEL EmergenciesNearMe (user STRING DEFAULT CURRENT_USER ONLY) EVERY 10 SECONDS AS
   SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m
   FROM NEW EmergencyReports r JOIN UserLocations u ON near(r.lat, r.lon, u.lat, u.lon, 1000)
   WHERE u.user_id = :user;
 
 -- Emergency of Type Near Me
-CREATE REPETITIVE CHANNEL EmergenciesOfTypeNearMe (kind STRING, user STRING) EVERY 10 SECONDS AS
+CREATE REPETITIVE CHANNEL EmergenciesOfTypeNearMe (kind STRING, user STRING DEFAULT CURRENT_USER ONLY)
+  EVERY 10 SECONDS AS
   SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m
   FROM NEW EmergencyReports r JOIN UserLocations u ON near(r.lat, r.lon, u.lat, u.lon, 1000)
   WHERE r.kind = :kind AND u.user_id = :user;
@@ -50,7 +52,8 @@ CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtLocation (kind STRING, lat DOUBLE, 
 -- The shelters do not depend on the subscription's parameters, so a subquery without parameters finds them once.
 
 -- Emergency of Type with Shelter Near Me: the shelters nearest to the user, within 2 km of the user.
-CREATE REPETITIVE CHANNEL EmergenciesOfTypeWithShelterNearMe (kind STRING, user STRING) EVERY 10 SECONDS AS
+CREATE REPETITIVE CHANNEL EmergenciesOfTypeWithShelterNearMe (kind STRING, user STRING DEFAULT CURRENT_USER ONLY)
+  EVERY 10 SECONDS AS
   SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m, u.shelters
   FROM NEW EmergencyReports r JOIN (
     SELECT p.user_id, p.lat, p.lon,
@@ -79,7 +82,7 @@ CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtLocationWithShelter (
 
 -- Not in the paper: a continuous channel. Its results arrive within one or two seconds instead of at the next period, and
 -- each subscriber chooses the radius.
-CREATE CONTINUOUS CHANNEL SevereNearMe (user STRING, radius_m DOUBLE) AS
+CREATE CONTINUOUS CHANNEL SevereNearMe (user STRING DEFAULT CURRENT_USER ONLY, radius_m DOUBLE) AS
   SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m
   FROM NEW EmergencyReports r JOIN UserLocations u ON near(r.lat, r.lon, u.lat, u.lon, :radius_m)
   WHERE u.user_id = :user AND r.severity >= 4;

@@ -19,14 +19,21 @@ ROW = msgspec.Raw(b'{"kind":"fire"}')
 ENCODED: list[tuple[Any, Any, str]] = [
     (
         wire.SubscribeRequest,
-        wire.SubscribeRequest("Reports", [{"kind": "fire"}], "b1"),
-        '{"channel":"Reports","parameters":[{"kind":"fire"}],"broker":"b1"}',
+        wire.SubscribeRequest("Reports", [{"kind": "fire"}], "b1", [SubscriberId("ann")]),
+        '{"channel":"Reports","parameters":[{"kind":"fire"}],"broker":"b1","users":["ann"]}',
     ),
     (
         list[wire.Granted],
         [wire.Granted(S1, "3-1048576", True)],
         f'[{{"id":"{S1}","cursor":"3-1048576","created":true}}]',
     ),
+    (
+        list[wire.Granted],
+        [wire.Granted(S1, "3-1048576", True, ("user",))],
+        f'[{{"id":"{S1}","cursor":"3-1048576","created":true,"bound":["user"]}}]',
+    ),
+    (wire.UserProofs, wire.UserProofs(["t1"]), '{"tokens":["t1"]}'),
+    (wire.ProvenUsers, wire.ProvenUsers([SubscriberId("ann")]), '{"users":["ann"]}'),
     (
         wire.ReleaseRequest,
         wire.ReleaseRequest("Reports", [S1], "b1"),

@@ -23,7 +23,7 @@ STATE_JSON = {
 
 FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     (
-        link.Register(BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN]),
+        link.Register(BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN], {ANN: "t1"}),
         {
             "type": "register",
             "broker": "b1",
@@ -34,6 +34,7 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "lon": 24.9,
             "online": ["ann"],
             "hosting": ["ann"],
+            "tokens": {"ann": "t1"},
         },
     ),
     (link.Heartbeat(1, 2, 3), {"type": "heartbeat", "sessions": 1, "frontend": 2, "backend": 3}),
@@ -57,10 +58,15 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "places": {"ann": [60.1, 24.9]},
         },
     ),
-    (link.SessionOpened(ANN, "m1"), {"type": "session_opened", "subscriber": "ann", "migration": "m1"}),
+    (
+        link.SessionOpened(ANN, "m1", "t1"),
+        {"type": "session_opened", "subscriber": "ann", "migration": "m1", "token": "t1"},
+    ),
     (link.SessionClosed(ANN, "slow"), {"type": "session_closed", "subscriber": "ann", "reason": "slow"}),
     (
-        link.Changed(4, ANN, list(STATE.subscriptions), [S1], {S1: "1-6"}, link.Webhook("https://x", ["whsec_a"])),
+        link.Changed(
+            4, ANN, list(STATE.subscriptions), [S1], {S1: "1-6"}, link.Webhook("https://x", ["whsec_a"]), token="t"
+        ),
         {
             "type": "changed",
             "number": 4,
@@ -70,9 +76,10 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "acked": {"s1": "1-6"},
             "webhook": {"url": "https://x", "secrets": ["whsec_a"]},
             "webhook_removed": False,
+            "token": "t",
         },
     ),
-    (link.StateRequest(ANN), {"type": "wanted", "subscriber": "ann"}),
+    (link.StateRequest(ANN, "t1"), {"type": "wanted", "subscriber": "ann", "token": "t1"}),
     (link.Prepared("m1"), {"type": "prepared", "migration": "m1"}),
     (
         link.PrepareFailed("m1", "not_ready", "no"),

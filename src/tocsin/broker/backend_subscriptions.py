@@ -2,12 +2,16 @@
 
 The data cluster assigns the ids, because canonical parameters need the channel's signature. Subscribers therefore wait
 for its answer. The broker requests two spellings of the same values separately; both are granted the same id.
+
+A parameter may be bound to the session's user. The broker learns from a grant which parameters are bound, fills in the
+subscriber's name and refuses any other value. Before the first grant of a channel one request stands for all
+subscribers with the same values, in the name of the first of them; its answer shows whether the others need their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -19,14 +23,18 @@ from tocsin.broker.state import BrokerState
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId
 from tocsin.model.rate import MovingAverage
+from tocsin.model.subscription import ForeignUser, bind_user
 from tocsin.wire.errors import Code
 from tocsin.wire.session import Gap
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+_OF_ANOTHER_USER = (Code.FOREIGN_USER, Code.UNPROVEN_USER)
+"""Refusals that concern the user of a request and not its values."""
 
 
-def key_of(channel: ChannelName, parameters: dict[str, Any]) -> BackendKey:
-    return channel.lower(), _encode(parameters)
+def key_of(channel: ChannelName, parameters: dict[str, Any], user: SubscriberId | None = None) -> BackendKey:
+    """The key of a request. With `user`, no other subscriber shares the request."""
+    return channel.lower(), _encode(parameters if user is None else [parameters, user])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,8 @@ class SubscriptionRequest:
     """Receiver of the answer. None: the coordinator made the request, and the request has no time limit."""
     request: int = 0
     migration: str | None = None
+    alone: bool = False
+    """True if no other subscriber may share the request at the data cluster."""
 
     @property
     def expects_session(self) -> bool:
@@ -53,7 +63,11 @@ class SubscriptionRequest:
 class _PendingBackend:
     channel: ChannelName
     parameters: dict[str, Any]
+    user: SubscriberId
+    """The subscriber in whose name the broker sent the request."""
     requests: list[SubscriptionRequest] = field(default_factory=list)
+    again: BackendSubscription | None = None
+    """The subscription that is requested again; None for a new one."""
 
 
 class BackendSubscriptions:
@@ -63,12 +77,17 @@ class BackendSubscriptions:
         granted: Callable[[SubscriptionRequest, FrontendSubscription], None],
         refused: Callable[[SubscriptionRequest, str, str], None],
         released: Callable[[BackendSubscription], None],
+        forbidden: Callable[[SubscriberId, BackendSubscription], None],
     ) -> None:
-        """`granted` and `refused` receive the outcome of each request; `released` each released subscription."""
+        """`granted` and `refused` receive the outcome of each request; `released` each released subscription.
+
+        `forbidden` ends the subscription of a subscriber that may not have it any more.
+        """
         self._state = state
         self._granted = granted
         self._refused = refused
         self._released = released
+        self._forbidden = forbidden
         self._pending: dict[BackendKey, _PendingBackend] = {}
         self._known: dict[BackendKey, BackendSubscription] = {}
 
@@ -77,22 +96,50 @@ class BackendSubscriptions:
         return not self._pending and not self._known
 
     def request(self, channel: ChannelName, request: SubscriptionRequest) -> None:
-        key = key_of(channel, request.parameters)
+        values = bind_user(self._state.bound.get(channel.lower(), ()), request.parameters, request.subscriber)
+        if isinstance(values, ForeignUser):
+            self._refused(request, Code.FOREIGN_USER, f"channel {channel}: {values}")
+            return
+        request = replace(request, parameters=values)
+        key = key_of(channel, values, request.subscriber if request.alone else None)
         if (backend := self._known.get(key)) is not None and backend.held:
             self._attach(request, backend)
             return
-        self._ask(key, channel, request.parameters).requests.append(request)
+        self._ask(key, channel, values, request.subscriber).requests.append(request)
 
-    def _ask(self, key: BackendKey, channel: ChannelName, parameters: dict[str, Any]) -> _PendingBackend:
+    def _ask(
+        self, key: BackendKey, channel: ChannelName, parameters: dict[str, Any], user: SubscriberId
+    ) -> _PendingBackend:
         pending = self._pending.get(key)
         if pending is None:
-            pending = self._pending[key] = _PendingBackend(channel, parameters)
-            self._state.effects.append(RequestBackend(key, channel, parameters))
+            pending = self._pending[key] = _PendingBackend(channel, parameters, user)
+            self._state.effects.append(RequestBackend(key, channel, parameters, user))
         return pending
 
     def on_granted(self, event: BackendGranted) -> None:
         pending = self._pending.pop(event.key, None)
+        self._state.bound[event.channel.lower()] = event.bound
         requests = [] if pending is None else [request for request in pending.requests if self._is_open(request)]
+        others: list[SubscriptionRequest] = []
+        if pending is not None and event.bound:
+            others = [request for request in requests if request.subscriber != pending.user]
+            requests = [self._bound(request, event) for request in requests if request.subscriber == pending.user]
+        self._grant(event, requests)
+        if pending is not None and event.bound and pending.again is not None:
+            self._end_others(pending.again, pending.user)
+        for request in others:
+            self.request(event.channel, request)
+
+    def _bound(self, request: SubscriptionRequest, event: BackendGranted) -> SubscriptionRequest:
+        """The request with the name of its subscriber in the bound parameters."""
+        return replace(request, parameters=request.parameters | dict.fromkeys(event.bound, str(request.subscriber)))
+
+    def _end_others(self, backend: BackendSubscription, owner: SubscriberId) -> None:
+        """End the other subscribers' subscriptions: the channel was recreated with a bound parameter."""
+        for name in [name for name in backend.frontends if name != owner]:
+            self._forbidden(name, backend)
+
+    def _grant(self, event: BackendGranted, requests: list[SubscriptionRequest]) -> None:
         backend = self._state.backends.get(event.subscription)
         if backend is None:
             if not requests:
@@ -101,8 +148,9 @@ class BackendSubscriptions:
             backend = self._create(event, requests)
         backend.held, backend.requested_in_epoch = True, None
         if requests or backend.frontends:
-            backend.keys.add(event.key)
-            self._known[event.key] = backend
+            for key in {event.key, *(key_of(event.channel, request.parameters) for request in requests)}:
+                backend.keys.add(key)
+                self._known[key] = backend
         # An execution between the grant and this event may have been announced before the broker knew the id.
         self._state.pulls[backend.id] = None
         for request in requests:
@@ -127,12 +175,23 @@ class BackendSubscriptions:
         return session is None or session in self._state.sessions
 
     def on_refused(self, event: BackendRefused) -> None:
+        """Refuse the requests. Other subscribers than the refused user get a request of their own."""
         pending = self._pending.pop(event.key, None)
-        for request in [] if pending is None else pending.requests:
-            self._refused(request, event.code, event.message)
         backend = self._known.get(event.key)
         if backend is not None and not backend.held and event.code == Code.BAD_PARAMETER:
             self._report_end(backend, event.message)
+        if pending is None:
+            return
+        is_personal = event.code in _OF_ANOTHER_USER
+        for request in pending.requests:
+            if is_personal and request.subscriber != pending.user and not request.alone:
+                self.request(pending.channel, replace(request, alone=True))
+            else:
+                self._refused(request, event.code, event.message)
+        if event.code == Code.FOREIGN_USER and pending.again is not None:
+            self._forbidden(pending.user, pending.again)
+            if pending.again.frontends:
+                self.request_again(pending.again)
 
     def _report_end(self, backend: BackendSubscription, reason: str) -> None:
         """Report to every session that the data cluster has ended this subscription and refuses it from now on."""
@@ -148,8 +207,10 @@ class BackendSubscriptions:
         other subscriber to it.
         """
         backend.held = False
-        for frontend in backend.frontends.values():
-            self._ask(key_of(backend.channel, frontend.parameters), backend.channel, frontend.parameters)
+        self._state.bound.pop(backend.channel.lower(), None)  # the channel may have other bound parameters now
+        for name, frontend in backend.frontends.items():
+            key = key_of(backend.channel, frontend.parameters)
+            self._ask(key, backend.channel, frontend.parameters, name).again = backend
             return
 
     def withdraw(self, subscriber: SubscriberId, migration: str | None = None) -> None:

@@ -24,7 +24,12 @@ class CatchUp:
         self.backfill = Backfills(state, self.report_gap, self.step, lost)
 
     def begin(self, session: HostedSession, frontend: FrontendSubscription, start: Cursor) -> None:
-        """Start to catch up from `start`; the next `step` sends the first results."""
+        """Start to catch up from `start`; the next `step` sends the first results.
+
+        Nothing is sent if the session's token does not permit the channel: another token made the subscription.
+        """
+        if not session.rights.permit(frontend.backend.channel):
+            return
         frontend.sent, frontend.live, frontend.has_gap = start, False, False
         session.behind[frontend.backend.id] = frontend
 

@@ -36,7 +36,7 @@ from tocsin.broker.sessions import Sessions
 from tocsin.broker.state import BrokerState, Limits
 from tocsin.broker.surges import Surges
 from tocsin.broker.updates import Updates
-from tocsin.model.ids import BrokerId
+from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire import link
 from tocsin.wire.errors import Code
 
@@ -58,7 +58,7 @@ class Broker:
         self._stopping = False
         outbox = self._outbox = Outbox(state)
         backends = self._backends = BackendSubscriptions(
-            state, self._on_grant, self._on_refusal, self._on_backend_released
+            state, self._on_grant, self._on_refusal, self._on_backend_released, self._on_forbidden
         )
         catch_up = CatchUp(state, backends.request_again)
         self._backfills = catch_up.backfill
@@ -77,6 +77,7 @@ class Broker:
             events.SessionBlocked: self._sessions.on_blocked,
             events.SessionDrained: self._sessions.on_drained,
             events.SessionLost: self._on_session_lost,
+            events.SessionRevoked: self._on_session_revoked,
             events.BackendGranted: backends.on_granted,
             events.BackendRefused: backends.on_refused,
             events.ExecutionAnnounced: self._on_execution,
@@ -145,6 +146,15 @@ class Broker:
         if session is not None:
             self._sessions.forget(session, event.reason)
 
+    def _on_session_revoked(self, event: events.SessionRevoked) -> None:
+        """End the session. A login that still waits for the subscriber's state ends too."""
+        session = self.state.sessions.get(event.session)
+        if session is not None:
+            self._sessions.end(session, "revoked", "the token was revoked")
+        else:
+            self._adoption.on_connection_lost(event.session)
+            self.state.effects.append(CloseSession(event.session, "revoked"))
+
     def _on_grant(self, request: SubscriptionRequest, frontend: FrontendSubscription) -> None:
         """Pass the grant to the part that made the request: a subscriber, an adoption or a preparation."""
         if request.requester is not None:
@@ -164,6 +174,16 @@ class Broker:
             self._adoption.on_refused(request)
         else:
             self._preparations.on_refused(request, code, message)
+
+    def _on_forbidden(self, name: SubscriberId, backend: BackendSubscription) -> None:
+        """End a subscription that its subscriber may not have any more, and report that to the coordinator."""
+        subscriber = self.state.subscribers.get(name)
+        frontend = None if subscriber is None else subscriber.frontends.get(backend.id)
+        if subscriber is not None and frontend is not None:
+            self._outbox.removed(name, backend.id)
+            self._outbox.flush()
+            self._requests.release(subscriber, frontend)
+            self.state.forget_if_empty(subscriber)
 
     def _on_execution(self, event: events.ExecutionAnnounced) -> None:
         self._surges.on_execution(event)

@@ -62,6 +62,8 @@ class RequestBackend(Effect, frozen=True):
     key: BackendKey
     channel: ChannelName
     parameters: dict[str, Any]
+    user: SubscriberId = SubscriberId("")
+    """The subscriber that needs the subscription: bound parameters have its name."""
 
 
 class ReleaseBackend(Effect, frozen=True):

@@ -8,6 +8,7 @@ from tocsin.broker.hosted import BackendKey, Requester, SessionId
 from tocsin.broker.message_encoding import Encoding
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.permission import ALL_RIGHTS, Rights
 from tocsin.wire import session as wire
 from tocsin.wire.cluster import RefusedRecord
 from tocsin.wire.errors import Code
@@ -32,6 +33,7 @@ class LoginRequested(Event, frozen=True):
     expires_s: float | None = None
     migration: str | None = None
     is_webhook: bool = False
+    rights: Rights = ALL_RIGHTS
 
 
 class RequestReceived(Event, frozen=True):
@@ -40,6 +42,7 @@ class RequestReceived(Event, frozen=True):
     requester: Requester
     subscriber: SubscriberId
     request: wire.FromSubscriber
+    rights: Rights = ALL_RIGHTS
 
 
 class WebhookChangeRequested(Event, frozen=True):
@@ -68,6 +71,12 @@ class SessionLost(Event, frozen=True):
     reason: str
 
 
+class SessionRevoked(Event, frozen=True):
+    """The token that opened the session is revoked."""
+
+    session: SessionId
+
+
 # -- the data cluster --------------------------------------------------------------------------------------------------
 
 
@@ -76,6 +85,8 @@ class BackendGranted(Event, frozen=True):
     channel: ChannelName
     subscription: SubscriptionId
     cursor: Cursor
+    bound: tuple[str, ...] = ()
+    """The channel's parameters that are bound to the session's user."""
 
 
 class BackendRefused(Event, frozen=True):

@@ -13,6 +13,7 @@ from tocsin.broker.message_encoding import Encoding
 from tocsin.broker.result_batch import Batch
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.permission import ALL_RIGHTS, Rights
 from tocsin.model.rate import MovingAverage
 from tocsin.wire.link import Webhook
 
@@ -92,6 +93,8 @@ class HostedSession:
     subscriber: HostedSubscriber
     encoding: Encoding
     is_webhook: bool = False
+    rights: Rights = ALL_RIGHTS
+    """Subscriptions of channels that the session's token does not permit are not sent."""
     writable: bool = True
     """False while the connection's queue is full; the session then gets no live results and catches up later."""
     behind: dict[SubscriptionId, FrontendSubscription] = field(default_factory=dict)

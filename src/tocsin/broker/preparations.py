@@ -88,7 +88,9 @@ class Preparations:
 
     def on_refused(self, request: SubscriptionRequest, code: str, message: str) -> None:
         migration = request.migration or ""
-        if migration in self._preparations:
+        if migration in self._preparations and code == Code.FOREIGN_USER:
+            self._preparations[migration].missing -= 1  # no broker may serve it: it must not keep the subscriber here
+        elif migration in self._preparations:
             self.undo(migration)
             self._state.send_to_coordinator(link.PrepareFailed(migration, code, message))
 

@@ -15,6 +15,7 @@ from tocsin.broker.sessions import Sessions, held, parse_cursor, parse_cursors
 from tocsin.broker.state import BrokerState
 from tocsin.broker.updates import Updates
 from tocsin.model.ids import SubscriberId, SubscriptionId
+from tocsin.model.permission import Rights
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code
 
@@ -67,7 +68,7 @@ class SubscriberRequests:
             case wire.Ack():
                 self._ack(requester, name, request)
             case wire.Subscribe():
-                self._subscribe(requester, name, request)
+                self._subscribe(requester, name, request, event.rights)
             case wire.Unsubscribe():
                 self._unsubscribe(requester, name, request)
             case wire.Update():
@@ -103,13 +104,19 @@ class SubscriberRequests:
 
     # -- subscribe -------------------------------------------------------------------------------------------------
 
-    def _subscribe(self, requester: Requester, name: SubscriberId, request: wire.Subscribe) -> None:
+    def _subscribe(self, requester: Requester, name: SubscriberId, request: wire.Subscribe, rights: Rights) -> None:
+        if not rights.permit(request.channel):
+            message = f"your token does not permit the channel {request.channel[:128]}"
+            self._state.refuse(requester, request.id, Code.FORBIDDEN, message)
+            return
         after = None if request.after is None else parse_cursor(request.after)
         if request.after is not None and after is None:
             message = f"{request.after[:40]!r} is no cursor: expected epoch-offset, such as 3-1048576"
             self._state.refuse(requester, request.id, Code.BAD_CURSOR, message)
             return
         limit = self._state.limits.subscriptions
+        if rights.most_subscriptions is not None:
+            limit = min(limit, rights.most_subscriptions)
         if len(self._frontends(name)) >= limit:
             message = f"a subscriber holds at most {limit:,} subscriptions; end one first"
             self._state.refuse(requester, request.id, Code.TOO_LARGE, message)

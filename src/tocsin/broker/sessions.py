@@ -107,7 +107,7 @@ class Sessions:
                 self._state.effects.append(CloseSession(identity, "replaced"))
                 return
             self.end(subscriber.session, "replaced", "another session of this subscriber has begun", replaced=True)
-        session = HostedSession(identity, subscriber, event.encoding, event.is_webhook)
+        session = HostedSession(identity, subscriber, event.encoding, event.is_webhook, event.rights)
         self._state.subscribers[subscriber.id] = subscriber
         self._state.sessions[identity] = session
         subscriber.session = session

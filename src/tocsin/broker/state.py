@@ -70,6 +70,9 @@ class BrokerState:
     """Backend subscriptions to fetch although no execution was announced for them."""
     spellings: dict[str, ChannelName] = field(default_factory=dict)
     """Channel name in lower case → the name as it was declared."""
+    bound: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Channel name in lower case → its parameters that are bound to the session's user, as the last grant named them.
+    A channel without a grant is missing."""
     adopting: dict[SubscriberId, int] = field(default_factory=dict)
     """Adopted subscriber → number of its subscriptions that the data cluster has not granted yet."""
     early_unsubscribes: dict[SubscriberId, set[SubscriptionId]] = field(default_factory=dict)

@@ -68,7 +68,7 @@ class Unread(ClientError):
     pass
 
 
-_DENIALS = (Code.UNAUTHENTICATED, Code.FORBIDDEN)
+_DENIALS = (Code.UNAUTHENTICATED, Code.FORBIDDEN, Code.FOREIGN_USER, Code.UNPROVEN_USER)
 
 
 def error_for(code: str, message: str, retry_after_s: float | None = None) -> ClientError:

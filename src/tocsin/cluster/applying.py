@@ -192,9 +192,13 @@ def _apply_step(cluster: DataCluster, step: PlannedStatement, checked: _Check) -
 
 
 def _replace_channel(cluster: DataCluster, channel: Channel, prepared: PreparedChannel) -> None:
-    """Replace a channel and keep its subscriptions. With other parameters, drop it and create another."""
+    """Replace a channel and keep its subscriptions. With other parameters, drop it and create another.
+
+    A parameter that becomes bound is another parameter: old subscriptions may have the names of other users.
+    """
     existing = cluster.channel(channel.name).prepared.channel
-    if existing.parameters == channel.parameters and existing.name == channel.name:
+    signature = (channel.name, channel.parameters, channel.bound)
+    if (existing.name, existing.parameters, existing.bound) == signature:
         cluster.channels.replace(channel, prepared)
     else:
         cluster.channels.drop(channel.name)

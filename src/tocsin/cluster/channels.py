@@ -22,7 +22,7 @@ from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.writes import Write
-from tocsin.cluster.subscriptions import Subscriptions
+from tocsin.cluster.subscriptions import Subscriptions, Users
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.entities import Channel, Dataset, DatasetKind
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
@@ -39,6 +39,8 @@ class GrantedSubscription:
     """Results from this position on belong to the broker that subscribed now."""
     created: bool
     """False if a broker held the subscription already."""
+    bound: tuple[str, ...] = ()
+    """The channel's parameters that are bound to the session's user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +204,20 @@ class Channels:
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
     def subscribe(
-        self, name: str, values: Sequence[Mapping[str, object]], broker: BrokerId
+        self, name: str, values: Sequence[Mapping[str, object]], broker: BrokerId, users: Users = None
     ) -> list[GrantedSubscription]:
         """Grant backend subscriptions for sets of parameter values. They take part from the next execution on."""
         live = self.get(name)
-        rows = self._subscriptions.check(live, values)
+        rows = self._subscriptions.check(live, values, users)
+        bound = live.prepared.channel.bound
         with self._lock:
             if self._channels.get(name.lower()) is live:
                 if live.subscribers.count == 0:
                     self._store_positions(live)
                 granted = self._subscriptions.grant(live, rows, broker)
                 cursor = self.head(live)
-                return [GrantedSubscription(row.id, cursor, row.created) for row in granted]
-        return self.subscribe(name, values, broker)  # replaced or dropped meanwhile: check again
+                return [GrantedSubscription(row.id, cursor, row.created, bound) for row in granted]
+        return self.subscribe(name, values, broker, users)  # replaced or dropped meanwhile: check again
 
     def _store_positions(self, live: LiveChannel) -> None:
         """Store the positions of a channel without subscriptions: older records are not NEW to the first one."""

@@ -25,7 +25,7 @@ from tocsin.cluster.store.readers import Garbage, Readers
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.storage import Storage, lock_root
 from tocsin.cluster.store.writes import Writes
-from tocsin.cluster.subscriptions import Subscriptions
+from tocsin.cluster.subscriptions import Subscriptions, Users
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
 
@@ -103,9 +103,9 @@ class DataCluster:
         return self._executions.replay(name, ids)
 
     def subscribe(
-        self, name: str, values: Sequence[Mapping[str, object]], broker: BrokerId
+        self, name: str, values: Sequence[Mapping[str, object]], broker: BrokerId, users: Users = None
     ) -> list[GrantedSubscription]:
-        return self.channels.subscribe(name, values, broker)
+        return self.channels.subscribe(name, values, broker, users)
 
     def unsubscribe(self, name: str, ids: Sequence[SubscriptionId], broker: BrokerId) -> int:
         return self.channels.unsubscribe(name, ids, broker)

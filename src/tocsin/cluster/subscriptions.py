@@ -12,9 +12,14 @@ import pyarrow as pa
 from tocsin.cluster.book import Amounts, Numbers, Rates, SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredSubscription
 from tocsin.cluster.live import LiveChannel
+from tocsin.model.entities import Channel
 from tocsin.model.ids import BrokerId, SubscriptionId
-from tocsin.model.subscription import BadParameter, canonical_values, subscription_id
+from tocsin.model.subscription import BadParameter, ForeignUser, bind_user, canonical_values, subscription_id
 from tocsin.wire.errors import Code, TocsinError
+
+Users = Sequence[str | None] | None
+"""The user of each set of parameter values, None for a user without proof. None instead of a list: an administrator
+spells every value."""
 
 
 class Subscriptions:
@@ -45,9 +50,13 @@ class Subscriptions:
     def load_holders(self) -> None:
         self.book.load((), self._catalog.subscriptions.holders())
 
-    def check(self, live: LiveChannel, values: Sequence[Mapping[str, object]]) -> list[tuple[SubscriptionId, str]]:
+    def check(
+        self, live: LiveChannel, values: Sequence[Mapping[str, object]], users: Users = None
+    ) -> list[tuple[SubscriptionId, str]]:
         """(id, canonical parameters as JSON) of each set of values; raise if the channel refuses one of them."""
         channel = live.prepared.channel
+        if users is not None and channel.bound:
+            values = [_bound_values(channel, given, user) for given, user in zip(values, users, strict=True)]
         rows: list[tuple[SubscriptionId, str]] = []
         for parameter_values in values:
             canonical = canonical_values(channel.parameters, parameter_values)
@@ -110,3 +119,14 @@ class Subscriptions:
         """The data rate λ of each subscription in bytes per second; 0 for those that never had a result."""
         with self._lock:
             return self._rates.of(numbers, now_s)
+
+
+def _bound_values(channel: Channel, given: Mapping[str, object], user: str | None) -> Mapping[str, object]:
+    """The values with the user in each bound parameter. Raises if there is no user, or if a value names another."""
+    if user is None:
+        message = f"channel {channel.name} is bound to the session's user, and nothing proves this user"
+        raise TocsinError(Code.UNPROVEN_USER, message)
+    values = bind_user(channel.bound, given, user)
+    if isinstance(values, ForeignUser):
+        raise TocsinError(Code.FOREIGN_USER, f"channel {channel.name}: {values}")
+    return values

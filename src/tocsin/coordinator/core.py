@@ -10,7 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from tocsin.coordinator import changes, events, liveness, migrations, registration, roaming, sessions, storage
+from tocsin.coordinator import (
+    changes,
+    events,
+    liveness,
+    migrations,
+    registration,
+    revocations,
+    roaming,
+    sessions,
+    storage,
+)
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.chosen_rules import choose_balance, choose_placement, restore_choices
 from tocsin.coordinator.effects import AnswerRequest, Effect, RequestRejection, StoredState
@@ -20,7 +30,7 @@ from tocsin.coordinator.planning import Planner, Planning
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
-from tocsin.coordinator.turn import Turn
+from tocsin.coordinator.turn import Proves, Turn
 from tocsin.model.ids import BrokerId
 from tocsin.wire import link
 
@@ -34,8 +44,13 @@ class Coordinator:
         memory: StoredState = StoredState(),
         now_s: float = 0.0,
         planners: Mapping[str, Planner] | None = None,
+        proves: Proves = lambda broker, subscriber, token: True,
     ) -> None:
-        """`epoch` is different for every start; `planners` are additional balancing policies by name."""
+        """`epoch` is different for every start; `planners` are additional balancing policies by name.
+
+        `proves` checks subscribers' tokens. The default is for simulations, which have none.
+        """
+        self._proves = proves
         self.registry = Registry()
         self.loads = BrokerLoads()
         facts = storage.restore(Turn(self.registry, self.loads, rules, now_s), memory)
@@ -54,7 +69,7 @@ class Coordinator:
         return self.planning.modelled_loads(Turn(self.registry, self.loads, self.rules, now_s))
 
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
-        turn = Turn(self.registry, self.loads, self.rules, now_s)
+        turn = Turn(self.registry, self.loads, self.rules, now_s, self._proves)
         match event:
             case events.LinkMessageReceived():
                 self._receive(turn, event)
@@ -105,15 +120,18 @@ class Coordinator:
                 self.loads.add_report(broker.id, message, turn.now_s, turn.rules.report_s)
                 self.planning.note_promise(turn, broker.id)
                 roaming.update_places(turn, broker.id, message.places)
-            case link.SessionOpened(subscriber=subscriber):
-                sessions.open_session(turn, broker.id, subscriber)
+            case link.SessionOpened(subscriber=subscriber, token=token):
+                if turn.may_serve(broker.id, subscriber, token):
+                    sessions.open_session(turn, broker.id, subscriber, token)
             case link.SessionClosed(subscriber=subscriber):
                 sessions.close_session(turn, broker.id, subscriber)
-            case link.Changed(number=number):
-                changes.apply_change(turn, broker.id, message)
+            case link.Changed(number=number, subscriber=subscriber, token=token):
+                if turn.may_serve(broker.id, subscriber, token):
+                    changes.apply_change(turn, broker.id, message)
                 turn.send(broker.id, link.Stored(number))
-            case link.StateRequest(subscriber=subscriber):
-                sessions.adopt_at(turn, broker.id, subscriber, self.arbiter.new_id())
+            case link.StateRequest(subscriber=subscriber, token=token):
+                if turn.may_serve(broker.id, subscriber, token):
+                    sessions.adopt_at(turn, broker.id, subscriber, self.arbiter.new_id())
             case link.Prepared(migration=migration):
                 migrations.handle_prepared(turn, broker.id, migration)
             case link.PrepareFailed():
@@ -133,6 +151,8 @@ class Coordinator:
                 return request_broker(turn, request)
             case events.UserDeleted(user=user):
                 return sessions.delete_user(turn, user)
+            case events.TokensRevoked():
+                return revocations.revoke(turn, request)
             case events.DrainOrdered(broker=broker, on=on):
                 return liveness.set_draining(turn, broker, on)
             case events.BrokerDismissed(broker=broker):

@@ -36,6 +36,8 @@ class SendHandOver:
     target: BrokerId
     address: str
     deadline_s: float
+    session_token: str | None = None
+    """The token of the present session: the new session has its rights and its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,17 @@ class StoreFact:
     value: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreRevocation:
+    """Store that a token, or every earlier token of a user, is invalid."""
+
+    kind: str
+    """`token` or `user`."""
+    name: str
+    """The id (`jti`) of the token, or the name of the user."""
+    at_s: float
+
+
 StoreEffect = (
     StoreBroker
     | ForgetBroker
@@ -180,6 +193,7 @@ StoreEffect = (
     | StoreMigration
     | ForgetMigration
     | StoreFact
+    | StoreRevocation
 )
 SendEffect = SendToBroker | SendHandOver | CloseLink | AnswerRequest
 Effect = StoreEffect | SendEffect | Note | RecordTrace | ReleaseAtCluster | KeepAtCluster
@@ -195,3 +209,4 @@ class StoredState:
     webhooks: tuple[StoreWebhook, ...] = ()
     migrations: tuple[StoreMigration, ...] = ()
     facts: tuple[StoreFact, ...] = ()
+    revocations: tuple[StoreRevocation, ...] = ()

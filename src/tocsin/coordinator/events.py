@@ -84,6 +84,15 @@ class UserDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class TokensRevoked:
+    """Revoke tokens by id, and all present tokens of users. Answer: True."""
+
+    ask: int
+    tokens: tuple[str, ...] = ()
+    users: tuple[SubscriberId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DrainOrdered:
     """Drain a broker, or stop draining it. Answer: how many subscribers the broker still has."""
 
@@ -143,6 +152,7 @@ Request = (
     UserRegistered
     | BrokerRequested
     | UserDeleted
+    | TokensRevoked
     | DrainOrdered
     | BrokerDismissed
     | PlanProposed

@@ -81,6 +81,8 @@ class SubscriberRecord:
     """The one broker assigned to hold its subscriptions; None before the first placement."""
     session_at: BrokerId | None = None
     """The broker it is connected to, as brokers report it."""
+    session_token: str | None = None
+    """The token of that session; None if the broker did not send it."""
     subscriptions: dict[SubscriptionId, Frontend] = field(default_factory=dict)
     webhook: Webhook | None = None
     moved_at_s: float = float("-inf")

@@ -7,6 +7,8 @@ a subscriber that a broker holds without a session.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tocsin.coordinator import liveness, migrations, sessions
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
@@ -22,9 +24,13 @@ def register_broker(turn: Turn, link: int, message: Register) -> None:
     turn.send(broker.id, Registered(turn.rules.heartbeat_s, turn.rules.report_s, accepting))
     if broker.draining:
         turn.send(broker.id, Accepting(False, draining=True))
-    _settle_sessions(turn, broker.id, set(message.online))
-    _settle_holdings(turn, broker.id, set(message.hosting) | set(message.online))
-    _settle_migrations(turn, broker.id, set(message.hosting))
+    named = set(message.hosting) | set(message.online)
+    proven = {name for name in named if turn.may_serve(broker.id, name, message.tokens.get(name))}
+    _settle_sessions(turn, broker.id, {name: message.tokens.get(name) for name in message.online if name in proven})
+    _settle_holdings(turn, broker.id, proven)
+    for name in sorted(named - proven):
+        turn.release(broker.id, name)
+    _settle_migrations(turn, broker.id, set(message.hosting) & proven)
 
 
 def _record_broker(turn: Turn, link: int, message: Register) -> BrokerRecord:
@@ -50,22 +56,23 @@ def _record_broker(turn: Turn, link: int, message: Register) -> BrokerRecord:
     return broker
 
 
-def _settle_sessions(turn: Turn, broker: BrokerId, online: set[SubscriberId]) -> None:
+def _settle_sessions(turn: Turn, broker: BrokerId, online: Mapping[SubscriberId, str | None]) -> None:
+    """`online` has the token of each subscriber with an open session, if the broker sent it."""
     for name in [name for name in turn.registry.sessions(broker) if name not in online]:
         sessions.close_session(turn, broker, name)
     for name in sorted(online):
         subscriber = turn.registry.subscribers.get(name)
         if subscriber is None or not (subscriber.session_at == subscriber.home == broker):
-            _settle_session(turn, broker, name, subscriber)
+            _settle_session(turn, broker, name, online[name])
 
 
-def _settle_session(turn: Turn, broker: BrokerId, name: SubscriberId, subscriber: SubscriberRecord | None) -> None:
+def _settle_session(turn: Turn, broker: BrokerId, name: SubscriberId, token: str | None) -> None:
     """Accept a session that the coordinator did not expect, unless another linked broker reported one before."""
-    migration = turn.registry.moving.get(name)
+    subscriber, migration = turn.registry.subscribers.get(name), turn.registry.moving.get(name)
     is_target = migration is not None and migration.target == broker
     elsewhere = None if subscriber is None or subscriber.session_at in (None, broker) else subscriber.session_at
     if elsewhere is None or not turn.registry.brokers[elsewhere].linked or is_target:
-        sessions.open_session(turn, broker, name)
+        sessions.open_session(turn, broker, name, token)
 
 
 def _settle_holdings(turn: Turn, broker: BrokerId, holds: set[SubscriberId]) -> None:

@@ -31,6 +31,10 @@ class Registry:
         """Subscribers that have travelled since their broker was chosen (`roaming`)."""
         self.deleted: dict[SubscriberId, None] = {}
         """Recently deleted subscribers, latest last: a broker that was away may still report changes of them."""
+        self.revocations: dict[tuple[str, str], float] = {}
+        """(kind, name) of each revocation → its time."""
+        self.revocation_changes = 0
+        """Grows with every revocation."""
         self._hosted: dict[BrokerId, dict[SubscriberId, None]] = {}
         self._sessions: dict[BrokerId, dict[SubscriberId, None]] = {}
         self._migration_counts: dict[tuple[BrokerId, bool], int] = {}
@@ -39,6 +43,10 @@ class Registry:
         """`Release` messages sent and not confirmed yet."""
         self._adopting: dict[BrokerId, dict[SubscriberId, float]] = {}
         """The time when `Adopt` was sent. `Adopt` has no answer, so it may not have arrived."""
+
+    def add_revocation(self, kind: str, name: str, at_s: float) -> None:
+        self.revocations[kind, name] = max(at_s, self.revocations.get((kind, name), at_s))
+        self.revocation_changes += 1
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -130,6 +138,15 @@ class Registry:
 
     def sessions(self, broker: BrokerId) -> dict[SubscriberId, None]:
         return self._sessions.get(broker, {})
+
+    def serves(self, broker: BrokerId, name: SubscriberId) -> bool:
+        """True if this coordinator has assigned the subscriber to the broker, or knows of its session there."""
+        subscriber = self.subscribers.get(name)
+        if subscriber is None or subscriber.deleted:
+            return False
+        migration = self.moving.get(name)
+        is_moving = migration is not None and broker in (migration.source, migration.target)
+        return is_moving or broker in (subscriber.home, subscriber.session_at)
 
     # -- messages without a confirmation -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ coordinator ignores them.
 
 from __future__ import annotations
 
-from tocsin.coordinator import migrations
+from tocsin.coordinator import migrations, revocations
 from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.records import MigrationRecord, MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
@@ -15,11 +15,12 @@ from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.errors import Code
 
 
-def open_session(turn: Turn, broker: BrokerId, name: SubscriberId) -> None:
+def open_session(turn: Turn, broker: BrokerId, name: SubscriberId, token: str | None = None) -> None:
     subscriber = _reported_subscriber(turn, broker, name)
     if subscriber is None:
         return
     turn.registry.begin_session(subscriber, broker)
+    subscriber.session_token = token
     migration = turn.registry.moving.get(name)
     if migration is not None and migration.step is not MigrationStep.RELEASING:
         if migration.target == broker:
@@ -105,6 +106,7 @@ def delete_user(turn: Turn, user: SubscriberId) -> bool | RequestRejection:
         turn.forget_migration(migration)
     elif migration is not None:
         migrations.abort(turn, migration, "the user is deleted")
+    revocations.revoke_user(turn, user)
     if subscriber.home is None or turn.registry.is_dead(subscriber.home):
         turn.forget_subscriber(subscriber)
         return True

@@ -17,6 +17,7 @@ from tocsin.coordinator.effects import (
     StoredState,
     StoreFact,
     StoreMigration,
+    StoreRevocation,
     StoreSubscriber,
     StoreSubscriptions,
     StoreWebhook,
@@ -55,6 +56,8 @@ def restore(turn: Turn, state: StoredState) -> dict[str, str]:
     for webhook in state.webhooks:
         if webhook.subscriber in registry.subscribers:
             registry.subscribers[webhook.subscriber].webhook = webhook.webhook
+    for revocation in state.revocations:
+        registry.add_revocation(revocation.kind, revocation.name, revocation.at_s)
     for migration in state.migrations:
         _restore_migration(turn, migration)
     return {fact.name: fact.value for fact in state.facts}
@@ -76,6 +79,7 @@ class InMemoryStore:
         self._webhooks: dict[SubscriberId, StoreWebhook] = {}
         self._migrations: dict[str, StoreMigration] = {}
         self._facts: dict[str, StoreFact] = {}
+        self._revocations: dict[tuple[str, str], StoreRevocation] = {}
 
     def commit(self, effects: Iterable[Effect]) -> None:
         """Store the rows of `Store…` and `Forget…` effects; other effects are skipped."""
@@ -109,6 +113,8 @@ class InMemoryStore:
                 self._migrations.pop(migration, None)
             case StoreFact(name, _):
                 self._facts[name] = effect
+            case StoreRevocation(kind, name):
+                self._revocations[kind, name] = effect
 
     def load(self) -> StoredState:
         return StoredState(
@@ -122,4 +128,5 @@ class InMemoryStore:
             tuple(self._webhooks.values()),
             tuple(self._migrations.values()),
             tuple(self._facts.values()),
+            tuple(self._revocations.values()),
         )

@@ -6,7 +6,7 @@ always change together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tocsin.coordinator.effects import (
@@ -34,12 +34,24 @@ _ADOPTED_AT_ONCE = 200
 """The most subscribers in one `Adopt` message."""
 
 
+Proves = Callable[[BrokerId, SubscriberId, str], bool]
+"""Whether a token proves that a broker has a session of a subscriber. The driver checks it: the logic holds no key."""
+
+
 class Turn:
-    def __init__(self, registry: Registry, loads: BrokerLoads, rules: CoordinatorRules, now_s: float) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        loads: BrokerLoads,
+        rules: CoordinatorRules,
+        now_s: float,
+        proves: Proves = lambda broker, subscriber, token: True,
+    ) -> None:
         self.registry = registry
         self.loads = loads
         self.rules = rules
         self.now_s = now_s
+        self._proves = proves
         self.effects: list[Effect] = []
 
     def do(self, effect: Effect) -> None:
@@ -50,6 +62,17 @@ class Turn:
 
     def trace(self, kind: Kind, **columns: Any) -> None:
         self.effects.append(RecordTrace(TraceRow(self.now_s, kind, **columns)))
+
+    def may_serve(self, broker: BrokerId, subscriber: SubscriberId, token: str | None) -> bool:
+        """True if a broker may report and receive this subscriber's state.
+
+        The subscriber is assigned to the broker, or its token proves its session there. A broker's own token opens no
+        subscriber's state.
+        """
+        if self.registry.serves(broker, subscriber) or self._proves(broker, subscriber, token or ""):
+            return True
+        self.note("a broker named a subscriber without proof", "warning", broker=broker, subscriber=subscriber)
+        return False
 
     # -- messages to brokers -------------------------------------------------------------------------------------------
 
@@ -71,11 +94,9 @@ class Turn:
         target = self.registry.brokers.get(migration.target)
         if source is not None and source.link is not None and target is not None:
             left_s = max(1.0, migration.deadline_s - self.now_s)
-            self.effects.append(
-                SendHandOver(
-                    source.id, source.link, migration.id, migration.subscriber, target.id, target.address, left_s
-                )
-            )
+            names = (source.id, source.link, migration.id, migration.subscriber, target.id, target.address)
+            token = self.registry.subscribers[migration.subscriber].session_token
+            self.effects.append(SendHandOver(*names, left_s, token))
 
     def adopt(self, broker: BrokerId, subscribers: Sequence[SubscriberRecord], *, even_empty: bool = False) -> None:
         """Send the subscribers' states. Leave out a subscriber without subscriptions and webhook, unless `even_empty`:

@@ -62,6 +62,8 @@ class Channel:
     """REPETITIVE: the time between two executions. None for a CONTINUOUS channel."""
     retain_s: float = DEFAULT_RESULT_RETENTION_S
     """How long results are kept."""
+    bound: tuple[str, ...] = ()
+    """Parameters whose value is always the name of the session's user (DEFAULT CURRENT_USER ONLY)."""
 
 
 @dataclass(frozen=True, slots=True)

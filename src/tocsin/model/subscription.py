@@ -41,6 +41,26 @@ class BadParameter:
         return f"parameter {self.name!r}: {self.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignUser:
+    """A bound parameter has another value than the name of the session's user."""
+
+    name: str
+    user: str
+
+    def __str__(self) -> str:
+        return f"parameter {self.name!r} must be {self.user!r}: a subscriber subscribes only for itself"
+
+
+def bind_user(bound: Iterable[str], given: Mapping[str, object], user: str) -> dict[str, object] | ForeignUser:
+    """Fill in the bound parameters that `given` omits. Any other value than `user` is refused."""
+    values = dict(given)
+    for name in bound:
+        if values.setdefault(name, user) != user:
+            return ForeignUser(name, user)
+    return values
+
+
 def canonical_values(parameters: Schema, given: Mapping[str, object]) -> tuple[Value, ...] | BadParameter:
     """The values in the order of the signature, or the first error. NULL is not accepted."""
     for name in given:

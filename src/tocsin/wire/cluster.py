@@ -28,6 +28,8 @@ RESULTS = "/v1/results"
 """POST `ResultsRequest` → one `ResultLine` per line, or an Arrow stream, with the headers below."""
 ANNOUNCEMENTS = "/v1/brokers/{broker}/announcements"
 """WebSocket: one `Announced` message per text frame. GET: the same as server-sent events."""
+USERS = "/v1/brokers/{broker}/users"
+"""POST `UserProofs` → `ProvenUsers`: the broker proves for which users it acts."""
 OWN_RECORDS = "/v1/datasets/{name}/own-records"
 """POST list of `OwnRecord` → `OwnRecordsAnswer`, once the records are on disk."""
 
@@ -52,9 +54,12 @@ class SubscribeRequest(msgspec.Struct):
     """Values by name, or a list of such sets."""
     broker: str | None = None
     """The broker that will hold the subscriptions. By default the caller's own broker."""
+    users: list[SubscriberId] | None = None
+    """The user of each set, from a broker. Channels with a bound parameter need it; the broker proves these users at
+    `USERS`. A subscriber's own token stands for its own user."""
 
 
-class Granted(msgspec.Struct):
+class Granted(msgspec.Struct, omit_defaults=True):
     """A backend subscription that the broker holds now. Answers keep the order of the requested sets."""
 
     id: SubscriptionId
@@ -62,6 +67,8 @@ class Granted(msgspec.Struct):
     """The broker gets results from this cursor on."""
     created: bool
     """False if this or another broker held the subscription already."""
+    bound: tuple[str, ...] = ()
+    """The channel's parameters that are bound to the session's user: the subscription is for that user alone."""
 
 
 class ReleaseRequest(msgspec.Struct, omit_defaults=True):
@@ -107,6 +114,23 @@ def page_query(broker: str, limit: int, after: int | None = None) -> dict[str, s
     """Query parameters for one `SubscriptionPage` of what a broker holds; None is the first page."""
     start: dict[str, str | int] = {} if after is None else {"after": after}
     return {"broker": broker, **start, "limit": limit}
+
+
+# -- users of a broker -------------------------------------------------------------------------------------------------
+
+MOST_PROOFS = 1_000
+"""The most tokens in one request, and the most users in one voucher."""
+
+
+class UserProofs(msgspec.Struct):
+    """Tokens that prove for which users a broker acts: users' own tokens, or vouchers of the coordinator."""
+
+    tokens: list[str]
+
+
+class ProvenUsers(msgspec.Struct):
+    users: list[SubscriberId]
+    """The users that the tokens prove. A token that is invalid or expired proves none."""
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -229,6 +253,7 @@ decode_granted = msgspec.json.Decoder(list[Granted]).decode
 decode_released = msgspec.json.Decoder(ReleaseAnswer).decode
 decode_page = msgspec.json.Decoder(SubscriptionPage).decode
 decode_holds = msgspec.json.Decoder(Holds).decode
+decode_proven = msgspec.json.Decoder(ProvenUsers).decode
 decode_own_answer = msgspec.json.Decoder(OwnRecordsAnswer).decode
 decode_line = msgspec.json.Decoder(ResultLine).decode
 decode_announced = msgspec.json.Decoder(Announced).decode

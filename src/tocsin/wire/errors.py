@@ -30,6 +30,8 @@ class Code(StrEnum):
     BAD_CURSOR = "bad_cursor", 400
     UNAUTHENTICATED = "unauthenticated", 401
     FORBIDDEN = "forbidden", 403
+    FOREIGN_USER = "foreign_user", 403
+    UNPROVEN_USER = "unproven_user", 403
     UNKNOWN_DATASET = "unknown_dataset", 404
     UNKNOWN_CHANNEL = "unknown_channel", 404
     UNKNOWN_FEED = "unknown_feed", 404

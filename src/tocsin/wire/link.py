@@ -15,6 +15,9 @@ import msgspec
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire.session import CursorText
 
+VOUCHERS = "/v1/brokers/{broker}/vouchers"
+"""POST `VoucherRequest` → `Voucher`: the coordinator's word to the data cluster that the broker serves some users."""
+
 
 class Frontend(msgspec.Struct, frozen=True):
     """A frontend subscription in a message."""
@@ -64,6 +67,9 @@ class Register(FromBrokerMessage, tag="register"):
     """Subscribers with an open session."""
     hosting: list[SubscriberId] = []
     """Subscribers it serves, online or not. Empty after a restart: then the coordinator sends `Adopt`."""
+    tokens: dict[SubscriberId, str] = {}
+    """Tokens of these subscribers. Without one, the coordinator accepts only subscribers that it has assigned to this
+    broker."""
 
 
 class Heartbeat(FromBrokerMessage, tag="heartbeat"):
@@ -108,6 +114,8 @@ class SessionOpened(FromBrokerMessage, tag="session_opened"):
     subscriber: SubscriberId
     migration: str | None = None
     """The migration that moved it here; None if there was none."""
+    token: str | None = None
+    """The subscriber's token: it proves the session of a subscriber that the coordinator has not assigned here."""
 
 
 class SessionClosed(FromBrokerMessage, tag="session_closed"):
@@ -125,12 +133,16 @@ class Changed(FromBrokerMessage, tag="changed"):
     acked: dict[SubscriptionId, CursorText] = {}
     webhook: Webhook | None = None
     webhook_removed: bool = False
+    token: str | None = None
+    """The subscriber's token, as in `SessionOpened`."""
 
 
 class StateRequest(FromBrokerMessage, tag="wanted"):
     """A subscriber logged in that this broker does not know: request its state. Answered with `Adopt`."""
 
     subscriber: SubscriberId
+    token: str | None = None
+    """The subscriber's token, as in `SessionOpened`."""
 
 
 class Prepared(FromBrokerMessage, tag="prepared"):
@@ -239,3 +251,17 @@ class Beat(FromCoordinatorMessage, tag="beat"):
 
 
 FromCoordinator = Registered | Stored | Adopt | Prepare | HandOver | Release | Abandon | Accepting | Beat
+
+
+# -- vouchers, over HTTP -----------------------------------------------------------------------------------------------
+
+
+class VoucherRequest(msgspec.Struct):
+    users: list[SubscriberId]
+
+
+class Voucher(msgspec.Struct):
+    token: str
+    """Signed for the data cluster; valid for a few minutes."""
+    users: list[SubscriberId]
+    """Those of the requested users that the broker serves. The token names only them."""

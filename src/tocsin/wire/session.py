@@ -233,6 +233,7 @@ CLOSE_CODES: dict[str, tuple[int, bool]] = {
     "draining": (4003, True),
     "unauthenticated": (4401, False),
     "expired": (4402, True),
+    "revoked": (4403, False),
     "bad_request": (4400, False),
     "too_large": (1009, False),
     "login_timeout": (4408, True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,6 +12,8 @@ import pytest
 
 from tests.cluster.server.conftest import RunningServer, StartServer, until
 from tests.cluster.server.test_malformed import bodies, is_refusal
+from tocsin.model.ids import BrokerId
+from tocsin.runtime.http.credentials import Claims
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +31,11 @@ def apply(server: RunningServer, text: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def broker(server: RunningServer) -> httpx.Client:
+    """A client with the token of a broker that has proved its users. `tests/security` shows the proofs themselves."""
     apply(server, OWNED)
+    for user in ("ann", "bob", "eve", "zoe"):
+        claims = Claims(user, frozenset({"subscribe"}), None)
+        server.on_loop(partial(server.server.context.proven.add, BrokerId("b1"), claims))
     return server.client(server.token_for("broker:b1"))
 
 
@@ -110,7 +117,10 @@ def test_only_a_broker_may_store_records_of_users(server: RunningServer, broker:
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden"), scope
     assert server.client(None).post(HOMES, json=[own("bob", lat=1)]).status_code == 401
     assert accepted() == []
-    assert server.client(server.token_for("broker:*")).post(HOMES, json=[own("bob", lat=1)]).status_code == 200
+    any_broker = server.client(server.token_for("broker:*"))
+    assert any_broker.post(f"{HOMES}?broker=b1", json=[own("bob", lat=1)]).json()["stored"] == 1
+    [refused] = any_broker.post(f"{HOMES}?broker=b2", json=[own("bob", lat=1)]).json()["refused"]
+    assert refused["code"] == "unproven_user"
 
 
 @pytest.mark.parametrize(

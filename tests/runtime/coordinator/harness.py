@@ -15,11 +15,14 @@ from websockets.asyncio.client import ClientConnection
 
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.trace import TraceRow, from_json
+from tocsin.runtime.broker.user_tokens import UserTokens
 from tocsin.runtime.coordinator.server import CoordinatorServer
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
+from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.settings import load_settings
 from tocsin.wire.link import (
+    Changed,
     FromBroker,
     FromCoordinator,
     FromCoordinatorMessage,
@@ -27,6 +30,8 @@ from tocsin.wire.link import (
     Heartbeat,
     Register,
     Registered,
+    SessionOpened,
+    StateRequest,
 )
 
 M = TypeVar("M", bound=FromCoordinatorMessage)
@@ -101,6 +106,13 @@ async def coordinator(folder: Path, pages: Path | None = None, **settings: Any) 
         await task
 
 
+def named_in(message: FromBroker) -> list[SubscriberId]:
+    """The subscribers whose tokens a broker sends with this message."""
+    if isinstance(message, Register):
+        return [*message.online, *message.hosting]
+    return [message.subscriber] if isinstance(message, SessionOpened | StateRequest | Changed) else []
+
+
 class FakeBroker:
     """A broker's end of a link. It sends heartbeats; the test sends all other messages."""
 
@@ -108,6 +120,7 @@ class FakeBroker:
         self.running = running
         self.id = BrokerId(name)
         self.registration: dict[str, Any] = {"incarnation": f"{name}-1", "address": f"ws://{name}"} | registration
+        self.tokens = UserTokens()
         self.received: list[FromCoordinator] = []
         self.closed: tuple[int, str] | None = None
         self._changed = asyncio.Event()
@@ -116,7 +129,8 @@ class FakeBroker:
 
     async def connect(self, token: str | None = None, *, register: bool = True, beat: bool = True) -> FakeBroker:
         address = f"{self.running.url.replace('http', 'ws', 1)}/v1/brokers/{self.id}/link"
-        headers = {"Authorization": f"Bearer {token or self.running.token}"}
+        self.token = token or self.running.token
+        headers = {"Authorization": f"Bearer {self.token}"}
         self._socket = await websockets.connect(address, additional_headers=headers)
         self._tasks = [asyncio.create_task(self._listen(self._socket))]
         if beat:
@@ -146,6 +160,15 @@ class FakeBroker:
                 return
 
     async def send(self, message: FromBroker) -> None:
+        """Send a message with tokens of the subscribers that it names, as an honest broker does."""
+        for name in named_in(message):
+            context = self.running.server.context
+            token, _ = context.sign(name, ["subscribe"], 60, audience=BROKERS)
+            self.tokens.add(token, Claims(name, frozenset({"subscribe"}), None))
+        await self.send_alone(self.tokens.attach(message))
+
+    async def send_alone(self, message: FromBroker) -> None:
+        """Send a message as it is, without a token of any subscriber."""
         await self.send_text(msgspec.json.encode(message).decode())
 
     async def send_text(self, text: str) -> None:

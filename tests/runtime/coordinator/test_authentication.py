@@ -91,8 +91,9 @@ def test_user_can_read_and_change_only_itself(tmp_path: Path) -> None:
                     (await ada.post("/v1/users", json={"user": "ada"})).json()["token"]
                 )
             assert (await ada.delete("/v1/users/ada")).status_code == 200
-            assert (await ada.get("/v1/users/ada")).status_code == 404
-            assert (await ada.post("/v1/users/ada/broker", json={})).status_code == 404
+            assert (await ada.get("/v1/users/ada")).status_code == 401, "the tokens of a deleted user end"
+            assert (await running.admin.get("/v1/users/ada")).status_code == 404
+            assert (await running.admin.post("/v1/users/ada/broker", json={})).status_code == 404
 
     asyncio.run(scenario())
 

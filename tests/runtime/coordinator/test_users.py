@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.runtime.coordinator.harness import ADA, FakeBroker, coordinator, frontend
-from tocsin.runtime.http.credentials import Verifier
+from tocsin.runtime.http.credentials import BROKERS, Verifier
 from tocsin.wire.link import (
     Adopt,
     Beat,
@@ -33,7 +33,7 @@ def test_registered_user_gets_the_nearest_broker(tmp_path: Path) -> None:
             await near.send(StateRequest(ADA))
             assert [state.subscriber for state in (await near.receive(Adopt)).subscribers] == ["ada"]
             keys = (await running.client(None).get("/v1/keys")).json()
-            claims = Verifier.from_jwks(keys).claims(placed["token"], time.time())
+            claims = Verifier.from_jwks(keys).claims(placed["token"], time.time(), audience=BROKERS)
             assert claims is not None and (claims.subject, claims.scopes) == ("ada", frozenset({"subscribe"}))
             assert claims.expires_s == placed["expires_s"]
             # The user keeps its broker, even if another is nearer now; it changes only if the user cannot reach it.

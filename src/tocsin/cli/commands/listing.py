@@ -28,6 +28,7 @@ def channels(url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = Fals
     rows = [
         (
             channel["name"],
+            ", ".join(map(_parameter, channel["parameters"])),
             "continuous" if channel["period_s"] is None else f"every {channel['period_s']:g} s",
             channel["subscriptions"],
             channel["executions"],
@@ -39,8 +40,15 @@ def channels(url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = Fals
         )
         for channel in reply["channels"]
     ]
-    titles = ("NAME", "RUNS", "SUBSCRIPTIONS", "EXECUTIONS", "MISSED", "FAILED", "DEAD LETTERS", "LAST", "ERROR")
+    counts = ("SUBSCRIPTIONS", "EXECUTIONS", "MISSED", "FAILED", "DEAD LETTERS")
+    titles = ("NAME", "PARAMETERS", "RUNS", *counts, "LAST", "ERROR")
     show(as_json, reply, lambda: table(titles, rows))
+
+
+def _parameter(parameter: dict[str, str]) -> str:
+    """The parameter as its declaration has it."""
+    bound = " DEFAULT CURRENT_USER ONLY" if "bound" in parameter else ""
+    return f"{parameter['name']} {parameter['type']}{bound}"
 
 
 def datasets(context: typer.Context, url: Url = DEFAULT_URL, token: Token = None, as_json: AsJson = False) -> None:

@@ -22,9 +22,10 @@ from tocsin.cluster.server.spark_watch import SparkLost
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.cluster.spark.session import Session, make_session
 from tocsin.model.ids import ChannelName
+from tocsin.runtime.http.audit import open_audit_log
 from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
-from tocsin.runtime.http.trusted_keys import TrustedKeys
+from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
 
 ADMIN_TOKEN_FILE = "admin-token"
 
@@ -57,8 +58,13 @@ class ClusterServer:
             spark_deadline_s=settings.spark_deadline_s,
         )
         self.context = ClusterContext(self.process, self.metrics, settings)
+        self.context.audit = open_audit_log(settings, "data cluster")
         if settings.keys is not None:
-            self.context.keys = TrustedKeys(settings.keys, insecure=settings.insecure, ca=settings.keys_ca)
+            external = external_keys(settings.oidc, insecure=settings.insecure)
+            self.context.keys = TrustedKeys(
+                settings.keys, insecure=settings.insecure, ca=settings.keys_ca, poll_s=POLL_S, external=external
+            )
+            self.context.keys.on_change = self.context.end_revoked
         self.address = ""
 
     def _open(self, arrived: Callable[[ChannelName], None]) -> DataCluster:
@@ -127,6 +133,7 @@ class ClusterServer:
         if self.context.keys is not None:
             await self.context.keys.start()
         self.context.tokens = tokens
+        self.context.in_background(self.context.end_expired())
         logger().info("listening", address=self.address)
         self._ready(self.address, first)
 
@@ -141,6 +148,8 @@ class ClusterServer:
         finally:
             server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
+            if self.context.audit is not None:
+                await asyncio.to_thread(self.context.audit.close)
             if self._own_session is not None:
                 await asyncio.to_thread(self._own_session.stop)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from tocsin.cluster.cap.alert import is_identity
 from tocsin.cluster.settings import ClusterSettings
+from tocsin.runtime.http.oidc_settings import OidcSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, invalid
 
 
@@ -52,12 +53,16 @@ class ClusterProcessSettings(ListenerSettings):
     keys_ca: Annotated[
         str | None, "PEM file with the authority that signed the certificate of that URL, if the system lacks it."
     ] = None
+    oidc: OidcSettings = field(default_factory=OidcSettings)
     cap_sender: Annotated[
         str, "Sender of the CAP alerts made from results: an address that you own, without blanks and commas."
     ] = "tocsin@example.org"
 
     def check(self) -> None:
         check_listener(self)
+        self.oidc.check_oidc()
+        if self.oidc.oidc_keys is not None and self.keys is None:
+            raise invalid("oidc_keys needs keys: the coordinator revokes users, and vouches for brokers")
         if self.executions < 1:
             raise invalid("executions: expected at least 1")
         if not self.spark_deadline_s >= 5:

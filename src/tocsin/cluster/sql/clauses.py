@@ -169,9 +169,17 @@ def check_name(cursor: TokenCursor, token: Token, what: str) -> None:
 
 
 def columns(
-    cursor: TokenCursor, what: str, offsets: dict[str, int] | None = None, *, may_be_empty: bool = False
+    cursor: TokenCursor,
+    what: str,
+    offsets: dict[str, int] | None = None,
+    *,
+    may_be_empty: bool = False,
+    bound: list[str] | None = None,
 ) -> Schema:
-    """Read `name TYPE, …)` after the opening parenthesis. The offset of each name goes into `offsets`."""
+    """Read `name TYPE, …)` after the opening parenthesis. The offset of each name goes into `offsets`.
+
+    The names of parameters with DEFAULT CURRENT_USER ONLY go into `bound`; None does not accept that clause.
+    """
     listed: list[Column] = []
     seen: set[str] = set()
     if may_be_empty and cursor.accept(")"):
@@ -180,12 +188,27 @@ def columns(
         name = cursor.take_identifier(f"the name of a {what}")
         _check_column(cursor, name, what, seen)
         listed.append(Column(name.text, _type(cursor)))
+        if bound is not None and _is_bound(cursor, listed[-1]):
+            bound.append(name.text)
         seen.add(name.text.upper())
         if offsets is not None:
             offsets.setdefault(name.text, name.start)
         if cursor.accept(")"):
             return Schema(tuple(listed))
         cursor.expect(",")
+
+
+def _is_bound(cursor: TokenCursor, parameter: Column) -> bool:
+    """Read DEFAULT CURRENT_USER ONLY, which binds a STRING parameter to the session's user."""
+    start = cursor.offset
+    if not cursor.accept("DEFAULT"):
+        return False
+    cursor.expect("CURRENT_USER")
+    cursor.expect("ONLY")
+    if parameter.type != "STRING":
+        message = f"'{parameter.name}' is {parameter.type}: expected STRING, because CURRENT_USER is the name of a user"
+        cursor.note(start, message, "bound-type", "a STRING parameter")
+    return True
 
 
 def _check_column(cursor: TokenCursor, name: Token, what: str, seen: set[str]) -> None:

@@ -193,8 +193,9 @@ class _Parser:
         name = ChannelName(self._new_name("CHANNEL", replace or if_not_exists).text)
         parameter_offsets: dict[str, int] = {}
         parameters = Schema(())
+        bound: list[str] = []
         if cursor.accept("("):
-            parameters = columns(cursor, "parameter", parameter_offsets, may_be_empty=True)
+            parameters = columns(cursor, "parameter", parameter_offsets, may_be_empty=True, bound=bound)
         period_s: float | None = None
         if kind is ChannelKind.REPETITIVE:
             cursor.expect("EVERY")
@@ -214,7 +215,7 @@ class _Parser:
         if kind is ChannelKind.CONTINUOUS and not query.new_datasets:
             message = "a continuous channel runs as records arrive: expected NEW before at least one dataset"
             cursor.problems.append(Problem.at(cursor.file, query_position, message, "no-new", "NEW dataset"))
-        channel = Channel(name, kind, parameters, text, period_s, retain_s)
+        channel = Channel(name, kind, parameters, text, period_s, retain_s, tuple(bound))
         return CreateChannel(channel, position, query, query_position, replace, if_not_exists)
 
     def _query_text(self) -> tuple[str, Position]:

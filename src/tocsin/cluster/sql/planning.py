@@ -226,7 +226,7 @@ def _dataset_differences(old: Dataset, new: Dataset) -> list[str]:
 def _channel_differences(old: Channel, new: Channel) -> list[str]:
     compared = {
         "kinds": old.kind is new.kind,
-        "parameters": old.parameters == new.parameters,
+        "parameters": (old.parameters, old.bound) == (new.parameters, new.bound),
         "queries": _words(old.query) == _words(new.query),
         "periods": old.period_s == new.period_s,
         "retentions": old.retain_s == new.retain_s,

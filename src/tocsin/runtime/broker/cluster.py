@@ -17,11 +17,13 @@ import httpx
 
 from tocsin.broker import events
 from tocsin.broker.effects import CancelFetch, Fetch, ReleaseBackend, RequestBackend, StoreUpdates
-from tocsin.model.ids import ChannelName, SubscriptionId
+from tocsin.broker.hosted import BackendKey
+from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import AnnouncementStream
 from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.user_proofs import UserProofs
 from tocsin.runtime.http.answers import NDJSON
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import cluster as wire
@@ -35,6 +37,8 @@ SETTLED = 2
 """Comparisons in a row with a coordinator, before subscriptions that no subscriber needs are released."""
 CHUNK_BYTES = 128 << 10
 """An event carries results of about this size, so that one large fetch does not fill a session's queue."""
+_MOST_PROOFS = 40
+"""Attempts to prove a user before its subscription is refused: about ten minutes."""
 _PAGE = 10_000
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _RETRIED_STATUSES = (401, 403, 408, 429)
@@ -67,6 +71,9 @@ class DataClusterLink:
         """
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches: dict[int, asyncio.Task[None]] = {}
+        self._proofs = UserProofs(process, lambda: self._client)
+        self._unproven: dict[BackendKey, int] = {}
+        """Requests that wait for a proof of their user → failed attempts."""
         self._log = logger()
         self.announcements = AnnouncementStream(settings, self._headers, process.happened)
 
@@ -168,12 +175,17 @@ class DataClusterLink:
             await self._post(wire.RELEASES, wire.ReleaseRequest(channel, released, self._broker))
 
     async def _subscribe(self, asks: list[RequestBackend]) -> None:
-        request = wire.SubscribeRequest(asks[0].channel, [ask.parameters for ask in asks], self._broker)
+        sets, users = [ask.parameters for ask in asks], [ask.user for ask in asks]
+        request = wire.SubscribeRequest(asks[0].channel, sets, self._broker, users)
         answer = await self._post(wire.SUBSCRIPTIONS, request)
+        if _is_unproven(answer) and await self._proofs.prove(users):
+            answer = await self._post(wire.SUBSCRIPTIONS, request)
         if answer.status_code == 200:
             for ask, granted in zip(asks, wire.decode_granted(answer.content), strict=True):
                 cursor = wire.decode_cursor(granted.cursor)
-                self._process.happened(events.BackendGranted(ask.key, ask.channel, granted.id, cursor))
+                event = events.BackendGranted(ask.key, ask.channel, granted.id, cursor, granted.bound)
+                self._process.happened(event)
+                self._unproven.pop(ask.key, None)
             return
         error = _error_of(answer)
         if len(asks) > 1 and error.code != Code.UNKNOWN_CHANNEL:
@@ -181,7 +193,16 @@ class DataClusterLink:
                 await self._subscribe([ask])
             return
         for ask in asks:
-            self._process.happened(events.BackendRefused(ask.key, error.code, error.message))
+            if error.code is Code.UNPROVEN_USER and self._unproven.get(ask.key, 0) < _MOST_PROOFS:
+                self._ask_later(ask)
+            else:
+                self._unproven.pop(ask.key, None)
+                self._process.happened(events.BackendRefused(ask.key, error.code, error.message))
+
+    def _ask_later(self, ask: RequestBackend) -> None:
+        """Repeat the request without delaying others: the coordinator may vouch for this user in a moment."""
+        failures = self._unproven[ask.key] = self._unproven.get(ask.key, 0) + 1
+        asyncio.get_running_loop().call_later(jittered_s(failures), self.ask, ask)
 
     # -- comparison ------------------------------------------------------------------------------------------------
 
@@ -238,7 +259,7 @@ class DataClusterLink:
     async def _post(self, path: str, body: object) -> httpx.Response:
         """Send a request and return the answer, even a refusal. Raises if a retry may succeed."""
         answer = await self._client.post(path, content=wire.encode(body))
-        if answer.status_code >= 500 or answer.status_code in _RETRIED_STATUSES:
+        if answer.status_code >= 500 or (answer.status_code in _RETRIED_STATUSES and not _concerns_user(answer)):
             self._client.headers.update(self._headers())  # the token's file may hold a newer one by now
             raise _error_of(answer)
         return answer
@@ -292,8 +313,22 @@ class DataClusterLink:
             self._process.happened(events.UpdatesStored(effect.batch, refused))
 
     async def _post_records(self, effect: StoreUpdates) -> list[wire.RefusedRecord]:
+        """Store the records and return the refused ones. Records of unproven users are sent again after the proof."""
+        refused = await self._post_own_records(effect, effect.records)
+        unproven = [refusal.index for refusal in refused if refusal.code == Code.UNPROVEN_USER]
+        if unproven and await self._proofs.prove(effect.records[index][0] for index in unproven):
+            again = await self._post_own_records(effect, [effect.records[index] for index in unproven])
+            refused = [refusal for refusal in refused if refusal.code != Code.UNPROVEN_USER]
+            refused += [wire.RefusedRecord(unproven[other.index], other.code, other.message) for other in again]
+        return refused
+
+    async def _post_own_records(
+        self, effect: StoreUpdates, records: list[tuple[SubscriberId, bytes]]
+    ) -> list[wire.RefusedRecord]:
         path = wire.OWN_RECORDS.format(name=effect.dataset)
-        answer = await self._client.post(path, content=wire.encode_own_records(effect.records))
+        answer = await self._client.post(
+            path, content=wire.encode_own_records(records), params={"broker": self._broker}
+        )
         if answer.status_code != 200:
             self._client.headers.update(self._headers())
             raise _error_of(answer)
@@ -354,6 +389,15 @@ class ResultReader:
         chunks, self._chunks, self._size_bytes = self._chunks, {}, 0
         for (subscription, epoch), (offsets, rows, sizes) in chunks.items():
             self._happened(events.ResultsFetched(self._fetch, subscription, epoch, offsets, rows, sum(sizes)))
+
+
+def _concerns_user(answer: httpx.Response) -> bool:
+    """True if the data cluster refuses the user that a request names. The broker's own token is valid then."""
+    return answer.status_code == 403 and _error_of(answer).code in (Code.FOREIGN_USER, Code.UNPROVEN_USER)
+
+
+def _is_unproven(answer: httpx.Response) -> bool:
+    return answer.status_code == 403 and _error_of(answer).code is Code.UNPROVEN_USER
 
 
 def _error_of(answer: httpx.Response) -> TocsinError:

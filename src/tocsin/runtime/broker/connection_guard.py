@@ -6,16 +6,17 @@ import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
-from tocsin.broker.events import LoginRequested
+from tocsin.broker.events import LoginRequested, SessionRevoked
 from tocsin.broker.hosted import Requester, SessionId
 from tocsin.broker.message_encoding import Encoding
 from tocsin.model.ids import SubscriberId, SubscriptionId
+from tocsin.model.permission import may_subscribe
 from tocsin.runtime.broker.process import BrokerProcess
-from tocsin.runtime.http.credentials import Claims
+from tocsin.runtime.http.audit import AuditLog
+from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
 
-SUBSCRIBE = "subscribe"
 _SWEEP_S = 1.0
 
 
@@ -62,6 +63,21 @@ class ConnectionGuard:
         self.keys = keys
         self.half_open = HalfOpenConnections(process.settings.half_open, process.settings.login_s)
         self.tasks: set[asyncio.Task[None]] = set()
+        self._audiences = (process.id, BROKERS)
+        self.audit: AuditLog | None = None
+
+    def record_refused_login(self, code: Code, token: str | None) -> None:
+        """Record a login with a token that is not valid here; its claims are not verified, so no user is named."""
+        if self.audit is not None:
+            self.audit.record(None, "login", "session", "session", code, with_token=token is not None)
+
+    def end_revoked(self) -> None:
+        """End the sessions whose tokens are revoked. `keys` calls it when it has new revocations."""
+        for session, connection in list(self.process.connections.items()):
+            claims = connection.claims
+            if claims is not None and self.keys.is_revoked(claims):
+                self.process.user_tokens.forget(subscriber_of(claims))
+                self.process.happened(SessionRevoked(session))
 
     async def sweep(self) -> None:
         while True:
@@ -70,24 +86,27 @@ class ConnectionGuard:
 
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""
-        return self.keys.known_claims(token, self.process.now_s(), audience=self.process.id)
+        return self.keys.known_claims(token, self.process.now_s(), audience=self._audiences)
 
     async def claims(self, token: str | None) -> Claims:
         """The claims of a subscriber's token, after fetching newer keys if necessary; raises for any other token."""
         if not token:
             raise TocsinError(Code.UNAUTHENTICATED, "send a token with the scope subscribe")
-        claims = await self.keys.claims(token, self.process.now_s(), audience=self.process.id)
+        claims = await self.keys.claims(token, self.process.now_s(), audience=self._audiences)
         if claims is None and not self.keys.ready:
             raise TocsinError(Code.NOT_READY, "this broker has no keys to check tokens with yet", retry_after_s=2)
-        return self.checked(claims)
+        return self.checked(claims, token)
 
-    @staticmethod
-    def checked(claims: Claims | None) -> Claims:
-        """Return the claims if they allow a subscriber's session; raise otherwise."""
+    def checked(self, claims: Claims | None, token: str) -> Claims:
+        """Return the claims if they allow a subscriber's session; raise otherwise.
+
+        The token is kept: it proves to the other processes that this broker serves the subscriber.
+        """
         if claims is None:
-            raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired or meant for another broker")
-        if SUBSCRIBE not in claims.scopes:
+            raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired, revoked or meant for another part")
+        if not may_subscribe(claims.scopes):
             raise TocsinError(Code.FORBIDDEN, "this token has no scope subscribe; ask the coordinator for one that has")
+        self.process.user_tokens.add(token, claims)
         return claims
 
 
@@ -98,9 +117,14 @@ def subscriber_of(claims: Claims) -> SubscriberId:
 def login_event(
     session: SessionId, claims: Claims, request: int, resume: dict[SubscriptionId, str], encoding: Encoding
 ) -> LoginRequested:
-    # A hand-over token is valid for a minute; the session that it opens lasts until it is closed or moved.
-    expires_s = None if claims.migration is not None else claims.expires_s
     subscriber = subscriber_of(claims)
     return LoginRequested(
-        Requester(session=session), subscriber, request, resume, encoding, expires_s, claims.migration
+        Requester(session=session),
+        subscriber,
+        request,
+        resume,
+        encoding,
+        claims.ends_s,
+        claims.migration,
+        rights=claims.rights,
     )

@@ -57,7 +57,8 @@ class LinkToCoordinator:
 
     def send(self, effect: SendToCoordinator) -> None:
         if self._outgoing is not None:
-            self._outgoing.put_nowait(_encoder.encode(effect.message))
+            message = self._process.user_tokens.attach(effect.message)
+            self._outgoing.put_nowait(_encoder.encode(message))
 
     async def _keep_open(self) -> None:
         failures = 0

@@ -20,7 +20,11 @@ from tocsin.broker.core import Broker
 from tocsin.broker.hosted import CallId, Requester, SessionId
 from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.permission import ALL_RIGHTS, Rights
+from tocsin.runtime.broker.audited_sessions import AuditedSessions
 from tocsin.runtime.broker.settings import BrokerSettings
+from tocsin.runtime.broker.user_tokens import UserTokens
+from tocsin.runtime.http.credentials import Claims
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import link
 from tocsin.wire import session as wire
@@ -41,6 +45,10 @@ class SessionConnection(Protocol):
 
     def close(self, reason: str) -> None: ...
 
+    @property
+    def claims(self) -> Claims | None:
+        """The token that opened the session; None for a webhook."""
+
 
 class SteadyClock:
     """Wall-clock time at the start, monotonic from then on: setting the system clock does not trigger time-outs."""
@@ -58,6 +66,8 @@ class BrokerProcess:
         self.id = BrokerId(settings.id)
         self.now_s = SteadyClock()
         self.connections: dict[SessionId, SessionConnection] = {}
+        self.user_tokens = UserTokens()
+        self.audited: AuditedSessions | None = None
         self.incarnation = secrets.token_hex(8)
         self.core: Broker
         self._events: deque[events.Event] = deque()
@@ -125,6 +135,10 @@ class BrokerProcess:
         except Exception as error:
             self._log.error("an event could not be handled", kind=type(event).__name__, exc_info=error)
             return
+        if self.audited is not None:
+            self.audited.on_event(event)
+            for effect in handled:
+                self.audited.on_effect(effect)
         for effect in handled:
             try:
                 self.handlers[type(effect)](effect)
@@ -168,14 +182,16 @@ class BrokerProcess:
         if self.connections.pop(identity, None) is not None:
             self.happened(events.SessionLost(identity, reason))
 
-    async def call(self, subscriber: SubscriberId, request: wire.FromSubscriber) -> wire.ToSubscriber:
+    async def call(
+        self, subscriber: SubscriberId, request: wire.FromSubscriber, rights: Rights = ALL_RIGHTS
+    ) -> wire.ToSubscriber:
         """Handle a REST call like a request over a connection, and return its answer."""
         call, answer = self._new_call()
         requester = Requester(call=call)
         if isinstance(request, wire.Login):
             self.happened(events.LoginRequested(requester, subscriber, request.id, request.resume))
         else:
-            self.happened(events.RequestReceived(requester, subscriber, request))
+            self.happened(events.RequestReceived(requester, subscriber, request, rights))
         return await self._wait(call, answer)
 
     async def change_webhook(self, subscriber: SubscriberId, webhook: link.Webhook | None) -> None:

@@ -11,6 +11,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tocsin.broker import effects
+from tocsin.runtime.broker.audited_sessions import AuditedSessions
 from tocsin.runtime.broker.cluster import DataClusterLink
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
@@ -20,9 +21,10 @@ from tocsin.runtime.broker.routes import BrokerContext, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.subscriber_socket import socket_class
 from tocsin.runtime.broker.webhooks import WebhookSessions
+from tocsin.runtime.http.audit import open_audit_log
 from tocsin.runtime.http.listening import Server, listen, stop_on_signals, url_host
 from tocsin.runtime.http.logs import logger
-from tocsin.runtime.http.trusted_keys import TrustedKeys
+from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
 
 _BACKLOG = 4096
 _DEAD_MS = 60_000
@@ -39,6 +41,10 @@ class BrokerServer:
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
         self.guard = ConnectionGuard(self.process, self.keys)
+        self.keys.on_change = self.guard.end_revoked
+        self.guard.audit = open_audit_log(settings, f"broker {settings.id}")
+        if self.guard.audit is not None:
+            self.process.audited = AuditedSessions(self.guard.audit)
         self.cluster = DataClusterLink(self.process)
         self.metrics = BrokerMetrics(
             self.process, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard
@@ -120,6 +126,8 @@ class BrokerServer:
             await self.coordinator.stop()
         await self.cluster.stop()
         await self.keys.stop()
+        if self.guard.audit is not None:
+            await asyncio.to_thread(self.guard.audit.close)
 
 
 def make_keys(settings: BrokerSettings) -> TrustedKeys:
@@ -129,7 +137,8 @@ def make_keys(settings: BrokerSettings) -> TrustedKeys:
         assert settings.coordinator is not None
         source = settings.coordinator.rstrip("/") + "/v1/keys"
     kept = Path(settings.state) / f"{settings.id}-keys.json"
-    return TrustedKeys(source, insecure=settings.insecure, ca=settings.ca, kept=kept)
+    external = external_keys(settings.oidc, insecure=settings.insecure)
+    return TrustedKeys(source, insecure=settings.insecure, ca=settings.ca, kept=kept, poll_s=POLL_S, external=external)
 
 
 def _enable_keepalive(listening: socket.socket) -> None:

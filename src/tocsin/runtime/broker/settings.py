@@ -8,6 +8,7 @@ from typing import Annotated
 
 from tocsin.broker.state import Limits
 from tocsin.runtime.http.callers import is_broker_id
+from tocsin.runtime.http.oidc_settings import OidcSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, invalid, is_loopback
 
 DATA_CLUSTER = "http://127.0.0.1:8571"
@@ -50,6 +51,7 @@ class BrokerSettings(ListenerSettings):
     capacity: Annotated[float, "Capacity of this broker, relative to the other brokers."] = 1.0
     lat: Annotated[float | None, "Latitude of this broker in degrees, for placement by distance."] = None
     lon: Annotated[float | None, "Longitude of this broker in degrees, for placement by distance."] = None
+    oidc: OidcSettings = field(default_factory=OidcSettings)
     limits: Limits = field(default_factory=Limits)
     login_s: Annotated[float, "Seconds a connection may take to log in, or a request to arrive."] = 10.0
     half_open: Annotated[int, "Most connections that have not logged in. One more closes the oldest of them."] = 2_000
@@ -64,6 +66,7 @@ class BrokerSettings(ListenerSettings):
 
     def check(self) -> None:
         check_listener(self)
+        self.oidc.check_oidc()
         if not is_broker_id(self.id):
             raise invalid("id: expected 1 to 128 letters, digits, dots, dashes and underscores")
         if self.limits.slow not in ("drop", "disconnect"):

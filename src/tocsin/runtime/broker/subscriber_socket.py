@@ -17,6 +17,7 @@ from tocsin.broker.hosted import Requester, SessionId
 from tocsin.broker.message_encoding import BINARY, TEXT, Encoding, MessageEncoder, frame
 from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import SubscriberId
+from tocsin.model.permission import ALL_RIGHTS
 from tocsin.runtime.broker.connection_guard import ConnectionGuard, login_event, subscriber_of
 from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, FrameReader, Violation, close_frame, shake_hands
 from tocsin.runtime.http.answers import error_answer
@@ -70,6 +71,7 @@ class SubscriberSocket(asyncio.Protocol):
         "_subscriber",
         "_token",
         "_transport",
+        "claims",
     )
     guard: ClassVar[ConnectionGuard]
     encode: ClassVar[MessageEncoder]
@@ -81,6 +83,7 @@ class SubscriberSocket(asyncio.Protocol):
         self._session = SessionId(0)
         self._subscriber = SubscriberId("")
         self._token: str | None = None
+        self.claims: Claims | None = None
         self._reader: FrameReader | None = None
         self._paused = False
         self._ignores_input = False
@@ -174,7 +177,8 @@ class SubscriberSocket(asyncio.Protocol):
                 self._refuse(request.id, Code.BAD_REQUEST, "this session has begun already")
             else:
                 requester = Requester(session=self._session)
-                self.guard.process.happened(RequestReceived(requester, self._subscriber, request))
+                rights = ALL_RIGHTS if self.claims is None else self.claims.rights
+                self.guard.process.happened(RequestReceived(requester, self._subscriber, request, rights))
         elif self._state is SocketState.LOGGING_IN:
             self._refuse(request.id, Code.NOT_READY, "wait for the answer to login", 1.0)
         elif isinstance(request, wire.Login):
@@ -205,7 +209,7 @@ class SubscriberSocket(asyncio.Protocol):
             return
         claims = self.guard.known_claims(token)
         if claims is not None:
-            self._open_session(request, claims)
+            self._open_session(request, claims, token)
             return
         self._state = SocketState.LOGGING_IN
         task = self._loop.create_task(self._login_with_newer_keys(request, token))
@@ -221,19 +225,21 @@ class SubscriberSocket(asyncio.Protocol):
                 self._refuse_login(request.id, error)
             return
         if self._state is SocketState.LOGGING_IN:
-            self._open_session(request, claims)
+            self._open_session(request, claims, token)
 
     def _refuse_login(self, request: int, error: TocsinError) -> None:
+        self.guard.record_refused_login(error.code, self._token)
         self._refuse(request, error.code, error.message, error.retry_after_s)
         self._close_with("draining" if error.code.retry else "unauthenticated", error.message)
 
-    def _open_session(self, request: wire.Login, claims: Claims) -> None:
+    def _open_session(self, request: wire.Login, claims: Claims, token: str) -> None:
         try:
-            self.guard.checked(claims)
+            self.guard.checked(claims, token)
         except TocsinError as error:
             self._refuse_login(request.id, error)
             return
         self._token = None
+        self.claims = claims
         self._state = SocketState.LOGGING_IN
         self._subscriber = subscriber_of(claims)
         self._session = self.guard.process.new_session(self)

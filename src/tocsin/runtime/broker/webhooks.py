@@ -90,6 +90,9 @@ async def addresses_of(url: str, *, private: bool) -> list[str]:
 class WebhookSession:
     """The session of one subscriber's webhook."""
 
+    claims = None
+    """A webhook needs no token: the subscriber's token permitted its subscriptions when they were made."""
+
     def __init__(self, sessions: WebhookSessions, subscriber: SubscriberId, webhook: Webhook) -> None:
         self._sessions = sessions
         self._process = sessions.process

@@ -32,6 +32,7 @@ from tocsin.coordinator.effects import (
 from tocsin.coordinator.events import Event, LinkClosed, LinkMessageReceived, Ticked
 from tocsin.coordinator.planning import Planner, compile_policies
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.turn import Proves
 from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator.broker_link import BrokerLink
@@ -54,12 +55,13 @@ class CoordinatorProcess:
         epoch: str,
         sign: Callable[[SendHandOver], str],
         *,
+        proves: Proves = lambda broker, subscriber, token: True,
         planners: Mapping[str, Planner] | None = None,
         tick_s: float = 0.25,
         release_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
         keep_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
     ) -> None:
-        """`sign` returns the token of a hand-over.
+        """`sign` returns the token of a hand-over. `proves` checks that a token proves a session at a broker.
 
         `release_at_cluster` releases a broker's subscriptions at the data cluster and later posts `BrokerReleased`;
         `keep_at_cluster` cancels that.
@@ -72,6 +74,7 @@ class CoordinatorProcess:
         self._store = store
         self._epoch = epoch
         self._sign = sign
+        self._proves = proves
         self._planners = dict(planners or {})
         self._tick_s = tick_s
         self._release_at_cluster = release_at_cluster
@@ -112,7 +115,8 @@ class CoordinatorProcess:
     def _load(self) -> Coordinator:
         memory = self._store.load()
         epoch = f"{self._epoch}.{next(self._starts)}"
-        return Coordinator(self._rules, epoch, memory=memory, now_s=self.now_s(), planners=self._planners)
+        options: dict[str, Any] = {"planners": self._planners, "proves": self._proves}
+        return Coordinator(self._rules, epoch, memory=memory, now_s=self.now_s(), **options)
 
     async def stop(self) -> None:
         self.stopping = True

@@ -8,30 +8,35 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
 
-from tocsin.coordinator.effects import SendHandOver
+from tocsin.coordinator.core import Coordinator
+from tocsin.coordinator.effects import Effect
 from tocsin.coordinator.planning import Planner
 from tocsin.runtime.coordinator.cluster import ClusterReleases
 from tocsin.runtime.coordinator.cluster_watch import ClusterWatch
+from tocsin.runtime.coordinator.key_ring import KEY_FILE, KeyRing
 from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
 from tocsin.runtime.coordinator.process import CoordinatorProcess
 from tocsin.runtime.coordinator.routes import CoordinatorContext, make_app
+from tocsin.runtime.coordinator.session_tokens import hand_over_signer, session_proofs
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.store import CoordinatorStore
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
-from tocsin.runtime.http.credentials import Signer
+from tocsin.runtime.http.audit import open_audit_log
 from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
+from tocsin.runtime.http.trusted_keys import external_keys
 from tocsin.wire.errors import Code, TocsinError
 
+__all__ = ["ADMIN_TOKEN_FILE", "KEY_FILE", "CoordinatorServer"]
+
 ADMIN_TOKEN_FILE = "admin-token"
-KEY_FILE = "signing-key.pem"
-_HAND_OVER_TOKEN_S = 60.0
+_HOUR_S = 3_600.0
 _FRAME_BYTES = 64 << 20
 """The largest frame. It is large, because a broker lists all its subscribers when it registers."""
 
@@ -73,15 +78,18 @@ class CoordinatorServer:
         # as reading the key beside it.
         token_removed = settings.token_file and not (folder / ADMIN_TOKEN_FILE).exists()
         needs_token = token_removed or not (folder / KEY_FILE).exists()
-        signer = Signer.load_or_create(folder / KEY_FILE)
+        keys = KeyRing(folder, time.time)
+        audit = open_audit_log(settings, "coordinator")
+        external = next(iter(external_keys(settings.oidc, insecure=settings.insecure)), None)
         epoch = secrets.token_hex(4)
         store = await asyncio.to_thread(CoordinatorStore, settings.store_url(), epoch)
-        releases = ClusterReleases(settings, signer)
+        releases = ClusterReleases(settings, keys.signer)
         process = self.process = CoordinatorProcess(
             settings.rules,
             store,
             epoch,
-            _hand_over_signer(signer),
+            hand_over_signer(keys, time.time, settings.session_hours * _HOUR_S),
+            proves=session_proofs(keys, external, time.time),
             planners=self._planners,
             tick_s=settings.tick_s,
             release_at_cluster=releases.release,
@@ -89,13 +97,20 @@ class CoordinatorServer:
         )
         releases.done = process.post
         watch = CoordinatorWatch(settings, process.now_s)
-        process.on_handled = watch.handled
-        cluster_watch = ClusterWatch(settings, signer, watch)
+
+        def handled(core: Coordinator | None, effects: Iterable[Effect], at_s: float) -> None:
+            watch.handled(core, effects, at_s)
+            self.context.revocations_changed(core)
+
+        process.on_handled = handled
+        cluster_watch = ClusterWatch(settings, keys.signer, watch)
         metrics = CoordinatorMetrics(lambda: process.core)
-        self.context = CoordinatorContext(process, signer, settings, metrics, watch)
+        self.context = CoordinatorContext(process, keys, settings, metrics, watch, external, audit)
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
         self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
+
+        expiring = asyncio.create_task(self.context.end_expired())
 
         async def stop() -> None:
             for part in (cluster_watch, watch, process):
@@ -103,6 +118,9 @@ class CoordinatorServer:
 
         try:
             await process.start()
+            if external is not None:
+                await external.start()
+            self.context.revocations_changed(process.core)
             await watch.start(process.core)
             cluster_watch.start()
             await self._serve(listening, self._first_token(folder) if needs_token else None, stop)
@@ -113,9 +131,14 @@ class CoordinatorServer:
                 raise TocsinError(Code.INTERNAL, f"the coordinator's loop failed ({reason}); the log has the traceback")
         finally:
             listening.close()
+            expiring.cancel()
+            if external is not None:
+                await external.stop()
             await releases.stop()
             await stop()
             await asyncio.to_thread(store.close)
+            if audit is not None:
+                await asyncio.to_thread(audit.close)
 
     async def _serve(self, listening: socket.socket, token: str | None, stop: Callable[[], Awaitable[None]]) -> None:
         """Serve until a signal, a call of `stop`, or the end of the process's loop; then stop everything in order."""
@@ -155,21 +178,6 @@ class CoordinatorServer:
         if self.settings.token_file:
             write_secret(folder / ADMIN_TOKEN_FILE, token)
         return token
-
-
-def _hand_over_signer(signer: Signer) -> Callable[[SendHandOver], str]:
-    def sign(effect: SendHandOver) -> str:
-        return signer.sign(
-            effect.subscriber,
-            ["subscribe"],
-            now_s=time.time(),
-            identity=secrets.token_hex(8),
-            lifetime_s=_HAND_OVER_TOKEN_S,
-            audience=effect.target,
-            migration=effect.migration,
-        )
-
-    return sign
 
 
 @contextmanager

@@ -6,12 +6,13 @@ The settings of the coordinator's logic are declared in `tocsin.coordinator.rule
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.policies.balance.settings import BalanceSettings
+from tocsin.runtime.http.oidc_settings import OidcSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, invalid
 
 # Unlike a simulation, a real coordinator balances by default, and leaves an almost idle network alone.
@@ -50,6 +51,10 @@ class CoordinatorSettings(ListenerSettings):
     open_registration: Annotated[bool, "Allow new users to register without a token."] = False
     user_days: Annotated[float, "Days until a user's token expires."] = 365.0
     session_hours: Annotated[float, "Hours until the token that accompanies a broker's address expires."] = 24.0
+    user_subscriptions: Annotated[
+        int | None, "Most subscriptions of a user, written into the tokens of users. Default: the limit of the broker."
+    ] = None
+    oidc: OidcSettings = field(default_factory=OidcSettings)
     cluster: Annotated[
         str | None,
         "Address of the data cluster. The coordinator releases there the subscriptions of forgotten brokers, and "
@@ -77,6 +82,9 @@ class CoordinatorSettings(ListenerSettings):
 
     def check(self) -> None:
         check_listener(self)
+        self.oidc.check_oidc()
+        if self.user_subscriptions is not None and self.user_subscriptions < 1:
+            raise invalid("user_subscriptions: expected at least 1")
         values = {name: getattr(self, name) for name in _POSITIVE}
         values |= {name: getattr(self.rules, name) for name in _POSITIVE_RULES}
         for name, value in values.items():

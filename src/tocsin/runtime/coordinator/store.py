@@ -25,6 +25,7 @@ from tocsin.coordinator.effects import (
     StoreEffect,
     StoreFact,
     StoreMigration,
+    StoreRevocation,
     StoreSubscriber,
     StoreSubscriptions,
     StoreWebhook,
@@ -76,6 +77,12 @@ _facts = sa.Table(
     sa.Column("name", _ID, primary_key=True), sa.Column("value", sa.Text, nullable=False),
 )  # fmt: skip
 
+_revocations = sa.Table(
+    "coordinator_revocations", _metadata,
+    sa.Column("kind", sa.String(16), primary_key=True), sa.Column("name", _ID, primary_key=True),
+    sa.Column("at_s", sa.Double, nullable=False),
+)  # fmt: skip
+
 _EPOCH = "epoch"
 _TABLES_OF_SUBSCRIBERS = (_subscribers, _subscriptions, _webhooks)
 
@@ -118,6 +125,7 @@ class CoordinatorStore:
                 tuple(_webhook(row) for row in _rows(connection, _webhooks)),
                 tuple(_migration(row) for row in _rows(connection, _migrations)),
                 tuple(StoreFact(row["name"], row["value"]) for row in _rows(connection, _facts)),
+                tuple(StoreRevocation(**row) for row in _rows(connection, _revocations)),
             )
 
 
@@ -164,6 +172,8 @@ class _Batch:
                 self._put(_migrations, (migration,), None)
             case StoreFact(name, value):
                 self._put(_facts, (name,), {"name": name, "value": value})
+            case StoreRevocation(kind, name, at_s):
+                self._put(_revocations, (kind, name), {"kind": kind, "name": name, "at_s": at_s})
 
     def _put(self, table: sa.Table, key: Key, row: Row | None) -> None:
         self._rows[table.name][key] = row

@@ -7,6 +7,7 @@ which has paths but no query strings, because a query string may contain a token
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tocsin.runtime.http.answers import answer, error_answer, error_body
 from tocsin.runtime.http.logs import logger
+from tocsin.runtime.http.open_requests import CALLER, OpenRequests
 from tocsin.wire.errors import Code, TocsinError
 
 Authenticate = Callable[[Scope], Awaitable[None]]
@@ -27,11 +29,29 @@ It raises `TocsinError` to reject the request. It may store data about the calle
 """
 
 
+_TOKEN_ENDED = TocsinError(Code.UNAUTHENTICATED, "the token was revoked or has expired")
+_SWITCHED = 101
+_TOKEN_ENDED_CODE = 4401
+"""WebSocket close code, the same as at brokers."""
+
+
 class AuthenticationMiddleware:
     def __init__(
-        self, app: ASGIApp, authenticate: Authenticate, answered: Callable[[str, int], None], part: str
+        self,
+        app: ASGIApp,
+        authenticate: Authenticate,
+        answered: Callable[[str, int], None],
+        part: str,
+        open_requests: OpenRequests | None = None,
+        audit: Callable[[Scope, int], None] = lambda scope, status: None,
     ) -> None:
-        """`answered` is called with method and status of each request. `part` names this server in error messages."""
+        """`answered` is called with method and status of each request. `part` names this server in error messages.
+
+        `open_requests` ends requests whose caller's token is revoked or has expired. `audit` is called with each
+        request and its status; with 101 when a WebSocket is accepted.
+        """
+        self._audit = audit
+        self._open = OpenRequests() if open_requests is None else open_requests
         self._app = app
         self._authenticate = authenticate
         self._answered = answered
@@ -59,9 +79,16 @@ class AuthenticationMiddleware:
         try:
             try:
                 await self._authenticate(scope)
-                await self._app(scope, receive, send_counted)
+                with self._open.of(scope.get(CALLER)):
+                    await self._app(scope, receive, send_counted)
             except TocsinError as error:
                 await error_answer(error)(scope, receive, send_counted)
+        except asyncio.CancelledError:
+            if not self._open.was_ended():
+                raise
+            if not status:
+                await error_answer(_TOKEN_ENDED)(scope, receive, send_counted)
+            # Otherwise the stream breaks off here. The next request gets the reason.
         except ClientDisconnect:
             status = 499
         except Exception as error:
@@ -71,6 +98,7 @@ class AuthenticationMiddleware:
             # Otherwise the answer has begun. It breaks off here, and the client notices that.
         finally:
             self._answered(scope["method"], status)
+            self._audit(scope, status)
             duration_s = round(time.monotonic() - started_s, 4)
             self._log.debug("request", method=scope["method"], path=scope["path"], status=status, duration_s=duration_s)
 
@@ -79,14 +107,22 @@ class AuthenticationMiddleware:
 
         async def send_watched(message: Message) -> None:
             nonlocal accepted
-            accepted = accepted or message["type"] == "websocket.accept"
+            if message["type"] == "websocket.accept":
+                accepted = True
+                self._audit(scope, _SWITCHED)
             await send(message)
 
         try:
             await self._authenticate(scope)
-            await self._app(scope, receive, send_watched)
+            with self._open.of(scope.get(CALLER)):
+                await self._app(scope, receive, send_watched)
+        except asyncio.CancelledError:
+            if not self._open.was_ended():
+                raise
+            await send({"type": "websocket.close", "code": _TOKEN_ENDED_CODE, "reason": _TOKEN_ENDED.message})
         except TocsinError as error:
             if not accepted:
+                self._audit(scope, error.code.status)
                 await _deny(scope, send, error_answer(error))
             else:
                 await send({"type": "websocket.close", "code": 1011, "reason": error.message[:120]})

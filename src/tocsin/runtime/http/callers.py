@@ -2,9 +2,10 @@
 
 Scopes: `admin` (everything), `author` (declare and drop datasets, channels and feeds), `read` (definitions,
 subscriptions, rates, metrics), `publish:<dataset>` or `publish:*`, `broker:<id>` or `broker:*` (subscribe, receive
-announcements and pull results as that broker, and store records of its subscribers), `register` (register users at the
-coordinator), and `subscribe` (subscribe, receive announcements and pull results as a broker of one's own, whose id is
-made from the token's id; at a broker: the user's session).
+announcements and pull results as that broker, and store records of the users that it serves), `register` (register
+users at the coordinator), and `subscribe` or `subscribe:<channel>` (subscribe, receive announcements and pull results
+as a broker of one's own, whose id is made from the token's id; at a broker: the user's session). A name of a channel or
+a dataset may end with `*`: `subscribe:Emergencies*`.
 Tokens of the data cluster's catalog and tokens signed by the coordinator (`runtime.http.credentials`) have the same
 scopes.
 """
@@ -16,13 +17,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tocsin.model.ids import BrokerId
+from tocsin.model.permission import may_subscribe, permits
 
 if TYPE_CHECKING:  # settings import this module, and commands must start without cryptography
     from tocsin.runtime.http.credentials import Claims
 
+_NAMES = r"(?:\*|[A-Za-z][A-Za-z0-9_]*\*?)"
 _SCOPE = re.compile(
-    r"admin|author|read|subscribe|register|publish:(?:\*|[A-Za-z][A-Za-z0-9_]*)|broker:(?:\*|[A-Za-z0-9._-]{1,128})"
+    rf"admin|author|read|register|subscribe(?::{_NAMES})?|publish:{_NAMES}|broker:(?:\*|[A-Za-z0-9._-]{{1,128}})"
 )
+VALID_SCOPES = "admin, author, read, register, subscribe, subscribe:<channel>, publish:<dataset>, broker:<id or *>"
+"""For messages. The name of a channel or a dataset may end with `*`."""
 _BROKER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -45,6 +50,8 @@ class Caller:
     expires_s: float | None = None
     subject: str | None = None
     """The user named by a signed token; None for tokens of the data cluster's catalog."""
+    claims: Claims | None = None
+    """The content of a signed token; None for tokens of the data cluster's catalog."""
 
     @property
     def is_admin(self) -> bool:
@@ -64,7 +71,7 @@ class Caller:
 
     def may_act_for(self, user: str) -> bool:
         """Subscribers may act for themselves, administrators for every user."""
-        return self.is_admin or ("subscribe" in self.scopes and self.subject == user)
+        return self.is_admin or (may_subscribe(self.scopes) and self.subject == user)
 
     @property
     def own_broker(self) -> BrokerId:
@@ -73,16 +80,16 @@ class Caller:
         return BrokerId(named[0] if len(named) == 1 and named[0] != "*" else f"direct-{self.id}")
 
     def may_publish(self, dataset: str) -> bool:
-        return (
-            self.is_admin
-            or "publish:*" in self.scopes
-            or any(scope.lower() == f"publish:{dataset.lower()}" for scope in self.scopes)
-        )
+        return self.is_admin or permits(self.scopes, "publish", dataset)
+
+    def may_subscribe_to(self, channel: str) -> bool:
+        """Brokers check the channels of their subscribers themselves."""
+        return self.is_trusted_broker or permits(self.scopes, "subscribe", channel)
 
     def may_be(self, broker: str) -> bool:
         if self.may_be_any or f"broker:{broker}" in self.scopes:
             return True
-        return "subscribe" in self.scopes and broker == f"direct-{self.id}"
+        return may_subscribe(self.scopes) and broker == f"direct-{self.id}"
 
     @property
     def may_be_any(self) -> bool:
@@ -90,14 +97,14 @@ class Caller:
 
     @property
     def is_trusted_broker(self) -> bool:
-        """True for the network's brokers, which verify the users that they name. False for a user's token."""
+        """True for the network's brokers. False for a user's token."""
         return self.is_admin or any(scope.startswith("broker:") for scope in self.scopes)
 
     @property
     def is_some_broker(self) -> bool:
-        return self.is_admin or any(scope == "subscribe" or scope.startswith("broker:") for scope in self.scopes)
+        return self.is_trusted_broker or may_subscribe(self.scopes)
 
 
 def caller_of_claims(claims: Claims) -> Caller:
     """The holder of a signed token. The prefix of its id keeps it apart from ids that are digests of tokens."""
-    return Caller(f"user-{claims.subject}", claims.subject, claims.scopes, claims.expires_s, claims.subject)
+    return Caller(f"user-{claims.subject}", claims.subject, claims.scopes, claims.expires_s, claims.subject, claims)

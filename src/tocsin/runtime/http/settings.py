@@ -48,6 +48,14 @@ class ListenerSettings:
     ] = False
     log_level: Annotated[str, "`debug` (also logs every request), `info`, `warning` or `error`."] = "info"
     log_form: Annotated[str, "`json`, `console`, or `auto`: console on a terminal, JSON otherwise."] = "auto"
+    audit: Annotated[
+        str | None,
+        "File for the audit log: a JSON line for each change, connection and refusal. Default: no audit log.",
+    ] = None
+    audit_bytes: Annotated[
+        int, "Largest size of that file in bytes; then it is renamed to `<audit>.1`, `.2` and so on."
+    ] = 64 << 20
+    audit_files: Annotated[int, "Files of the audit log that are kept, with the present one."] = 8
 
     def check(self) -> None:
         """Raise `TocsinError` with the reason if the process cannot run with these settings."""
@@ -66,6 +74,8 @@ def check_listener(settings: ListenerSettings) -> None:
         )
     if not 0 <= settings.port <= 65535:
         raise invalid(f"port {settings.port}: expected 0 to 65535")
+    if settings.audit_bytes < 4_096 or settings.audit_files < 1:
+        raise invalid("expected audit_bytes of at least 4096 and audit_files of at least 1")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise invalid(f"log_level {settings.log_level}: expected debug, info, warning or error")
     if settings.log_form not in ("auto", "json", "console"):

@@ -76,7 +76,9 @@ export class ChannelView {
   async load() {
     try {
       const channel = await this.api.get(`/v1/cluster/channels/${encodeURIComponent(this.name)}`);
-      const parameters = channel.parameters.map(({ name, type }) => `${name} ${type}`).join(", ");
+      const parameters = channel.parameters
+        .map(({ name, type, bound }) => `${name} ${type}${bound ? " (the session's user)" : ""}`)
+        .join(", ");
       replace(
         this.query,
         h("pre", {}, channel.query),

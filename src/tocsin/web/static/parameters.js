@@ -9,10 +9,12 @@ const PLACE_DECIMALS = 5;
 const GUESSES = /** @type {Record<string, string>} */ ({ radius_m: "1000", kind: "fire", event: "fire", type: "fire" });
 
 /**
- * @param {{name: string, type: string}[]} parameters
+ * Parameters that the session's user fills in have no field.
+ * @param {{name: string, type: string, bound?: string}[]} declared
  * @param {{user: () => string, pick: () => Promise<{lat: number, lon: number}|null>}} from
  */
-export function fieldsFor(parameters, from) {
+export function fieldsFor(declared, from) {
+  const parameters = declared.filter(({ bound }) => !bound);
   const fields = parameters.map((parameter) => inputFor(parameter, from));
   const inputs = Object.fromEntries(fields.map((input) => [input.name, input]));
   const names = parameters.map(({ name }) => name);
@@ -38,7 +40,8 @@ export function fieldsFor(parameters, from) {
       ),
     ),
   );
-  if (!parameters.length) return [h("p", { class: "quiet full" }, "This channel has no parameters.")];
+  const note = declared.length ? "This channel is about you: it has no other parameters." : "This channel has no parameters.";
+  if (!parameters.length) return [h("p", { class: "quiet full" }, note)];
   return [...fields.map((input) => field(input.name.replaceAll("_", " "), input)), ...buttons];
 }
 
@@ -62,7 +65,7 @@ function inputFor({ name, type }, from) {
 /** The values for JSON: numbers as numbers, times with their zone. */
 export function valuesOf(form, parameters) {
   return Object.fromEntries(
-    parameters.map(({ name, type }) => {
+    parameters.filter(({ bound }) => !bound).map(({ name, type }) => {
       const text = form.querySelector(`[name="${CSS.escape(name)}"]`).value;
       if (type === "BOOLEAN") return [name, text === "true"];
       if (WHOLE.has(type) || REAL.has(type)) return [name, Number(text)];

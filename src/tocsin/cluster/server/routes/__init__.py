@@ -7,6 +7,7 @@ from starlette.types import ASGIApp
 
 from tocsin.cluster.server.routes import (
     announcements,
+    broker_users,
     dead_letters,
     definitions,
     own_records,
@@ -31,16 +32,6 @@ def make_app(context: ClusterContext) -> ASGIApp:
 def make_routes(context: ClusterContext) -> FastAPI:
     """The routes without authentication."""
     description = "Datasets, channels, subscriptions and results on Spark. Calls under /v1 need a bearer token."
-    modules = (
-        definitions,
-        records,
-        own_records,
-        subscriptions,
-        results,
-        announcements,
-        dead_letters,
-        status,
-        taps,
-        token_routes,
-    )
+    of_records = (records, own_records, results, announcements, dead_letters, taps)
+    modules = (definitions, *of_records, subscriptions, broker_users, status, token_routes)
     return make_application(PART, description, context, (module.router for module in modules))

@@ -13,15 +13,18 @@ from starlette.types import ASGIApp, Scope
 
 from tocsin.cluster.server.routes.context import ClusterContext, context_of
 from tocsin.model.ids import BrokerId
+from tocsin.runtime.http.audit import record_request
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.callers import Caller, caller_of_claims, is_broker_id
+from tocsin.runtime.http.open_requests import CALLER
 from tocsin.runtime.http.settings import is_loopback
+from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
 
 PART = "data cluster"
+_QUIET = frozenset({wire.RESULTS, wire.OWN_RECORDS, wire.USERS})
+"""Endpoints whose successful requests are the traffic of brokers, and not in the audit log."""
 _OPEN = frozenset({"/healthz", "/readyz"})
-_CALLER = "tocsin.caller"
-"""Key of the authenticated caller in the ASGI scope."""
 
 
 def authenticate(app: ASGIApp, context: ClusterContext) -> ASGIApp:
@@ -34,14 +37,17 @@ def authenticate(app: ASGIApp, context: ClusterContext) -> ASGIApp:
             return
         if path != "/metrics" and path != "/v1" and not path.startswith("/v1/"):
             return  # the router answers 404
-        scope[_CALLER] = caller = await _caller(context, scope)
+        scope[CALLER] = caller = await _caller(context, scope)
         if path == "/metrics" and not caller.may_read:
             raise TocsinError(Code.FORBIDDEN, "this needs a token with the scope read")
 
     def answered(method: str, status: int) -> None:
         context.metrics.requests.labels(method, str(status)).inc()
 
-    return AuthenticationMiddleware(app, admit, answered, PART)
+    def audit(scope: Scope, status: int) -> None:
+        record_request(context.audit, scope, status, _QUIET)
+
+    return AuthenticationMiddleware(app, admit, answered, PART, context.open_requests, audit)
 
 
 async def _caller(context: ClusterContext, scope: Scope) -> Caller:
@@ -62,7 +68,7 @@ async def _caller(context: ClusterContext, scope: Scope) -> Caller:
 
 def caller_of(connection: HTTPConnection) -> Caller:
     """The caller whose token was accepted."""
-    return cast("Caller", connection.scope[_CALLER])
+    return cast("Caller", connection.scope[CALLER])
 
 
 def require_admin(connection: HTTPConnection) -> ClusterContext:
@@ -92,8 +98,12 @@ def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[Clus
 
 
 def require_trusted_broker(connection: HTTPConnection) -> ClusterContext:
-    """Accept a broker of the network, which may name users. A subscriber's token is refused, also for its own user."""
+    """Accept a broker of the network. A subscriber's token is refused, also for its own user."""
     return _require(connection, caller_of(connection).is_trusted_broker, "broker:<id>")
+
+
+def require_channel(connection: HTTPConnection, channel: str) -> ClusterContext:
+    return _require(connection, caller_of(connection).may_subscribe_to(channel), f"subscribe:{channel[:128]}")
 
 
 def require_broker_or_read(connection: HTTPConnection) -> ClusterContext:

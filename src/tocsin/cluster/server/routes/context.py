@@ -15,9 +15,12 @@ from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.server.group_commit import GroupCommit
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
+from tocsin.cluster.server.proven_users import ProvenUsers
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.model.ids import BrokerId
+from tocsin.runtime.http.audit import AuditLog
+from tocsin.runtime.http.open_requests import OpenRequests
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
 
@@ -39,6 +42,10 @@ class ClusterContext:
         """Taps that are open now."""
         self.listening: Counter[BrokerId] = Counter()
         """Open streams of announcements, by broker."""
+        self.proven = ProvenUsers(time.time)
+        """The users for which each broker acts."""
+        self.open_requests = OpenRequests()
+        self.audit: AuditLog | None = None
         self._commits: dict[str, GroupCommit] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -73,6 +80,19 @@ class ClusterContext:
         if commit is None or commit.gateway is not gateway:  # the dataset was dropped and created again
             commit = self._commits[dataset.lower()] = GroupCommit(gateway)
         return commit
+
+    def end_revoked(self) -> None:
+        """End the requests of callers whose token is revoked, and forget the users that such tokens proved."""
+        if self.keys is not None:
+            is_revoked = self.keys.is_revoked
+            self.open_requests.end(lambda caller: caller.claims is not None and is_revoked(caller.claims))
+            self.proven.forget_revoked(is_revoked)
+
+    async def end_expired(self) -> None:
+        """End streams whose token has expired. A task for the whole life of the server."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.open_requests.end_expired(time.time())
 
     async def publishers_answered(self, limit_s: float) -> None:
         """Return when every publisher has its acknowledgement. New requests are refused while the process stops."""

@@ -167,7 +167,10 @@ def _channel(process: ClusterProcess, live: LiveChannel, facts: _ChannelFacts) -
         "name": channel.name,
         "kind": channel.kind,
         "query": channel.query,
-        "parameters": _columns(channel.parameters),
+        "parameters": [
+            column | ({"bound": "current_user"} if column["name"] in channel.bound else {})
+            for column in _columns(channel.parameters)
+        ],
         "columns": _columns(live.prepared.described),
         "warnings": live.prepared.warnings,
         "period_s": channel.period_s,

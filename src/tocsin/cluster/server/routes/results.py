@@ -29,7 +29,7 @@ from tocsin.cluster.pulling import (
     parsed_cursor,
     pulled,
 )
-from tocsin.cluster.server.routes.authentication import caller_of, require_broker_or_read
+from tocsin.cluster.server.routes.authentication import caller_of, require_broker_or_read, require_channel
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.cluster.server.routes.subscriptions import check_number, subscription_id_of, unknown_subscription
 from tocsin.model.cursor import Cursor, execution_of
@@ -109,6 +109,7 @@ def _open(request: Request, context: ClusterContext, channel: str, cursors: dict
     pull = open_pull(context.cluster, channel, ids)
     caller = caller_of(request)
     if not (caller.may_read or caller.may_be_any):
+        require_channel(request, pull.channel)
         hidden = pull.not_held_by(context.cluster, caller.may_be)
         if hidden is not None:
             raise unknown_subscription(hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
@@ -11,10 +12,14 @@ from tocsin.cluster.server.routes.authentication import (
     caller_of,
     require_broker,
     require_broker_or_read,
+    require_channel,
     require_read,
 )
+from tocsin.cluster.server.routes.context import ClusterContext
+from tocsin.cluster.subscriptions import Users
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 from tocsin.runtime.http.answers import answer, read_json, request_body
+from tocsin.runtime.http.audit import OBJECT
 from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
 
@@ -29,11 +34,42 @@ _ID_CHARACTERS = frozenset("0123456789abcdef")
 async def subscribe(request: Request) -> Response:
     """Subscribe to sets of parameter values. The answer lists id, cursor and `created`, in the order of the sets."""
     body = await read_json(request, wire.SubscribeRequest)
+    request.scope[OBJECT] = body.channel
     context, broker = require_broker(request, body.broker)
+    require_channel(request, body.channel)
     sets = body.parameters if isinstance(body.parameters, list) else [body.parameters]
     check_number(len(sets))
-    subscribed = await asyncio.to_thread(context.cluster.subscribe, body.channel, sets, broker)
-    return answer([wire.Granted(held.id, str(held.cursor), held.created) for held in subscribed])
+    _check_limit(request, context, broker, len(sets))
+    users = _users(request, context, broker, body.users, len(sets))
+    subscribed = await asyncio.to_thread(context.cluster.subscribe, body.channel, sets, broker, users)
+    return answer([wire.Granted(held.id, str(held.cursor), held.created, held.bound) for held in subscribed])
+
+
+def _check_limit(request: Request, context: ClusterContext, broker: BrokerId, sets: int) -> None:
+    """Raise if the subscriber would hold more subscriptions than its token allows."""
+    claims = caller_of(request).claims
+    if claims is None or claims.most_subscriptions is None:
+        return
+    held, _ = context.cluster.subscriptions.book.fingerprint(broker)
+    if held + sets > claims.most_subscriptions:
+        raise TocsinError(Code.TOO_LARGE, f"your token allows at most {claims.most_subscriptions:,} subscriptions")
+
+
+def _users(
+    request: Request, context: ClusterContext, broker: BrokerId, named: Sequence[str] | None, sets: int
+) -> Users:
+    """The user of each set of values: of a subscriber's token its own, of a broker those that it has proved.
+
+    An administrator acts for every user, and spells the user in the bound parameter.
+    """
+    caller = caller_of(request)
+    if caller.is_admin:
+        return None
+    if named is not None and len(named) != sets:
+        raise TocsinError(Code.BAD_REQUEST, f"users: expected one for each of the {sets} sets of values")
+    if not caller.is_trusted_broker:
+        return [caller.subject] * sets
+    return [None] * sets if named is None else context.proven.known(broker, named)
 
 
 @router.get(wire.SUBSCRIPTIONS, response_class=Response)

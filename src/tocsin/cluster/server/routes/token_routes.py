@@ -11,7 +11,7 @@ from tocsin.cluster.server.routes.authentication import require_admin
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.runtime.http.answers import answer, read_json, request_body
-from tocsin.runtime.http.callers import Caller, is_scope
+from tocsin.runtime.http.callers import VALID_SCOPES, Caller, is_scope
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["tokens"])
@@ -34,8 +34,8 @@ async def create_token(request: Request) -> Response:
         raise TocsinError(Code.BAD_REQUEST, "a token's name has 1 to 200 characters and names its owner")
     wrong = [scope for scope in body.scopes if not is_scope(scope)]
     if wrong or not body.scopes:
-        valid_scopes = "admin, read, subscribe, register, publish:<dataset or *>, broker:<id or *>"
-        raise TocsinError(Code.BAD_REQUEST, f"{wrong[0] if wrong else 'no scope'!r}: expected some of {valid_scopes}")
+        shown = wrong[0][:100] if wrong else "no scope"
+        raise TocsinError(Code.BAD_REQUEST, f"{shown!r}: expected some of {VALID_SCOPES}")
     if body.days is not None and not 0 < body.days <= 36_500:
         raise TocsinError(Code.BAD_REQUEST, "days: expected more than 0 and at most 36,500")
     expires_s = None if body.days is None else context.cluster.now_s() + body.days * _DAY_S
@@ -51,10 +51,12 @@ def list_tokens(request: Request) -> Response:
 
 
 @router.delete("/v1/tokens/{identity}", response_class=Response)
-def revoke_token(request: Request, identity: str) -> Response:
+async def revoke_token(request: Request, identity: str) -> Response:
+    """Revoke a token at once, and end the streams that it opened."""
     context = require_admin(request)
-    if not _tokens(context).revoke(identity):
+    if not await asyncio.to_thread(_tokens(context).revoke, identity):
         raise TocsinError(Code.NOT_FOUND, f"there is no token {identity[:64]!r}")
+    context.open_requests.end(lambda caller: caller.id == identity and caller.claims is None)
     return answer({"revoked": True})
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Scope
 
 from tocsin.runtime.broker.routes.context import BrokerContext
+from tocsin.runtime.http.audit import CLAIMS, record_request
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
 PART = "broker"
+_QUIET = frozenset({"/v1/ack", "/v1/me/datasets/{name}"})
+"""Endpoints whose successful requests are the normal traffic of a session, and not in the audit log."""
 _OPEN = frozenset({"/healthz", "/readyz", "/v1/openapi.json", "/v1/asyncapi.json"})
 
 
@@ -26,12 +29,15 @@ def authenticate(app: ASGIApp, context: BrokerContext) -> ASGIApp:
         elif path == "/v1" or path.startswith("/v1/"):
             if context.stopping:
                 raise TocsinError(Code.NOT_READY, "this broker is stopping", retry_after_s=1)
-            scope["tocsin.claims"] = await context.guard.claims(token_of(scope))
+            scope[CLAIMS] = await context.guard.claims(token_of(scope))
 
     def answered(method: str, status: int) -> None:
         context.metrics.requests.labels(method, str(status)).inc()
 
-    return AuthenticationMiddleware(app, admit, answered, PART)
+    def audit(scope: Scope, status: int) -> None:
+        record_request(context.guard.audit, scope, status, _QUIET)
+
+    return AuthenticationMiddleware(app, admit, answered, PART, audit=audit)
 
 
 async def _check_reader(context: BrokerContext, scope: Scope) -> None:

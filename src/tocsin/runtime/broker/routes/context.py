@@ -10,6 +10,7 @@ from tocsin.model.ids import SubscriberId
 from tocsin.runtime.broker.connection_guard import ConnectionGuard, subscriber_of
 from tocsin.runtime.broker.metrics import BrokerMetrics
 from tocsin.runtime.broker.webhooks import WebhookSessions
+from tocsin.runtime.http.audit import CLAIMS
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
@@ -31,7 +32,7 @@ def context_of(connection: HTTPConnection) -> BrokerContext:
 
 def claims_of(connection: HTTPConnection) -> Claims:
     """The claims of the token that `authentication` has checked."""
-    return cast("Claims", connection.scope["tocsin.claims"])
+    return cast("Claims", connection.scope[CLAIMS])
 
 
 def caller_of(connection: HTTPConnection) -> SubscriberId:
@@ -40,7 +41,7 @@ def caller_of(connection: HTTPConnection) -> SubscriberId:
 
 async def call(connection: HTTPConnection, request: wire.FromSubscriber) -> Any:
     """Pass a request to the broker core and return the answer; raise if the core refuses it."""
-    answer = await context_of(connection).process.call(caller_of(connection), request)
+    answer = await context_of(connection).process.call(caller_of(connection), request, claims_of(connection).rights)
     raise_if_refused(answer)
     return answer
 

@@ -25,6 +25,7 @@ from tocsin.model.cursor import Cursor
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.runtime.broker.connection_guard import login_event
 from tocsin.runtime.broker.routes.context import BrokerContext, claims_of, context_of, raise_if_refused
+from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 
@@ -41,7 +42,8 @@ _encode = msgspec.json.Encoder().encode
 class EventStream:
     """The session of one stream. It queues events until the connection takes them."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, claims: Claims) -> None:
+        self.claims = claims
         self._process = context.process
         self._limit_bytes = context.settings.limits.queue_bytes
         self._queue: deque[bytes] = deque()
@@ -138,7 +140,7 @@ async def stream(request: Request) -> StreamingResponse:
     resume = positions_of(last) if last else {}
     if resume is None:
         raise TocsinError(Code.BAD_CURSOR, "Last-Event-ID: expected the id of an event of such a stream")
-    session = EventStream(context)
+    session = EventStream(context, claims_of(request))
     context.process.happened(login_event(session.session, claims_of(request), 0, resume, Encoding.PLAIN))
     try:
         async with asyncio.timeout(_LOGIN_S):

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.runtime.broker.routes.context import call, context_of
 from tocsin.runtime.http.answers import answer, decode_json, read_body, request_body
+from tocsin.runtime.http.audit import OBJECT
 from tocsin.wire import session as wire
 
 router = APIRouter(tags=["subscriptions"])
@@ -61,6 +62,7 @@ async def list_subscriptions(request: Request) -> Response:
 async def subscribe(request: Request) -> Response:
     """Hold a channel with these parameter values; results wait for a session, a stream or a webhook."""
     body = decode_json(await _body(request), SubscribeBody)
+    request.scope[OBJECT] = body.channel
     return answer(await call(request, wire.Subscribe(0, body.channel, body.parameters, body.after)))
 
 

@@ -5,6 +5,7 @@ Requests need a token that the coordinator signed, except for health, public key
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 from starlette.requests import HTTPConnection
@@ -12,15 +13,16 @@ from starlette.types import ASGIApp, Scope
 
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.routes.context import CoordinatorContext, context_of
+from tocsin.runtime.http.audit import record_request
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.callers import Caller, caller_of_claims, is_broker_id
+from tocsin.runtime.http.open_requests import CALLER
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
 
 PART = "coordinator"
+_USER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _OPEN = frozenset({"/healthz", "/readyz", "/v1/keys"})
-_CALLER = "tocsin.caller"
-"""Key of the authenticated caller in the ASGI scope."""
 
 
 def authenticate(app: ASGIApp, context: CoordinatorContext) -> ASGIApp:
@@ -38,22 +40,26 @@ def authenticate(app: ASGIApp, context: CoordinatorContext) -> ASGIApp:
             if context.settings.open_registration and path == "/v1/users" and scope.get("method") == "POST":
                 return
             raise forbidden(None, "read")
-        claims = context.verifier.claims(token, context.process.now_s())
+        claims = await context.claims(token)
         if claims is None:
-            raise TocsinError(Code.UNAUTHENTICATED, "the token is not signed by this coordinator, or it has expired")
-        scope[_CALLER] = caller = caller_of_claims(claims)
+            message = "the token is not signed by this coordinator, or it is expired, revoked or meant for another part"
+            raise TocsinError(Code.UNAUTHENTICATED, message)
+        scope[CALLER] = caller = caller_of_claims(claims)
         if path == "/metrics" and not caller.may_read:
             raise TocsinError(Code.FORBIDDEN, "this needs a token with the scope read")
 
     def answered(method: str, status: int) -> None:
         context.metrics.requests.labels(method, str(status)).inc()
 
-    return AuthenticationMiddleware(app, admit, answered, PART)
+    def audit(scope: Scope, status: int) -> None:
+        record_request(context.audit, scope, status)
+
+    return AuthenticationMiddleware(app, admit, answered, PART, context.open_requests, audit)
 
 
 def caller_of(connection: HTTPConnection) -> Caller | None:
     """The caller whose token was accepted; None for a request without a token, where that is allowed."""
-    return cast("Caller | None", connection.scope.get(_CALLER))
+    return cast("Caller | None", connection.scope.get(CALLER))
 
 
 def require_admin(connection: HTTPConnection) -> CoordinatorContext:
@@ -71,6 +77,12 @@ def require_user(connection: HTTPConnection, user: str) -> tuple[CoordinatorCont
     caller = caller_of(connection)
     allowed = caller is not None and caller.may_act_for(user)
     return _require(connection, allowed, f"subscribe, made out to {user[:100]!r},"), SubscriberId(user)
+
+
+def user_id(text: str) -> SubscriberId:
+    if _USER.fullmatch(text) is None:
+        raise TocsinError(Code.BAD_REQUEST, "a user's name has 1 to 100 letters, digits, dots, dashes and underscores")
+    return SubscriberId(text)
 
 
 def require_broker(connection: HTTPConnection, broker: str) -> tuple[CoordinatorContext, BrokerId]:

@@ -18,10 +18,14 @@ from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.broker_link import BrokerLink
 from tocsin.runtime.coordinator.routes.authentication import require_admin, require_broker, require_read
 from tocsin.runtime.http.answers import answer, read_json, request_body
+from tocsin.runtime.http.credentials import CLUSTER
+from tocsin.wire.cluster import MOST_PROOFS
 from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.link import VOUCHERS, Voucher, VoucherRequest
 
 router = APIRouter(tags=["brokers"])
 
+VOUCHER_S = 600.0
 _CHUNK = 5_000
 """Subscribers handled before the event loop gets a turn."""
 
@@ -103,6 +107,19 @@ async def dismiss_broker(request: Request, broker: str) -> Response:
     context = require_admin(request)
     await context.process.request(lambda number: BrokerDismissed(number, BrokerId(broker)))
     return answer({"dismissed": True}, 202)
+
+
+@router.post(VOUCHERS, openapi_extra=request_body(VoucherRequest), response_class=Response)
+async def vouch(request: Request, broker: str) -> Response:
+    """Vouch at the data cluster for those of the users that this coordinator has assigned to the broker."""
+    context, name = require_broker(request, broker)
+    wanted = (await read_json(request, VoucherRequest)).users
+    if len(wanted) > MOST_PROOFS:
+        raise TocsinError(Code.TOO_LARGE, f"at most {MOST_PROOFS:,} users at a time")
+    registry = context.core.registry
+    users = [user for user in wanted if registry.serves(name, user)]
+    token, _ = context.sign(name, [], VOUCHER_S, audience=CLUSTER, users=users)
+    return answer(Voucher(token, users))
 
 
 @router.websocket("/v1/brokers/{broker}/link")

@@ -1,29 +1,29 @@
-"""Users and tokens: registeruser and requestbroker [BAD §6.1.1], signed tokens, and the public keys to check them."""
+"""Users: registeruser and requestbroker [BAD §6.1.1], with the tokens that users get."""
 
 from __future__ import annotations
 
-import re
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.events import BrokerRequested, Placed, UserDeleted, UserRegistered
 from tocsin.coords.coordinate import Coordinate
-from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.ids import BrokerId
+from tocsin.model.permission import may_subscribe
 from tocsin.model.snapshot import Place
-from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_admin, require_user
-from tocsin.runtime.coordinator.routes.context import context_of
+from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_user, user_id
+from tocsin.runtime.coordinator.routes.context import CoordinatorContext, context_of
 from tocsin.runtime.http.answers import answer, read_json, request_body
-from tocsin.runtime.http.callers import is_scope
+from tocsin.runtime.http.callers import Caller
+from tocsin.runtime.http.credentials import BROKERS
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["users"])
 
 _DAY_S = 86_400.0
 _HOUR_S = 3_600.0
-_USER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 Latitude = Annotated[float, msgspec.Meta(ge=-90, le=90)]
 Longitude = Annotated[float, msgspec.Meta(ge=-180, le=180)]
@@ -46,23 +46,12 @@ class BrokerRequest(msgspec.Struct):
     """Brokers that the user could not reach."""
 
 
-class SignedTokenRequest(msgspec.Struct):
-    subject: str
-    """The owner: the name of a user, a broker or a person."""
-    scopes: list[str]
-    days: float | None = None
-    """Days until the token expires; None if it never expires.
-
-    A signed token cannot be revoked: prefer short lifetimes.
-    """
-
-
 @router.post("/v1/users", openapi_extra=request_body(UserRegistration), response_class=Response)
 async def register_user(request: Request) -> Response:
     """Register a user and return its token. A name in use is refused, except to that user and to administrators."""
     context, caller = context_of(request), caller_of(request)
     body = await read_json(request, UserRegistration)
-    user = _user_id(f"u-{secrets.token_hex(8)}" if body.user is None else body.user)
+    user = user_id(f"u-{secrets.token_hex(8)}" if body.user is None else body.user)
     may_act = caller is not None and caller.may_act_for(user)
     if not (may_act or context.settings.open_registration or (caller is not None and caller.may_register)):
         raise forbidden(caller, "register")
@@ -72,7 +61,7 @@ async def register_user(request: Request) -> Response:
     created = await context.process.request(lambda number: UserRegistered(number, user, place, coordinate))
     if not created and not may_act:  # another request with the same name was handled first
         raise TocsinError(Code.EXISTS, f"there is a user {user} already")
-    token, expires_s = context.sign(user, ["subscribe"], context.settings.user_days * _DAY_S)
+    token, expires_s = _user_token(context, caller, user, context.settings.user_days * _DAY_S)
     return answer({"user": user, "token": token, "expires_s": expires_s}, 201 if created else 200)
 
 
@@ -86,7 +75,8 @@ async def request_broker(request: Request, user: str) -> Response:
     placed: Placed = await context.process.request(
         lambda number: BrokerRequested(number, name, place, coordinate, avoid)
     )
-    token, expires_s = context.sign(name, ["subscribe"], context.settings.session_hours * _HOUR_S)
+    lifetime_s = context.settings.session_hours * _HOUR_S
+    token, expires_s = _user_token(context, caller_of(request), name, lifetime_s, audience=BROKERS)
     return answer({"broker": placed.broker, "address": placed.address, "token": token, "expires_s": expires_s})
 
 
@@ -119,34 +109,22 @@ async def delete_user(request: Request, user: str) -> Response:
     return answer({"deleted": True})
 
 
-@router.get("/v1/keys", response_class=Response)
-async def keys(request: Request) -> Response:
-    """The public keys as a JWK set; needs no token."""
-    return answer(context_of(request).signer.jwks(), headers={"Cache-Control": "max-age=60"})
+def _user_token(
+    context: CoordinatorContext, caller: Caller | None, user: str, lifetime_s: float, **more: Any
+) -> tuple[str, float | None]:
+    """A token for the user. One that is made from the user's own token has its scopes and ends no later.
 
-
-@router.post("/v1/tokens", openapi_extra=request_body(SignedTokenRequest), response_class=Response)
-async def create_token(request: Request) -> Response:
-    context = require_admin(request)
-    body = await read_json(request, SignedTokenRequest)
-    subject = _user_id(body.subject)
-    wrong = [scope for scope in body.scopes if not is_scope(scope)]
-    if wrong or not 1 <= len(body.scopes) <= 50:
-        valid_scopes = "admin, read, register, subscribe, publish:<dataset or *>, broker:<id or *>"
-        raise TocsinError(
-            Code.BAD_REQUEST, f"{wrong[0][:100] if wrong else 'scopes'!r}: expected some of {valid_scopes}"
-        )
-    if body.days is not None and not 0 < body.days <= 36_500:
-        raise TocsinError(Code.BAD_REQUEST, "days: expected more than 0 and at most 36,500")
-    lifetime_s = None if body.days is None else body.days * _DAY_S
-    token, expires_s = context.sign(subject, body.scopes, lifetime_s)
-    return answer({"subject": subject, "scopes": sorted(body.scopes), "token": token, "expires_s": expires_s}, 201)
-
-
-def _user_id(text: str) -> SubscriberId:
-    if _USER.fullmatch(text) is None:
-        raise TocsinError(Code.BAD_REQUEST, "a user's name has 1 to 100 letters, digits, dots, dashes and underscores")
-    return SubscriberId(text)
+    It names that token as its origin: it is revoked together with it.
+    """
+    claims = None if caller is None or caller.subject != user or not may_subscribe(caller.scopes) else caller.claims
+    most = context.settings.user_subscriptions
+    if claims is None:
+        return context.sign(user, ["subscribe"], lifetime_s, most_subscriptions=most, **more)
+    if claims.expires_s is not None:
+        lifetime_s = min(lifetime_s, claims.expires_s - context.process.now_s())
+    scopes = [scope for scope in claims.scopes if may_subscribe([scope])]
+    limits = {"origin": claims.origin or claims.identity, "most_subscriptions": claims.most_subscriptions or most}
+    return context.sign(user, scopes, lifetime_s, **limits, **more)
 
 
 def _place(body: UserRegistration | BrokerRequest) -> Place | None:

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
+from tocsin.cluster.spark.reused_plan import REUSED_BYTES, PlanCache
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, write_few_results, write_results
 from tocsin.cluster.sql.channel_query import ChannelQuery
@@ -86,6 +87,7 @@ class PreparedChannel:
     """The same columns as Arrow types: an answer without rows has its columns too."""
     warnings: tuple[str, ...]
     views: Views
+    plans: PlanCache
 
     @property
     def described(self) -> Schema:
@@ -131,7 +133,9 @@ def prepare(
     # Nullable, because Spark reads every column of a file as one that may be NULL.
     columns = StructType(frame.schema.fields[1:]).toNullable()
     _check_columns(channel, columns)
-    return PreparedChannel(channel, query, session, columns, _arrow(channel, columns), _warnings(physical), views)
+    plans = PlanCache(session, query.text)
+    arrow = _arrow(channel, columns)
+    return PreparedChannel(channel, query, session, columns, arrow, _warnings(physical), views, plans)
 
 
 def execute(
@@ -146,11 +150,41 @@ def execute(
     """Run the channel once and write its results to files. They are invisible until the caller commits them."""
     cores = prepared.session.sparkContext.defaultParallelism
     _plan_for(prepared.session, size, cores)
+    few = _results_of_reused_plan(prepared, subscribers, contents) if size.is_small else None
+    if few is not None:
+        return write_few_results(few, storage, folder, execution)
     prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
     results = results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
     if size.is_small:
-        return write_few_results(results, storage, folder, execution)
+        return write_few_results(results.toArrow(), storage, folder, execution)
     return write_results(results, storage, folder, execution, size.result_tasks(cores))
+
+
+def _results_of_reused_plan(
+    prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents
+) -> pa.Table | None:
+    """The results of a small execution; None if it must be planned anew."""
+    subscriptions = subscribers.table()
+    if subscriptions is None or not prepared.plans.usable:
+        return None
+    query, views = prepared.query, prepared.views
+    tables = {SUBSCRIPTIONS_VIEW: subscriptions}
+    for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
+        for name in names:
+            content = contents(prepared.session, name, is_new)
+            if not isinstance(content, pa.Table):
+                return None
+            tables[_view(name, is_new)] = content
+    if sum(table.nbytes for table in tables.values()) > REUSED_BYTES:
+        return None
+    text = to_lateral_sql(query, _view, radius_levels=subscribers.radius_levels)
+
+    def plan(frames: Mapping[str, DataFrame]) -> DataFrame:
+        for view, frame in frames.items():
+            views.show(view, subscribers.typed(frame) if view == SUBSCRIPTIONS_VIEW else frame)
+        return prepared.session.sql(text)
+
+    return prepared.plans.run(text, tables, plan)
 
 
 def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:

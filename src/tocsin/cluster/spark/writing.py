@@ -73,15 +73,15 @@ def write_results(frame: DataFrame, storage: Storage, folder: str, execution: in
     return _written_results(_map(together, results_writer(storage, folder, execution)))
 
 
-def write_few_results(frame: DataFrame, storage: Storage, folder: str, execution: int) -> WrittenResults:
+def write_few_results(results: pa.Table, storage: Storage, folder: str, execution: int) -> WrittenResults:
     """Write the results of a small execution in the driver.
 
     Without a shuffle and a Python worker, writing takes about half as long. Writing is most of a continuous channel's
     delay.
     """
-    results = frame.toArrow().sort_by(SUBSCRIPTION)
     write = results_writer(storage, folder, execution)
-    return _written_results([row for batch in write(results.to_batches()) for row in batch.to_pylist()])
+    rows = write(results.sort_by(SUBSCRIPTION).to_batches())
+    return _written_results([row for batch in rows for row in batch.to_pylist()])
 
 
 def _written_results(reports: list[dict[str, Any]]) -> WrittenResults:

@@ -102,7 +102,7 @@ def test_reused_plan_gives_the_results_of_the_ordinary_way(spark: SparkSession, 
 
 
 def test_unchanged_tables_keep_their_part_of_the_plan(spark: SparkSession) -> None:
-    plan = Planned(spark, QUERIES["join"]).reused()
+    plan = Planned(spark, "SELECT /*+ BROADCAST(t) */ r.id, t.size FROM r JOIN t ON t.district = r.district").reused()
     first, second = tables(1, 20, 5), tables(2, 20, 5)
     plan.run(first)
     broadcast = {node.built.id(): node.relations for node in plan._nodes if "Broadcast" in str(node.built.nodeName())}

@@ -10,6 +10,7 @@ import pytest
 from tests.cluster.emergency import NORTH, ids, report
 from tests.conftest import ClusterAt, publish, results_of
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.store.recent_tables import RecentTables
 from tocsin.cluster.upkeep import OrphanSweep, maintain, merge_channel
 from tocsin.wire.errors import TocsinError
 
@@ -62,7 +63,7 @@ def test_files_of_slow_jobs_are_kept_until_their_commit(cluster: DataCluster, be
     before_commit("files", "replace", sweeps)
     assert merge_channel(cluster, cluster.channel("OfKind"), fan_in=2) == 1
     assert sweeps.calls == 5
-    cluster.results._recent.clear()  # so that the results are read from the files
+    cluster.results._recent = RecentTables(0)  # so that the results are read from the files
     assert ids(results_of(cluster, "OfKind")[("fire",)]) == ["r0", "r1"]
     assert cluster.catalog.writes.open() == {}
 

@@ -11,7 +11,6 @@ the catalog. The checkpoint is scratch: a query always starts at the catalog's p
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -31,6 +30,7 @@ from tocsin.cluster.spark.feed_checkpoint import FeedCheckpoint
 from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.writing import WrittenRecords, write_records, write_records_here
 from tocsin.cluster.sql.result_columns import NEXT, SEQUENCE, VERSION
+from tocsin.cluster.store.recent_tables import RecentTables
 from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.store.writes import Write, Writes
 from tocsin.model.entities import Dataset, DatasetKind
@@ -93,7 +93,7 @@ class DatasetWriter:
         """The last small batch. If it failed, no batch may follow it: the query ends and must be restarted."""
         self._folder = f"datasets/{dataset.name}"
         self._lines = LineReader(dataset.schema)
-        self._recent: OrderedDict[int, pa.Table] = OrderedDict()
+        self._recent: RecentTables[int] = RecentTables(RECENT_BYTES)
         self._visibility = threading.Condition()  # not `_lock`: an execution must not wait for a micro-batch
         self._visible = version
         self._failed = 0
@@ -179,16 +179,14 @@ class DatasetWriter:
 
     def _remember(self, version: int, records: pa.Table) -> None:
         with self._visibility:
-            self._recent[version] = records
+            self._recent.add(version, records)
             self._visible = version
-            while sum(table.nbytes for table in self._recent.values()) > RECENT_BYTES:
-                self._recent.popitem(last=False)
         self._arriving()
 
     def _forget(self, version: int) -> None:
         """Withdraw a version that could not be stored: an execution that has matched it discards its results."""
         with self._visibility:
-            self._recent.pop(version, None)
+            self._recent.remove(version)
             self._visible = self.version
             self._failed += 1
             self._visibility.notify_all()

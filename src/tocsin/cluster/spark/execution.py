@@ -17,8 +17,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.query_check import QueryRefused, checked_frame
+from tocsin.cluster.spark.reused_plan import REUSED_BYTES, PlanCache
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
-from tocsin.cluster.spark.writing import WrittenResults, write_few_results, write_results
+from tocsin.cluster.spark.writing import WrittenResults, first_of_each_task, write_few_results, write_results
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
 from tocsin.cluster.sql.result_columns import SUBSCRIPTION
@@ -105,6 +106,7 @@ class PreparedChannel:
     """The same columns as Arrow types: an answer without rows has its columns too."""
     warnings: tuple[str, ...]
     views: Views
+    plans: PlanCache
 
     @property
     def described(self) -> Schema:
@@ -153,7 +155,9 @@ def prepare(
     # Nullable, because Spark reads every column of a file as one that may be NULL.
     columns = StructType(frame.schema.fields[1:]).toNullable()
     _check_columns(channel, columns)
-    return PreparedChannel(channel, query, session, columns, _arrow(channel, columns), _warnings(physical), views)
+    plans = PlanCache(session, query.text)
+    arrow = _arrow(channel, columns)
+    return PreparedChannel(channel, query, session, columns, arrow, _warnings(physical), views, plans)
 
 
 def execute(
@@ -171,14 +175,60 @@ def execute(
     """
     cores = prepared.session.sparkContext.defaultParallelism
     _plan_for(prepared.session, size, cores)
-    prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
-    results = results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
     if size.is_small:
-        written = write_few_results(results, storage, prefix, execution, size.most_rows)
-        if written is not None:
-            return written
+        most_rows = 1 << (size.most_rows.bit_length() - 1)  # few different limits: each needs a plan of its own
+        few = _few_results(prepared, subscribers, contents, most_rows)
+        if few.num_rows < most_rows:
+            return write_few_results(few, storage, prefix, execution)
         size = size.largest
+    results = _ordinary_frame(prepared, subscribers, contents)
     return write_results(results, storage, prefix, execution, size.result_tasks(cores))
+
+
+def _few_results(
+    prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents, most_rows: int
+) -> pa.Table:
+    """The results of a small execution. `most_rows` or more mean that some may be missing.
+
+    Each task stops at `most_rows`, so the driver's memory is safe also if the estimate was wrong.
+    """
+    few = _results_of_reused_plan(prepared, subscribers, contents, most_rows)
+    if few is None:
+        few = first_of_each_task(_ordinary_frame(prepared, subscribers, contents), most_rows).toArrow()
+    return few
+
+
+def _ordinary_frame(prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents) -> DataFrame:
+    """The results as a frame that is planned for this execution."""
+    prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
+    return results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
+
+
+def _results_of_reused_plan(
+    prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents, most_rows: int
+) -> pa.Table | None:
+    """The results of a small execution; None if it must be planned anew."""
+    subscriptions = subscribers.table()
+    if subscriptions is None or not prepared.plans.usable:
+        return None
+    query, views = prepared.query, prepared.views
+    tables = {SUBSCRIPTIONS_VIEW: subscriptions}
+    for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
+        for name in names:
+            content = contents(prepared.session, name, is_new)
+            if not isinstance(content, pa.Table):
+                return None
+            tables[_view(name, is_new)] = content
+    if sum(table.nbytes for table in tables.values()) > REUSED_BYTES:
+        return None
+    text = to_lateral_sql(query, _view, radius_levels=subscribers.radius_levels)
+
+    def plan(frames: Mapping[str, DataFrame]) -> DataFrame:
+        for view, frame in frames.items():
+            views.show(view, subscribers.typed(frame) if view == SUBSCRIPTIONS_VIEW else frame)
+        return first_of_each_task(prepared.session.sql(text), most_rows)
+
+    return prepared.plans.run(f"{most_rows} of {text}", tables, plan)
 
 
 def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:

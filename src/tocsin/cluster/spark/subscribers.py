@@ -48,6 +48,8 @@ class SubscriptionFrames:
         self._added: dict[int, str] = {}
         self._removed: set[int] = set()
         self._frame: DataFrame | None = None
+        self._table: pa.Table | None = None
+        """All subscriptions as text columns, while there is no base; None if they have changed since."""
         self._lock = threading.Lock()
         self._changes: list[tuple[int, str | None]] = []
         self.count = 0
@@ -77,6 +79,22 @@ class SubscriptionFrames:
             self._frame = self._combined(session)
         return self._frame
 
+    def table(self) -> pa.Table | None:
+        """All current subscriptions as text columns, which `typed` casts; None if most of them are in a base.
+
+        The same subscriptions give the same object. Called by one execution at a time.
+        """
+        self._apply_changes()
+        if self._base is not None or len(self._added) > REBASE_LEAST:
+            return None
+        if self._table is None:
+            self._table = self._text_columns(self._added)
+        return self._table
+
+    def typed(self, texts: DataFrame) -> DataFrame:
+        """Cast a frame of text columns to the parameters' types."""
+        return texts.selectExpr(SUBSCRIPTION, *self._casts())
+
     def _apply_changes(self) -> None:
         with self._lock:
             changes, self._changes = self._changes, []
@@ -88,7 +106,7 @@ class SubscriptionFrames:
             elif self._added.pop(number, None) is None:
                 self._removed.add(number)
         if changes:
-            self._frame = None
+            self._frame = self._table = None
 
     @property
     def own_paths(self) -> set[str | None]:
@@ -114,8 +132,7 @@ class SubscriptionFrames:
             parts.append(base)
         if self._added or self._base is None:
             # The Arrow table becomes a relation inside the plan: no job, no file.
-            added = session.createDataFrame(self._text_columns(self._added))
-            parts.append(added.selectExpr(SUBSCRIPTION, *self._casts()))
+            parts.append(self.typed(session.createDataFrame(self._text_columns(self._added))))
         frame = parts[0]
         for part in parts[1:]:
             frame = frame.unionAll(part)
@@ -135,7 +152,7 @@ class SubscriptionFrames:
             pq.write_table(table, file, row_group_size=max(1, -(-table.num_rows // 8)))
         schema = ", ".join([f"{SUBSCRIPTION} BIGINT", *(f"`{name}` STRING" for name in self._schema.names)])
         raw = read_parquet(session, self._storage, schema, [path])
-        base = raw.selectExpr(SUBSCRIPTION, *self._casts()).cache()
+        base = self.typed(raw).cache()
         self.release()  # only now that the new base can be used
         self._base = base
         self.base_path, self._base_rows = path, table.num_rows

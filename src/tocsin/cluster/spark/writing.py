@@ -76,23 +76,18 @@ def write_results(frame: DataFrame, storage: Storage, prefix: str, execution: in
     return _written_results(_map(together, results_writer(storage, prefix, execution)))
 
 
-def write_few_results(
-    frame: DataFrame, storage: Storage, prefix: str, execution: int, most_rows: int
-) -> WrittenResults | None:
-    """Write the results of a small execution in the driver. None if a task has `most_rows` or more: too many.
+def write_few_results(results: pa.Table, storage: Storage, prefix: str, execution: int) -> WrittenResults:
+    """Write the results of a small execution in the driver.
 
     Without a shuffle and a Python worker, writing takes about half as long. Writing is most of a continuous channel's
-    delay. Each task stops at `most_rows`, so the driver's memory is safe also if the estimate was wrong.
+    delay.
     """
-    results = _first_of_each_task(frame, most_rows).toArrow()
-    if results.num_rows >= most_rows:
-        return None
-    results = results.sort_by(SUBSCRIPTION)
     write = results_writer(storage, prefix, execution)
-    return _written_results([row for batch in write(results.to_batches()) for row in batch.to_pylist()])
+    rows = write(results.sort_by(SUBSCRIPTION).to_batches())
+    return _written_results([row for batch in rows for row in batch.to_pylist()])
 
 
-def _first_of_each_task(frame: DataFrame, most_rows: int) -> DataFrame:
+def first_of_each_task(frame: DataFrame, most_rows: int) -> DataFrame:
     """The frame with at most so many rows of each task. `DataFrame.limit` would add a shuffle."""
     session = frame.sparkSession
     literal, integer, local_limit, dataset = _java_classes(session._jvm)

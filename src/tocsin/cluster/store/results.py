@@ -7,7 +7,6 @@ in memory, up to a bound; the files have the same rows.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from tocsin.cluster.catalog import Catalog, StoredFile, results_owner
 from tocsin.cluster.sql.result_columns import BYTES, OFFSET, SUBSCRIPTION
 from tocsin.cluster.store.readers import Readers
+from tocsin.cluster.store.recent_tables import RecentTables
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import ROW_BITS, execution_of
 from tocsin.model.ids import ChannelName
@@ -35,16 +35,13 @@ class ResultStore:
         self._catalog = catalog
         self._readers = readers
         self._storage = storage
-        self._recent: OrderedDict[str, pa.Table] = OrderedDict()
-        self._recent_bytes = recent_bytes
+        self._recent: RecentTables[str] = RecentTables(recent_bytes)
         self._lock = threading.Lock()
 
     def remember(self, path: str, rows: pa.Table) -> None:
         """Keep the rows of a new file in memory: brokers pull them at once."""
         with self._lock:
-            self._recent[path] = rows
-            while sum(table.nbytes for table in self._recent.values()) > self._recent_bytes:
-                self._recent.popitem(last=False)
+            self._recent.add(path, rows)
 
     def kept_from(self, channel: ChannelName) -> int | None:
         """The first execution whose results are still stored; None if there is none."""

@@ -1,0 +1,175 @@
+"""Small executions reuse a channel's physical plan: the results equal those of the ordinary way for changing tables."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.cluster.emergency import NORTH, declare, ids, report
+from tests.conftest import publish, results_of
+from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.spark.reused_plan import NotReusable, PlanCache, ReusedPlan, depends_on_clock
+
+pytestmark = pytest.mark.spark
+
+QUERIES = {
+    "join": "SELECT r.id, t.size FROM r JOIN t ON t.district = r.district WHERE r.severity > 1",
+    "left join": "SELECT r.id, t.team FROM r LEFT JOIN t ON t.kind = r.kind AND t.size > 1",
+    "no equality": "SELECT r.id, t.team FROM r JOIN t ON r.severity < t.size",
+    "grouped": "SELECT kind, count(*) AS n, collect_set(district) AS d FROM r GROUP BY kind HAVING count(*) > 1",
+    "counted": "SELECT count(*) AS n, max(severity) AS worst FROM r WHERE severity > 3",
+    "topmost": "SELECT id, severity FROM r ORDER BY severity DESC, id LIMIT 2",
+    "ranked": (
+        "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY kind ORDER BY severity, id) AS place FROM r) "
+        "WHERE place <= 2"
+    ),
+    "united": "SELECT id FROM r WHERE severity = 1 UNION ALL SELECT team FROM t",
+    "distinct": "SELECT DISTINCT district, kind FROM r",
+    "with itself": "SELECT a.id, b.id AS other FROM r a JOIN r b ON a.kind = b.kind AND a.id < b.id",
+    "same part twice": (
+        "WITH g AS (SELECT kind, max(severity) AS worst FROM r GROUP BY kind) "
+        "SELECT a.kind, b.worst FROM g a JOIN g b ON a.kind = b.kind"
+    ),
+    "exists": "SELECT r.id FROM r WHERE EXISTS (SELECT 1 FROM t WHERE t.district = r.district AND t.size > 2)",
+    "not in": "SELECT r.id FROM r WHERE r.district NOT IN (SELECT district FROM t WHERE size > 2)",
+    "nested": "SELECT id, named_struct('k', kind, 'when', seen) AS what, array(severity, district) AS pair FROM r",
+}
+
+
+def tables(seed: int, reports: int, teams: int) -> dict[str, pa.Table]:
+    rng = random.Random(seed)
+    kinds = ["fire", "flood", "storm", None]
+    return {
+        "r": pa.table(
+            {
+                "id": pa.array(range(reports), pa.int32()),
+                "kind": pa.array([rng.choice(kinds) for _ in range(reports)], pa.string()),
+                "severity": pa.array([rng.randrange(5) for _ in range(reports)], pa.int32()),
+                "district": pa.array([rng.randrange(4) for _ in range(reports)], pa.int32()),
+                "seen": pa.array([rng.randrange(10**15) for _ in range(reports)], pa.timestamp("us", tz="UTC")),
+            }
+        ),
+        "t": pa.table(
+            {
+                "team": pa.array(range(teams), pa.int32()),
+                "kind": pa.array([rng.choice(kinds) for _ in range(teams)], pa.string()),
+                "district": pa.array([rng.randrange(4) for _ in range(teams)], pa.int32()),
+                "size": pa.array([rng.randrange(5) for _ in range(teams)], pa.int32()),
+            }
+        ),
+    }
+
+
+class Planned:
+    """A session, and how to plan a query in it."""
+
+    def __init__(self, spark: SparkSession, query: str) -> None:
+        self.session, self.query = spark.newSession(), query
+        self.session.conf.set("spark.sql.adaptive.enabled", "false")
+        self.session.conf.set("spark.sql.shuffle.partitions", "2")
+
+    def plan(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
+        return self.session.sql(self.query)
+
+    def reused(self) -> ReusedPlan:
+        return ReusedPlan.of(self.session, tables(0, 0, 0), self.plan)
+
+    def ordinary(self, inputs: Mapping[str, pa.Table]) -> pa.Table:
+        return self.plan({name: self.session.createDataFrame(table) for name, table in inputs.items()}).toArrow()
+
+
+def rows(table: pa.Table) -> Counter[str]:
+    return Counter(map(repr, table.to_pylist()))
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_reused_plan_gives_the_results_of_the_ordinary_way(spark: SparkSession, query: str) -> None:
+    planned = Planned(spark, query)
+    plan = planned.reused()
+    one, few, many = tables(1, 1, 1), tables(2, 5, 3), tables(3, 60, 8)
+    for inputs in (tables(0, 0, 0), one, few, {"r": many["r"], "t": few["t"]}, {"r": one["r"], "t": many["t"]}, many):
+        found, expected = plan.run(inputs), planned.ordinary(inputs)
+        assert found.schema == expected.schema
+        assert rows(found) == rows(expected)
+
+
+def test_unchanged_tables_keep_their_part_of_the_plan(spark: SparkSession) -> None:
+    plan = Planned(spark, "SELECT /*+ BROADCAST(t) */ r.id, t.size FROM r JOIN t ON t.district = r.district").reused()
+    first, second = tables(1, 20, 5), tables(2, 20, 5)
+    plan.run(first)
+    broadcast = {node.built.id(): node.relations for node in plan._nodes if "Broadcast" in str(node.built.nodeName())}
+    plan.run({"r": second["r"], "t": first["t"]})
+    kept = {node.built.id() for node in plan._nodes} & {i for i, below in broadcast.items() if below == {"t"}}
+    assert kept, "the broadcast of the teams is still there"
+
+
+def test_subquery_inside_an_expression_is_planned_anew(spark: SparkSession) -> None:
+    planned = Planned(spark, "SELECT id FROM r WHERE severity >= (SELECT max(size) FROM t)")
+    with pytest.raises(NotReusable):
+        planned.reused()
+    cache = PlanCache(planned.session, planned.query)
+    assert cache.run(planned.query, tables(1, 9, 3), planned.plan) is None and not cache.usable
+
+
+def test_failed_execution_does_not_spoil_the_next_one(spark: SparkSession) -> None:
+    planned = Planned(spark, "SELECT t.team FROM r JOIN t ON r.kind RLIKE t.kind")
+    cache = PlanCache(planned.session, planned.query)
+    good = tables(1, 9, 3)
+    bad = good | {"t": good["t"].set_column(1, "kind", pa.array(["("] * 3))}
+    assert cache.run(planned.query, good, planned.plan) is not None
+    assert cache.run(planned.query, bad, planned.plan) is None
+    again = cache.run(planned.query, good, planned.plan)
+    assert again is not None and rows(again) == rows(planned.ordinary(good)) and cache.usable
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT now() AS t FROM r", True),
+        ("SELECT * FROM r WHERE at > CURRENT_TIMESTAMP - INTERVAL 1 DAY", True),
+        ("SELECT * FROM r WHERE day = current_date", True),
+        ("SELECT * FROM r WHERE day = DATE'today'", True),
+        ("SELECT unix_timestamp() AS t FROM r", True),
+        ("SELECT * FROM r WHERE kind = 'known'", False),
+        ("SELECT known, nowhere FROM r", False),
+    ],
+)
+def test_query_with_the_present_time_is_recognised(query: str, expected: bool) -> None:
+    assert depends_on_clock(query) is expected
+
+
+def test_channel_reuses_its_plan_until_a_radius_needs_another(cluster: DataCluster) -> None:
+    plans = cluster.channel("NearMe").prepared.plans
+    people: list[dict[str, Any]] = [{"user_id": user, "lat": 60.17, "lon": 24.94} for user in ("ann", "bob")]
+    publish(cluster, "Places", people)
+    cluster.subscribe("NearMe", [{"user": "ann", "radius_m": 500.0}], NORTH)
+    for number in range(3):
+        publish(cluster, "Reports", [report(f"a{number}")])
+        cluster.execute("NearMe")
+    assert plans.reused == 2
+    cluster.subscribe("NearMe", [{"user": "bob", "radius_m": 50_000.0}], NORTH)
+    for number in range(2):
+        publish(cluster, "Reports", [report(f"b{number}", lat=60.4)])
+        cluster.execute("NearMe")
+    assert plans.reused == 3, "a new level of the grid is another query"
+    found = results_of(cluster, "NearMe")
+    assert ids(found["ann", 500.0]) == ["a0", "a1", "a2"] and ids(found["bob", 50_000.0]) == ["b0", "b1"]
+
+
+def test_channel_with_the_present_time_is_planned_for_each_execution(cluster: DataCluster) -> None:
+    late = "SELECT r.id FROM NEW Reports r WHERE r.kind = :kind AND r.at < current_timestamp()"
+    declare(cluster, f"CREATE REPETITIVE CHANNEL Late (kind STRING) EVERY 5 SECONDS AS {late};")
+    cluster.subscribe("Late", [{"kind": "fire"}], NORTH)
+    for number in range(2):
+        publish(cluster, "Reports", [report(f"a{number}")])
+        cluster.execute("Late")
+    assert cluster.channel("Late").prepared.plans.reused == 0
+    assert ids(results_of(cluster, "Late")["fire",]) == ["a0", "a1"]

@@ -42,7 +42,7 @@ UNTRANSLATED = re.compile(
 )
 """Texts of Spark, Java or the generated SQL that an author cannot understand."""
 
-ANALYSED = 5
+ANALYSED = 20
 """One text of so many is analysed as well, which takes longer than all other checks together."""
 
 
@@ -74,7 +74,7 @@ class Fuzzer:
             check_tokens(self._session, query.text)
             plan = parsed_plan(self._session, sql)
             check_parsed(query, plan_nodes(self._session, plan), views)
-            _compare(query, text, json.loads(plan.toJSON()))
+            compare(query, text, json.loads(plan.toJSON()))
             if with_analysis:
                 checked_frame(self._session, query, sql, views)
         except QueryRefused as error:
@@ -103,7 +103,7 @@ GENERATED = frozenset(_OF_NEAR.split())
 """The functions with which `near` is written."""
 
 
-def _compare(query: ChannelQuery, text: str, plan: Any) -> None:
+def compare(query: ChannelQuery, text: str, plan: Any) -> None:
     nodes = list(_nodes(plan))
     relations = {str(node["multipartIdentifier"]) for node in nodes if "multipartIdentifier" in node}
     declared = {f"[{cte.alias.lower()}]" for cte in query.ast.find_all(exp.CTE)}

@@ -5,14 +5,18 @@ Without more, a few hundred texts. TOCSIN_SQL_TEXTS sets another number; see `sq
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.security.sql_fuzzing import Fuzzer, run
+from tests.security.sql_fuzzing import PARAMETERS, Fuzzer, compare, run
 from tests.security.sql_texts import text_of
+from tocsin.cluster.spark.query_check import parsed_plan
 from tocsin.cluster.spark.session import Session
+from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
+from tocsin.cluster.sql.query_sql import to_lateral_sql
 
 pytestmark = pytest.mark.spark
 
@@ -28,3 +32,14 @@ def test_spark_sees_only_relations_and_functions_that_were_checked(spark: Sessio
 
 def test_same_seed_gives_the_same_text() -> None:
     assert text_of(7, 3) == text_of(7, 3) != text_of(7, 4)
+
+
+def test_comparison_notices_a_relation_that_was_not_checked(spark: Session) -> None:
+    query = parse_channel_query("SELECT r.id AS x FROM NEW Reports r WHERE r.kind = :kind", PARAMETERS)
+    assert isinstance(query, ChannelQuery)
+    sql = to_lateral_sql(query, lambda name, is_new: f"_tocsin_{'new' if is_new else 'all'}_{name.lower()}")
+    for hidden in ("UNION ALL SELECT value FROM text.`/etc/hostname`", "UNION ALL SELECT reflect('a', 'b')"):
+        plan = json.loads(parsed_plan(spark, sql.replace("\n)", f" {hidden}\n)")).toJSON())
+        with pytest.raises(AssertionError):
+            compare(query, hidden, plan)
+    compare(query, sql, json.loads(parsed_plan(spark, sql).toJSON()))

@@ -12,8 +12,8 @@ from tocsin.cluster.channels import Channels, Intervals
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.culprits import failing_subscriptions
-from tocsin.cluster.spark.errors import SPARK_ERRORS
-from tocsin.cluster.spark.execution import ExecutionSize, execute
+from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
+from tocsin.cluster.spark.execution import ExecutionSize, execute, in_authors_words
 from tocsin.cluster.spark.frames import Frame, dataset_frame
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.time_limit import time_limit
@@ -47,6 +47,9 @@ class Executions:
         try:
             with live.exclusive():
                 return self._execute(live)
+        except SPARK_ERRORS as error:
+            reason = in_authors_words(first_line(error), live.prepared.query)
+            raise TocsinError(Code.BAD_SQL, f"channel {live.name}: Spark could not run it: {reason}") from error
         finally:
             self._datasets.arrivals.executed()
 

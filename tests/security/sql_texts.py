@@ -1,8 +1,8 @@
 """Generates channel queries, most of them odd and many hostile.
 
-A text is a query of random clauses. Its gaps hold comments, odd blanks and escapes; fragments that try to hide code
-from one of two tokenizers are put between its clauses; then characters change at random. The n-th text of a seed is
-always the same. `sql_fuzzing` puts the texts through the checks of a channel.
+A text is a query of random clauses. Its gaps hold comments, odd blanks and escapes. Fragments that try to hide code
+from one of two tokenizers are put between its clauses. Then characters are changed at random. The n-th text of a seed
+is always the same. `sql_fuzzing` puts the texts through the checks of a channel.
 """
 
 from __future__ import annotations

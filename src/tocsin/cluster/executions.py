@@ -21,7 +21,7 @@ from tocsin.cluster.inputs import ExecutionInputs, InputFiles
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.recovery import Recovery
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
-from tocsin.cluster.spark.execution import ExecutionSize, execute
+from tocsin.cluster.spark.execution import ExecutionSize, execute, in_authors_words
 from tocsin.cluster.spark.time_limit import time_limit
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery
@@ -59,6 +59,10 @@ class Executions:
         try:
             with live.exclusive():
                 return self._execute(live)
+        except SPARK_ERRORS as error:
+            self._recovery.note_death(live)
+            reason = in_authors_words(first_line(error), live.prepared.query)
+            raise TocsinError(Code.BAD_SQL, f"channel {live.name}: Spark could not run it: {reason}") from error
         except Exception:
             self._recovery.note_death(live)
             raise

@@ -123,7 +123,12 @@ class DemoRun:
                 broker=settings.broker_flags(),
                 coordinator=settings.coordinator_flags() | {"streets": str(streets), "trace": str(self.trace)},
                 cluster_niceness=_SPARK_NICENESS,
-                cluster={"spark": "spark.driver.memory=1g", "log-level": "warning"} | settings.cluster,
+                cluster={
+                    "spark": "spark.driver.memory=1g",
+                    "log-level": "warning",
+                    "files": str(settings.application.absolute().parent),
+                }
+                | settings.cluster,
             )
         )
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.server.metrics import ClusterMetrics
+from tocsin.cluster.spark.errors import first_line
 from tocsin.model.backoff import retry_delay_s
 from tocsin.runtime.http.logs import logger
 
@@ -44,7 +45,7 @@ class IngestionWatch:
         try:
             self._cluster.datasets.start_ingestion(dataset)
         except Exception as error:
-            self._record_failure(_ingestion_of(dataset), _first_line(error), self._clock_s())
+            self._record_failure(_ingestion_of(dataset), first_line(error), self._clock_s())
 
     def check(self) -> None:
         """Check every query once, and restart those whose pause is over."""
@@ -90,7 +91,7 @@ class IngestionWatch:
             restart()
             failed.restarted_at_s = now_s
         except Exception as error:
-            self._record_failure(name, _first_line(error), now_s)
+            self._record_failure(name, first_line(error), now_s)
 
     def _record_failure(self, name: str, reason: str, now_s: float) -> _FailedQuery:
         before = self._failed.get(name)
@@ -103,7 +104,3 @@ class IngestionWatch:
 
 def _ingestion_of(dataset: str) -> str:
     return f"ingestion of {dataset}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

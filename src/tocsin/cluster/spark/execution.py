@@ -333,4 +333,4 @@ def in_authors_words(message: str, query: ChannelQuery) -> str:
         message = re.sub(rf"(?:`?_tocsin_s`?\.)?`?_tocsin_p_{name}`?", f":{name}", message, flags=re.IGNORECASE)
     for name in query.datasets | query.new_datasets:
         message = re.sub(rf"`?_tocsin_(?:new|all)_{name}`?", name, message, flags=re.IGNORECASE)
-    return message
+    return re.sub(r"`?_tocsin_\w*`?", "(text that Tocsin adds)", message, flags=re.IGNORECASE)

@@ -51,7 +51,7 @@ class Ingestion:
         error: Exception | None = self._query.exception()
         if error is None and self._storer is not None:
             error = self._storer.storing_error()
-        return None if error is None else str(error).partition("\n")[0]
+        return None if error is None else first_line(error)
 
     def stop(self) -> None:
         self._query.stop()

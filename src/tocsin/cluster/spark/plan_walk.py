@@ -1,10 +1,11 @@
-"""Lists every node of a Spark plan, parsed or analysed, in one call to the JVM.
+"""Lists every node of a Spark plan, parsed or analysed, and every token of an SQL text, each in one call to the JVM.
 
 Spark's own listings are not good enough for a check of what a plan contains. `toString` mixes names with the author's
 texts. `toJSON` leaves out the definitions of a WINDOW clause, repeats the branches of a nested CASE at every level, and
 takes a third of a second for a channel with `near`. A walk from Python makes thousands of calls. So a small Java class
 walks over the plan; the compiler that Spark uses for generated code compiles it once in each JVM. It visits whatever is
-a node: children, inner children, and nodes in lists, maps, options and tuples among the arguments of a node.
+a node: children, inner children, and nodes in lists, maps, options and tuples among the arguments of a node. The same
+class lists the tokens that Spark's tokenizer finds.
 
 Not a check: `query_check` decides which nodes are allowed.
 """
@@ -23,16 +24,33 @@ import org.apache.spark.sql.catalyst.analysis.UnresolvedGenerator;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.plans.logical.UnresolvedWith;
+import org.apache.spark.sql.catalyst.parser.SqlBaseLexer;
+import org.apache.spark.sql.catalyst.parser.UpperCaseCharStream;
 import org.apache.spark.sql.catalyst.plans.logical.View;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 
-public final class TocsinPlanWalk {
+public final class TocsinPlanReader {
     private final java.util.LinkedHashSet found = new java.util.LinkedHashSet();
     private final java.util.IdentityHashMap seen = new java.util.IdentityHashMap();
 
+    /** `start:end:channel ` for each token of a text. The default channel is 0; blanks and comments have another. */
+    public String tokens(String text) {
+        SqlBaseLexer lexer = new SqlBaseLexer(
+            new UpperCaseCharStream(org.antlr.v4.runtime.CharStreams.fromString(text)));
+        lexer.removeErrorListeners();
+        StringBuilder listed = new StringBuilder();
+        java.util.Iterator all = lexer.getAllTokens().iterator();
+        while (all.hasNext()) {
+            org.antlr.v4.runtime.Token token = (org.antlr.v4.runtime.Token) all.next();
+            listed.append(token.getStartIndex()).append(':').append(token.getStopIndex() + 1);
+            listed.append(':').append(token.getChannel()).append(' ');
+        }
+        return listed.toString();
+    }
+
     /** A line for each different node: its class, the view that it is part of, its name; parts of a name end in \2. */
-    public static String walk(Object plan) {
-        TocsinPlanWalk walk = new TocsinPlanWalk();
+    public String walk(Object plan) {
+        TocsinPlanReader walk = new TocsinPlanReader();
         walk.visit(plan, "");
         StringBuilder lines = new StringBuilder();
         java.util.Iterator all = walk.found.iterator();
@@ -104,8 +122,8 @@ public final class TocsinPlanWalk {
 """
 
 _compiling = threading.Lock()
-_compiled: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""The method `walk` for each gateway to a JVM."""
+_readers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The object of the compiled class for each gateway to a JVM."""
 
 
 class PlanNode(NamedTuple):
@@ -118,26 +136,38 @@ class PlanNode(NamedTuple):
     name. Empty for other nodes."""
 
 
+class SparkToken(NamedTuple):
+    start: int
+    end: int
+    """The offset after the last character."""
+    is_hidden: bool
+    """True for blanks and comments."""
+
+
 def plan_nodes(session: SparkSession, plan: Any) -> list[PlanNode]:
     """The different nodes of a plan: a `LogicalPlan` of the JVM."""
-    gateway: Any = session.sparkContext._gateway
-    arguments = gateway.new_array(gateway.jvm.java.lang.Object, 1)
-    arguments[0] = plan
-    lines = prepare_walk(session).invoke(None, arguments).splitlines()
+    lines = _reader(session).walk(plan).splitlines()
     fields = (line.split("\x01") for line in lines)
     return [PlanNode(kind, view, tuple(part for part in name.split("\x02") if part)) for kind, view, name in fields]
 
 
-def prepare_walk(session: SparkSession) -> Any:
-    """The compiled method. The first call in a JVM compiles it, which takes a moment."""
+def spark_tokens(session: SparkSession, text: str) -> list[SparkToken]:
+    """The tokens that Spark's tokenizer finds in a text."""
+    fields = (token.split(":") for token in _reader(session).tokens(text).split())
+    return [SparkToken(int(start), int(end), channel != "0") for start, end, channel in fields]
+
+
+def _reader(session: SparkSession) -> Any:
+    """The object of the Java class. The first call in a JVM compiles the class, which takes a moment."""
     gateway: Any = session.sparkContext._gateway
     with _compiling:
-        if gateway not in _compiled:
+        if gateway not in _readers:
             jvm = gateway.jvm
             compiler = jvm.org.codehaus.janino.SimpleCompiler()
             compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
             compiler.cook(_SOURCE)
-            parameters = gateway.new_array(jvm.java.lang.Class, 1)
-            parameters[0] = jvm.java.lang.Class.forName("java.lang.Object")
-            _compiled[gateway] = compiler.getClassLoader().loadClass("TocsinPlanWalk").getMethod("walk", parameters)
-        return _compiled[gateway]
+            kind = compiler.getClassLoader().loadClass("TocsinPlanReader")
+            _readers[gateway] = kind.getDeclaredConstructor(gateway.new_array(jvm.java.lang.Class, 0)).newInstance(
+                gateway.new_array(jvm.java.lang.Object, 0)
+            )
+        return _readers[gateway]

@@ -18,17 +18,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tocsin.cluster.spark.plan_walk import PlanNode, plan_nodes
+from tocsin.cluster.spark.plan_walk import PlanNode, plan_nodes, spark_tokens
 from tocsin.cluster.sql.allowed_functions import refusal_of
 from tocsin.cluster.sql.allowed_nodes import ANALYSED_NODES, PACKAGES, PARSED_NODES, REFUSED_NODES, VIEW_LEAVES
 from tocsin.cluster.sql.channel_query import ChannelQuery
-from tocsin.cluster.sql.lexing import disagreement, lex
+from tocsin.cluster.sql.lexing import LexemeKind, disagreement, lex
 from tocsin.wire.errors import Code, TocsinError
 
 _FUNCTIONS = frozenset({"UnresolvedFunction", "UnresolvedTableValuedFunction", "UnresolvedGenerator"})
-_TOKEN = re.compile(r"',<(\d+)>(?:,channel=(\d+))?,\d+:\d+\]")
-_ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
-"""The escapes in ANTLR's description of a token."""
 _UNLIKE = "Spark reads this text in another way than it seems: rewrite it"
 
 
@@ -60,43 +57,17 @@ def parsed_plan(session: SparkSession, sql: str) -> Any:
 def check_tokens(session: SparkSession, text: str) -> None:
     """Refuse a text in which Spark finds other names and strings than `lex`, or a comment."""
     spans = []
-    for start, end, hidden in spark_tokens(session, text):
-        if hidden and text[start:end].strip() and not text[start:end].isspace():
+    for start, end, is_hidden in spark_tokens(session, text):
+        if is_hidden and text[start:end].strip():
             raise QueryRefused(_UNLIKE, start)
-        if not hidden and (text[start] in "'\"`_$" or text[start].isalpha()):
+        if not is_hidden and (text[start] in "'\"`_$" or text[start].isalpha()):
             spans.append((start, end))
     lexed = lex(text)
-    hints = [lexeme for lexeme in lexed.lexemes if lexeme.kind.value == "hint"]
+    hints = [lexeme for lexeme in lexed.lexemes if lexeme.kind is LexemeKind.HINT]
     outside = [span for span in spans if not any(hint.start <= span[0] < hint.end for hint in hints)]
     place = disagreement(lexed.lexemes, outside)
     if lexed.unclear or lexed.unfinished or place is not None:
         raise QueryRefused(_UNLIKE, place or 0)
-
-
-def spark_tokens(session: SparkSession, text: str) -> list[tuple[int, int, bool]]:
-    """(start, end, hidden) of each token of Spark's tokenizer. Blanks and comments are hidden."""
-    jvm: Any = session._jvm
-    parser = jvm.org.apache.spark.sql.catalyst.parser
-    stream = parser.UpperCaseCharStream(jvm.org.antlr.v4.runtime.CharStreams.fromString(text))
-    lexer = parser.SqlBaseLexer(stream)
-    lexer.removeErrorListeners()
-    return _tokens(text, lexer.getAllTokens().toString())
-
-
-def _tokens(text: str, described: str) -> list[tuple[int, int, bool]]:
-    """Read the description `[[@-1,0:5='SELECT',<346>,1:0], …]`. A token's text may look like a description itself."""
-    tokens, position = [], 1
-    while described.startswith("[@", position):
-        opening = described.index("='", position)
-        first, last = described[described.index(",", position) + 1 : opening].split(":")
-        start, end = int(first), int(last) + 1
-        closing = opening + 2 + len(text[start:end].translate(_ESCAPES))
-        rest = _TOKEN.match(described, closing)
-        if rest is None:
-            raise QueryRefused(_UNLIKE, start)
-        tokens.append((start, end, rest[2] is not None))
-        position = rest.end() + len(", ")
-    return tokens
 
 
 def check_parsed(query: ChannelQuery, nodes: Collection[PlanNode], views: Collection[str]) -> None:

@@ -294,6 +294,8 @@ class Subscription(Generic[T]):
             match notification:
                 case Result():
                     return notification
+                case Gap(cursor=cursor, ended=str(reason)):
+                    raise ResultsMissed(f"the subscription to {self.channel} has ended: {reason}", cursor)
                 case Gap(cursor=cursor):
                     raise ResultsMissed(
                         f"results of {self.channel} before {cursor} have passed their retention", cursor

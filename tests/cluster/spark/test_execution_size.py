@@ -26,6 +26,11 @@ def test_execution_with_few_wide_results_is_not_small() -> None:
     assert ExecutionSize(1, 1, results=0, result_bytes=1 << 40).most_rows >= 2
 
 
+def test_wide_results_are_written_by_more_tasks() -> None:
+    assert ExecutionSize(10_000, 9, results=90_000, result_bytes=200).result_tasks(cores=2) == 1
+    assert ExecutionSize(10_000, 9, results=90_000, result_bytes=20_000).result_tasks(cores=2) == 8
+
+
 def test_widest_row_counts_the_longest_texts_of_one_row() -> None:
     rows = pa.table({"n": pa.array([1, 2], pa.int64()), "a": ["x" * 100, "x"], "b": ["", "y" * 40], "c": [None, True]})
     assert widest_row(rows) == 8 + 100 + 1

@@ -40,6 +40,8 @@ SMALL_BYTES = 16 << 20
 Each of its tasks stops at `SMALL_BYTES` of results. A small execution has about as many tasks as the machine has cores.
 """
 ROWS_PER_RESULT_TASK = 100_000
+BYTES_PER_RESULT_TASK = 128 << 20
+"""A task writes about as many rows, or as many bytes if the rows are wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class ExecutionSize:
 
     def result_tasks(self, cores: int) -> int:
         """The number of tasks that write results."""
-        return max(1, min(4 * cores, self.results // ROWS_PER_RESULT_TASK + 1))
+        by_bytes = self.results * self.result_bytes // BYTES_PER_RESULT_TASK
+        return min(4 * cores, max(self.results // ROWS_PER_RESULT_TASK, by_bytes) + 1)
 
 
 class Views:

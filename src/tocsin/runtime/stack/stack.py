@@ -8,6 +8,7 @@ mode 0600 under the root.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -174,16 +175,22 @@ class Stack:
         write_secret(folder / "token", token)
 
     async def _wait_until_ready(self, name: str) -> None:
-        """Wait until the broker is connected to the coordinator and the data cluster."""
+        """Wait until the broker is connected to the coordinator and the data cluster. Raises TocsinError if it takes
+        longer than `_READY_S`."""
         address = str(self.brokers[name].announcement["address"]).replace("ws", "http", 1)
-        async with httpx.AsyncClient(base_url=address, timeout=10.0) as client, asyncio.timeout(_READY_S):
-            while True:
-                try:
-                    if (await client.get("/readyz")).status_code == 200:
-                        return
-                except httpx.TransportError:
-                    pass
-                await asyncio.sleep(0.05)
+        reason = "it does not answer"
+        try:
+            async with httpx.AsyncClient(base_url=address, timeout=10.0) as client, asyncio.timeout(_READY_S):
+                while True:
+                    with contextlib.suppress(httpx.TransportError):
+                        answer = await client.get("/readyz")
+                        if answer.status_code == 200:
+                            return
+                        reason = answer.text[:200]
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            message = f"{name} was not ready after {_READY_S:g} s: {reason}; this machine may be too slow or too busy"
+            raise TocsinError(Code.NOT_READY, message) from None
 
     async def stop(self) -> None:
         await asyncio.gather(*(child.stop() for child in self.brokers.values()))

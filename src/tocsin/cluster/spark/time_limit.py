@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tocsin.cluster.spark.errors import SPARK_ERRORS
@@ -22,6 +23,9 @@ from tocsin.wire.errors import Code, TocsinError
 
 _AGAIN_S = 0.5
 """Pause between two cancellations: a job that starts after the first one is cancelled by the next."""
+
+_GONE = (*SPARK_ERRORS, Py4JError, OSError)
+"""Errors of calls to a JVM that has ended: the execution fails with its own error."""
 
 
 class TimeLimit:
@@ -55,7 +59,7 @@ def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[
             return
         limit.is_over = True
         while not ended.is_set():
-            with suppress(*SPARK_ERRORS):
+            with suppress(*_GONE):
                 context.cancelJobsWithTag(tag)
             ended.wait(_AGAIN_S)
 
@@ -68,4 +72,5 @@ def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[
         raise
     finally:
         ended.set()
-        context.removeJobTag(tag)
+        with suppress(*_GONE):
+            context.removeJobTag(tag)

@@ -12,8 +12,8 @@ from tests.conftest import Clock, ClusterAt, publish, results_of
 from tocsin.cluster import executions, recovery
 from tocsin.cluster.applying import apply
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.spark.culprits import Trial
 from tocsin.cluster.spark.execution import execute
+from tocsin.cluster.spark.trial import Trial
 from tocsin.cluster.upkeep import maintain
 from tocsin.model.ids import ChannelName
 from tocsin.wire.errors import Code, TocsinError

@@ -28,11 +28,12 @@ class FailingChannel:
         self.now_s = 0.0
         self.run_s = run_s
         self.refused: set[int] = set()
+        self.postponed: set[int] = set()
         self.strikes: Counter[int] = Counter()
         self.search = FailureSearch(
             self.fails,
             self.refuse,
-            lambda numbers: any(number in meets for number in numbers),
+            set(meets),
             lambda: self.now_s,
             list(range(subscriptions)),
             {"r": pa.table({"id": list(range(records))})},
@@ -42,12 +43,13 @@ class FailingChannel:
     def fails(self, first: int, last: int, records: Records) -> str | None:
         self.runs += 1
         self.now_s += self.run_s
-        numbers = [number for number in range(first, last + 1) if number not in self.refused]
+        numbers = [number for number in range(first, last + 1) if number not in self.refused | self.postponed]
         rows = records["r"]["id"].to_pylist()
         return "no" if any(self.is_bad(number, row) for number in numbers for row in rows) else None
 
-    def refuse(self, reasons: Mapping[int, str]) -> None:
+    def refuse(self, reasons: Mapping[int, str], postponed: Sequence[int]) -> None:
         self.refused |= set(reasons)
+        self.postponed |= set(postponed)
 
     @property
     def dead(self) -> list[int]:
@@ -78,6 +80,14 @@ def test_record_is_at_fault_if_a_failing_subscription_had_results() -> None:
     channel = FailingChannel(40, 200, lambda number, row: number == 7 and row == 50, meets=[7])
     assert channel.search.run()
     assert (channel.dead, channel.refused) == ([50], set())
+
+
+def test_many_hostile_subscriptions_are_ended_and_the_record_is_kept() -> None:
+    channel = FailingChannel(2_000, 50, lambda number, row: 100 <= number < 1_900 and row == 7, meets=[3, 1_950])
+    assert channel.search.run()
+    assert channel.dead == [] and len(channel.kept) == 50
+    assert set(range(100, 1_900)) <= channel.refused | channel.postponed
+    assert not {3, 1_950} & (channel.refused | channel.postponed)
 
 
 def test_only_subscription_is_ended_after_three_records() -> None:

@@ -230,10 +230,15 @@ class Channels:
         with self._lock:
             return self._subscriptions.release(self.get(name), ids, broker)
 
-    def refuse(self, live: LiveChannel, reasons: Mapping[int, str]) -> None:
-        """End subscriptions by number, each with the reason why the channel's query fails for it."""
+    def refuse(self, live: LiveChannel, reasons: Mapping[int, str], postponed: Sequence[int] = ()) -> None:
+        """End subscriptions by number, each with the reason why the channel's query fails for it.
+
+        `postponed` are ended without a reason and may be requested again.
+        """
         with self._lock:
-            self._subscriptions.refuse(live, reasons)
+            self._subscriptions.refuse(live, reasons, postponed)
+        if postponed:
+            live.notices.append(f"{len(postponed)} subscriptions are ended, because the query fails for some of them")
         for number, reason in reasons.items():
             live.notices.append(f"subscription {number} is ended, because the query fails with its values: {reason}")
 

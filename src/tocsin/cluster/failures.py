@@ -3,10 +3,10 @@
 One Spark job runs the query for all subscriptions and all NEW records, so one bad value fails it for all. The search
 repeats the job with parts of the input and discards the results. `FailureSearch` decides, without Spark:
 
-- If new subscriptions fail and the others do not, those subscriptions are at fault (`cluster.spark.culprits`).
-- Else it bisects the NEW records down to one that fails, and then looks for the subscriptions that fail with it. They
-  are at fault if they are few and never had a result. Otherwise the record is at fault: it becomes a dead letter, and
-  the execution passes it over.
+- If new subscriptions fail and the others do not, those subscriptions are at fault (`cluster.culprits`).
+- Else it bisects the NEW records down to one that fails, and then looks for the subscriptions that fail with it. If one
+  of them ever had a result, the record is at fault: it becomes a dead letter, and the execution passes it over.
+  Otherwise those subscriptions are at fault, unless they are most of a channel without any result so far.
 - If the query fails without any NEW record, or only for all of them together, nothing is blamed and the execution is
   retried later.
 
@@ -16,18 +16,21 @@ After `SEARCH_S` the search stops at larger parts, so that one bad value does no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
+
+from tocsin.cluster.culprits import Culprits, bisect_failing
 
 SEARCH_S = 30.0
 """The time after which the search no longer looks for single records."""
 LATE_PARTS = 16
 """After `SEARCH_S` the records are cut into this many parts, and those that fail are passed over as a whole."""
 MOST_SUBSCRIPTIONS = 50
-"""More subscriptions than this that fail with one record mean that the record is at fault."""
+"""The most subscriptions that are searched for one by one. Others are ended together with their neighbours."""
+SAMPLES = 3
 STRIKES = 3
 """A subscription that never had a result and fails alone with this many records is at fault itself."""
 MOST_TOGETHER = 100
@@ -49,10 +52,10 @@ class DeadRecords(NamedTuple):
 @dataclass(slots=True)
 class FailureSearch:
     fails: Fails
-    refuse: Callable[[Mapping[int, str]], None]
-    """Ends subscriptions by number, with the reason. Called as soon as they are found."""
-    had_results: Callable[[Sequence[int]], bool]
-    """Whether one of these subscriptions has ever had a result."""
+    refuse: Callable[[Mapping[int, str], Sequence[int]], None]
+    """Ends subscriptions as soon as they are found: some with the reason, others without blame; see `Culprits`."""
+    with_results: Collection[int]
+    """The subscriptions that have stored results: their values have worked with the query."""
     clock_s: Callable[[], float]
     numbers: list[int]
     """The subscriptions, in order."""
@@ -132,37 +135,42 @@ class FailureSearch:
     def _judge(self, name: str, start: int, end: int, reason: str) -> None:
         """Blame a part of the records, or the subscriptions that fail with it."""
         rows = self.records[name]
-        part = self._with(name, rows.slice(start, end - start))
-        suspects = self._failing_subscriptions(part)
-        if suspects and not self.had_results(list(suspects)):
-            is_few = 2 * len(suspects) <= len(self.numbers)
-            guilty = {number: why for number, why in suspects.items() if is_few or self.strikes[number] + 1 >= STRIKES}
-            if guilty:
-                self.refuse(guilty)
-                self.numbers = [number for number in self.numbers if number not in guilty]
-                return
-            self.strikes.update(suspects.keys())
+        suspects = self._suspects(self._with(name, rows.slice(start, end - start)))
+        if suspects is not None and self._end(suspects):
+            return
         self.dead.append(DeadRecords(name, rows.slice(start, end - start), reason))
         self.records[name] = pa.concat_tables([rows.slice(0, start), rows.slice(end)])
 
-    def _failing_subscriptions(self, part: Records) -> dict[int, str]:
-        """The subscriptions that fail with these records, with the reason; empty if they are too many to be guilty."""
-        numbers = self.numbers
-        samples = {numbers[0], numbers[len(numbers) // 2], numbers[-1]}
-        if len(samples) == 3 and all(self.fails(number, number, part) is not None for number in samples):
-            return {}
-        reasons: dict[int, str] = {}
-        pending = [(0, len(numbers))]
-        while pending:
-            start, end = pending.pop()
-            reason = self.fails(numbers[start], numbers[end - 1], part)
-            if reason is None:
-                continue
-            if end - start == 1:
-                reasons[numbers[start]] = reason
-            else:
-                middle = (start + end) // 2
-                pending += [(middle, end), (start, middle)]
-            if len(reasons) > MOST_SUBSCRIPTIONS or self._is_late():
-                return {}
-        return reasons
+    def _suspects(self, part: Records) -> Culprits | None:
+        """The subscriptions that fail with these records; None if the records are at fault whatever they are."""
+        proven = [number for number in self.numbers if number in self.with_results]
+        samples = sorted(_samples(proven or self.numbers))
+        failing = [number for number in samples if self.fails(number, number, part) is not None]
+        if failing and (proven or len(failing) == len(samples) == SAMPLES):
+            return None
+        suspects = bisect_failing(
+            self.numbers,
+            lambda first, last: self.fails(first, last, part),
+            lambda reasons: len(reasons) < MOST_SUBSCRIPTIONS and not self._is_late(),
+        )
+        return None if any(number in self.with_results for number in suspects.reasons) else suspects
+
+    def _end(self, suspects: Culprits) -> bool:
+        """End the suspects, unless they are most of the subscriptions and none of the others ever had a result."""
+        guilty = dict(suspects.reasons)
+        together = [number for number in suspects.postponed if number not in self.with_results]
+        others = len(self.numbers) - len(guilty) - len(together)
+        if not self.with_results and others < len(guilty) + len(together):
+            self.strikes.update(guilty.keys())
+            guilty = {number: reason for number, reason in guilty.items() if self.strikes[number] >= STRIKES}
+            together = []
+        if not guilty and not together:
+            return False
+        self.refuse(guilty, together)
+        ended = {*guilty, *together}
+        self.numbers = [number for number in self.numbers if number not in ended]
+        return True
+
+
+def _samples(numbers: Sequence[int]) -> set[int]:
+    return {numbers[0], numbers[len(numbers) // 2], numbers[-1]}

@@ -15,15 +15,16 @@ import pyarrow as pa
 from tocsin.cluster.catalog import Catalog, DeadLetter
 from tocsin.cluster.catalog.trials import OnTrial
 from tocsin.cluster.channels import Channels
+from tocsin.cluster.culprits import culprits
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.deaths import REASON, find_killer
-from tocsin.cluster.failures import DeadRecords, FailureSearch
+from tocsin.cluster.failures import SEARCH_S, DeadRecords, FailureSearch
 from tocsin.cluster.feed.columntypes import to_json_line
 from tocsin.cluster.inputs import ExecutionInputs
 from tocsin.cluster.live import LiveChannel
-from tocsin.cluster.spark.culprits import Trial, culprits
 from tocsin.cluster.spark.errors import is_alive
 from tocsin.cluster.spark.time_limit import TimeLimit
+from tocsin.cluster.spark.trial import Trial
 from tocsin.cluster.store.results import ResultStore
 
 MOST_SEARCHED = 100_000
@@ -102,26 +103,26 @@ class Recovery:
         def fails(first: int, last: int) -> str | None:
             return trial.fails(first, last, inputs.content)
 
-        if reasons := culprits(numbers[:tried], numbers[tried:], fails):
-            self._channels.refuse(live, reasons)
-            numbers = [number for number in numbers if number not in reasons]
+        until_s = time.monotonic() + SEARCH_S
+        found = culprits(numbers[:tried], numbers[tried:], fails, lambda: time.monotonic() < until_s)
+        ended = {*found.reasons, *found.postponed}
+        if ended:
+            self._channels.refuse(live, found.reasons, found.postponed)
+            numbers = [number for number in numbers if number not in ended]
         session = live.prepared.session
         search = FailureSearch(
             lambda first, last, records: trial.fails(first, last, inputs.replaced(records).content),
-            lambda guilty: self._channels.refuse(live, guilty),
-            lambda suspects: self._had_results(live, suspects),
+            lambda guilty, together: self._channels.refuse(live, guilty, together),
+            self._results.subscriptions(live.name, live.epoch),
             time.monotonic,
             numbers,
             {name: inputs.new_records(session, name) for name in live.prepared.query.new_datasets},
             live.strikes,
         )
-        if not search.run() and not reasons:
+        if not search.run() and not ended:
             return None, ()
         letters = [letter for dead in search.dead for letter in self._letters(dead)]
         return (inputs.replaced(search.records) if search.dead else inputs), letters
-
-    def _had_results(self, live: LiveChannel, numbers: Sequence[int]) -> bool:
-        return any(True for _ in self._results.read(live.name, live.epoch, dict.fromkeys(numbers, 0)))
 
     def _letters(self, dead: DeadRecords) -> list[DeadLetter]:
         dataset = self._datasets.get(dead.dataset).name

@@ -92,15 +92,16 @@ class Subscriptions:
                 live.subscribers.remove(removed)
             return len(released)
 
-    def refuse(self, live: LiveChannel, reasons: Mapping[int, str]) -> None:
+    def refuse(self, live: LiveChannel, reasons: Mapping[int, str], postponed: Sequence[int]) -> None:
         """End the subscriptions whose values make the channel's query fail, so that it runs for the others.
 
-        A broker that subscribes to one of them again gets the reason.
+        A broker that subscribes to one of them again gets the reason. One that is postponed is granted again.
         """
         with self._lock:
-            live.refused |= self._catalog.subscriptions.refuse(live.name, reasons)
-            self.forget(list(reasons))
-            live.subscribers.remove(list(reasons))
+            live.refused |= self._catalog.subscriptions.refuse(live.name, reasons, postponed)
+            ended = [*reasons, *postponed]
+            self.forget(ended)
+            live.subscribers.remove(ended)
 
     def forget(self, numbers: Sequence[int]) -> None:
         """Remove from memory the subscriptions that the catalog no longer has."""

@@ -71,13 +71,19 @@ class SubscriptionTable:
                 deleted += unheld
             return released, deleted
 
-    def refuse(self, channel: ChannelName, reasons: Mapping[int, str]) -> dict[SubscriptionId, str]:
-        """End subscriptions, whichever brokers hold them, and store the reasons. Return the reason of each id."""
+    def refuse(
+        self, channel: ChannelName, reasons: Mapping[int, str], postponed: Sequence[int] = ()
+    ) -> dict[SubscriptionId, str]:
+        """End subscriptions, whichever brokers hold them, and store the reasons. Return the reason of each id.
+
+        `postponed` are ended too, without a reason.
+        """
         refused: dict[SubscriptionId, str] = {}
         with self._database.write() as connection:
-            for chunk in chunks(list(reasons)):
+            for chunk in chunks([*reasons, *postponed]):
                 of_chunk = subscriptions.c.number.in_(chunk)
                 rows = connection.execute(sa.select(subscriptions.c.number, subscriptions.c.id).where(of_chunk)).all()
+                rows = [row for row in rows if row.number in reasons]
                 stored = [{"channel": channel, "id": key, "reason": reasons[number]} for number, key in rows]
                 insert_many(connection, refusals, stored, ignore_existing=True)
                 connection.execute(sa.delete(holders).where(holders.c.number.in_(chunk)))

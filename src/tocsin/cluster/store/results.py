@@ -84,6 +84,13 @@ class ResultStore:
                 if selected.num_rows:
                     yield selected
 
+    def subscriptions(self, channel: ChannelName, epoch: int) -> set[int]:
+        """The numbers of the subscriptions that have stored results."""
+        with self._readers.reading():
+            files = self._catalog.files.of(results_owner(channel, epoch))
+            columns = (self._table(file, [SUBSCRIPTION])[SUBSCRIPTION] for file in files)
+            return {number for column in columns for number in pc.unique(column).to_pylist()}
+
     def summaries(self, channel: ChannelName, epoch: int, executions: Sequence[int]) -> dict[int, pa.Table]:
         """For each execution, a table of (subscription, results, bytes), counted from the stored results."""
         with self._readers.reading():

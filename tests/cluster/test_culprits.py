@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.spark.culprits import MOST, culprits
+from tocsin.cluster.culprits import MOST, culprits
 
 
 class FailingChannel:
@@ -25,24 +25,29 @@ def test_failing_subscriptions_among_many_are_found(tried: int, bad: set[int]) -
     untried = range(41, 401)
     if not tried and {untried[0], untried[len(untried) // 2], untried[-1]} <= bad:
         return
-    assert culprits(range(1, tried + 1), untried, channel.fails) == dict.fromkeys(bad, "no")
+    assert culprits(range(1, tried + 1), untried, channel.fails) == (dict.fromkeys(bad, "no"), [])
     assert channel.tries <= 5 + 20 * len(bad)
 
 
 def test_failure_of_all_subscriptions_names_no_culprit() -> None:
-    assert culprits([], range(100), FailingChannel(set(), fails_for_all=True).fails) == {}
-    assert culprits(range(50), range(50, 100), FailingChannel({7}).fails) == {}, (
+    assert culprits([], range(100), FailingChannel(set(), fails_for_all=True).fails) == ({}, [])
+    assert culprits(range(50), range(50, 100), FailingChannel({7}).fails) == ({}, []), (
         "a tried subscription fails: perhaps a record is at fault"
     )
-    assert culprits([], [5], FailingChannel({5}).fails) == {}, "no other subscription to compare with"
-    assert culprits([3], [5], FailingChannel({5}).fails) == {5: "no"}
-    assert culprits(range(5), [], FailingChannel({3}).fails) == {}
+    assert culprits([], [5], FailingChannel({5}).fails) == ({}, []), "no other subscription to compare with"
+    assert culprits([3], [5], FailingChannel({5}).fails) == ({5: "no"}, [])
+    assert culprits(range(5), [], FailingChannel({3}).fails) == ({}, [])
 
 
-def test_one_search_returns_a_bounded_number_of_culprits() -> None:
+def test_search_for_many_culprits_is_bounded_and_leaves_none() -> None:
     bad = set(range(100, 300))
-    reasons = culprits(range(10), range(10, 1_000), FailingChannel(bad).fails)
-    assert len(reasons) == MOST and reasons.keys() <= bad
+    channel = FailingChannel(bad)
+    found = culprits(range(10), range(10, 1_000), channel.fails)
+    assert len(found.reasons) == MOST and found.reasons.keys() <= bad
+    assert bad <= found.reasons.keys() | set(found.postponed)
+    assert channel.tries < 5 + 20 * MOST
+    late = culprits(range(10), range(10, 1_000), channel.fails, lambda: False)
+    assert late == ({}, list(range(10, 1_000)))
 
 
 def test_subscription_that_fails_only_once_is_no_culprit() -> None:
@@ -54,4 +59,4 @@ def test_subscription_that_fails_only_once_is_no_culprit() -> None:
             channel.bad = set()
         return failed
 
-    assert culprits([1], range(2, 20), once) == {}
+    assert culprits([1], range(2, 20), once) == ({}, [])

@@ -6,6 +6,7 @@ for its answer. The broker requests two spellings of the same values separately;
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,10 +71,21 @@ class BackendSubscriptions:
         self._released = released
         self._pending: dict[BackendKey, _PendingBackend] = {}
         self._known: dict[BackendKey, BackendSubscription] = {}
+        self._requested: Counter[SubscriberId] = Counter()
+        """Pending requests of each subscriber."""
 
     @property
     def idle(self) -> bool:
-        return not self._pending and not self._known
+        return not self._pending and not self._known and not self._requested
+
+    @property
+    def pending(self) -> int:
+        """The number of backend subscriptions that the data cluster has not granted or refused."""
+        return len(self._pending)
+
+    def pending_of(self, subscriber: SubscriberId) -> int:
+        """The number of requests of a subscriber that the data cluster has not answered."""
+        return self._requested[subscriber]
 
     def request(self, channel: ChannelName, request: SubscriptionRequest) -> None:
         key = key_of(channel, request.parameters)
@@ -81,6 +93,7 @@ class BackendSubscriptions:
             self._attach(request, backend)
             return
         self._ask(key, channel, request.parameters).requests.append(request)
+        self._requested[request.subscriber] += 1
 
     def _ask(self, key: BackendKey, channel: ChannelName, parameters: dict[str, Any]) -> _PendingBackend:
         pending = self._pending.get(key)
@@ -90,8 +103,7 @@ class BackendSubscriptions:
         return pending
 
     def on_granted(self, event: BackendGranted) -> None:
-        pending = self._pending.pop(event.key, None)
-        requests = [] if pending is None else [request for request in pending.requests if self._is_open(request)]
+        requests = [request for request in self._take_requests(event.key) if self._is_open(request)]
         backend = self._state.backends.get(event.subscription)
         if backend is None:
             if not requests:
@@ -125,9 +137,25 @@ class BackendSubscriptions:
         session = None if request.requester is None else request.requester.session
         return session is None or session in self._state.sessions
 
+    def _take_requests(self, key: BackendKey) -> list[SubscriptionRequest]:
+        """The requests for a backend subscription that the data cluster has answered."""
+        pending = self._pending.pop(key, None)
+        return [] if pending is None else self._take_if(pending, lambda request: True)
+
+    def _take_if(
+        self, pending: _PendingBackend, is_taken: Callable[[SubscriptionRequest], bool]
+    ) -> list[SubscriptionRequest]:
+        taken = [request for request in pending.requests if is_taken(request)]
+        if taken:
+            pending.requests = [request for request in pending.requests if not is_taken(request)]
+        for request in taken:
+            self._requested[request.subscriber] -= 1
+            if not self._requested[request.subscriber]:
+                del self._requested[request.subscriber]
+        return taken
+
     def on_refused(self, event: BackendRefused) -> None:
-        pending = self._pending.pop(event.key, None)
-        for request in [] if pending is None else pending.requests:
+        for request in self._take_requests(event.key):
             self._refused(request, event.code, event.message)
 
     def request_again(self, backend: BackendSubscription) -> None:
@@ -143,23 +171,22 @@ class BackendSubscriptions:
 
     def withdraw(self, subscriber: SubscriberId, migration: str | None = None) -> None:
         """Drop the pending requests of a subscriber; with `migration`, only those of that migration."""
+
+        def is_withdrawn(request: SubscriptionRequest) -> bool:
+            return request.subscriber == subscriber and migration in (None, request.migration)
+
         for pending in self._pending.values():
-            pending.requests = [
-                request
-                for request in pending.requests
-                if request.subscriber != subscriber or (migration is not None and request.migration != migration)
-            ]
+            self._take_if(pending, is_withdrawn)
 
     def expire_requests(self) -> None:
         """Refuse subscribers' requests that are older than `request_s`. Requests of the coordinator keep waiting."""
         limit_s = self._state.now_s - self._state.limits.request_s
+
+        def is_late(request: SubscriptionRequest) -> bool:
+            return request.requester is not None and request.since_s < limit_s
+
         for pending in self._pending.values():
-            late = [
-                request for request in pending.requests if request.requester is not None and request.since_s < limit_s
-            ]
-            if late:
-                pending.requests = [request for request in pending.requests if request not in late]
-            for request in late:
+            for request in self._take_if(pending, is_late):
                 self._refused(request, Code.NOT_READY, "the data cluster does not answer at the moment; try again")
 
     def _attach(self, request: SubscriptionRequest, backend: BackendSubscription) -> None:

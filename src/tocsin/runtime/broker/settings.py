@@ -73,7 +73,8 @@ class BrokerSettings(ListenerSettings):
         for name in ("half_open", "frame_bytes", "login_s", "capacity"):
             _check_positive(name, getattr(self, name))
         for name in (
-            *("cache_bytes", "queue_bytes", "catch_ups", "subscriptions", "update_bytes", "updates"),
+            *("cache_bytes", "queue_bytes", "catch_ups", "subscriptions", "parameter_bytes"),
+            *("update_bytes", "updates"),
             *("progress_s", "rate_window_s"),
         ):
             _check_positive(name, getattr(self.limits, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, invalid, is_loopback
 
 DATA_CLUSTER = "http://127.0.0.1:8571"
+_ORIGIN = re.compile(r"[A-Za-z0-9.-]{1,253}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,12 @@ class BrokerSettings(ListenerSettings):
     webhooks_private: Annotated[
         bool, "Call webhooks on private and loopback addresses too, for tests and private networks."
     ] = False
+    webhook_handshake: Annotated[
+        bool, "Before calling a URL, ask its owner for consent by OPTIONS with `WebHook-Request-Origin`."
+    ] = True
+    webhook_origin: Annotated[str, "Name by which the owners of webhooks know this network, such as a host name."] = (
+        "tocsin"
+    )
     stop_s: Annotated[float, "Seconds that a stop waits for connections to end."] = 5.0
 
     def check(self) -> None:
@@ -78,6 +86,8 @@ class BrokerSettings(ListenerSettings):
             *("progress_s", "rate_window_s"),
         ):
             _check_positive(name, getattr(self.limits, name))
+        if _ORIGIN.fullmatch(self.webhook_origin) is None:
+            raise invalid("webhook_origin: expected 1 to 253 letters, digits, dots and dashes")
         for name in ("token_file", "cluster_token_file", "ca"):
             check_file(self, name)
         for name in ("cluster", "coordinator"):

@@ -2,16 +2,12 @@
 
 It is a protocol class rather than an ASGI application: results are encoded frames that all receivers share, so sending
 one is a single `transport.write` of existing bytes. An idle session costs this object and its transport.
-
-A client that does not read its answers is not read either: while more than `queue_bytes` wait in its connection, its
-requests stay unparsed and TCP slows it down. `TurnBudget` bounds the time that the requests of one client take.
+`paced_socket` decides when its requests are read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -23,17 +19,8 @@ from tocsin.broker.message_encoding import BINARY, TEXT, Encoding, MessageEncode
 from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import SubscriberId
 from tocsin.runtime.broker.connection_guard import ConnectionGuard, login_event, subscriber_of
-from tocsin.runtime.broker.turns import TURN_S, TurnBudget
-from tocsin.runtime.broker.websocket_protocol import (
-    CLOSE,
-    PING,
-    PONG,
-    FrameReader,
-    Message,
-    Violation,
-    close_frame,
-    shake_hands,
-)
+from tocsin.runtime.broker.paced_socket import PacedSocket
+from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, Violation, close_frame, shake_hands
 from tocsin.runtime.http.answers import error_answer
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import session as wire
@@ -71,40 +58,20 @@ class SocketState(IntEnum):
     CLOSING = 4
 
 
-class SubscriberSocket(asyncio.Protocol):
+class SubscriberSocket(PacedSocket):
     """uvicorn makes one for each upgrade and feeds it the request that it has read."""
 
-    __slots__ = (
-        "_budget",
-        "_encoding",
-        "_ignores_input",
-        "_loop",
-        "_paused",
-        "_reader",
-        "_reading_paused",
-        "_session",
-        "_state",
-        "_subscriber",
-        "_token",
-        "_transport",
-    )
+    __slots__ = ("_encoding", "_session", "_state", "_subscriber", "_token")
     guard: ClassVar[ConnectionGuard]
     encode: ClassVar[MessageEncoder]
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__()
         self._state = SocketState.HANDSHAKE
         self._encoding = Encoding.JSON
         self._session = SessionId(0)
         self._subscriber = SubscriberId("")
         self._token: str | None = None
-        self._reader: FrameReader | None = None
-        self._budget: TurnBudget | None = None
-        self._paused = False
-        """True while more than `queue_bytes` wait to be sent."""
-        self._reading_paused = False
-        self._ignores_input = False
-        self._transport: asyncio.Transport
 
     # -- called by the transport -----------------------------------------------------------------------------------
 
@@ -125,14 +92,12 @@ class SubscriberSocket(asyncio.Protocol):
         return
 
     def pause_writing(self) -> None:
-        self._paused = True
-        self._pause_reading()
+        super().pause_writing()
         if self._session:
             self.guard.process.happened(SessionBlocked(self._session))
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._loop.call_soon(self._read_on)
+        super().resume_writing()
         if self._session:
             self.guard.process.happened(SessionDrained(self._session))
 
@@ -143,56 +108,10 @@ class SubscriberSocket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state is SocketState.HANDSHAKE:
             self._shake_hands(data)
-            return
-        if self._reader is None:
-            self._reader = FrameReader(self.guard.process.settings.frame_bytes)
-        if not self._ignores_input:
-            self._take_turn(self._reader.feed(data))
-
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    def _take_turn(self, messages: Iterator[Message | Violation]) -> None:
-        """Handle messages until none is left, the connection's queue is full or the turn is over."""
-        started_s = time.perf_counter()
-        for message in messages:
-            if isinstance(message, Violation):
-                self._on_violation(message)
-                return
-            self._on_frame(*message)
-            if self._paused:
-                return  # `resume_writing` continues
-            if time.perf_counter() - started_s > TURN_S:
-                break
         else:
-            self._resume_reading()
-            return
-        self._pause_reading()
-        if self._budget is None:
-            self._budget = TurnBudget()
-        now_s = time.perf_counter()
-        self._loop.call_later(self._budget.spend(now_s - started_s, now_s), self._read_on)
+            self.read(data, self.guard.process.settings.frame_bytes)
 
-    def _read_on(self) -> None:
-        """Continue with the bytes that arrived before reading was paused."""
-        if self._paused or self._transport.is_closing():
-            return
-        if self._reader is None or self._ignores_input:
-            self._resume_reading()
-        else:
-            self._take_turn(self._reader.feed())
-
-    def _pause_reading(self) -> None:
-        if not self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = False
-            self._transport.resume_reading()
-
-    def _on_violation(self, violation: Violation) -> None:
-        self._ignores_input = True  # the start of the next frame is unknown
+    def on_violation(self, violation: Violation) -> None:
         self._close_with("too_large" if violation.code == 1009 else "bad_request", violation.message, violation.code)
         self._loop.call_later(_VIOLATION_S, self._transport.close)
 
@@ -211,7 +130,7 @@ class SubscriberSocket(asyncio.Protocol):
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _on_frame(self, opcode: int, payload: bytes) -> None:
+    def on_message(self, opcode: int, payload: bytes) -> None:
         if opcode == CLOSE:
             if self._state is not SocketState.CLOSING:
                 self._state = SocketState.CLOSING

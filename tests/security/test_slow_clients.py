@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from websockets.asyncio.client import connect
 
 from tests.broker.simulated import CHANNEL, SimulatedNetwork
 from tests.runtime.broker.running_broker import RunningBroker, broker_with_emulated_cluster
@@ -16,6 +19,8 @@ from tocsin.broker import events, requests
 from tocsin.runtime.broker import turns
 from tocsin.runtime.broker.turns import TurnBudget
 from tocsin.runtime.broker.websocket_protocol import FrameReader, close_frame
+from tocsin.runtime.http.bounded_protocols import BoundedWebSocket
+from tocsin.runtime.http.listening import Server, listen
 from tocsin.wire import session as wire
 
 LISTS = 2_000
@@ -172,3 +177,37 @@ def test_subscriptions_waiting_for_the_data_cluster_are_bounded(monkeypatch: pyt
     network.subscribe("ann", "ice")
     network.settle()
     assert len(network.client("ann").seen) == 4
+
+
+def test_websocket_of_a_server_keeps_no_unread_pongs() -> None:
+    opened: list[BoundedWebSocket] = []
+
+    class Watched(BoundedWebSocket):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            opened.append(self)
+            super().connection_made(transport)
+
+    async def accept(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    async def scenario() -> None:
+        listening = listen("127.0.0.1", 0)
+        server = Server(uvicorn.Config(accept, ws=Watched, log_config=None, lifespan="off"))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        ping = (bytes((0x89, 0x80 | 125, 0, 0, 0, 0)) + bytes(125)) * 1_000
+        async with connect(f"ws://127.0.0.1:{listening.getsockname()[1]}", compression=None) as socket:
+            socket.transport.pause_reading()
+            for _ in range(120):
+                socket.transport.write(ping)
+                while socket.transport.get_write_buffer_size():  # the server goes on reading
+                    await asyncio.sleep(0.001)
+                assert opened[0].transport.get_write_buffer_size() < 1 << 20
+            socket.transport.abort()
+        server.should_exit = True
+        await serving
+        listening.close()
+
+    asyncio.run(scenario())

@@ -47,6 +47,9 @@ class ClusterProcessSettings(ListenerSettings):
     keys_ca: Annotated[
         str | None, "PEM file with the authority that signed the certificate of that URL, if the system lacks it."
     ] = None
+    direct_subscriptions: Annotated[
+        int, "Most subscriptions of one user that subscribes at the data cluster itself, without a broker."
+    ] = 10_000
     cap_sender: Annotated[
         str, "Sender of the CAP alerts made from results: an address that you own, without blanks and commas."
     ] = "tocsin@example.org"
@@ -55,5 +58,7 @@ class ClusterProcessSettings(ListenerSettings):
         check_listener(self)
         if self.executions < 1:
             raise invalid("executions: expected at least 1")
+        if self.direct_subscriptions < 0:
+            raise invalid("direct_subscriptions: expected at least 0")
         if not is_identity(self.cap_sender):
             raise invalid(f"cap_sender {self.cap_sender!r}: expected no blanks, commas, < or &")

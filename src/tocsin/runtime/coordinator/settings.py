@@ -12,7 +12,7 @@ from typing import Annotated
 
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.policies.balance.settings import BalanceSettings
-from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, invalid
+from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, check_peer, invalid
 
 # Unlike a simulation, a real coordinator balances by default, and leaves an almost idle network alone.
 _RULES = CoordinatorRules(balancing=True, balance=BalanceSettings(beta_bytes_per_s=1_000.0, theta_bytes_per_s=1_000.0))
@@ -77,6 +77,7 @@ class CoordinatorSettings(ListenerSettings):
 
     def check(self) -> None:
         check_listener(self)
+        check_peer(self, "cluster")
         values = {name: getattr(self, name) for name in _POSITIVE}
         values |= {name: getattr(self.rules, name) for name in _POSITIVE_RULES}
         for name, value in values.items():

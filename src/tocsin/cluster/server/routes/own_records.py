@@ -13,7 +13,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tocsin.cluster.feed.gateway import Accepted, Backlogged, RecordForm, Refused, Unavailable
-from tocsin.cluster.server.routes.authentication import require_trusted_broker
+from tocsin.cluster.server.routes.authentication import caller_of, require_trusted_broker
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.cluster.server.routes.records import REFUSAL_CODES, commit_records
 from tocsin.runtime.http.answers import answer, decode_json, encode, read_body, request_body
@@ -35,7 +35,7 @@ async def store_own_records(request: Request, name: str) -> Response:
         message = f"{live.name} takes no records of subscribers: it is not a KEYED dataset with OWNED BY"
         raise TocsinError(Code.NOT_A_FEED_TARGET, message)
     limit_bytes = context.commit_of(name).gateway.limits.body_bytes
-    with context.room_for_records() as take_room:
+    with context.room_for_records(caller_of(request).id) as take_room:
         records = decode_json(await read_body(request, limit_bytes, take_room), list[wire.OwnRecord])
         if len(records) > wire.MOST_OWN_RECORDS:
             raise TocsinError(Code.TOO_LARGE, f"at most {wire.MOST_OWN_RECORDS:,} records at a time")

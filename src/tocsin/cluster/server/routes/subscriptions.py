@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
@@ -12,9 +13,11 @@ from tocsin.cluster.server.routes.authentication import (
     require_broker,
     require_broker_or_read,
     require_read,
+    require_some_broker,
 )
+from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
-from tocsin.runtime.http.answers import answer, read_json, request_body
+from tocsin.runtime.http.answers import answer, encode, read_json, request_body
 from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
 
@@ -22,17 +25,24 @@ router = APIRouter(tags=["subscriptions"])
 
 MAX_AT_ONCE = 100_000
 """Subscriptions in one request."""
+PARAMETER_BYTES = 1 << 10
+"""Largest parameter values of a user that subscribes without a broker; brokers have a setting for theirs."""
 _ID_CHARACTERS = frozenset("0123456789abcdef")
 
 
 @router.post(wire.SUBSCRIPTIONS, openapi_extra=request_body(wire.SubscribeRequest), response_class=Response)
 async def subscribe(request: Request) -> Response:
     """Subscribe to sets of parameter values. The answer lists id, cursor and `created`, in the order of the sets."""
-    body = await read_json(request, wire.SubscribeRequest)
+    body = await read_json(request, wire.SubscribeRequest, require_some_broker(request))
     context, broker = require_broker(request, body.broker)
     sets = body.parameters if isinstance(body.parameters, list) else [body.parameters]
     check_number(len(sets))
-    subscribed = await asyncio.to_thread(context.cluster.subscribe, body.channel, sets, broker)
+    if caller_of(request).is_trusted_broker:
+        subscribed = await asyncio.to_thread(context.cluster.subscribe, body.channel, sets, broker)
+    else:
+        async with context.subscribing_directly:
+            _check_quota(context, broker, sets)
+            subscribed = await asyncio.to_thread(context.cluster.subscribe, body.channel, sets, broker)
     return answer([wire.Granted(held.id, str(held.cursor), held.created) for held in subscribed])
 
 
@@ -85,7 +95,7 @@ def unsubscribe(request: Request, identity: str, broker: str | None = None) -> R
 @router.post(wire.RELEASES, openapi_extra=request_body(wire.ReleaseRequest), response_class=Response)
 async def unsubscribe_many(request: Request) -> Response:
     """Release many subscriptions at once. The answer counts only those that the broker held."""
-    body = await read_json(request, wire.ReleaseRequest)
+    body = await read_json(request, wire.ReleaseRequest, require_some_broker(request))
     context, holder = require_broker(request, body.broker)
     if body.unless_listening and context.listening[holder]:
         raise TocsinError(Code.IN_USE, f"{holder} listens to its announcements: it is alive and needs what it holds")
@@ -117,6 +127,16 @@ def unknown_subscription(identity: str) -> TocsinError:
 def check_number(subscriptions: int) -> None:
     if subscriptions > MAX_AT_ONCE:
         raise TocsinError(Code.TOO_LARGE, f"at most {MAX_AT_ONCE:,} subscriptions at a time")
+
+
+def _check_quota(context: ClusterContext, broker: BrokerId, sets: list[dict[str, Any]]) -> None:
+    """Apply the limits that a broker applies to its subscribers. Sets that the user holds already count again."""
+    limit = context.settings.direct_subscriptions
+    held, _ = context.cluster.subscriptions.book.fingerprint(broker)
+    if held + len(sets) > limit:
+        raise TocsinError(Code.TOO_LARGE, f"a user holds at most {limit:,} subscriptions; release some first")
+    if any(len(encode(values)) > PARAMETER_BYTES for values in sets):
+        raise TocsinError(Code.TOO_LARGE, f"the parameters of a subscription have at most {PARAMETER_BYTES:,} bytes")
 
 
 def _listed(

@@ -20,6 +20,7 @@ from tocsin.cluster.server.routes import ClusterContext, make_app
 from tocsin.cluster.server.routes.records import MESSAGE_BYTES
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.server.tokens import TokenStore
+from tocsin.cluster.spark.network import use_secret
 from tocsin.cluster.spark.session import Session, make_session
 from tocsin.model.ids import ChannelName
 from tocsin.runtime.http.bounded_protocols import BoundedWebSocket, make_http_class
@@ -65,6 +66,8 @@ class ClusterServer:
     def _open(self, arrived: Callable[[ChannelName], None]) -> DataCluster:
         spark = self._given_session
         if spark is None:
+            if self.settings.spark_secret_file is not None:
+                use_secret(self.settings.spark_secret_file)
             spark = self._own_session = make_session(self.settings.master, self.settings.spark)
         return DataCluster(spark, self.settings.cluster, time.time, arrived)
 

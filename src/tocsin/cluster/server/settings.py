@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tocsin.cluster.cap.alert import is_identity
 from tocsin.cluster.settings import ClusterSettings
-from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, invalid
+from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,11 @@ class ClusterProcessSettings(ListenerSettings):
         "Settings passed on to Spark; they override Tocsin's. As a flag: `--spark name=value`, may be repeated. "
         "In the environment: `name=value,name=value`.",
     ] = field(default_factory=dict)
+    spark_secret_file: Annotated[
+        str | None,
+        "File with the secret that all processes of a Spark standalone cluster share. Required for `spark://…`, "
+        "unless `insecure`.",
+    ] = None
     executions: Annotated[
         int, "Channels that may run at the same time. A single channel never runs twice at the same time."
     ] = 4
@@ -56,6 +61,13 @@ class ClusterProcessSettings(ListenerSettings):
 
     def check(self) -> None:
         check_listener(self)
+        check_file(self, "spark_secret_file")
+        authenticates = self.spark_secret_file is not None or "spark.authenticate" in self.spark
+        if self.master.startswith("spark://") and not authenticates and not self.insecure:
+            raise invalid(
+                "spark_secret_file: any process that reaches Spark could run code in it; set the secret that Spark's "
+                "master and workers have too, or set insecure if only trusted processes reach them"
+            )
         if self.executions < 1:
             raise invalid("executions: expected at least 1")
         if self.direct_subscriptions < 0:

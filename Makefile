@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 PREPARED := $(VENV)/.prepared
+LOCKS := $(wildcard locks/*/*.txt)
 # A network is many Python processes: with this set, as images for containers have it, each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -16,13 +17,13 @@ help: ## show this list
 
 setup: $(READY) ## prepare .venv, the pinned dependencies and Java
 
-$(RUNS): pyproject.toml constraints.txt scripts/setup.sh
-	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
+$(RUNS): pyproject.toml constraints.txt $(LOCKS) scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" UNLOCKED="$(UNLOCKED)" sh scripts/setup.sh
 	@touch $(RUNS)
 
 # All that $(RUNS) has and more: not after it, because installing in two steps takes longer than in one.
-$(READY): pyproject.toml constraints.txt scripts/setup.sh
-	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh dev
+$(READY): pyproject.toml constraints.txt $(LOCKS) scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" UNLOCKED="$(UNLOCKED)" sh scripts/setup.sh dev
 	@touch $(RUNS) $(READY)
 
 prepare: $(PREPARED) ## keep what Java has loaded once Spark runs: each later start takes half the time

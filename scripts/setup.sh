@@ -27,9 +27,25 @@ sh "$here/java.sh"
 # If pip does not work in the environment, it is incomplete: create it again.
 "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || { rm -rf "$VENV"; say "creating $VENV"; "$PYTHON" -m venv "$VENV"; }
 case "${1:-}" in
-  dev) what=".[dev]"; say "installing the pinned dependencies, tests and checks included (about a minute the first time)" ;;
-  *) what="."; say "installing the pinned dependencies (about a minute the first time)" ;;
+  dev) what=".[dev]"; lock=dev; say "installing the pinned dependencies, tests and checks included (about a minute the first time)" ;;
+  *) what="."; lock=run; say "installing the pinned dependencies (about a minute the first time)" ;;
 esac
 # --no-compile: Python compiles a module when it is first imported, and many never are.
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable "$what"
+install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@"; }
+# Only files whose hash is in the lock are installed, also those that build other packages.
+install_locked() {
+  install --require-hashes --no-deps --requirement "$locks/build.txt" &&
+    install --require-hashes --no-deps --no-build-isolation --requirement "$locks/$lock.txt" &&
+    install --no-deps --no-build-isolation --editable .
+}
+locks=$("$VENV/bin/python" "$here/lock.py" --platform)
+if [ -n "${UNLOCKED:-}" ]; then
+  say "UNLOCKED is set: the hashes of the packages are not checked"
+  install --constraint constraints.txt --editable "$what"
+elif [ -d "$locks" ]; then
+  install_locked || stop "a package is missing or differs from its hash in $locks; 'make setup UNLOCKED=1' does not check hashes."
+else
+  say "there is no $locks: the hashes of the packages are not checked on this platform (scripts/lock.py writes them)"
+  install --constraint constraints.txt --editable "$what"
+fi
 say "ready"

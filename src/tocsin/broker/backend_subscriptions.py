@@ -10,6 +10,7 @@ subscribers with the same values, in the name of the first of them; its answer s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -90,10 +91,21 @@ class BackendSubscriptions:
         self._forbidden = forbidden
         self._pending: dict[BackendKey, _PendingBackend] = {}
         self._known: dict[BackendKey, BackendSubscription] = {}
+        self._requested: Counter[SubscriberId] = Counter()
+        """Pending requests of each subscriber."""
 
     @property
     def idle(self) -> bool:
-        return not self._pending and not self._known
+        return not self._pending and not self._known and not self._requested
+
+    @property
+    def pending(self) -> int:
+        """The number of backend subscriptions that the data cluster has not granted or refused."""
+        return len(self._pending)
+
+    def pending_of(self, subscriber: SubscriberId) -> int:
+        """The number of requests of a subscriber that the data cluster has not answered."""
+        return self._requested[subscriber]
 
     def request(self, channel: ChannelName, request: SubscriptionRequest) -> None:
         values = bind_user(self._state.bound.get(channel.lower(), ()), request.parameters, request.subscriber)
@@ -106,6 +118,7 @@ class BackendSubscriptions:
             self._attach(request, backend)
             return
         self._ask(key, channel, values, request.subscriber).requests.append(request)
+        self._requested[request.subscriber] += 1
 
     def _ask(
         self, key: BackendKey, channel: ChannelName, parameters: dict[str, Any], user: SubscriberId
@@ -119,7 +132,7 @@ class BackendSubscriptions:
     def on_granted(self, event: BackendGranted) -> None:
         pending = self._pending.pop(event.key, None)
         self._state.bound[event.channel.lower()] = event.bound
-        requests = [] if pending is None else [request for request in pending.requests if self._is_open(request)]
+        requests = [request for request in self._take_all(pending) if self._is_open(request)]
         others: list[SubscriptionRequest] = []
         if pending is not None and event.bound:
             others = [request for request in requests if request.subscriber != pending.user]
@@ -174,6 +187,22 @@ class BackendSubscriptions:
         session = None if request.requester is None else request.requester.session
         return session is None or session in self._state.sessions
 
+    def _take_all(self, pending: _PendingBackend | None) -> list[SubscriptionRequest]:
+        """The requests for a backend subscription that the data cluster has answered."""
+        return [] if pending is None else self._take_if(pending, lambda request: True)
+
+    def _take_if(
+        self, pending: _PendingBackend, is_taken: Callable[[SubscriptionRequest], bool]
+    ) -> list[SubscriptionRequest]:
+        taken = [request for request in pending.requests if is_taken(request)]
+        if taken:
+            pending.requests = [request for request in pending.requests if not is_taken(request)]
+        for request in taken:
+            self._requested[request.subscriber] -= 1
+            if not self._requested[request.subscriber]:
+                del self._requested[request.subscriber]
+        return taken
+
     def on_refused(self, event: BackendRefused) -> None:
         """Refuse the requests. Other subscribers than the refused user get a request of their own."""
         pending = self._pending.pop(event.key, None)
@@ -183,7 +212,7 @@ class BackendSubscriptions:
         if pending is None:
             return
         is_personal = event.code in _OF_ANOTHER_USER
-        for request in pending.requests:
+        for request in self._take_all(pending):
             if is_personal and request.subscriber != pending.user and not request.alone:
                 self.request(pending.channel, replace(request, alone=True))
             else:
@@ -215,23 +244,22 @@ class BackendSubscriptions:
 
     def withdraw(self, subscriber: SubscriberId, migration: str | None = None) -> None:
         """Drop the pending requests of a subscriber; with `migration`, only those of that migration."""
+
+        def is_withdrawn(request: SubscriptionRequest) -> bool:
+            return request.subscriber == subscriber and migration in (None, request.migration)
+
         for pending in self._pending.values():
-            pending.requests = [
-                request
-                for request in pending.requests
-                if request.subscriber != subscriber or (migration is not None and request.migration != migration)
-            ]
+            self._take_if(pending, is_withdrawn)
 
     def expire_requests(self) -> None:
         """Refuse subscribers' requests that are older than `request_s`. Requests of the coordinator keep waiting."""
         limit_s = self._state.now_s - self._state.limits.request_s
+
+        def is_late(request: SubscriptionRequest) -> bool:
+            return request.requester is not None and request.since_s < limit_s
+
         for pending in self._pending.values():
-            late = [
-                request for request in pending.requests if request.requester is not None and request.since_s < limit_s
-            ]
-            if late:
-                pending.requests = [request for request in pending.requests if request not in late]
-            for request in late:
+            for request in self._take_if(pending, is_late):
                 self._refused(request, Code.NOT_READY, "the data cluster does not answer at the moment; try again")
 
     def _attach(self, request: SubscriptionRequest, backend: BackendSubscription) -> None:

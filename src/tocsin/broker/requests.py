@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest
+import msgspec
+
+from tocsin.broker.backend_subscriptions import BackendSubscriptions, SubscriptionRequest, key_of
 from tocsin.broker.catch_up import CatchUp
 from tocsin.broker.effects import CallWebhook
 from tocsin.broker.events import RequestReceived
@@ -21,6 +23,9 @@ from tocsin.wire.errors import Code
 
 _LONGEST_ID = 64
 """The most characters of an id in a request: twice the length of a subscription id."""
+MOST_PENDING = 50_000
+"""The most backend subscriptions that wait for the data cluster. While it is down, new ones could pile up for ever."""
+_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +119,31 @@ class SubscriberRequests:
             message = f"{request.after[:40]!r} is no cursor: expected epoch-offset, such as 3-1048576"
             self._state.refuse(requester, request.id, Code.BAD_CURSOR, message)
             return
-        limit = self._state.limits.subscriptions
-        if rights.most_subscriptions is not None:
-            limit = min(limit, rights.most_subscriptions)
-        if len(self._frontends(name)) >= limit:
-            message = f"a subscriber holds at most {limit:,} subscriptions; end one first"
-            self._state.refuse(requester, request.id, Code.TOO_LARGE, message)
+        problem = self._problem_with(name, request, rights)
+        if problem is not None:
+            code, message = problem
+            self._state.refuse(requester, request.id, code, message, _RETRY_S if code is Code.BACKLOGGED else None)
             return
         pending = SubscriptionRequest(name, request.parameters, after, self._state.now_s, requester, request.id)
         self._backends.request(request.channel, pending)
+
+    def _problem_with(self, name: SubscriberId, request: wire.Subscribe, rights: Rights) -> tuple[Code, str] | None:
+        """The limit that the request exceeds. Pending requests count: a subscriber may send many before an answer."""
+        limits = self._state.limits
+        most = limits.subscriptions
+        if rights.most_subscriptions is not None:
+            most = min(most, rights.most_subscriptions)
+        if len(self._frontends(name)) + self._backends.pending_of(name) >= most:
+            return Code.TOO_LARGE, f"a subscriber holds at most {most:,} subscriptions; end one first"
+        try:
+            _, parameters = key_of(request.channel, request.parameters)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+            return Code.BAD_PARAMETER, "a parameter has a value that JSON cannot carry"
+        if len(parameters) > limits.parameter_bytes or len(request.channel) > limits.parameter_bytes:
+            return Code.TOO_LARGE, f"the parameters of a subscription have at most {limits.parameter_bytes:,} bytes"
+        if self._backends.pending >= MOST_PENDING:
+            return Code.BACKLOGGED, "too many subscriptions wait for the data cluster; try again"
+        return None
 
     def on_granted(self, request: SubscriptionRequest, frontend: FrontendSubscription) -> None:
         """Answer a granted request, and start its results, once the coordinator has stored the subscription too."""
@@ -136,7 +157,7 @@ class SubscriberRequests:
 
     def on_refused(self, request: SubscriptionRequest, code: str, message: str) -> None:
         if request.requester is not None:
-            retry_after_s = 5.0 if code == Code.NOT_READY else None
+            retry_after_s = _RETRY_S if code == Code.NOT_READY else None
             self._state.refuse(request.requester, request.request, code, message, retry_after_s)
 
     def on_stored(self, upto: int) -> None:

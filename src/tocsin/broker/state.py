@@ -40,7 +40,8 @@ class Limits:
     """A `subscribe` or `update` is refused with `not_ready` if the data cluster does not answer within this time."""
     stored_s: float = 2.0
     """A `subscribe` request is answered with `stored: false` if the coordinator does not confirm within this time."""
-    subscriptions: Annotated[int, "Most subscriptions of one subscriber."] = 10_000
+    subscriptions: Annotated[int, "Most subscriptions of one subscriber, pending requests included."] = 10_000
+    parameter_bytes: Annotated[int, "Largest parameter values of one subscription, in bytes of JSON."] = 1 << 10
     update_bytes: Annotated[int, "Largest record that a subscriber may store about itself, in bytes."] = 4 << 10
     updates: Annotated[int, "Most updates that wait for the data cluster, over all subscribers."] = 20_000
     rate_window_s: Annotated[

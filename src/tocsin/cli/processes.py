@@ -35,12 +35,14 @@ def run_with_flags(context: typer.Context, kind: type[S], run: Callable[[S, bool
     from tocsin.runtime.http.settings import load_settings, settings_of
 
     def command(**arguments: Any) -> None:
+        from tocsin.runtime.http.listening import restrict_new_files
         from tocsin.runtime.http.logs import configure_logs
 
         file, as_json = arguments.pop("settings"), arguments.pop("as_json")
         with failing_on_errors(as_json):
             settings = load_settings(kind, arguments, os.environ, file)
             configure_logs(settings.log_level, settings.log_form)
+            restrict_new_files()
             try:
                 run(settings, as_json)
             except OSError as error:

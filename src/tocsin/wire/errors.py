@@ -37,6 +37,7 @@ class Code(StrEnum):
     UNKNOWN_FEED = "unknown_feed", 404
     UNKNOWN_SUBSCRIPTION = "unknown_subscription", 404
     NOT_FOUND = "not_found", 404
+    TOO_SLOW = "too_slow", 408
     EXISTS = "exists", 409
     IN_USE = "in_use", 409
     NOT_A_FEED_TARGET = "not_a_feed_target", 409

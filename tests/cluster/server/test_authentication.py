@@ -101,8 +101,14 @@ def test_revoked_token_is_refused(server: RunningServer) -> None:
     assert server.admin.delete(f"/v1/tokens/{made['id']}").status_code == 404
 
 
-def test_token_in_the_query_is_accepted(server: RunningServer) -> None:
-    assert server.client(None).get("/v1/channels", params={"access_token": server.token}).status_code == 200
+def test_token_in_the_query_is_accepted_for_event_streams_only(server: RunningServer) -> None:
+    client, query = server.client(None), {"access_token": server.token}
+    assert client.get("/v1/channels", params=query).status_code == 401
+    path, headers = "/v1/brokers/b/announcements", {"Accept": "text/event-stream"}
+    with client.stream("GET", path, params=query, headers=headers) as stream:
+        assert stream.status_code == 200
+    with client.stream("GET", path, params=query) as stream:
+        assert stream.status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -118,11 +124,12 @@ def test_token_request_with_wrong_values_is_refused(server: RunningServer, wrong
     assert server.admin.post("/v1/tokens", json=wrong).status_code == 400
 
 
-def test_health_and_loopback_metrics_need_no_token(server: RunningServer) -> None:
+def test_health_needs_no_token_and_metrics_name_every_part(server: RunningServer) -> None:
     anonymous = server.client(None)
+    assert anonymous.get("/metrics").status_code == 401
     assert anonymous.get("/healthz").json() == {"alive": True}
     assert anonymous.get("/readyz").json() == {"ready": True, "reasons": []}
-    metrics = anonymous.get("/metrics").text
+    metrics = server.client(server.token_for("read")).get("/metrics").text
     for name in (
         "tocsin_backlog_bytes",
         "tocsin_dataset_version",
@@ -135,10 +142,10 @@ def test_health_and_loopback_metrics_need_no_token(server: RunningServer) -> Non
         assert f"\n{name}{{" in metrics or f"\n{name} " in metrics, name
 
 
-def test_metrics_need_a_token_beyond_loopback(server: RunningServer) -> None:
-    context = ClusterContext(
-        server.server.process, server.server.metrics, ClusterProcessSettings(host="0.0.0.0", insecure=True)
-    )
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_open_metrics_need_a_token_beyond_loopback(server: RunningServer, host: str) -> None:
+    settings = ClusterProcessSettings(host=host, insecure=True, open_metrics=True)
+    context = ClusterContext(server.server.process, server.server.metrics, settings)
     context.tokens = server.server.context.tokens
     transport = httpx.ASGITransport(make_app(context))
 
@@ -147,8 +154,8 @@ def test_metrics_need_a_token_beyond_loopback(server: RunningServer) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return (await client.get("/metrics", headers=headers)).status_code
 
-    assert asyncio.run(status(None)) == 401
-    assert asyncio.run(status(server.token_for("publish:*"))) == 403
+    assert asyncio.run(status(None)) == (200 if host == "127.0.0.1" else 401)
+    assert asyncio.run(status(server.token_for("publish:*"))) == (200 if host == "127.0.0.1" else 403)
     assert asyncio.run(status(server.token_for("read"))) == 200
 
 

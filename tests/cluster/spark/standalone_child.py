@@ -1,4 +1,4 @@
-"""Runs an application on a Spark standalone cluster, for test_standalone.py.  python … ROOT MASTER"""
+"""Runs an application on a Spark standalone cluster, for test_standalone.py.  python … ROOT MASTER SECRET_FILE"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.archive import OPTIONS, java_options
+from tocsin.cluster.spark.network import use_secret
 from tocsin.cluster.spark.session import make_session
 from tocsin.cluster.upkeep import maintain
 from tocsin.model.ids import BrokerId
@@ -20,7 +21,8 @@ LARGE = 12_000
 """Records in a large batch: executors read, parse and write them, not the driver."""
 
 
-def main(root: str, master: str) -> None:
+def main(root: str, master: str, secret_file: str) -> None:
+    use_secret(secret_file)
     settings = {"spark.executor.memory": "512m", "spark.driver.memory": "1g", "spark.driver.host": "127.0.0.1"}
     settings["spark.executor.defaultJavaOptions"] = java_options().get(OPTIONS, "")  # executors on this machine
     spark = make_session(master, settings)
@@ -42,9 +44,15 @@ def main(root: str, master: str) -> None:
         name: {str(key): sorted(row["id"] for row in rows) for key, rows in by_subscription.items()}
         for name, by_subscription in results.items()
     }
+    authenticated = spark.conf.get("spark.authenticate") == "true"
+    report_row = {
+        "authenticated": authenticated,
+        "executors": len(executors),
+        "rows": sum(file.rows for file in files),
+        "results": answer,
+    }
     cluster.close()
     spark.stop()
-    report_row = {"executors": len(executors), "rows": sum(file.rows for file in files), "results": answer}
     sys.stdout.write(json.dumps(report_row) + "\n")
 
 

@@ -25,6 +25,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 PROJECT = Path(__file__).parent.parent.parent.parent
 
 
+SECRET = "a secret of Spark's processes"
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -67,7 +70,8 @@ def master(tmp_path: Path) -> Iterator[str]:
         "PYSPARK_PYTHON": sys.executable,
     }
     environment["SPARK_DAEMON_MEMORY"] = "256m"
-    environment["SPARK_DAEMON_JAVA_OPTS"] = java_options().get(OPTIONS, "")
+    environment["SPARK_DAEMON_JAVA_OPTS"] = java_options().get(OPTIONS, "") + " -Dspark.authenticate=true"
+    environment["_SPARK_AUTH_SECRET"] = SECRET
     port, page = free_port(), free_port()
     url = f"spark://127.0.0.1:{port}"
     daemon = [str(home / "bin" / "spark-class")]
@@ -95,8 +99,10 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 
 def test_application_runs_on_a_standalone_cluster(master: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET + "\n")
     child = subprocess.run(
-        [sys.executable, "-m", "tests.cluster.spark.standalone_child", str(tmp_path / "data"), master],
+        [sys.executable, "-m", "tests.cluster.spark.standalone_child", str(tmp_path / "data"), master, str(secret)],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -105,6 +111,7 @@ def test_application_runs_on_a_standalone_cluster(master: str, tmp_path: Path) -
     )
     assert child.returncode == 0, child.stderr[-3000:]
     report = json.loads(child.stdout.splitlines()[-1])
+    assert report["authenticated"]
     assert report["executors"] == 3, "two executors and the driver"
     assert report["rows"] == 2 * 3 + LARGE
     near, far = [f"r{number}" for number in range(3)], [f"far{number}" for number in range(3)]

@@ -109,7 +109,7 @@ def test_event_id_contains_every_position() -> None:
 def test_openapi_and_asyncapi_describe_every_route_and_message(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
-            broker_with_emulated_cluster(tmp_path) as (broker, _),
+            broker_with_emulated_cluster(tmp_path, open_metrics=True) as (broker, _),
             httpx.AsyncClient(base_url=broker.url) as client,
         ):
             described = (await client.get("/v1/asyncapi.json")).json()

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.runtime.broker.running_broker import ConnectedSubscriber, broker_with_emulated_cluster
+from tests.runtime.broker.running_broker import ConnectedSubscriber, broker_with_emulated_cluster, token
 from tests.runtime.broker.test_rest import rest
 
 
@@ -52,7 +52,9 @@ def test_rest_call_updates_the_callers_own_record(tmp_path: Path) -> None:
                 assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
             async with httpx.AsyncClient(base_url=broker.url) as stranger:
                 assert (await stranger.put("/v1/me/datasets/Places", json={"lat": 2})).status_code == 401
-                metrics = (await stranger.get("/metrics")).text
+                assert (await stranger.get("/metrics")).status_code == 401
+                headers = {"Authorization": f"Bearer {token('prometheus', 'read')}"}
+                metrics = (await stranger.get("/metrics", headers=headers)).text
             assert "tocsin_broker_updates_stored_total 1.0" in metrics
             assert "tocsin_broker_updates_refused_total 3.0" in metrics
             assert "tocsin_broker_updates_pending 0.0" in metrics

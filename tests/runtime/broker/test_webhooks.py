@@ -30,6 +30,15 @@ class Receiver:
     def __init__(self) -> None:
         self.calls: list[tuple[dict[str, str], bytes]] = []
         self.answers: list[tuple[int, dict[str, str]]] = []
+        self.handshakes: list[tuple[dict[str, str], bytes]] = []
+        self.allowed_origin: str | None = "*"
+        """The answer to a handshake; None refuses it."""
+
+    async def asked(self, request: Request) -> Response:
+        self.handshakes.append((dict(request.headers), await request.body()))
+        if self.allowed_origin is None:
+            return Response(status_code=405)
+        return Response(headers={"WebHook-Allowed-Origin": self.allowed_origin})
 
     async def called(self, request: Request) -> Response:
         self.calls.append((dict(request.headers), await request.body()))
@@ -43,7 +52,8 @@ class Receiver:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
         sock = listen("127.0.0.1", 0)
-        app = Starlette(routes=[Route("/hook", self.called, methods=["POST"])])
+        routes = [Route("/hook", self.called, methods=["POST"]), Route("/hook", self.asked, methods=["OPTIONS"])]
+        app = Starlette(routes=routes)
         server = Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         task = asyncio.create_task(server.serve(sockets=[sock]))
         yield f"http://127.0.0.1:{sock.getsockname()[1]}/hook"

@@ -132,7 +132,7 @@ def test_status_shows_loads_and_their_coefficient_of_variation(tmp_path: Path) -
             status = await running.until("/v1/status", lambda answer: answer["load_bytes_per_s"] == 400)
             assert [broker["load_bytes_per_s"] for broker in status["brokers"]] == [300, 100]
             assert status["cov"] == pytest.approx(0.5)
-            metrics = (await running.client(None).get("/metrics")).text
+            metrics = (await running.admin.get("/metrics")).text
             assert 'tocsin_coordinator_broker_load_bytes_per_second{broker="b1"} 300.0' in metrics
             assert 'tocsin_coordinator_brokers{state="alive"} 2.0' in metrics
             for broker in (first, second):

@@ -17,12 +17,16 @@ from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
 from tocsin.cluster.server.routes import ClusterContext, make_app
+from tocsin.cluster.server.routes.records import MESSAGE_BYTES
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.server.spark_watch import SparkLost
 from tocsin.cluster.server.tokens import TokenStore
+from tocsin.cluster.spark.network import use_secret
 from tocsin.cluster.spark.session import Session, make_session
 from tocsin.model.ids import ChannelName
 from tocsin.runtime.http.audit import open_audit_log
+from tocsin.runtime.http.bounded_protocols import BoundedWebSocket, make_http_class
+from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
@@ -70,6 +74,8 @@ class ClusterServer:
     def _open(self, arrived: Callable[[ChannelName], None]) -> DataCluster:
         spark = self._given_session
         if spark is None:
+            if self.settings.spark_secret_file is not None:
+                use_secret(self.settings.spark_secret_file)
             spark = self._own_session = make_session(self.settings.master, self.settings.spark)
         return DataCluster(spark, self.settings.cluster, time.time, arrived)
 
@@ -85,6 +91,7 @@ class ClusterServer:
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
         self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
+        half_open = HalfOpenConnections(settings.half_open, settings.login_s)
         server = Server(
             uvicorn.Config(
                 make_app(self.context),
@@ -93,8 +100,9 @@ class ClusterServer:
                 lifespan="off",
                 server_header=False,
                 proxy_headers=False,
-                ws="websockets-sansio",
-                ws_max_size=settings.cluster.limits.body_bytes + 1024,
+                http=make_http_class(half_open),
+                ws=BoundedWebSocket,
+                ws_max_size=min(settings.cluster.limits.body_bytes, MESSAGE_BYTES) + 1024,
                 ws_max_queue=4,
                 ws_per_message_deflate=False,
                 timeout_graceful_shutdown=CLOSE_S,
@@ -104,6 +112,7 @@ class ClusterServer:
         )
         with stop_on_signals(self._stop):
             serving = asyncio.create_task(server.serve(sockets=[listening]))
+            sweeping = asyncio.create_task(half_open.sweep_forever())
             starting = asyncio.create_task(self._start())
             stopping = asyncio.create_task(self._stop.wait())
             lost = asyncio.create_task(self.process.lost.wait())
@@ -115,8 +124,8 @@ class ClusterServer:
                 else:
                     await asyncio.gather(starting, return_exceptions=True)  # Spark cannot be stopped half-way up
             finally:
-                stopping.cancel()
-                lost.cancel()
+                for task in (stopping, sweeping, lost):
+                    task.cancel()
                 if self.process.lost.is_set():
                     await self._close_without_spark(server, serving)
                 else:

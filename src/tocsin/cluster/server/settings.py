@@ -9,7 +9,7 @@ from typing import Annotated
 from tocsin.cluster.cap.alert import is_identity
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.runtime.http.oidc_settings import OidcSettings
-from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, invalid
+from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,11 @@ class ClusterProcessSettings(ListenerSettings):
         "Settings passed on to Spark; they override Tocsin's. As a flag: `--spark name=value`, may be repeated. "
         "In the environment: `name=value,name=value`.",
     ] = field(default_factory=dict)
+    spark_secret_file: Annotated[
+        str | None,
+        "File with the secret that all processes of a Spark standalone cluster share. Required for `spark://…`, "
+        "unless `insecure`.",
+    ] = None
     executions: Annotated[
         int, "Channels that may run at the same time. A single channel never runs twice at the same time."
     ] = 4
@@ -54,6 +59,9 @@ class ClusterProcessSettings(ListenerSettings):
         str | None, "PEM file with the authority that signed the certificate of that URL, if the system lacks it."
     ] = None
     oidc: OidcSettings = field(default_factory=OidcSettings)
+    direct_subscriptions: Annotated[
+        int, "Most subscriptions of one user that subscribes at the data cluster itself, without a broker."
+    ] = 10_000
     cap_sender: Annotated[
         str, "Sender of the CAP alerts made from results: an address that you own, without blanks and commas."
     ] = "tocsin@example.org"
@@ -63,8 +71,17 @@ class ClusterProcessSettings(ListenerSettings):
         self.oidc.check_oidc()
         if self.oidc.oidc_keys is not None and self.keys is None:
             raise invalid("oidc_keys needs keys: the coordinator revokes users, and vouches for brokers")
+        check_file(self, "spark_secret_file")
+        authenticates = self.spark_secret_file is not None or "spark.authenticate" in self.spark
+        if self.master.startswith("spark://") and not authenticates and not self.insecure:
+            raise invalid(
+                "spark_secret_file: any process that reaches Spark could run code in it; set the secret that Spark's "
+                "master and workers have too, or set insecure if only trusted processes reach them"
+            )
         if self.executions < 1:
             raise invalid("executions: expected at least 1")
+        if self.direct_subscriptions < 0:
+            raise invalid("direct_subscriptions: expected at least 0")
         if not self.spark_deadline_s >= 5:
             raise invalid("spark_deadline_s: expected at least 5")
         if not is_identity(self.cap_sender):

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import tocsin
 from tocsin.cluster.spark.archive import java_options
+from tocsin.cluster.spark.network import network_settings
 from tocsin.cluster.spark.python import interpreter
 from tocsin.cluster.sql.allowed_functions import REMOVED_FUNCTIONS
 from tocsin.wire.errors import Code, TocsinError
@@ -83,7 +84,7 @@ def make_session(master: str = "local[*]", settings: Mapping[str, str] | None = 
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", interpreter())
     os.environ.setdefault("PYSPARK_PYTHON", interpreter() if master.startswith("local") else sys.executable)
     builder = SparkSession.builder.master(master)
-    ours = {**SETTINGS, **java_options(), "spark.driver.memory": _driver_memory()}
+    ours = {**SETTINGS, **java_options(), **network_settings(master), "spark.driver.memory": _driver_memory()}
     for name, value in {**ours, **(settings or {}), **GUARDS}.items():
         builder = builder.config(name, value)
     if not master.startswith("local"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from typing import Protocol
 
 from tocsin.broker.events import LoginRequested, SessionRevoked
 from tocsin.broker.hosted import Requester, SessionId
@@ -14,47 +12,9 @@ from tocsin.model.permission import may_subscribe
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.http.audit import AuditLog
 from tocsin.runtime.http.credentials import BROKERS, Claims
+from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
-
-_SWEEP_S = 1.0
-
-
-class HalfOpenConnection(Protocol):
-    """A connection that has not logged in."""
-
-    def expire(self) -> None: ...
-
-
-class HalfOpenConnections:
-    """Connections that have not logged in, oldest first, bounded in number and in age."""
-
-    def __init__(self, limit: int, limit_s: float) -> None:
-        self._limit = limit
-        self._limit_s = limit_s
-        self._since_s: OrderedDict[HalfOpenConnection, float] = OrderedDict()
-        self.expired = 0
-
-    def __len__(self) -> int:
-        return len(self._since_s)
-
-    def add(self, connection: HalfOpenConnection, now_s: float) -> None:
-        """Add a connection. Above the limit the oldest one is closed: a genuine subscriber logs in at once."""
-        self._since_s[connection] = now_s
-        if len(self._since_s) > self._limit:
-            self._expire_oldest()
-
-    def remove(self, connection: HalfOpenConnection) -> None:
-        self._since_s.pop(connection, None)
-
-    def sweep(self, now_s: float) -> None:
-        while self._since_s and next(iter(self._since_s.values())) <= now_s - self._limit_s:
-            self._expire_oldest()
-
-    def _expire_oldest(self) -> None:
-        connection, _ = self._since_s.popitem(last=False)
-        self.expired += 1
-        connection.expire()
 
 
 class ConnectionGuard:
@@ -78,11 +38,6 @@ class ConnectionGuard:
             if claims is not None and self.keys.is_revoked(claims):
                 self.process.user_tokens.forget(subscriber_of(claims))
                 self.process.happened(SessionRevoked(session))
-
-    async def sweep(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            self.half_open.sweep(asyncio.get_running_loop().time())
 
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""

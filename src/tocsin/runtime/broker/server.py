@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tocsin.broker import effects
 from tocsin.runtime.broker.audited_sessions import AuditedSessions
@@ -22,6 +21,7 @@ from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.subscriber_socket import socket_class
 from tocsin.runtime.broker.webhooks import WebhookSessions
 from tocsin.runtime.http.audit import open_audit_log
+from tocsin.runtime.http.bounded_protocols import make_http_class
 from tocsin.runtime.http.listening import Server, listen, stop_on_signals, url_host
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
@@ -67,7 +67,7 @@ class BrokerServer:
         server = Server(
             uvicorn.Config(
                 make_app(self.context),
-                http=_http_class(self.guard),
+                http=make_http_class(self.guard.half_open),
                 ws=socket_class(self.guard),
                 log_config=None,
                 access_log=False,
@@ -84,7 +84,7 @@ class BrokerServer:
         with stop_on_signals(self._stop):
             await self._start()
             serving = asyncio.create_task(server.serve(sockets=[listening]))
-            sweeping = asyncio.create_task(self.guard.sweep())
+            sweeping = asyncio.create_task(self.guard.half_open.sweep_forever())
             stopping = asyncio.create_task(self._stop.wait())
             try:
                 while not server.started and not serving.done():
@@ -148,29 +148,3 @@ def _enable_keepalive(listening: socket.socket) -> None:
     for name, value in options.items():
         if hasattr(socket, name):
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _http_class(guard: ConnectionGuard) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, with every connection counted as half-open until its request is complete."""
-
-    class BoundedHttp(HttpToolsProtocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            guard.half_open.add(self, self.loop.time())
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            guard.half_open.remove(self)
-            super().connection_lost(exc)
-
-        def on_message_complete(self) -> None:
-            guard.half_open.remove(self)
-            super().on_message_complete()
-
-        def handle_websocket_upgrade(self) -> None:
-            guard.half_open.remove(self)
-            super().handle_websocket_upgrade()
-
-        def expire(self) -> None:
-            self.transport.abort()
-
-    return BoundedHttp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +10,10 @@ from typing import Annotated
 from tocsin.broker.state import Limits
 from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.oidc_settings import OidcSettings
-from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, invalid, is_loopback
+from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, check_peer, invalid
 
 DATA_CLUSTER = "http://127.0.0.1:8571"
+_ORIGIN = re.compile(r"[A-Za-z0-9.-]{1,253}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,6 @@ class BrokerSettings(ListenerSettings):
     lon: Annotated[float | None, "Longitude of this broker in degrees, for placement by distance."] = None
     oidc: OidcSettings = field(default_factory=OidcSettings)
     limits: Limits = field(default_factory=Limits)
-    login_s: Annotated[float, "Seconds a connection may take to log in, or a request to arrive."] = 10.0
-    half_open: Annotated[int, "Most connections that have not logged in. One more closes the oldest of them."] = 2_000
     frame_bytes: Annotated[
         int, "Largest message from a subscriber; a larger one closes the connection with code 1009."
     ] = 64 << 10
@@ -62,6 +62,12 @@ class BrokerSettings(ListenerSettings):
     webhooks_private: Annotated[
         bool, "Call webhooks on private and loopback addresses too, for tests and private networks."
     ] = False
+    webhook_handshake: Annotated[
+        bool, "Before calling a URL, ask its owner for consent by OPTIONS with `WebHook-Request-Origin`."
+    ] = True
+    webhook_origin: Annotated[str, "Name by which the owners of webhooks know this network, such as a host name."] = (
+        "tocsin"
+    )
     stop_s: Annotated[float, "Seconds that a stop waits for connections to end."] = 5.0
 
     def check(self) -> None:
@@ -73,29 +79,20 @@ class BrokerSettings(ListenerSettings):
             raise invalid(f"slow {self.limits.slow}: expected drop or disconnect")
         if self.coordinator is None and self.keys is None:
             raise invalid("this broker could not verify any token: set coordinator, or keys with a JWK-set file")
-        for name in ("half_open", "frame_bytes", "login_s", "capacity"):
+        for name in ("frame_bytes", "capacity"):
             _check_positive(name, getattr(self, name))
         for name in (
-            *("cache_bytes", "queue_bytes", "catch_ups", "subscriptions", "update_bytes", "updates"),
+            *("cache_bytes", "queue_bytes", "catch_ups", "subscriptions", "parameter_bytes"),
+            *("update_bytes", "updates"),
             *("progress_s", "rate_window_s"),
         ):
             _check_positive(name, getattr(self.limits, name))
+        if _ORIGIN.fullmatch(self.webhook_origin) is None:
+            raise invalid("webhook_origin: expected 1 to 253 letters, digits, dots and dashes")
         for name in ("token_file", "cluster_token_file", "ca"):
             check_file(self, name)
         for name in ("cluster", "coordinator"):
-            self._check_peer(name, getattr(self, name))
-
-    def _check_peer(self, name: str, address: str | None) -> None:
-        """The broker sends its token to this address: raise if the token would travel unencrypted over a network."""
-        if address is None:
-            return
-        scheme, _, rest = address.partition("://")
-        if scheme not in ("http", "https") or not rest:
-            raise invalid(f"{name}: expected an address such as https://cluster.example:8571, got {address!r}")
-        host = rest.partition("/")[0].rpartition("@")[2]
-        host = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-        if scheme == "http" and not self.insecure and not is_loopback(host.strip("[]")):
-            raise invalid(f"{name}: this broker's token would reach {address} unencrypted; use https, or set insecure")
+            check_peer(self, name)
 
     def secret(self, name: str) -> str:
         """The token for the `cluster` or the `coordinator`, read from its file; empty if there is no file."""

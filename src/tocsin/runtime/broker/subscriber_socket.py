@@ -2,6 +2,7 @@
 
 It is a protocol class rather than an ASGI application: results are encoded frames that all receivers share, so sending
 one is a single `transport.write` of existing bytes. An idle session costs this object and its transport.
+`paced_socket` decides when its requests are read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import SubscriberId
 from tocsin.model.permission import ALL_RIGHTS
 from tocsin.runtime.broker.connection_guard import ConnectionGuard, login_event, subscriber_of
-from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, FrameReader, Violation, close_frame, shake_hands
+from tocsin.runtime.broker.paced_socket import PacedSocket
+from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, Violation, close_frame, shake_hands
 from tocsin.runtime.http.answers import error_answer
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import session as wire
@@ -57,37 +59,21 @@ class SocketState(IntEnum):
     CLOSING = 4
 
 
-class SubscriberSocket(asyncio.Protocol):
+class SubscriberSocket(PacedSocket):
     """uvicorn makes one for each upgrade and feeds it the request that it has read."""
 
-    __slots__ = (
-        "_encoding",
-        "_ignores_input",
-        "_loop",
-        "_paused",
-        "_reader",
-        "_session",
-        "_state",
-        "_subscriber",
-        "_token",
-        "_transport",
-        "claims",
-    )
+    __slots__ = ("_encoding", "_session", "_state", "_subscriber", "_token", "claims")
     guard: ClassVar[ConnectionGuard]
     encode: ClassVar[MessageEncoder]
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__()
         self._state = SocketState.HANDSHAKE
         self._encoding = Encoding.JSON
         self._session = SessionId(0)
         self._subscriber = SubscriberId("")
         self._token: str | None = None
         self.claims: Claims | None = None
-        self._reader: FrameReader | None = None
-        self._paused = False
-        self._ignores_input = False
-        self._transport: asyncio.Transport
 
     # -- called by the transport -----------------------------------------------------------------------------------
 
@@ -108,12 +94,12 @@ class SubscriberSocket(asyncio.Protocol):
         return
 
     def pause_writing(self) -> None:
-        self._paused = True
+        super().pause_writing()
         if self._session:
             self.guard.process.happened(SessionBlocked(self._session))
 
     def resume_writing(self) -> None:
-        self._paused = False
+        super().resume_writing()
         if self._session:
             self.guard.process.happened(SessionDrained(self._session))
 
@@ -124,19 +110,12 @@ class SubscriberSocket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state is SocketState.HANDSHAKE:
             self._shake_hands(data)
-            return
-        reader = self._reader
-        if reader is None:
-            reader = self._reader = FrameReader(self.guard.process.settings.frame_bytes)
-        if self._ignores_input:
-            return
-        for message in reader.feed(data):
-            if isinstance(message, Violation):
-                self._ignores_input = True  # the start of the next frame is unknown
-                self._close_with("too_large" if message.code == 1009 else "bad_request", message.message, message.code)
-                self._loop.call_later(_VIOLATION_S, self._transport.close)
-                return
-            self._on_frame(*message)
+        else:
+            self.read(data, self.guard.process.settings.frame_bytes)
+
+    def on_violation(self, violation: Violation) -> None:
+        self._close_with("too_large" if violation.code == 1009 else "bad_request", violation.message, violation.code)
+        self._loop.call_later(_VIOLATION_S, self._transport.close)
 
     # -- the handshake ---------------------------------------------------------------------------------------------
 
@@ -153,7 +132,7 @@ class SubscriberSocket(asyncio.Protocol):
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _on_frame(self, opcode: int, payload: bytes) -> None:
+    def on_message(self, opcode: int, payload: bytes) -> None:
         if opcode == CLOSE:
             if self._state is not SocketState.CLOSING:
                 self._state = SocketState.CLOSING

@@ -3,6 +3,8 @@
 A webhook is a session whose connection takes one result at a time; cursors, catch-up and the cache work as for any
 other session. When the receiver has answered 2xx, the session acknowledges the result's cursor and sends the next one.
 `webhook-id` consists of subscription and cursor, so the receiver recognises a repeat, even from another broker.
+Before a URL is called, its owner consents in a handshake (CloudEvents Web Hooks §4): otherwise subscribers could direct
+the broker's calls at any server. `webhook_calls` makes the calls.
 """
 
 from __future__ import annotations
@@ -11,13 +13,9 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import ipaddress
 import random
-import socket
 from collections import deque
-from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 
 from tocsin.broker.effects import CallWebhook
@@ -29,6 +27,8 @@ from tocsin.model.cursor import Cursor
 from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.runtime.broker.metrics import BrokerMetrics
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.webhook_addresses import check_url, endpoint_of
+from tocsin.runtime.broker.webhook_calls import CallAnswer, CallFailed, WebhookCaller
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
@@ -36,8 +36,6 @@ from tocsin.wire.link import Webhook
 
 SCHEDULE_S = (0.0, 5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
 """Pauses before the attempts, as Standard Webhooks recommends; jitter makes each up to a tenth longer."""
-LONGEST_WAIT_S = 86_400.0
-TIMEOUT_S = 20.0
 SECRET_PREFIX = "whsec_"
 _encode = msgspec.json.Encoder().encode
 _jitter = random.Random()
@@ -58,33 +56,6 @@ def is_secret(text: str) -> bool:
         return 24 <= len(base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)) <= 64
     except ValueError:
         return False
-
-
-def check_url(url: str, *, private: bool) -> None:
-    """Raise if the URL is unacceptable, without resolving its host name."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise TocsinError(Code.BAD_REQUEST, "url: not an address") from None
-    if parts.scheme != "https" and not (private and parts.scheme == "http"):
-        raise TocsinError(Code.BAD_REQUEST, "url: webhooks are called over https")
-    if not host or parts.username or parts.password or len(url) > 2_048 or not url.isascii() or not url.isprintable():
-        raise TocsinError(Code.BAD_REQUEST, "url: expected https://host/path, without a password in it")
-
-
-async def addresses_of(url: str, *, private: bool) -> list[str]:
-    """Resolve the URL's host; raise if it has a private address, so that no subscriber can reach internal services."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        entries = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise TocsinError(Code.BAD_REQUEST, f"url: there is no host {parts.hostname}") from None
-    addresses = [str(entry[4][0]) for entry in entries]
-    if not private and not all(ipaddress.ip_address(text.partition("%")[0]).is_global for text in addresses):
-        raise TocsinError(Code.FORBIDDEN, f"url: {parts.hostname} is not on the public network")
-    return addresses
 
 
 class WebhookSession:
@@ -161,29 +132,24 @@ class WebhookSession:
             wait_s = None
             try:
                 answer = await self._sessions.post(self._webhook, name, body)
-            except (httpx.HTTPError, TocsinError, OSError) as error:
+            except CallFailed as error:
                 self._sessions.count("failed")
-                self._log_failure(attempt, type(error).__name__)
+                self._log_failure(attempt, str(error))
                 continue
-            if answer.status_code // 100 == 2:
+            if answer.is_success:
                 self._sessions.count("delivered")
                 return True
             self._sessions.count("refused")
-            self._log_failure(attempt, str(answer.status_code))
-            if answer.status_code == 410:
+            self._log_failure(attempt, str(answer.status))
+            if answer.status == 410:
                 self._process.happened(WebhookChangeRequested(Requester(), self._subscriber, None))
                 return False
-            if answer.status_code == 429:
-                wait_s = retry_after_s(answer)
+            if answer.status == 429:
+                wait_s = answer.retry_after_s
         return False
 
     def _log_failure(self, attempt: int, reason: str) -> None:
         logger().warning("a webhook call failed", reason=reason, attempt=attempt + 1)
-
-
-def retry_after_s(answer: httpx.Response) -> float | None:
-    text = answer.headers.get("retry-after", "")
-    return min(LONGEST_WAIT_S, float(text)) if text.isascii() and text.isdigit() else None
 
 
 class WebhookSessions:
@@ -192,11 +158,10 @@ class WebhookSessions:
     def __init__(self, process: BrokerProcess, metrics: BrokerMetrics) -> None:
         self.process = process
         self._metrics = metrics
-        self._private = process.settings.webhooks_private
         self._sessions: dict[SubscriberId, WebhookSession] = {}
-        self._client = httpx.AsyncClient(
-            timeout=TIMEOUT_S, follow_redirects=False, trust_env=False, headers={"User-Agent": "tocsin"}
-        )
+        self._proving: set[SubscriberId] = set()
+        """Subscribers whose handshake is in progress."""
+        self.caller = WebhookCaller(private=process.settings.webhooks_private)
 
     def begin(self, effect: CallWebhook) -> None:
         subscriber = effect.subscriber
@@ -219,25 +184,49 @@ class WebhookSessions:
     def count(self, outcome: str) -> None:
         self._metrics.webhook_calls.labels(outcome).inc()
 
-    async def post(self, webhook: Webhook, name: str, body: bytes) -> httpx.Response:
-        """Post to the checked IP address: a second DNS lookup could return a private one."""
+    async def check(self, subscriber: SubscriberId, webhook: Webhook) -> None:
+        """Raise unless the URL is acceptable and its owner consents to calls for this subscriber."""
+        settings = self.process.settings
+        check_url(webhook.url, private=settings.webhooks_private)
+        await self.caller.addresses(*endpoint_of(webhook.url))
+        if not settings.webhook_handshake:
+            return
+        if subscriber in self._proving:
+            raise TocsinError(Code.BACKLOGGED, "the previous handshake is still in progress", retry_after_s=5)
+        self._proving.add(subscriber)
+        try:
+            await self._shake_hands(webhook)
+        finally:
+            self._proving.discard(subscriber)
+
+    async def _shake_hands(self, webhook: Webhook) -> None:
+        """Ask the endpoint's owner for consent. The signature lets an owner with the secret recognise the sender."""
+        origin = self.process.settings.webhook_origin
+        headers = self._signed(webhook, "handshake", b"") | {"webhook-request-origin": origin}
+        try:
+            answer = await self.caller.call("OPTIONS", webhook.url, headers)
+        except CallFailed as error:
+            raise TocsinError(Code.FORBIDDEN, f"url: the handshake failed: {error}") from None
+        allowed = answer.headers.get("webhook-allowed-origin", "").strip()
+        if not answer.is_success or allowed not in ("*", origin):
+            message = f"url: its owner must answer OPTIONS with 200 and the header WebHook-Allowed-Origin: {origin}"
+            raise TocsinError(Code.FORBIDDEN, f"{message}; it answered {answer.status}")
+
+    async def post(self, webhook: Webhook, name: str, body: bytes) -> CallAnswer:
+        headers = self._signed(webhook, name, body) | {"content-type": "application/json"}
+        return await self.caller.call("POST", webhook.url, headers, body)
+
+    def _signed(self, webhook: Webhook, name: str, body: bytes) -> dict[str, str]:
         timestamp = int(self.process.now_s())
-        headers = {
-            "content-type": "application/json",
+        return {
             "webhook-id": name,
             "webhook-timestamp": str(timestamp),
             "webhook-signature": " ".join(signature(secret, name, timestamp, body) for secret in webhook.secrets),
         }
-        [address, *_] = await addresses_of(webhook.url, private=self._private)
-        url = httpx.URL(webhook.url)
-        headers["host"] = url.netloc.decode()
-        request = self._client.build_request("POST", url.copy_with(host=address), headers=headers, content=body)
-        request.extensions["sni_hostname"] = url.host
-        return await self._client.send(request)
 
     async def stop(self) -> None:
         tasks = [session.task for session in self._sessions.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.aclose()
+        await self.caller.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha1
 from urllib.parse import parse_qs
@@ -99,36 +100,44 @@ Message = tuple[int, bytes]
 
 
 class FrameReader:
-    """Turns bytes into messages; keeps only incomplete frames and messages."""
+    """Turns bytes into messages; keeps the bytes that were not taken as messages yet."""
 
-    __slots__ = ("_limit_bytes", "_opcode", "_parts", "_rest")
+    __slots__ = ("_limit_bytes", "_opcode", "_parts", "_rest", "_start", "_violated")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._rest = b""
+        self._start = 0
+        """Index of the next frame in `_rest`."""
         self._opcode = 0
         self._parts: list[bytes] | None = None
+        self._violated = False
 
-    def feed(self, data: bytes) -> list[Message | Violation]:
-        """Return the complete messages, in order. A violation is always the last element."""
-        data = self._rest + data if self._rest else data
-        messages: list[Message | Violation] = []
-        start = 0
-        while True:
-            parsed = self._frame(data, start)
+    def feed(self, data: bytes = b"") -> Iterator[Message | Violation]:
+        """Add bytes and return an iterator over the complete messages, in order. A violation is the last of all.
+
+        The caller may stop early: frames are parsed one by one, and the next call continues behind the last message.
+        """
+        if self._start:
+            self._rest, self._start = self._rest[self._start :], 0
+        self._rest = self._rest + data if self._rest else data
+        return iter(self._next_message, None)
+
+    def _next_message(self) -> Message | Violation | None:
+        message: Message | Violation | None = None
+        while message is None and not self._violated:
+            parsed = self._frame(self._rest, self._start)
             if parsed is None:
                 break
             if isinstance(parsed, Violation):
-                messages.append(parsed)
-                break
-            start, fin, opcode, payload = parsed
-            message = self._assemble(fin, opcode, payload)
-            if message is not None:
-                messages.append(message)
-                if isinstance(message, Violation):
-                    break
-        self._rest = data[start:]
-        return messages
+                message = parsed
+            else:
+                self._start, fin, opcode, payload = parsed
+                message = self._assemble(fin, opcode, payload)
+            self._violated = isinstance(message, Violation)
+        if message is None and self._start:
+            self._rest, self._start = self._rest[self._start :], 0
+        return message
 
     def _frame(self, data: bytes, start: int) -> tuple[int, bool, int, bytes] | Violation | None:
         """(start of the next frame, fin, opcode, payload); None if the frame is incomplete."""

@@ -28,6 +28,8 @@ from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.store import CoordinatorStore
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
 from tocsin.runtime.http.audit import open_audit_log
+from tocsin.runtime.http.bounded_protocols import BoundedWebSocket, make_http_class
+from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import external_keys
@@ -142,21 +144,23 @@ class CoordinatorServer:
 
     async def _serve(self, listening: socket.socket, token: str | None, stop: Callable[[], Awaitable[None]]) -> None:
         """Serve until a signal, a call of `stop`, or the end of the process's loop; then stop everything in order."""
-        server = Server(self._config(make_app(self.context, self._pages)))
+        half_open = HalfOpenConnections(self.settings.half_open, self.settings.login_s)
+        server = Server(self._config(make_app(self.context, self._pages), half_open))
         with stop_on_signals(self._stop):
             serving = asyncio.create_task(server.serve(sockets=[listening]))
+            sweeping = asyncio.create_task(half_open.sweep_forever())
             reasons = [asyncio.create_task(event.wait()) for event in (self._stop, self.process.ended)]
             logger().info("listening", address=self.address)
             self._ready(self.address, token)
             await asyncio.wait((serving, *reasons), return_when=asyncio.FIRST_COMPLETED)
-            for task in reasons:
+            for task in (sweeping, *reasons):
                 task.cancel()
             logger().info("stopping")
             await stop()
             server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
 
-    def _config(self, app: object) -> uvicorn.Config:
+    def _config(self, app: object, half_open: HalfOpenConnections) -> uvicorn.Config:
         return uvicorn.Config(
             app,  # type: ignore[arg-type]
             log_config=None,
@@ -164,7 +168,8 @@ class CoordinatorServer:
             lifespan="off",
             server_header=False,
             proxy_headers=False,
-            ws="websockets-sansio",
+            http=make_http_class(half_open),
+            ws=BoundedWebSocket,
             ws_max_size=_FRAME_BYTES,
             ws_max_queue=64,
             ws_per_message_deflate=False,

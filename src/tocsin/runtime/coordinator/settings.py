@@ -13,7 +13,7 @@ from typing import Annotated
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.policies.balance.settings import BalanceSettings
 from tocsin.runtime.http.oidc_settings import OidcSettings
-from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, invalid
+from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, check_peer, invalid
 
 # Unlike a simulation, a real coordinator balances by default, and leaves an almost idle network alone.
 _RULES = CoordinatorRules(balancing=True, balance=BalanceSettings(beta_bytes_per_s=1_000.0, theta_bytes_per_s=1_000.0))
@@ -85,6 +85,7 @@ class CoordinatorSettings(ListenerSettings):
         self.oidc.check_oidc()
         if self.user_subscriptions is not None and self.user_subscriptions < 1:
             raise invalid("user_subscriptions: expected at least 1")
+        check_peer(self, "cluster")
         values = {name: getattr(self, name) for name in _POSITIVE}
         values |= {name: getattr(self.rules, name) for name in _POSITIVE_RULES}
         for name, value in values.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,8 +25,13 @@ CAP = "application/cap+xml"
 ATOM = "application/atom+xml"
 EVENT_STREAM = "text/event-stream"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-MAX_BODY_BYTES = 64 << 20
-"""Largest body of a request that does not publish records: enough for 100,000 subscriptions."""
+BODY_BYTES = 1 << 20
+"""Largest body of most requests."""
+LARGE_BODY_BYTES = 64 << 20
+"""Largest body of an administrator or a broker: enough for 100,000 subscriptions."""
+GRACE_S = 10.0
+"""A body may take this long, and longer if it arrives at `LEAST_BYTES_PER_S`."""
+LEAST_BYTES_PER_S = 16 << 10
 
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
@@ -47,7 +53,7 @@ def error_answer(error: TocsinError) -> Response:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = 'Bearer realm="tocsin"'
-    if error.code is Code.TOO_LARGE:
+    if error.code in (Code.TOO_LARGE, Code.TOO_SLOW):
         headers["Connection"] = "close"  # the client need not send the rest of the body
     return answer(body, error.code.status, headers)
 
@@ -55,8 +61,9 @@ def error_answer(error: TocsinError) -> Response:
 async def read_body(
     request: Request, limit_bytes: int, take_room: Callable[[int], None] = lambda size_bytes: None
 ) -> bytes:
-    """The whole body. Raises before more than `limit_bytes` are in memory.
+    """The whole body. Raises before more than `limit_bytes` are in memory, and if the body arrives too slowly.
 
+    Check the caller's scope first: this reads what any holder of a token sends.
     `take_room` is called with the size of each piece before the piece is kept, and may raise to refuse it.
     """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
@@ -66,7 +73,7 @@ async def read_body(
         raise too_large(limit_bytes)
     pieces: list[bytes] = []
     size_bytes = 0
-    async for piece in request.stream():
+    async for piece in _in_time(request.stream()):
         size_bytes += len(piece)
         if size_bytes > limit_bytes:
             raise too_large(limit_bytes)
@@ -75,12 +82,29 @@ async def read_body(
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+async def _in_time(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces, as long as they keep up `LEAST_BYTES_PER_S` beyond `GRACE_S`: bodies that stall occupy memory."""
+    deadline_s = asyncio.get_running_loop().time() + GRACE_S
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                piece = await anext(pieces, None)
+        except TimeoutError:
+            message = f"the body arrives at less than {LEAST_BYTES_PER_S:,} bytes/s"
+            raise TocsinError(Code.TOO_SLOW, message) from None
+        if piece is None:
+            return
+        yield piece
+        deadline_s += len(piece) / LEAST_BYTES_PER_S
+
+
 def too_large(limit_bytes: int) -> TocsinError:
     return TocsinError(Code.TOO_LARGE, f"at most {limit_bytes:,} body bytes; send less at a time")
 
 
-async def read_json(request: Request, kind: type[T]) -> T:
-    return decode_json(await read_body(request, MAX_BODY_BYTES), kind)
+async def read_json(request: Request, kind: type[T], limit_bytes: int = BODY_BYTES) -> T:
+    """The body as a value of this type. Check the caller's scope first."""
+    return decode_json(await read_body(request, limit_bytes), kind)
 
 
 def decode_json(body: bytes, kind: type[T]) -> T:

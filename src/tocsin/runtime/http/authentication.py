@@ -18,6 +18,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tocsin.runtime.http.answers import answer, error_answer, error_body
+from tocsin.runtime.http.audit import CLAIMS
+from tocsin.runtime.http.bounded_protocols import report_authenticated
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.open_requests import CALLER, OpenRequests
 from tocsin.wire.errors import Code, TocsinError
@@ -79,6 +81,8 @@ class AuthenticationMiddleware:
         try:
             try:
                 await self._authenticate(scope)
+                if is_authenticated(scope):
+                    report_authenticated(scope)
                 with self._open.of(scope.get(CALLER)):
                     await self._app(scope, receive, send_counted)
             except TocsinError as error:
@@ -136,15 +140,32 @@ class AuthenticationMiddleware:
                 await send({"type": "websocket.close", "code": 1011, "reason": "internal error"})
 
 
+def is_authenticated(scope: Scope) -> bool:
+    """True if the server accepted a token; false for the paths that need none."""
+    return CALLER in scope or CLAIMS in scope
+
+
 def token_of(scope: Scope) -> str | None:
     """The bearer token of a request or a WebSocket handshake; None if it has none."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             kind, _, token = value.decode("latin-1").partition(" ")
             return token.strip() if kind.lower() == "bearer" else None
-    # Browsers cannot set headers on EventSource and WebSocket, so the token may be in the query string.
+    if not _is_stream(scope):
+        return None
     query_tokens = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("access_token")
     return query_tokens[0] if query_tokens else None
+
+
+def _is_stream(scope: Scope) -> bool:
+    """True for WebSockets and event streams: browsers cannot set their headers, so the query string has the token.
+
+    Elsewhere a token in the address is refused, because addresses get into histories and the logs of proxies.
+    """
+    if scope["type"] == "websocket":
+        return True
+    accepted = (value for name, value in scope["headers"] if name == b"accept")
+    return scope["method"] == "GET" and any(b"text/event-stream" in value.lower() for value in accepted)
 
 
 def internal_error(error: Exception, path: str, part: str) -> Response:

@@ -79,6 +79,13 @@ def url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def restrict_new_files() -> None:
+    """Keep what this process and its children write from other users. An umask that does so already is left alone."""
+    inherited = os.umask(0o077)
+    if inherited & 0o007 == 0o007:
+        os.umask(inherited)
+
+
 def write_secret(path: Path, secret: str) -> None:
     """Write the secret to a new file that only this user can read (mode 0600)."""
     path.unlink(missing_ok=True)

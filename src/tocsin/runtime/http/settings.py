@@ -46,6 +46,13 @@ class ListenerSettings:
     insecure: Annotated[
         bool, "Allow connections beyond loopback without TLS, for example behind a proxy that encrypts."
     ] = False
+    login_s: Annotated[float, "Seconds a connection may take to log in, or to send the token of its request."] = 10.0
+    half_open: Annotated[int, "Most connections that have not logged in. One more closes the oldest of them."] = 2_000
+    open_metrics: Annotated[
+        bool,
+        "Serve `/metrics` without a token if `host` is loopback. Not for a process behind a proxy: every client of the "
+        "proxy could read them.",
+    ] = False
     log_level: Annotated[str, "`debug` (also logs every request), `info`, `warning` or `error`."] = "info"
     log_form: Annotated[str, "`json`, `console`, or `auto`: console on a terminal, JSON otherwise."] = "auto"
     audit: Annotated[
@@ -76,6 +83,8 @@ def check_listener(settings: ListenerSettings) -> None:
         raise invalid(f"port {settings.port}: expected 0 to 65535")
     if settings.audit_bytes < 4_096 or settings.audit_files < 1:
         raise invalid("expected audit_bytes of at least 4096 and audit_files of at least 1")
+    if settings.half_open < 1 or settings.login_s <= 0:
+        raise invalid("half_open: expected at least 1" if settings.half_open < 1 else "login_s: expected more than 0")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise invalid(f"log_level {settings.log_level}: expected debug, info, warning or error")
     if settings.log_form not in ("auto", "json", "console"):
@@ -87,6 +96,20 @@ def check_file(settings: ListenerSettings, name: str) -> None:
     path = getattr(settings, name)
     if path is not None and not Path(path).is_file():
         raise invalid(f"{name}: there is no file {path}")
+
+
+def check_peer(settings: ListenerSettings, name: str) -> None:
+    """The setting `name` is the address of a server that gets a token: raise if the token would travel unencrypted."""
+    address: str | None = getattr(settings, name)
+    if address is None:
+        return
+    scheme, _, rest = address.partition("://")
+    if scheme not in ("http", "https") or not rest:
+        raise invalid(f"{name}: expected an address such as https://cluster.example:8571, got {address!r}")
+    host = rest.partition("/")[0].rpartition("@")[2]
+    host = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+    if scheme == "http" and not settings.insecure and not is_loopback(host.strip("[]")):
+        raise invalid(f"{name}: a token would reach {address} unencrypted; use https, or set insecure")
 
 
 def is_loopback(host: str) -> bool:

@@ -153,7 +153,7 @@ class Stack:
 
     async def start_coordinator(self) -> None:
         """Return when the coordinator is up. The data cluster continues to start: Spark takes much longer."""
-        self._settings.root.mkdir(parents=True, exist_ok=True)
+        self._settings.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.cluster.start()
         self.coordinator.start()
         announcement = await self.coordinator.ready(_READY_S)

@@ -34,6 +34,8 @@ router = APIRouter(tags=["announcements"])
 SUBSCRIPTIONS_AT_ONCE = 5_000
 """The most subscriptions in one message. An execution with results for more is announced in several parts."""
 RETRY_MS = 1_000
+STREAMS_EACH = 8
+"""The most streams of one broker. It needs one, and a second for a moment when it reconnects."""
 
 
 class _Outgoing(NamedTuple):
@@ -49,11 +51,17 @@ async def announcements(
 ) -> StreamingResponse:
     """Server-sent events `ready`, `execution`, `progress` and `gap`; `Last-Event-ID` or `after` resumes."""
     context, name = require_broker(request, broker)
-    _ = context.cluster  # raises while the data cluster is not ready
+    _check_room(context, name)
     last = request.headers.get("last-event-id")
     if last is not None and after is None:
         after = _sequence(last)
     return StreamingResponse(_events(context, name, after), headers=STREAM_HEADERS, media_type=EVENT_STREAM)
+
+
+def _check_room(context: ClusterContext, broker: BrokerId) -> None:
+    _ = context.cluster  # raises while the data cluster is not ready
+    if context.listening[broker] >= STREAMS_EACH:
+        raise TocsinError(Code.BACKLOGGED, f"{broker} has {STREAMS_EACH} streams already", retry_after_s=10)
 
 
 async def _events(context: ClusterContext, broker: BrokerId, after: int | None) -> AsyncIterator[bytes]:
@@ -71,7 +79,7 @@ async def _events(context: ClusterContext, broker: BrokerId, after: int | None) 
 @router.websocket(wire.ANNOUNCEMENTS)
 async def announcements_socket(socket: WebSocket, broker: str, after: str | None = None) -> None:
     context, name = require_broker(socket, broker)
-    _ = context.cluster  # raises while the data cluster is not ready
+    _check_room(context, name)
     start = None if after is None else _sequence(after)
     await socket.accept()
     disconnected = asyncio.create_task(_until_disconnected(socket))

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Scope
 
 from tocsin.cluster.server.routes.context import ClusterContext, context_of
 from tocsin.model.ids import BrokerId
+from tocsin.runtime.http.answers import BODY_BYTES, LARGE_BODY_BYTES
 from tocsin.runtime.http.audit import record_request
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.callers import Caller, caller_of_claims, is_broker_id
@@ -28,8 +29,8 @@ _OPEN = frozenset({"/healthz", "/readyz"})
 
 
 def authenticate(app: ASGIApp, context: ClusterContext) -> ASGIApp:
-    """`app` behind a check of the token of every request under /v1, and of /metrics beyond loopback."""
-    metrics_are_open = is_loopback(context.settings.host)
+    """`app` behind a check of the token of every request under /v1, and of /metrics."""
+    metrics_are_open = context.settings.open_metrics and is_loopback(context.settings.host)
 
     async def admit(scope: Scope) -> None:
         path: str = scope["path"]
@@ -95,6 +96,16 @@ def require_broker(connection: HTTPConnection, broker: str | None) -> tuple[Clus
         raise TocsinError(Code.BAD_REQUEST, "a broker id has 1 to 128 letters, digits, dots, dashes and underscores")
     scope = f"broker:{identity}" if broker else "subscribe"
     return _require(connection, caller.may_be(identity), scope), BrokerId(identity)
+
+
+def require_some_broker(connection: HTTPConnection) -> int:
+    """Return the largest body of this caller's requests. Raise unless it is a broker or acts as a broker of its own.
+
+    The body names the broker, so `require_broker` can check it only after this.
+    """
+    caller = caller_of(connection)
+    _require(connection, caller.is_some_broker, "subscribe")
+    return LARGE_BODY_BYTES if caller.is_trusted_broker else BODY_BYTES
 
 
 def require_trusted_broker(connection: HTTPConnection) -> ClusterContext:

@@ -26,6 +26,8 @@ from tocsin.wire.errors import Code, TocsinError
 
 BODIES_BYTES = 256 << 20
 """Most bytes of publishers' bodies in memory at a time, over all connections."""
+SHARE_BYTES = BODIES_BYTES // 8
+"""Most bytes of one caller's bodies: bodies that one caller sends slowly leave room for the others."""
 
 
 class ClusterContext:
@@ -38,6 +40,12 @@ class ClusterContext:
         self.keys: TrustedKeys | None = None
         """Keys for tokens that a coordinator signed; None accepts the catalog's own tokens only."""
         self.bodies_bytes = 0
+        self._bodies_bytes_of: Counter[str] = Counter()
+        """Bytes of bodies in memory by caller."""
+        self.publishing: Counter[str] = Counter()
+        """Open WebSockets of publishers by caller."""
+        self.subscribing_directly = asyncio.Lock()
+        """Held while a user without a broker subscribes, so that its quota is exact."""
         self.taps = 0
         """Taps that are open now."""
         self.listening: Counter[BrokerId] = Counter()
@@ -55,24 +63,32 @@ class ClusterContext:
         return self.process.cluster
 
     @contextmanager
-    def room_for_records(self) -> Iterator[Callable[[int], None]]:
-        """Account for a publisher's body, from its first byte to its answer.
+    def room_for_records(self, caller: str) -> Iterator[Callable[[int], None]]:
+        """Account for a body of this caller, from its first byte to its answer.
 
         Yields a function that takes a number of bytes and raises BACKLOGGED when there is no room for them.
         """
         taken_bytes = 0
+        of_caller = self._bodies_bytes_of
 
         def take(size_bytes: int) -> None:
             nonlocal taken_bytes
             if self.bodies_bytes + size_bytes > BODIES_BYTES:
                 raise TocsinError(Code.BACKLOGGED, "too many records are being stored at once", retry_after_s=1)
+            if of_caller[caller] + size_bytes > SHARE_BYTES:
+                message = "your other requests have not arrived completely or are not stored yet"
+                raise TocsinError(Code.BACKLOGGED, message, retry_after_s=1)
             taken_bytes += size_bytes
             self.bodies_bytes += size_bytes
+            of_caller[caller] += size_bytes
 
         try:
             yield take
         finally:
             self.bodies_bytes -= taken_bytes
+            of_caller[caller] -= taken_bytes
+            if not of_caller[caller]:
+                del of_caller[caller]
 
     def commit_of(self, dataset: str) -> GroupCommit:
         gateway = self.cluster.gateway(dataset)

@@ -22,7 +22,7 @@ from tocsin.cluster.server.routes.authentication import require_admin, require_a
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.model.ids import ChannelName
 from tocsin.model.schema import Schema
-from tocsin.runtime.http.answers import answer, read_json, request_body
+from tocsin.runtime.http.answers import LARGE_BODY_BYTES, answer, read_json, request_body
 
 router = APIRouter(tags=["definitions"])
 
@@ -43,7 +43,7 @@ class ApplicationText(msgspec.Struct):
 async def apply_application(request: Request, dry_run: bool = False) -> Response:
     """Carry out the statements of an application file; with `dry_run` only report its problems."""
     context = require_author(request)
-    application = await read_json(request, ApplicationText)
+    application = await read_json(request, ApplicationText, LARGE_BODY_BYTES)
     arguments = (context.cluster, application.text, application.file, application.folder)
     async with context.process.changing:
         if dry_run:

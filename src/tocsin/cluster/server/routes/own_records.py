@@ -41,7 +41,7 @@ async def store_own_records(request: Request, name: str, broker: str | None = No
         message = f"{live.name} takes no records of subscribers: it is not a KEYED dataset with OWNED BY"
         raise TocsinError(Code.NOT_A_FEED_TARGET, message)
     limit_bytes = context.commit_of(name).gateway.limits.body_bytes
-    with context.room_for_records() as take_room:
+    with context.room_for_records(caller_of(request).id) as take_room:
         records = decode_json(await read_body(request, limit_bytes, take_room), list[wire.OwnRecord])
         if len(records) > wire.MOST_OWN_RECORDS:
             raise TocsinError(Code.TOO_LARGE, f"at most {wire.MOST_OWN_RECORDS:,} records at a time")

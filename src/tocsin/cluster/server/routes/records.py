@@ -29,7 +29,7 @@ from tocsin.cluster.feed.gateway import (
     TooLarge,
     Unavailable,
 )
-from tocsin.cluster.server.routes.authentication import require_publish
+from tocsin.cluster.server.routes.authentication import caller_of, require_publish
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.runtime.http.answers import answer, encode, error_body, read_body
 from tocsin.wire.errors import Code, TocsinError
@@ -39,6 +39,10 @@ _PUBLISH = re.compile("/v1/datasets/([^/]+)/records")
 
 IN_FLIGHT = 16
 """Messages that wait for their answers, per WebSocket."""
+SOCKETS_EACH = 4
+"""WebSockets of one publisher: a message that has not arrived completely is in no account of memory."""
+MESSAGE_BYTES = 2 << 20
+"""Largest message on a WebSocket, unless bodies are limited to less. Larger bodies go by POST."""
 REFUSAL_CODES: dict[type[Refused], Code] = {
     Malformed: Code.BAD_RECORDS,
     TooLarge: Code.TOO_LARGE,
@@ -71,7 +75,7 @@ async def publish(request: Request, name: str) -> Response:
     if form is None:
         raise TocsinError(Code.BAD_REQUEST, f"send records as one of: {', '.join(form.value for form in RecordForm)}")
     limit_bytes = context.commit_of(name).gateway.limits.body_bytes
-    with context.room_for_records() as take_room:
+    with context.room_for_records(caller_of(request).id) as take_room:
         body = await read_body(request, limit_bytes, take_room)
         status, reply = await _store(context, name, body, form, request.headers.get("idempotency-key"))
     headers = {"Retry-After": str(reply["retry_after_s"])} if "retry_after_s" in reply else None
@@ -169,10 +173,22 @@ _Pending = tuple[str | int | None, asyncio.Task[_Reply]]
 async def publish_stream(socket: WebSocket, name: str) -> None:
     context = require_publish(socket, name)
     context.commit_of(name)  # refuses unknown and STATIC datasets before the handshake
-    await socket.accept()
+    caller = caller_of(socket).id
+    if context.publishing[caller] >= SOCKETS_EACH:
+        message = f"you publish over {SOCKETS_EACH} WebSockets already; close one"
+        raise TocsinError(Code.BACKLOGGED, message, retry_after_s=10)
+    context.publishing[caller] += 1
+    try:
+        await socket.accept()
+        await _publish_messages(socket, context, name, caller)
+    finally:
+        context.publishing[caller] -= 1
+
+
+async def _publish_messages(socket: WebSocket, context: ClusterContext, name: str, caller: str) -> None:
     replies: asyncio.Queue[_Pending | None] = asyncio.Queue()
     room = asyncio.Semaphore(IN_FLIGHT)
-    reading = asyncio.create_task(_read(socket, context, name, replies, room))
+    reading = asyncio.create_task(_read(socket, context, (name, caller), replies, room))
     replying = asyncio.create_task(_reply_in_order(socket, replies, room))
     replying.add_done_callback(lambda _: reading.cancel())
     try:
@@ -192,16 +208,17 @@ async def publish_stream(socket: WebSocket, name: str) -> None:
 async def _read(
     socket: WebSocket,
     context: ClusterContext,
-    name: str,
+    target: tuple[str, str],
     replies: asyncio.Queue[_Pending | None],
     room: asyncio.Semaphore,
 ) -> None:
+    """Store each message that arrives. `target` is (dataset, caller)."""
     while (message := await socket.receive())["type"] != "websocket.disconnect":
         await room.acquire()
         text = message.get("text")
         body = bytes(message.get("bytes") or b"") if text is None else text.encode("utf-8", "surrogatepass")
         identity, records, key = _split_envelope(body)
-        replies.put_nowait((identity, asyncio.create_task(_stored(context, name, records, key))))
+        replies.put_nowait((identity, asyncio.create_task(_stored(context, *target, records, key))))
 
 
 def _split_envelope(body: bytes) -> tuple[str | int | None, bytes, str | None]:
@@ -219,9 +236,9 @@ def _split_envelope(body: bytes) -> tuple[str | int | None, bytes, str | None]:
     return None, body, None
 
 
-async def _stored(context: ClusterContext, name: str, body: bytes, key: str | None) -> _Reply:
+async def _stored(context: ClusterContext, name: str, caller: str, body: bytes, key: str | None) -> _Reply:
     try:
-        with context.room_for_records() as take_room:
+        with context.room_for_records(caller) as take_room:
             take_room(len(body))
             return await _store(context, name, body, RecordForm.JSON, key)
     except TocsinError as error:

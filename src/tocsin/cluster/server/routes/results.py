@@ -33,7 +33,19 @@ from tocsin.cluster.server.routes.authentication import caller_of, require_broke
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.cluster.server.routes.subscriptions import check_number, subscription_id_of, unknown_subscription
 from tocsin.model.cursor import Cursor, execution_of
-from tocsin.runtime.http.answers import ARROW, ATOM, CAP, GEOJSON, JSON, NDJSON, encode, read_json, request_body
+from tocsin.runtime.http.answers import (
+    ARROW,
+    ATOM,
+    BODY_BYTES,
+    CAP,
+    GEOJSON,
+    JSON,
+    LARGE_BODY_BYTES,
+    NDJSON,
+    encode,
+    read_json,
+    request_body,
+)
 from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
 
@@ -61,7 +73,9 @@ async def get_results(
 @router.post(wire.RESULTS, openapi_extra=request_body(wire.ResultsRequest), response_class=Response)
 async def post_results(request: Request) -> Response:
     """Results of many subscriptions, each from its own cursor on."""
-    body = await read_json(request, wire.ResultsRequest)
+    require_broker_or_read(request)
+    trusted = caller_of(request).is_trusted_broker
+    body = await read_json(request, wire.ResultsRequest, LARGE_BODY_BYTES if trusted else BODY_BYTES)
     return await _results(request, body.channel, body.subscriptions)
 
 

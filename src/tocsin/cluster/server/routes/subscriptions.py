@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
@@ -14,11 +15,12 @@ from tocsin.cluster.server.routes.authentication import (
     require_broker_or_read,
     require_channel,
     require_read,
+    require_some_broker,
 )
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.cluster.subscriptions import Users
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
-from tocsin.runtime.http.answers import answer, read_json, request_body
+from tocsin.runtime.http.answers import answer, encode, read_json, request_body
 from tocsin.runtime.http.audit import OBJECT
 from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
@@ -27,32 +29,29 @@ router = APIRouter(tags=["subscriptions"])
 
 MAX_AT_ONCE = 100_000
 """Subscriptions in one request."""
+PARAMETER_BYTES = 1 << 10
+"""Largest parameter values of a user that subscribes without a broker; brokers have a setting for theirs."""
 _ID_CHARACTERS = frozenset("0123456789abcdef")
 
 
 @router.post(wire.SUBSCRIPTIONS, openapi_extra=request_body(wire.SubscribeRequest), response_class=Response)
 async def subscribe(request: Request) -> Response:
     """Subscribe to sets of parameter values. The answer lists id, cursor and `created`, in the order of the sets."""
-    body = await read_json(request, wire.SubscribeRequest)
+    body = await read_json(request, wire.SubscribeRequest, require_some_broker(request))
     request.scope[OBJECT] = body.channel
     context, broker = require_broker(request, body.broker)
     require_channel(request, body.channel)
     sets = body.parameters if isinstance(body.parameters, list) else [body.parameters]
     check_number(len(sets))
-    _check_limit(request, context, broker, len(sets))
     users = _users(request, context, broker, body.users, len(sets))
-    subscribed = await asyncio.to_thread(context.cluster.subscribe, body.channel, sets, broker, users)
+    arguments = (body.channel, sets, broker, users)
+    if caller_of(request).is_trusted_broker:
+        subscribed = await asyncio.to_thread(context.cluster.subscribe, *arguments)
+    else:
+        async with context.subscribing_directly:
+            _check_quota(request, context, broker, sets)
+            subscribed = await asyncio.to_thread(context.cluster.subscribe, *arguments)
     return answer([wire.Granted(held.id, str(held.cursor), held.created, held.bound) for held in subscribed])
-
-
-def _check_limit(request: Request, context: ClusterContext, broker: BrokerId, sets: int) -> None:
-    """Raise if the subscriber would hold more subscriptions than its token allows."""
-    claims = caller_of(request).claims
-    if claims is None or claims.most_subscriptions is None:
-        return
-    held, _ = context.cluster.subscriptions.book.fingerprint(broker)
-    if held + sets > claims.most_subscriptions:
-        raise TocsinError(Code.TOO_LARGE, f"your token allows at most {claims.most_subscriptions:,} subscriptions")
 
 
 def _users(
@@ -121,7 +120,7 @@ def unsubscribe(request: Request, identity: str, broker: str | None = None) -> R
 @router.post(wire.RELEASES, openapi_extra=request_body(wire.ReleaseRequest), response_class=Response)
 async def unsubscribe_many(request: Request) -> Response:
     """Release many subscriptions at once. The answer counts only those that the broker held."""
-    body = await read_json(request, wire.ReleaseRequest)
+    body = await read_json(request, wire.ReleaseRequest, require_some_broker(request))
     context, holder = require_broker(request, body.broker)
     if body.unless_listening and context.listening[holder]:
         raise TocsinError(Code.IN_USE, f"{holder} listens to its announcements: it is alive and needs what it holds")
@@ -153,6 +152,21 @@ def unknown_subscription(identity: str) -> TocsinError:
 def check_number(subscriptions: int) -> None:
     if subscriptions > MAX_AT_ONCE:
         raise TocsinError(Code.TOO_LARGE, f"at most {MAX_AT_ONCE:,} subscriptions at a time")
+
+
+def _check_quota(request: Request, context: ClusterContext, broker: BrokerId, sets: list[dict[str, Any]]) -> None:
+    """Apply the limits that a broker applies to its subscribers, and that of the user's token.
+
+    Sets that the user holds already count again.
+    """
+    claims, limit = caller_of(request).claims, context.settings.direct_subscriptions
+    if claims is not None and claims.most_subscriptions is not None:
+        limit = min(limit, claims.most_subscriptions)
+    held, _ = context.cluster.subscriptions.book.fingerprint(broker)
+    if held + len(sets) > limit:
+        raise TocsinError(Code.TOO_LARGE, f"a user holds at most {limit:,} subscriptions; release some first")
+    if any(len(encode(values)) > PARAMETER_BYTES for values in sets):
+        raise TocsinError(Code.TOO_LARGE, f"the parameters of a subscription have at most {PARAMETER_BYTES:,} bytes")
 
 
 def _listed(

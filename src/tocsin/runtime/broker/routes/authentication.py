@@ -17,8 +17,8 @@ _OPEN = frozenset({"/healthz", "/readyz", "/v1/openapi.json", "/v1/asyncapi.json
 
 
 def authenticate(app: ASGIApp, context: BrokerContext) -> ASGIApp:
-    """`app` behind a check of the token of every request under /v1, and of /metrics beyond loopback."""
-    metrics_are_open = is_loopback(context.settings.host)
+    """`app` behind a check of the token of every request under /v1, and of /metrics."""
+    metrics_are_open = context.settings.open_metrics and is_loopback(context.settings.host)
 
     async def admit(scope: Scope) -> None:
         path: str = scope["path"]

@@ -2,7 +2,9 @@
 
 A stream carries many subscriptions, and an event has one id. The id therefore holds the cursors of all subscriptions:
 after any event, the stream resumes at any broker without loss. An id has 16 bytes of digest per
-subscription and the cursor as two variable-length numbers, all in URL-safe base64.
+subscription and the cursor as two variable-length numbers, all in URL-safe base64. A client sends the id back in a
+header, and headers are bounded: a subscriber with more than `MOST_SUBSCRIPTIONS` uses a WebSocket instead. A long id
+comes only with the last of several results that the broker sends at once.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -35,7 +37,11 @@ RETRY_MS = 1_000
 HEARTBEAT_S = 10.0
 _LOGIN_S = 15.0
 _ID_VERSION = "1."
-_LONGEST_ID = 512 << 10
+_LONGEST_ID = 60 << 10
+MOST_SUBSCRIPTIONS = 1_000
+"""The most subscriptions of a stream: their cursors take up to 46 KiB in an id."""
+SHORT_ID = 32
+"""The most subscriptions whose id comes with every result."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -51,7 +57,8 @@ class EventStream:
         self._blocked = False
         self._changed = asyncio.Event()
         self._closed = False
-        self._positions: dict[SubscriptionId, Cursor] = {}
+        self._positions: dict[SubscriptionId, bytes] = {}
+        """Subscription → its part of an event's id."""
         self._channels: dict[SubscriptionId, ChannelName] = {}
         self.login_answer: asyncio.Future[wire.ToSubscriber] = asyncio.get_running_loop().create_future()
         self.session: SessionId = self._process.new_session(self)
@@ -60,9 +67,11 @@ class EventStream:
 
     def send_results(self, batch: Batch, data: bytes) -> None:
         self._channels[batch.subscription] = batch.channel
-        for cursor, row in zip(batch.cursors(), batch.rows, strict=True):
-            self._positions[batch.subscription] = cursor
-            self._add("result", result_json(batch.subscription, batch.channel, cursor, row))
+        last = len(batch.rows) - 1
+        for index, (cursor, row) in enumerate(zip(batch.cursors(), batch.rows, strict=True)):
+            self._positions[batch.subscription] = _id_part(batch.subscription, cursor)
+            needs_id = index == last or len(self._positions) <= SHORT_ID
+            self._add("result", result_json(batch.subscription, batch.channel, cursor, row), needs_id=needs_id)
 
     def send_message(self, message: wire.ToSubscriber, data: bytes) -> None:
         if not self.login_answer.done():
@@ -83,7 +92,7 @@ class EventStream:
     def _set_position(self, identity: SubscriptionId, text: str) -> None:
         cursor = Cursor.parse(text)
         if cursor is not None:
-            self._positions[identity] = cursor
+            self._positions[identity] = _id_part(identity, cursor)
 
     def await_drain(self) -> None:
         asyncio.get_running_loop().call_soon(self._report_drained)
@@ -98,8 +107,10 @@ class EventStream:
 
     # -- the connection --------------------------------------------------------------------------------------------
 
-    def _add(self, kind: str, data: bytes) -> None:
-        event = b"id: %b\nevent: %b\ndata: %b\n\n" % (event_id(self._positions).encode(), kind.encode(), data)
+    def _add(self, kind: str, data: bytes, *, needs_id: bool = True) -> None:
+        event = b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+        if needs_id and len(self._positions) <= MOST_SUBSCRIPTIONS:
+            event = b"id: %b\n" % _id_of(self._positions.values()).encode() + event
         self._queue.append(event)
         self._size_bytes += len(event)
         self._changed.set()
@@ -144,7 +155,7 @@ async def stream(request: Request) -> StreamingResponse:
     context.process.happened(login_event(session.session, claims_of(request), 0, resume, Encoding.PLAIN))
     try:
         async with asyncio.timeout(_LOGIN_S):
-            raise_if_refused(await session.login_answer)
+            _check_login(await session.login_answer)
     except BaseException:
         context.process.session_lost(session.session, "login refused")
         raise
@@ -152,14 +163,26 @@ async def stream(request: Request) -> StreamingResponse:
     return StreamingResponse(session.events(), headers=headers, media_type="text/event-stream")
 
 
+def _check_login(answer: wire.ToSubscriber) -> None:
+    raise_if_refused(answer)
+    if isinstance(answer, wire.LoggedIn) and len(answer.subscriptions) > MOST_SUBSCRIPTIONS:
+        message = f"a stream has at most {MOST_SUBSCRIPTIONS:,} subscriptions; connect to /v1/session for more"
+        raise TocsinError(Code.TOO_LARGE, message)
+
+
 # -- event ids ---------------------------------------------------------------------------------------------------------
 
 
 def event_id(positions: Mapping[SubscriptionId, Cursor]) -> str:
-    data = bytearray()
-    for identity, cursor in positions.items():
-        data += bytes.fromhex(identity) + _encode_number(cursor.epoch) + _encode_number(cursor.offset)
-    return _ID_VERSION + urlsafe_b64encode(data).decode().rstrip("=")
+    return _id_of(_id_part(identity, cursor) for identity, cursor in positions.items())
+
+
+def _id_of(parts: Iterable[bytes]) -> str:
+    return _ID_VERSION + urlsafe_b64encode(b"".join(parts)).decode().rstrip("=")
+
+
+def _id_part(identity: SubscriptionId, cursor: Cursor) -> bytes:
+    return bytes.fromhex(identity) + _encode_number(cursor.epoch) + _encode_number(cursor.offset)
 
 
 def positions_of(text: str) -> dict[SubscriptionId, str] | None:

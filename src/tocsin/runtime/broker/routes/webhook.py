@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from tocsin.runtime.broker.routes.context import caller_of, context_of
-from tocsin.runtime.broker.webhooks import SECRET_PREFIX, addresses_of, check_url, is_secret
+from tocsin.runtime.broker.webhooks import SECRET_PREFIX, is_secret
 from tocsin.runtime.http.answers import answer, decode_json, read_body, request_body
 from tocsin.wire.errors import Code, TocsinError
 from tocsin.wire.link import Webhook
@@ -41,21 +41,24 @@ async def get_webhook(request: Request) -> Response:
 
 @router.put("/v1/webhook", openapi_extra=request_body(WebhookBody), response_class=Response)
 async def put_webhook(request: Request) -> Response:
-    """Call this URL with each result while no session is open. The answer contains the signing secret."""
+    """Call this URL with each result while no session is open. The answer contains the signing secret.
+
+    First the broker asks the owner of the URL for consent: it sends OPTIONS with `WebHook-Request-Origin`, and expects
+    200 with `WebHook-Allowed-Origin`.
+    """
     context = context_of(request)
     body = decode_json(await read_body(request, context.settings.frame_bytes), WebhookBody)
     if not context.settings.webhooks:
         raise TocsinError(Code.FORBIDDEN, "this broker calls no webhooks")
-    check_url(body.url, private=context.settings.webhooks_private)
-    await addresses_of(body.url, private=context.settings.webhooks_private)
     if body.secret is not None and not is_secret(body.secret):
         raise TocsinError(Code.BAD_REQUEST, "secret: expected whsec_ and 24 to 64 bytes in base64")
     secret = body.secret or SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
     former = _webhook_of(request)
     kept = former.secrets[:1] if former is not None and body.keep_secret else []
-    subscriber = caller_of(request)
+    subscriber, webhook = caller_of(request), Webhook(body.url, [secret, *kept])
+    await context.webhooks.check(subscriber, webhook)
     context.webhooks.forget(subscriber)
-    await context.process.change_webhook(subscriber, Webhook(body.url, [secret, *kept]))
+    await context.process.change_webhook(subscriber, webhook)
     return answer({"url": body.url, "secret": secret})
 
 

@@ -26,8 +26,8 @@ _OPEN = frozenset({"/healthz", "/readyz", "/v1/keys"})
 
 
 def authenticate(app: ASGIApp, context: CoordinatorContext) -> ASGIApp:
-    """`app` behind a check of the token of every request under /v1, and of /metrics beyond loopback."""
-    metrics_are_open = is_loopback(context.settings.host)
+    """`app` behind a check of the token of every request under /v1, and of /metrics."""
+    metrics_are_open = context.settings.open_metrics and is_loopback(context.settings.host)
 
     async def admit(scope: Scope) -> None:
         path: str = scope["path"]

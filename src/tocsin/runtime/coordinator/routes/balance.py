@@ -15,7 +15,7 @@ from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
 from tocsin.runtime.coordinator.routes.authentication import require_admin, require_read
 from tocsin.runtime.coordinator.routes.context import CoordinatorContext
-from tocsin.runtime.http.answers import answer, read_json, request_body
+from tocsin.runtime.http.answers import LARGE_BODY_BYTES, answer, read_json, request_body
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["balance"])
@@ -105,7 +105,7 @@ async def propose_plan(request: Request, dry_run: bool = True) -> Response:
     The moves are carried out only with dry_run=false.
     """
     context = require_admin(request)
-    plan = await read_json(request, PlanRequest)
+    plan = await read_json(request, PlanRequest, LARGE_BODY_BYTES)
     if (plan.policy is None) == (plan.moves is None):
         raise TocsinError(Code.BAD_REQUEST, "give either the name of a policy or a list of moves")
     moves = None if plan.moves is None else tuple(move.move() for move in plan.moves)

@@ -50,6 +50,9 @@ class BrokerRequest(msgspec.Struct):
 async def register_user(request: Request) -> Response:
     """Register a user and return its token. A name in use is refused, except to that user and to administrators."""
     context, caller = context_of(request), caller_of(request)
+    is_user = caller is not None and (caller.is_admin or caller.may_register or caller.subject is not None)
+    if not (is_user or context.settings.open_registration):
+        raise forbidden(caller, "register")
     body = await read_json(request, UserRegistration)
     user = user_id(f"u-{secrets.token_hex(8)}" if body.user is None else body.user)
     may_act = caller is not None and caller.may_act_for(user)

@@ -1,0 +1,107 @@
+"""Reading from a WebSocket at a pace that the client and the broker can bear.
+
+A client that does not read its answers is not read either: while more than `queue_bytes` wait in its connection, its
+requests stay unparsed and TCP slows it down. The requests of one client are handled in turns, so that a packet with
+thousands of them does not delay other connections. `subscriber_socket` says what the messages mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from tocsin.runtime.broker.turns import TURN_S, TurnBudget
+from tocsin.runtime.broker.websocket_protocol import FrameReader, Message, Violation
+
+
+class PacedSocket(asyncio.Protocol):
+    __slots__ = (
+        "_budget",
+        "_ignores_input",
+        "_loop",
+        "_next_turn",
+        "_paused",
+        "_reader",
+        "_reading_paused",
+        "_transport",
+    )
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._reader: FrameReader | None = None
+        self._budget: TurnBudget | None = None
+        self._next_turn: asyncio.Handle | None = None
+        self._paused = False
+        """True while more than `queue_bytes` wait to be sent."""
+        self._reading_paused = False
+        self._ignores_input = False
+        """True after a violation: the start of the next frame is unknown."""
+
+    def on_message(self, opcode: int, payload: bytes) -> None:
+        raise NotImplementedError
+
+    def on_violation(self, violation: Violation) -> None:
+        raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_soon(self._read_on)
+
+    def read(self, data: bytes, limit_bytes: int) -> None:
+        """Handle the messages in these bytes, now or in later turns. A message has at most `limit_bytes`."""
+        if self._reader is None:
+            self._reader = FrameReader(limit_bytes)
+        if not self._ignores_input:
+            self._take_turn(self._reader.feed(data))
+
+    def _take_turn(self, messages: Iterator[Message | Violation]) -> None:
+        """Handle messages until none is left, the connection's queue is full or the turn is over."""
+        started_s = time.perf_counter()
+        for message in messages:
+            if isinstance(message, Violation):
+                self._ignores_input = True
+                self.on_violation(message)
+                return
+            self.on_message(*message)
+            if self._paused:
+                return  # `resume_writing` continues
+            if time.perf_counter() - started_s > TURN_S:
+                self._end_turn(started_s)
+                return
+        self._resume_reading()
+
+    def _end_turn(self, started_s: float) -> None:
+        self._pause_reading()
+        if self._budget is None:
+            self._budget = TurnBudget()
+        now_s = time.perf_counter()
+        pause_s = self._budget.spend(now_s - started_s, now_s)
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_later(pause_s, self._read_on)
+
+    def _read_on(self) -> None:
+        """Continue with the bytes that arrived before reading was paused."""
+        self._next_turn = None
+        if self._paused or self._transport.is_closing():
+            return
+        if self._reader is None or self._ignores_input:
+            self._resume_reading()
+        else:
+            self._take_turn(self._reader.feed())
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = False
+            self._transport.resume_reading()

@@ -88,5 +88,6 @@ def report(**changes: object) -> dict[str, Any]:
 def test_run_without_faults_or_with_a_broken_cursor_rule_fails() -> None:
     assert not failed(report())
     assert failed(report(faults={})), "a run that injected nothing shows nothing"
+    assert failed(report(stopped=True)), "a run that was stopped shows nothing"
     assert failed(report(broken_cursor_rules=1))
     assert failed(report(lost=1)) and failed(report(gaps=1)) and failed(report(delivered=0))

@@ -108,6 +108,13 @@ class ChaosRun:
         """The first batch that the publisher has not begun to send."""
         self._retries = 0
         self._injecting: set[asyncio.Task[None]] = set()
+        self._so_far: Callable[[], dict[str, Any]] = dict
+        """Makes the report of what has happened so far; empty before the subscribers exist."""
+
+    def report_so_far(self) -> dict[str, Any]:
+        """The report of a run that was stopped before its end. Pending deliveries count as lost."""
+        report = self._so_far()
+        return report | {"stopped": True} if report else report
 
     async def run(self) -> dict[str, Any]:
         began_s = time.monotonic()
@@ -139,6 +146,7 @@ class ChaosRun:
             crowd = ChaosCrowd(self._coordinator_url, token, self.ledger, members, lambda: self._next_batch)
             injector = Injector(stack, self._root, self._relays, crowd, coordinator, self._rng)
             async with self._unfiltered(token) as (unfiltered, webhooks):
+                self._so_far = lambda: self._report(crowd, injector, unfiltered, webhooks)
                 try:
                     await crowd.start()
                     users = {user for user, _ in self.ledger.matches}
@@ -151,7 +159,7 @@ class ChaosRun:
                     await self._drain(crowd)
                 finally:
                     await crowd.stop()
-        return self._report(crowd, injector, unfiltered, webhooks)
+        return self._so_far()
 
     @contextlib.asynccontextmanager
     async def _unfiltered(self, token: str) -> AsyncIterator[tuple[list[UnfilteredMember], WebhookReceiver]]:
@@ -290,17 +298,26 @@ class ChaosRun:
 
 
 def failed(report: dict[str, Any]) -> bool:
-    """True if a promise is broken, or if the run shows nothing: no fault took effect, or nothing was delivered."""
+    """True if a promise is broken, or if the run shows nothing: no fault, no delivery, or stopped before its end."""
     names = ("lost", "duplicated", "out_of_order", "unexpected", "gaps", "broken_cursor_rules")
-    shows_nothing = not report["delivered"] or not sum(report["faults"].values())
+    shows_nothing = not report["delivered"] or not sum(report["faults"].values()) or "stopped" in report
     return any(report[name] for name in names) or shows_nothing or bool(report["errors"])
 
 
 async def run_chaos(settings: ChaosSettings, folder: Path, report_progress: Callable[[str], None]) -> dict[str, Any]:
-    """Run to the end, or until SIGINT or SIGTERM. In both cases stop every process."""
+    """Run to the end, or until SIGINT or SIGTERM. In both cases stop every process.
+
+    A run that a signal stopped returns its report so far, with `stopped`. Raises CancelledError if there is none yet.
+    """
     loop = asyncio.get_running_loop()
-    running = asyncio.create_task(ChaosRun(settings, folder, report_progress).run())
+    chaos = ChaosRun(settings, folder, report_progress)
+    running = asyncio.create_task(chaos.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(ValueError, RuntimeError):
             loop.add_signal_handler(number, running.cancel)
-    return await running
+    try:
+        return await running
+    except asyncio.CancelledError:
+        if report := chaos.report_so_far():
+            return report
+        raise

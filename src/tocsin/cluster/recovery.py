@@ -90,8 +90,6 @@ class Recovery:
         self, live: LiveChannel, inputs: ExecutionInputs
     ) -> tuple[ExecutionInputs | None, Sequence[DeadLetter]]:
         """End failing subscriptions, and return the inputs without failing records; None if nothing is at fault."""
-        if inputs.new_rows > MOST_SEARCHED:
-            return None, ()
         trial = Trial(live.prepared, live.subscribers)
         numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
         tried = bisect_right(numbers, live.tried)
@@ -105,6 +103,8 @@ class Recovery:
         if ended:
             self._channels.refuse(live, found.reasons, found.postponed)
             numbers = [number for number in numbers if number not in ended]
+        if inputs.new_rows > MOST_SEARCHED:
+            return (inputs if ended else None), ()
         session = live.prepared.session
         search = FailureSearch(
             lambda first, last, records: trial.fails(first, last, inputs.replaced(records).content),
@@ -114,6 +114,7 @@ class Recovery:
             numbers,
             {name: inputs.new_records(session, name) for name in live.prepared.query.new_datasets},
             live.strikes,
+            until_s,
         )
         if not search.run() and not ended:
             return None, ()

@@ -38,13 +38,15 @@ class FailingChannel:
             list(range(subscriptions)),
             {"r": pa.table({"id": list(range(records))})},
             self.strikes,
+            SEARCH_S,
         )
 
     def fails(self, first: int, last: int, records: Records) -> str | None:
         self.runs += 1
         self.now_s += self.run_s
-        numbers = [number for number in range(first, last + 1) if number not in self.refused | self.postponed]
+        ended = self.refused | self.postponed
         rows = records["r"]["id"].to_pylist()
+        numbers = (number for number in range(first, last + 1) if number not in ended)
         return "no" if any(self.is_bad(number, row) for number in numbers for row in rows) else None
 
     def refuse(self, reasons: Mapping[int, str], postponed: Sequence[int]) -> None:
@@ -74,6 +76,13 @@ def test_few_subscriptions_that_fail_and_never_had_results_are_ended(guilty: set
     channel = FailingChannel(40, 200, lambda number, row: number in guilty and row in volcanoes)
     assert channel.search.run()
     assert (channel.dead, channel.refused, len(channel.kept)) == ([], guilty, 200)
+
+
+def test_failing_subscription_is_found_without_a_search_through_the_records() -> None:
+    channel = FailingChannel(100, 1_000, lambda number, row: number == 70 and row % 2 == 0, meets=[1, 2])
+    assert channel.search.run()
+    assert (channel.dead, channel.refused, len(channel.kept)) == ([], {70}, 1_000)
+    assert channel.runs < 25
 
 
 def test_record_is_at_fault_if_a_failing_subscription_had_results() -> None:

@@ -15,6 +15,7 @@ After `SEARCH_S` the search stops at larger parts, so that one bad value does no
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ import pyarrow as pa
 from tocsin.cluster.culprits import Culprits, bisect_failing
 
 SEARCH_S = 30.0
-"""The time after which the search no longer looks for single records."""
+"""The time after which the search no longer looks for single records and subscriptions."""
 LATE_PARTS = 16
 """After `SEARCH_S` the records are cut into this many parts, and those that fail are passed over as a whole."""
 MOST_SUBSCRIPTIONS = 50
@@ -62,18 +63,20 @@ class FailureSearch:
     records: dict[str, pa.Table]
     strikes: Counter[int] = field(default_factory=Counter)
     """How many records each subscription was blamed for, over all searches."""
+    until_s: float = math.inf
+    """The time on `clock_s` after which the search stops at larger parts."""
     dead: list[DeadRecords] = field(default_factory=list)
-    _until_s: float = 0.0
 
     def run(self) -> bool:
         """Find what is at fault. Afterwards `records` are those to execute with, and `dead` those passed over.
 
         Returns False if nothing is at fault.
         """
-        self._until_s = self.clock_s() + SEARCH_S
         if not self.numbers or self._fails({name: rows.slice(0, 0) for name, rows in self.records.items()}) is not None:
             return False
         while self.numbers and self._fails(self.records) is not None:
+            if self.with_results and self._end_suspects(self.records):
+                continue  # no record had to be found, which takes longer
             found = self._failing_part()
             if self._is_late():
                 return self._set_failing_parts_aside()
@@ -130,13 +133,12 @@ class FailureSearch:
         return name, start, end, reason
 
     def _is_late(self) -> bool:
-        return self.clock_s() > self._until_s
+        return self.clock_s() > self.until_s
 
     def _judge(self, name: str, start: int, end: int, reason: str) -> None:
         """Blame a part of the records, or the subscriptions that fail with it."""
         rows = self.records[name]
-        suspects = self._suspects(self._with(name, rows.slice(start, end - start)))
-        if suspects is not None and self._end(suspects):
+        if self._end_suspects(self._with(name, rows.slice(start, end - start))):
             return
         self.dead.append(DeadRecords(name, rows.slice(start, end - start), reason))
         self.records[name] = pa.concat_tables([rows.slice(0, start), rows.slice(end)])
@@ -155,8 +157,14 @@ class FailureSearch:
         )
         return None if any(number in self.with_results for number in suspects.reasons) else suspects
 
-    def _end(self, suspects: Culprits) -> bool:
-        """End the suspects, unless they are most of the subscriptions and none of the others ever had a result."""
+    def _end_suspects(self, part: Records) -> bool:
+        """End the subscriptions that are at fault for the failure with these records; return False if there are none.
+
+        None are at fault if they are most of the subscriptions and none of the others ever had a result.
+        """
+        suspects = self._suspects(part)
+        if suspects is None:
+            return False
         guilty = dict(suspects.reasons)
         together = [number for number in suspects.postponed if number not in self.with_results]
         others = len(self.numbers) - len(guilty) - len(together)

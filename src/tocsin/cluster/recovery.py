@@ -94,8 +94,6 @@ class Recovery:
 
         Raises if the time of the execution is over.
         """
-        if inputs.new_rows > MOST_SEARCHED:
-            return None, ()
         trial = Trial(live.prepared, live.subscribers, limit)
         numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
         tried = bisect_right(numbers, live.tried)
@@ -109,6 +107,8 @@ class Recovery:
         if ended:
             self._channels.refuse(live, found.reasons, found.postponed)
             numbers = [number for number in numbers if number not in ended]
+        if inputs.new_rows > MOST_SEARCHED:
+            return (inputs if ended else None), ()
         session = live.prepared.session
         search = FailureSearch(
             lambda first, last, records: trial.fails(first, last, inputs.replaced(records).content),
@@ -118,6 +118,7 @@ class Recovery:
             numbers,
             {name: inputs.new_records(session, name) for name in live.prepared.query.new_datasets},
             live.strikes,
+            until_s,
         )
         if not search.run() and not ended:
             return None, ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,12 @@ import httpx
 import pytest
 
 from tests.cluster.server.conftest import RunningServer, StartServer, start_server
-from tests.runtime.broker.running_broker import SIGNER, running_broker, token
+from tests.runtime.broker.running_broker import SIGNER, running_broker, token, until
+from tests.runtime.coordinator.harness import coordinator
+from tocsin.cluster.server.tokens import digest_of
+from tocsin.model.ids import SubscriberId
 from tocsin.runtime.http.credentials import BROKERS, CLUSTER
+from tocsin.runtime.http.revocations import Revocations
 
 __all__ = ["start_server"]
 pytestmark = pytest.mark.spark
@@ -88,6 +94,45 @@ def test_broker_stores_records_only_of_users_that_it_has_proved(bound: RunningSe
     assert (answer["stored"], [refusal["code"] for refusal in answer["refused"]]) == (1, ["unproven_user"])
 
 
+def test_token_permits_only_the_channels_and_datasets_that_it_names(bound: RunningServer) -> None:
+    narrow = bound.client(token("kim", "subscribe:Any*", "publish:Pos*", most_subscriptions=2))
+    identity = subscribe(narrow, "Anyones", user="x")
+    assert len(identity) == 32
+    assert subscribe(narrow) == "forbidden"
+    wide = bound.client(token("kim"))
+    other = subscribe(wide)
+    pull = {"channel": "MyMoves", "subscription": other}
+    assert wide.get("/v1/results", params=pull).status_code == 200
+    assert narrow.get("/v1/results", params=pull).status_code == 403
+    assert subscribe(narrow, "Anyones", user="y") == "too_large", "two subscriptions of this user are held already"
+    record = [{"user_id": "kim", "lat": 0.5}]
+    assert narrow.post("/v1/datasets/Positions/records", json=record).status_code in (200, 202)
+    assert wide.post("/v1/datasets/Positions/records", json=record).status_code == 403
+
+
+def test_revoked_token_loses_its_stream_at_the_data_cluster(bound: RunningServer) -> None:
+    keys = bound.server.context.keys
+    assert keys is not None and keys._path is not None
+    document = json.loads(keys._path.read_text())
+    secret = bound.token_for("subscribe")
+    lea, identity = token("lea"), digest_of(secret)[:12]
+    streams = {lea: "direct-user-lea", secret: f"direct-{identity}"}
+    opened = [
+        bound.client(caller).stream("GET", f"/v1/brokers/{broker}/announcements") for caller, broker in streams.items()
+    ]
+    with opened[0] as signed, opened[1] as own:
+        assert (signed.status_code, own.status_code) == (200, 200)
+        document["revoked"] = Revocations.of([], {"lea": time.time()}).to_json()
+        keys._path.write_text(json.dumps(document))
+        assert bound.admin.delete(f"/v1/tokens/{identity}").status_code == 200
+        for stream in (signed, own):
+            ended_s = time.monotonic() + 10
+            with suppress(httpx.RemoteProtocolError, httpx.ReadError):
+                for _ in stream.iter_raw():
+                    assert time.monotonic() < ended_s, "the stream goes on after the revocation"
+    assert bound.client(lea).get("/v1/subscriptions/" + "0" * 32).status_code == 401
+
+
 def test_binding_is_shown_and_a_new_binding_ends_old_subscriptions(bound: RunningServer) -> None:
     described = {entry["name"]: entry["parameters"] for entry in bound.admin.get("/v1/channels").json()["channels"]}
     assert described["MyMoves"][0] == {"name": "user", "type": "STRING", "bound": "current_user"}
@@ -122,5 +167,40 @@ def test_subscriber_of_a_broker_receives_its_own_results_only(bound: RunningServ
             async with asyncio.timeout(60):
                 assert (await hal.push("result"))["result"] == {"user_id": "hal", "lat": 1.0}
                 assert (await ivy.push("result"))["result"] == {"user_id": "ivy", "lat": 2.0}
+
+    asyncio.run(scenario())
+
+
+def test_restarted_broker_serves_an_offline_user_with_a_voucher(bound: RunningServer, tmp_path: Path) -> None:
+    """After a restart the broker has no token of the user; the coordinator vouches for the users it assigns."""
+    keys, secret = bound.server.context.keys, tmp_path / "token"
+    assert keys is not None and keys._path is not None
+    path = keys._path
+
+    async def scenario() -> None:
+        patient: dict[str, Any] = {"heartbeat_s": 1.0, "suspect_s": 60.0, "dead_s": 90.0}
+        async with coordinator(tmp_path / "coordinator", **patient) as running:
+            document = json.loads(path.read_text())
+            document["keys"] += (await running.client(None).get("/v1/keys")).json()["keys"]
+            path.write_text(json.dumps(document))
+            secret.write_text(await running.token_for("broker:away", subject="away"), encoding="utf-8")
+            client = bound.client(secret.read_text())
+            await until(lambda: client.get("/v1/brokers/away/holds").status_code == 200, 30)
+            options = {"id": "away", "coordinator": running.url, "token_file": str(secret)}
+            user = await running.user("nil")
+            async with running_broker(tmp_path, bound.url, **options) as broker:
+                await until(lambda: broker.core.linked and broker.core.accepting, 60)
+                placed = (await user.post("/v1/users/nil/broker", json={})).json()
+                async with broker.connection() as nil:
+                    assert (await nil.ask("login", token=placed["token"]))["type"] == "logged_in"
+                    answer = await nil.ask("subscribe", channel="MyMoves", parameters={"least": 0})
+                    assert (answer["type"], answer["stored"]) == ("subscribed", True)
+                    identity = answer["held"]["subscription"]
+            client.post("/v1/subscriptions/delete", json={"channel": "MyMoves", "subscriptions": [identity]})
+            bound.on_loop(bound.server.context.proven._until_s.clear)
+            async with running_broker(tmp_path, bound.url, **options) as broker:
+                await until(lambda: identity in broker.core.state.backends, 60)
+                assert "nil" in broker.core.state.subscribers, "the user is offline and served"
+                assert broker.server.process.user_tokens.of(SubscriberId("nil")) is None
 
     asyncio.run(scenario())

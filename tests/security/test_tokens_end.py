@@ -15,10 +15,12 @@ import jwt
 import pytest
 import sqlalchemy as sa
 import websockets
+from typer.testing import CliRunner
 
 from tests.runtime.broker.running_broker import ConnectedSubscriber, RunningBroker, running_broker
 from tests.runtime.coordinator.harness import FakeBroker, RunningCoordinator, coordinator
 from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
+from tocsin.cli.main import make_app
 from tocsin.coordinator.effects import SendHandOver, StoreRevocation
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.store import CoordinatorStore
@@ -299,5 +301,29 @@ def test_token_revoked_for_its_user_has_no_gap_of_a_second(tmp_path: Path) -> No
             after = (await registered(running, "ann"))["token"]
             claims: list[Claims | None] = [await running.server.context.claims(token) for token in (before, after)]
             assert claims[0] is None and claims[1] is not None
+
+    asyncio.run(scenario())
+
+
+def test_commands_revoke_and_rotate(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as running:
+            ann, bob = [await registered(running, name) for name in ("ann", "bob")]
+            identity = jwt.decode(bob["token"], options={"verify_signature": False})["jti"]
+            environment = {"TOCSIN_TOKEN": running.token, "TOCSIN_COORDINATOR_URL": running.url}
+
+            def run(*arguments: str) -> Any:
+                outcome = CliRunner().invoke(make_app(), ["token", *arguments, "--json"], env=environment)
+                return json.loads(outcome.stdout.splitlines()[-1]) | {"exit": outcome.exit_code}
+
+            revoked = await asyncio.to_thread(run, "revoke", "--user", "ann", "--jti", identity)
+            assert revoked == {"revoked": 2, "exit": 0}
+            for user in (ann, bob):
+                assert (await running.client(user["token"]).get(f"/v1/users/{user['user']}")).status_code == 401
+            before = running.server.context.signer.key_id
+            rotated = await asyncio.to_thread(run, "rotate-keys", "--overlap-days", "2")
+            assert (rotated["exit"], rotated["overlap_days"]) == (0, 2.0)
+            assert rotated["key"] == running.server.context.signer.key_id != before
+            assert (await asyncio.to_thread(run, "revoke"))["exit"] != 0, "a command without a name revokes nothing"
 
     asyncio.run(scenario())

@@ -172,7 +172,9 @@ class DemoPerson:
     async def _subscribe(self, requested: CitySubscription) -> None:
         assert self._subscriber is not None
         parameters, requested_s = dict(requested.parameters), time.time()
-        granted = await self._subscriber.subscribe(requested.channel, parameters, type=_ReportResult)
+        # The channels bind `user` to the session: a person does not send its name.
+        sent = {name: value for name, value in parameters.items() if name != "user"}
+        granted = await self._subscriber.subscribe(requested.channel, sent, type=_ReportResult)
         self._held[requested] = granted.channel, granted.id
         self._shared.account.grant(
             self.name, granted.id, granted.channel, parameters, granted.cursor, time.time(), requested_s

@@ -38,6 +38,9 @@ class KeyRing:
         self._retired: list[RetiredKey] = []
         self._revoked = Revocations()
         self._verifier: tuple[list[str], Verifier] | None = None
+        """The names of the keys that it has, and the verifier. None after a revocation."""
+        self._document: tuple[Verifier, bytes, str] | None = None
+        """The verifier with the same keys and revocations, the document and its ETag: every process polls it."""
         if (folder / RETIRED_FILE).exists():
             self._retired = msgspec.json.decode((folder / RETIRED_FILE).read_bytes(), type=list[RetiredKey])
 
@@ -60,9 +63,12 @@ class KeyRing:
 
     def document(self) -> tuple[bytes, str]:
         """The public keys as a JWK set with the revocations, and its ETag."""
-        keys = [*self.signer.jwks()["keys"], *(retired.jwk for retired in self._valid())]
-        body = msgspec.json.encode({"keys": keys, MEMBER: self._revoked.to_json()})
-        return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        verifier = self.verifier
+        if self._document is None or self._document[0] is not verifier:
+            keys = [*self.signer.jwks()["keys"], *(retired.jwk for retired in self._valid())]
+            body = msgspec.json.encode({"keys": keys, MEMBER: self._revoked.to_json()})
+            self._document = (verifier, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        return self._document[1:]
 
     def rotate(self, overlap_s: float) -> str:
         """Sign with a new key from now on, and return its id. The former key is valid for `overlap_s` seconds more."""

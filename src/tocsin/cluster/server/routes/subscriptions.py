@@ -59,13 +59,13 @@ def _users(
 ) -> Users:
     """The user of each set of values: of a subscriber's token its own, of a broker those that it has proved.
 
-    An administrator acts for every user, and spells the user in the bound parameter.
+    An administrator acts for every user: it names the users, or spells the user in the bound parameter.
     """
     caller = caller_of(request)
-    if caller.is_admin:
-        return None
     if named is not None and len(named) != sets:
         raise TocsinError(Code.BAD_REQUEST, f"users: expected one for each of the {sets} sets of values")
+    if caller.is_admin:
+        return named
     if not caller.is_trusted_broker:
         return [caller.subject] * sets
     return [None] * sets if named is None else context.proven.known(broker, named)

@@ -116,7 +116,7 @@ async def _run_city(settings: DemoSettings, report_progress: Callable[[str], Non
             await run.stop()
     wrong = {name: count for name, count in _wrong(outcome).items() if count}
     if wrong:
-        report_progress(f"WRONG: {wrong} {' '.join(outcome.errors)}")
+        report_progress(f"WRONG: {wrong} {' '.join((*outcome.errors, *outcome.audit.findings))}")
     return outcome
 
 

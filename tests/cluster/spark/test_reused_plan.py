@@ -164,6 +164,18 @@ def test_channel_reuses_its_plan_until_a_radius_needs_another(cluster: DataClust
     assert ids(found["ann", 500.0]) == ["a0", "a1", "a2"] and ids(found["bob", 50_000.0]) == ["b0", "b1"]
 
 
+@pytest.mark.parametrize("channel", ["OfKind", "NearMe"])
+def test_results_of_one_execution_come_in_the_order_of_their_records(cluster: DataCluster, channel: str) -> None:
+    publish(cluster, "Places", [{"user_id": "ann", "lat": 60.17, "lon": 24.94}])
+    values: dict[str, Any] = {"kind": "fire"} if channel == "OfKind" else {"user": "ann", "radius_m": 500.0}
+    cluster.subscribe(channel, [values], NORTH)
+    names = [f"a{number}" for number in range(60)]
+    for start in (0, 30):
+        publish(cluster, "Reports", [report(name) for name in names[start : start + 30]])
+        cluster.execute(channel)
+    assert ids(results_of(cluster, channel)[tuple(values.values())]) == names
+
+
 def test_channel_with_the_present_time_is_planned_for_each_execution(cluster: DataCluster) -> None:
     late = "SELECT r.id FROM NEW Reports r WHERE r.kind = :kind AND r.at < current_timestamp()"
     declare(cluster, f"CREATE REPETITIVE CHANNEL Late (kind STRING) EVERY 5 SECONDS AS {late};")

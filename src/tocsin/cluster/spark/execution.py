@@ -216,12 +216,16 @@ def _results_of_reused_plan(
         return None
     query, views = prepared.query, prepared.views
     tables = {SUBSCRIPTIONS_VIEW: subscriptions}
+    # Spark streams the larger side of a join. NEW records keep the order in which they arrived if that side is theirs,
+    # also beside a join of all other tables, whose size Spark takes for the product of theirs.
+    assumed_bytes = {SUBSCRIPTIONS_VIEW: 1 << 8}
     for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
         for name in names:
             content = contents(prepared.session, name, is_new)
             if not isinstance(content, pa.Table):
                 return None
             tables[_view(name, is_new)] = content
+            assumed_bytes[_view(name, is_new)] = 1 << (22 if is_new else 6)
     if sum(table.nbytes for table in tables.values()) > REUSED_BYTES:
         return None
     text = to_lateral_sql(query, _view, radius_levels=subscribers.radius_levels)
@@ -231,7 +235,7 @@ def _results_of_reused_plan(
             views.show(view, subscribers.typed(frame) if view == SUBSCRIPTIONS_VIEW else frame)
         return first_of_each_task(prepared.session.sql(text), most_rows)
 
-    return prepared.plans.run(f"{most_rows} of {text}", tables, plan)
+    return prepared.plans.run(f"{most_rows} of {text}", tables, plan, assumed_bytes)
 
 
 def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:

@@ -27,14 +27,16 @@ from tocsin.cluster.spark.errors import SPARK_ERRORS
 
 REUSED_BYTES = 8 << 20
 """The most bytes of all tables together. The plan broadcasts one side of every join, and Spark's limit is 10 MiB."""
-_ASSUMED_BYTES = "1048576"
-"""The size that the planner assumes of each table: small enough to broadcast."""
+_ASSUMED_BYTES = 1 << 20
+"""The size that the planner assumes of a table, unless told another: small enough to broadcast."""
 _CLOCK = re.compile(
     r"\b(now|current_\w+|local\w*timestamp|curdate|unix_timestamp|to_unix_timestamp|today|tomorrow|yesterday|epoch)\b",
     re.IGNORECASE,
 )
 """Words by which a query may ask for the present time, also inside a text ('today'). The optimiser replaces them by the
 time of planning, so such a query must be planned anew for each execution."""
+
+_DEFAULT_SIZE = "spark.sql.defaultSizeInBytes"
 
 Java = Any
 """An object in the JVM."""
@@ -93,12 +95,24 @@ class ReusedPlan:
     """Scala's empty list."""
 
     @classmethod
-    def of(cls, session: SparkSession, tables: Mapping[str, pa.Table], plan: Planner) -> ReusedPlan:
-        """Plan a query over the columns of these tables. Raise NotReusable if the plan cannot be copied."""
-        with _settings(session, {"spark.sql.defaultSizeInBytes": _ASSUMED_BYTES}):
-            relations = {name: _empty_relation(session, table.schema) for name, table in tables.items()}
-            results = plan({name: relation.frame for name, relation in relations.items()})
-            root = results._jdf.queryExecution().executedPlan()
+    def of(
+        cls,
+        session: SparkSession,
+        tables: Mapping[str, pa.Table],
+        plan: Planner,
+        assumed_bytes: Mapping[str, int] | None = None,
+    ) -> ReusedPlan:
+        """Plan a query over the columns of these tables. Raise NotReusable if the plan cannot be copied.
+
+        `assumed_bytes` are sizes for the planner: of two sides of a join, it broadcasts the smaller.
+        """
+        assumed = assumed_bytes or {}
+        relations = {
+            name: _empty_relation(session, table.schema, assumed.get(name, _ASSUMED_BYTES))
+            for name, table in tables.items()
+        }
+        results = plan({name: relation.frame for name, relation in relations.items()})
+        root = results._jdf.queryExecution().executedPlan()
         schema = to_arrow_schema(results.schema, timezone="UTC")
         made = cls(session, schema, results, relations)
         made._add(root, {relation.rdd_id: name for name, relation in relations.items()}, {})
@@ -171,16 +185,23 @@ class PlanCache:
         self.reused = 0
         """The number of executions with a plan that an earlier one had made."""
 
-    def run(self, key: str, tables: Mapping[str, pa.Table], plan: Planner) -> pa.Table | None:
+    def run(
+        self,
+        key: str,
+        tables: Mapping[str, pa.Table],
+        plan: Planner,
+        assumed_bytes: Mapping[str, int] | None = None,
+    ) -> pa.Table | None:
         """The results of the query that `plan` plans; None if the caller must run it in the ordinary way.
 
-        `key` has everything that decides the plan: the text of the query, and its limit of rows.
+        `key` has everything that decides the plan: the text of the query, and its limit of rows. `assumed_bytes`: see
+        `ReusedPlan.of`.
 
         A record or a value that makes the query fail does so in the ordinary way too, which reports it.
         """
         try:
             if self._plan is None or self._key != key:
-                self._plan, self._key = ReusedPlan.of(self._session, tables, plan), key
+                self._plan, self._key = ReusedPlan.of(self._session, tables, plan, assumed_bytes), key
                 return self._plan.run(tables)
             results = self._plan.run(tables)
         except NotReusable:
@@ -193,27 +214,21 @@ class PlanCache:
         return None
 
 
-class _settings:
-    """Sets options of a session for the time of a block."""
-
-    def __init__(self, session: SparkSession, options: Mapping[str, str]) -> None:
-        self._session, self._options = session, options
-
-    def __enter__(self) -> None:
-        for name, value in self._options.items():
-            self._session.conf.set(name, value)
-
-    def __exit__(self, *_: object) -> None:
-        for name in self._options:
-            self._session.conf.unset(name)
-
-
-def _empty_relation(session: SparkSession, schema: pa.Schema) -> _Relation:
+def _empty_relation(session: SparkSession, schema: pa.Schema, assumed_bytes: int) -> _Relation:
     """A relation with these columns and an unknown number of rows, which keeps the optimiser from folding it."""
+    jvm: Any = session.sparkContext._jvm
+    sql = jvm.org.apache.spark.sql
     columns = session.createDataFrame(schema.empty_table())._jdf.schema()
     rdd = session.sparkContext._jsc.emptyRDD().rdd()
-    frame = DataFrame(session._jsparkSession.internalCreateDataFrame(rdd, columns, False), session)
-    return _Relation(frame, rdd.id())
+    plan = session._jsparkSession.internalCreateDataFrame(rdd, columns, False).queryExecution().logical()
+    session.conf.set(_DEFAULT_SIZE, str(assumed_bytes))
+    statistics = plan.stats()  # the plan keeps them only until Spark copies it, so they become a field of it
+    session.conf.unset(_DEFAULT_SIZE)
+    others = list(_each(plan.otherCopyArgs()))
+    others[1] = jvm.scala.Some(statistics)
+    sized = plan.copy(*(_default(plan, place) for place in range(1, 7)), *others)
+    frame = sql.classic.Dataset.ofRows(session._jsparkSession, sized)
+    return _Relation(DataFrame(frame, session), rdd.id())
 
 
 def _scan(session: SparkSession, table: pa.Table) -> Java:

@@ -21,9 +21,8 @@ class ClusterProcessSettings(ListenerSettings):
     master: Annotated[str, "Spark master: `local[*]`, `spark://…`, `yarn`, `k8s://…`."] = "local[*]"
     spark: Annotated[
         Mapping[str, str],
-        "Settings passed on to Spark; they override Tocsin's, except those that protect the machine from channel queries. "
-        "As a flag: `--spark name=value`, may be repeated. "
-        "In the environment: `name=value,name=value`.",
+        "Settings passed on to Spark; they override Tocsin's, except those that protect the machine from channel "
+        "queries. As a flag: `--spark name=value`, may be repeated. In the environment: `name=value,name=value`.",
     ] = field(default_factory=dict)
     executions: Annotated[
         int, "Channels that may run at the same time. A single channel never runs twice at the same time."

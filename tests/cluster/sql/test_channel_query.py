@@ -105,6 +105,12 @@ def test_now_is_allowed_because_it_is_constant_within_an_execution() -> None:
     assert parsed("SELECT * FROM A WHERE at > current_timestamp() - INTERVAL 1 HOUR AND now() > at").datasets == {"A"}
 
 
+def test_quoted_dataset_without_blanks_around_it_stays_apart() -> None:
+    assert body_of(to_lateral_sql(parsed("SELECT r.x FROM`Reports`r WHERE r.kind=:kind"), view_of)).startswith(
+        "SELECT r.x FROM all_reports r WHERE"
+    )
+
+
 def test_lateral_sql_keeps_the_text_except_markers_and_datasets() -> None:
     sql = to_lateral_sql(
         parsed("SELECT r.x::INT, 'a''b', Users.*  FROM NEW  Reports r, Users WHERE r.kind=:KIND -- the end"), view_of

@@ -23,8 +23,7 @@ class ClusterProcessSettings(ListenerSettings):
     spark: Annotated[
         Mapping[str, str],
         "Settings passed on to Spark; they override Tocsin's, except those that protect the machine from channel "
-        "queries. As a flag: `--spark name=value`, may be repeated. "
-        "In the environment: `name=value,name=value`.",
+        "queries. As a flag: `--spark name=value`, may be repeated. In the environment: `name=value,name=value`.",
     ] = field(default_factory=dict)
     spark_secret_file: Annotated[
         str | None,

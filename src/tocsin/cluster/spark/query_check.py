@@ -79,7 +79,7 @@ def check_parsed(query: ChannelQuery, nodes: Collection[PlanNode], views: Collec
             _check_function(query, node.name)
         elif kind == "UnresolvedRelation":
             if len(node.name) != 1 or node.name[0].lower() not in {*views, *declared}:
-                shown = ".".join(node.name)
+                shown = re.sub(r"_tocsin\w*", "another table", ".".join(node.name), flags=re.IGNORECASE)
                 message = f"a channel reads declared datasets by their plain name, but Spark reads '{shown}'"
                 raise QueryRefused(message, _place_of(query, node.name[-1:]))
         elif kind not in PARSED_NODES:

@@ -128,10 +128,14 @@ class _Writer:
         ]
 
     def _table_edits(self, view_of: ViewOf) -> list[_Edit]:
-        return [
-            _Edit(table.start, table.end, view_of(table.dataset, table.is_new) + table.alias_to_add)
-            for table in self._query.references
-        ]
+        edits = []
+        for table in self._query.references:
+            # Blanks keep the view's name apart: in `FROM`Reports`r` the quotes did.
+            before = " " if _in_word(self._query.text[table.start - 1 : table.start]) else ""
+            after = " " if _in_word(self._query.text[table.end : table.end + 1]) else ""
+            view = view_of(table.dataset, table.is_new)
+            edits.append(_Edit(table.start, table.end, f"{before}{view}{table.alias_to_add}{after}"))
+        return edits
 
     def _cover_edits(self) -> list[_Edit]:
         """`r` becomes `(r CROSS JOIN LATERAL explode(cover) AS g(cell))`. The rest of the query still calls it `r`."""
@@ -194,6 +198,10 @@ class _Writer:
         columns = [SUBSCRIPTION]
         columns += [f"`{name}` AS `_tocsin_p_{name}`" for name in self._query.parameters.names]
         return f"(SELECT {', '.join(columns)} FROM {SUBSCRIPTIONS_VIEW}) {self._alias}"  # noqa: S608  names were validated
+
+
+def _in_word(character: str) -> bool:
+    return character == "_" or character.isalnum()
 
 
 def _bare_stars(select: exp.Select) -> list[exp.Star]:

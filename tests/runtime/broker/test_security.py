@@ -10,9 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import HealthCheck, Phase, given, settings
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.runtime.broker.running_broker import (
@@ -221,33 +219,5 @@ def test_slow_subscriber_is_closed_with_the_setting_disconnect(tmp_path: Path) -
             await until(lambda: not broker.core.state.sessions)
             slow.socket.transport.resume_reading()
             assert await close_code(slow) == 4002
-
-    asyncio.run(scenario())
-
-
-# The server under test runs beside the strategies, and its libraries use the global random generator.
-@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
-def test_no_request_of_the_openapi_schema_makes_the_server_fail(tmp_path: Path) -> None:
-    """A bounded run of schemathesis: the server answers every generated request with a status below 500."""
-
-    async def scenario() -> None:
-        async with broker_with_emulated_cluster(tmp_path, webhooks_private=True) as (broker, _):
-            await asyncio.to_thread(send_generated_requests, broker.url)
-
-    def send_generated_requests(url: str) -> None:
-        schema = schemathesis.openapi.from_url(f"{url}/v1/openapi.json")
-        headers = {"Authorization": f"Bearer {token('ann')}"}
-        for result in schema.get_all_operations():
-            operation = result.ok()  # type: ignore[union-attr]
-            if operation.path == "/v1/stream":
-                continue  # the response does not end
-
-            @given(case=operation.as_strategy())
-            @settings(max_examples=6, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-            def call(case: Any) -> None:
-                answer = case.call(headers=headers)
-                assert answer.status_code < 500, (case.method, case.path, answer.status_code)
-
-            call()
 
     asyncio.run(scenario())

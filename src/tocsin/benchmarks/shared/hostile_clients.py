@@ -1,0 +1,226 @@
+"""The attackers of `bench hostile`: one subscriber, one publisher and one webhook, with valid tokens and bad manners.
+
+`python -m tocsin.benchmarks.shared.hostile_clients FILE` is a process of its own with the lowest priority, so that its
+CPU time takes nothing from the servers. FILE names addresses and tokens as JSON. The process prints a line when every
+method has been used, attacks until its input ends, then prints as JSON how often it did what. Each attacker starts
+again when a server ends its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+SUBSCRIPTIONS = 300
+"""Subscriptions of the hostile subscriber: they make each answer to `list` long."""
+MODE_S = 3.0
+"""Seconds after which an attacker changes its method."""
+SILENT = 200
+"""Connections that send nothing, or half a request."""
+STALLED = 32
+LATE_S = 60.0
+BODY_BYTES = 8 << 20
+PIECE = b" " * (256 << 10)
+
+METHODS = ("unread lists", "pings", "silent connections", "stalled bodies", "malformed bodies")
+"""What subscriber and publisher do. Calls of the webhook come when records are published."""
+
+Counts = Counter[str]
+
+
+async def again_and_again(attack: Callable[[], Awaitable[None]], counts: Counts, name: str) -> None:
+    """Repeat an attack; a closed connection or a refusal is what attackers expect."""
+    while True:
+        with suppress(OSError, EOFError, TimeoutError, ConnectionError):
+            await attack()
+        counts[f"{name} rounds"] += 1
+        await asyncio.sleep(0.1)
+
+
+# -- the subscriber ----------------------------------------------------------------------------------------------------
+
+
+def subscriber(address: str, token: str, counts: Counts) -> Callable[[], Awaitable[None]]:
+    """Sends `list` without reading the answers, then floods with `ping`; holds silent connections meanwhile."""
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import WebSocketException
+
+    async def attack() -> None:
+        with suppress(WebSocketException):
+            async with AsyncExitStack() as opened:
+                host, port = address.removeprefix("ws://").split(":")
+                await hold_silent_connections(opened, host, int(port), counts)
+                socket = await opened.enter_async_context(
+                    connect(f"{address}/v1/session", compression=None, max_size=None, close_timeout=0.1)
+                )
+                await socket.send(json.dumps({"op": "login", "id": 0, "token": token}))
+                await socket.recv()
+                for number in range(SUBSCRIPTIONS):
+                    parameters = {"kind": f"eve-{number:0100}"}
+                    await socket.send(
+                        json.dumps({"op": "subscribe", "id": 1, "channel": "Hot", "parameters": parameters})
+                    )
+                for _ in range(SUBSCRIPTIONS):
+                    await socket.recv()
+                await flood(socket, '{"op":"list","id":2}', "unread lists", counts, reads=False)
+                await flood(socket, '{"op":"ping","id":3}', "pings", counts, reads=True)
+
+    return attack
+
+
+async def flood(socket: Any, request: str, name: str, counts: Counts, *, reads: bool) -> None:
+    """Send a request as often as the broker takes it. Without reading, the broker soon takes no more."""
+    ends_s = time.monotonic() + MODE_S
+    if not reads:
+        socket.transport.pause_reading()
+    reading = asyncio.create_task(read_all(socket)) if reads else None
+    try:
+        while (left_s := ends_s - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await socket.send(request)
+                    counts[name] += 1
+            if counts[name] % 100 == 0:
+                await asyncio.sleep(0)
+    finally:
+        socket.transport.resume_reading()
+        if reading is not None:
+            reading.cancel()
+
+
+async def read_all(socket: Any) -> None:
+    while True:
+        await socket.recv()
+
+
+async def hold_silent_connections(opened: AsyncExitStack, host: str, port: int, counts: Counts) -> None:
+    for number in range(SILENT):
+        _, writer = await asyncio.open_connection(host, port)
+        opened.callback(writer.close)
+        writer.write((b"", b"GET /v1/ping HTTP/1.1\r\nX-Long: " + PIECE)[number % 2])
+        counts["silent connections"] += 1
+
+
+# -- the publisher -----------------------------------------------------------------------------------------------------
+
+
+def publisher(address: str, token: str, counts: Counts) -> Callable[[], Awaitable[None]]:
+    """Sends bodies that stall shortly before their end, and malformed ones in between."""
+    host, port = address.removeprefix("http://").split(":")
+    head = f"POST /v1/datasets/Facts/records HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+
+    async def stall() -> None:
+        _, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {BODY_BYTES}\r\n\r\n[".encode())
+            for _ in range(BODY_BYTES // len(PIECE) - 1):
+                writer.write(PIECE)
+                await writer.drain()
+            counts["stalled bodies"] += 1
+            await asyncio.sleep(4 * MODE_S)
+        finally:
+            writer.transport.abort()
+
+    async def send_malformed() -> None:
+        body = b'[{"id": 1}' + b" " * 200_000
+        while True:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            counts["malformed bodies"] += 1
+            await asyncio.sleep(0.1)
+
+    async def attack() -> None:
+        await asyncio.gather(send_malformed(), *(stall() for _ in range(STALLED)), return_exceptions=True)
+
+    return attack
+
+
+# -- the webhook -------------------------------------------------------------------------------------------------------
+
+
+async def serve_webhook(counts: Counts) -> int:
+    """An endpoint that consents, then answers with bodies without an end, or byte by byte; returns its port."""
+    bomb = gzip.compress(bytes(64 << 20))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, EOFError, asyncio.CancelledError):
+            request = await reader.readuntil(b"\r\n\r\n")
+            if request.startswith(b"OPTIONS"):
+                writer.write(b"HTTP/1.1 200 OK\r\nWebHook-Allowed-Origin: *\r\nContent-Length: 0\r\n\r\n")
+            else:
+                counts["webhook calls"] += 1
+                await (drip(writer) if counts["webhook calls"] % 5 == 4 else explode(writer))
+            await writer.drain()
+        writer.close()
+
+    async def explode(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"%x\r\n" % len(bomb) + bomb + b"\r\n")
+            await writer.drain()
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.2)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    return int(server.sockets[0].getsockname()[1])
+
+
+async def register_webhook(broker: str, token: str, port: int) -> None:
+    import httpx
+
+    async with httpx.AsyncClient(base_url=broker.replace("ws", "http", 1), timeout=30) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        body = {"channel": "Hot", "parameters": {"kind": "0"}}
+        (await client.post("/v1/subscriptions", json=body)).raise_for_status()
+        answer = await client.put("/v1/webhook", json={"url": f"http://127.0.0.1:{port}/hook"})
+        answer.raise_for_status()
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+async def attack(task: dict[str, str]) -> Counts:
+    """Attack until the input ends."""
+    counts: Counts = Counter()
+    port = await serve_webhook(counts)
+    await register_webhook(task["broker"], task["webhook_token"], port)
+    attackers = [
+        asyncio.create_task(again_and_again(method, counts, name))
+        for name, method in (
+            ("subscriber", subscriber(task["broker"], task["subscriber_token"], counts)),
+            ("publisher", publisher(task["cluster"], task["publisher_token"], counts)),
+        )
+    ]
+    while not all(counts[method] for method in METHODS):
+        await asyncio.sleep(0.05)
+    print("attacking", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    with suppress(TimeoutError):  # on a busy machine the first result may come late
+        async with asyncio.timeout(LATE_S):
+            while not counts["webhook calls"]:
+                await asyncio.sleep(0.05)
+    for attacker in attackers:
+        attacker.cancel()
+    await asyncio.gather(*attackers, return_exceptions=True)
+    return counts
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    print(json.dumps(asyncio.run(attack(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))), flush=True)

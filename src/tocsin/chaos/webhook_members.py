@@ -39,7 +39,7 @@ class WebhookReceiver:
         self.repeats = 0
         """Calls with a `webhook-id` that was called before."""
         self._listening = listen("127.0.0.1", 0)
-        app = Starlette(routes=[Route("/{user}", self._called, methods=["POST"])])
+        app = Starlette(routes=[Route("/{user}", self._called, methods=["POST", "OPTIONS"])])
         config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
         self._server = Server(config)
         self._serving: asyncio.Task[None] | None = None
@@ -80,6 +80,8 @@ class WebhookReceiver:
             (await client.put("/v1/webhook", json={"url": hook})).raise_for_status()
 
     async def _called(self, request: Request) -> Response:
+        if request.method == "OPTIONS":  # the owner of the URL consents to the calls of this network
+            return Response(headers={"WebHook-Allowed-Origin": request.headers["WebHook-Request-Origin"]})
         body = await request.body()
         content = json.loads(body)
         data = content.get("data", {})

@@ -54,16 +54,16 @@ class PlanNames:
     """Scripts and commands."""
 
 
+_readers: dict[Any, Any] = {}
+"""One object of the Java class for each JVM: Py4J remembers methods by the name of their class."""
+
+
 class NameReader:
     def __init__(self, session: Session) -> None:
         gateway: Any = session.sparkContext._gateway
-        jvm = gateway.jvm
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        compiler.cook(_SOURCE)
-        kind = compiler.getClassLoader().loadClass("PlanNames")
-        constructor = kind.getDeclaredConstructor(gateway.new_array(jvm.java.lang.Class, 0))
-        self._reader = constructor.newInstance(gateway.new_array(jvm.java.lang.Object, 0))
+        if gateway not in _readers:
+            _readers[gateway] = _compiled(gateway)
+        self._reader = _readers[gateway]
 
     def names_of(self, plan: Any) -> PlanNames:
         found: dict[str, set[str]] = {"relation": set(), "function": set(), "other": set()}
@@ -72,3 +72,13 @@ class NameReader:
             found[kind].add(name.lower())
         functions = frozenset(name.strip("[]") for name in found["function"])
         return PlanNames(frozenset(found["relation"]), functions, frozenset(found["other"]))
+
+
+def _compiled(gateway: Any) -> Any:
+    jvm = gateway.jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(_SOURCE)
+    kind = compiler.getClassLoader().loadClass("PlanNames")
+    constructor = kind.getDeclaredConstructor(gateway.new_array(jvm.java.lang.Class, 0))
+    return constructor.newInstance(gateway.new_array(jvm.java.lang.Object, 0))

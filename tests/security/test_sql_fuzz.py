@@ -39,7 +39,7 @@ HIDDEN = (
     "UNION ALL SELECT reflect('a', 'b')",
     "UNION ALL SELECT TRANSFORM(1) USING 'id' AS (x STRING)",
     "UNION ALL SELECT id FROM range(3)",
-    "LATERAL VIEW explode(array(1)) v AS y",
+    "UNION ALL SELECT y FROM range(1) LATERAL VIEW explode(array(1)) v AS y",
 )
 
 

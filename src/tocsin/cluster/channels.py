@@ -274,7 +274,8 @@ class Channels:
         """
         with self._lock:
             if self._channels.get(live.name.lower()) is not live or not live.subscribers.count:
-                raise TocsinError(Code.NOT_READY, f"channel {live.name} has no subscription that would get the results")
+                message = f"channel {live.name} has no subscription that would get the results"
+                raise TocsinError(Code.UNKNOWN_SUBSCRIPTION, message)
             if live.uncertain:
                 self._read_progress(live)
             intervals = {name: (at, at) for name, at in live.positions.items()}

@@ -125,7 +125,7 @@ def test_value_that_kills_spark_is_set_aside_after_restarts(
         except ConnectionError:
             deaths += 1
             current = cluster_at()
-    assert deaths == 2
+    assert deaths == 3
     results = {key: ids(rows) for key, rows in results_of(current, "Volcanoes").items()}
     assert results == {("^v",): ["v1", "v2"], ("a",): [], ("b",): []}
     assert current.catalog.trials.deaths(ChannelName("Volcanoes")) == 0

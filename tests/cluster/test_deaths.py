@@ -29,11 +29,11 @@ class Machine:
         self.stored = None
 
     def search(self, values: Sequence[int]) -> tuple[int | None, int]:
-        """(the killer, how often the machine died)."""
-        deaths = 0
+        """(the killer, how often the machine died). The search begins after a first death."""
+        deaths = 1
         while True:
             try:
-                return find_killer("subscriptions", values, self.stored, self.try_group), deaths
+                return find_killer("subscriptions", values, self.stored, deaths, self.try_group), deaths
             except Died:
                 deaths += 1
 
@@ -42,9 +42,16 @@ class Machine:
 def test_killer_is_found_over_restarts_with_few_deaths(values: set[int], data: st.DataObject) -> None:
     killer = data.draw(st.sampled_from(sorted(values)))
     found, deaths = Machine(killer).search(sorted(values))
-    assert found == killer and deaths <= (1 if len(values) <= 32 else 2)
+    assert found == killer and deaths == 3
 
 
 def test_no_value_is_blamed_if_all_groups_survive() -> None:
-    assert Machine(None).search(range(100)) == (None, 0)
-    assert find_killer("subscriptions", [3, 4], OnTrial("records Reports", 3, 3), lambda _: None) is None
+    assert Machine(None).search(range(100)) == (None, 1)
+    assert find_killer("subscriptions", [3, 4], OnTrial("records Reports", 3, 3), 9, lambda _: None) is None
+
+
+def test_single_suspect_that_survives_is_not_blamed() -> None:
+    """Spark was killed from outside during its trial, or a full disk kept the end of the trial from being stored."""
+    machine = Machine(None)
+    machine.stored = OnTrial("subscriptions", 7, 7)
+    assert machine.search([7]) == (None, 1) and machine.stored is None

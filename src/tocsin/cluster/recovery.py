@@ -65,7 +65,11 @@ class Recovery:
 
         untried = [number for number in numbers if number > live.tried]
         killer = find_killer(
-            "subscriptions", untried, suspected, lambda group: attempt(group, group.first, group.last, inputs)
+            "subscriptions",
+            untried,
+            suspected,
+            live.deaths,
+            lambda group: attempt(group, group.first, group.last, inputs),
         )
         if killer is not None:
             self._channels.refuse(live, {killer: REASON})
@@ -80,7 +84,7 @@ class Recovery:
                 part = rows.slice(group.first, group.last - group.first + 1)
                 attempt(group, numbers[0], numbers[-1], inputs.replaced({name: part}))
 
-            killer = find_killer(f"records {name}", range(rows.num_rows), suspected, attempt_rows)
+            killer = find_killer(f"records {name}", range(rows.num_rows), suspected, live.deaths, attempt_rows)
             if killer is not None:
                 kept = pa.concat_tables([rows.slice(0, killer), rows.slice(killer + 1)])
                 dead = DeadRecords(name, rows.slice(killer, 1), REASON)

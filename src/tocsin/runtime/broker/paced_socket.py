@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from tocsin.runtime.broker.turns import TURN_S, TurnBudget
 from tocsin.runtime.broker.websocket_protocol import FrameReader, Message, Violation
 
 
-class PacedSocket(asyncio.Protocol):
+class PacedSocket(asyncio.Protocol, ABC):
     __slots__ = (
         "_budget",
         "_ignores_input",
@@ -39,11 +40,13 @@ class PacedSocket(asyncio.Protocol):
         self._ignores_input = False
         """True after a violation: the start of the next frame is unknown."""
 
+    @abstractmethod
     def on_message(self, opcode: int, payload: bytes) -> None:
-        raise NotImplementedError
+        """Handle a message of the client."""
 
+    @abstractmethod
     def on_violation(self, violation: Violation) -> None:
-        raise NotImplementedError
+        """Handle bytes that break the WebSocket protocol."""
 
     def pause_writing(self) -> None:
         self._paused = True

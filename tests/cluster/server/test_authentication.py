@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import time
+from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.cluster.server.conftest import RunningServer
+from tests.cluster.server.conftest import RunningServer, StartServer
 from tocsin.cluster.server.routes import ClusterContext, make_app, make_routes
+from tocsin.cluster.server.server import KEYS_FILE
 from tocsin.cluster.server.settings import ClusterProcessSettings
+from tocsin.runtime.http.credentials import Signer
+from tocsin.runtime.stack.supervisor import free_ports
 
 pytestmark = pytest.mark.spark
 
@@ -177,3 +184,21 @@ def test_openapi_document_describes_the_routes(server: RunningServer) -> None:
     assert "/v1/datasets/{name}/records" in described["paths"]
     schema = described["paths"]["/v1/subscriptions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(schema["required"]) == {"channel", "parameters"}
+
+
+def test_signed_token_gets_not_ready_while_keys_are_unreachable(start_server: StartServer, tmp_path: Path) -> None:
+    signer = Signer(Ed25519PrivateKey.generate())
+    token = signer.sign("ada", ["admin"], now_s=time.time(), identity="t", lifetime_s=None)
+    settings = {"root": tmp_path, "keys": f"http://127.0.0.1:{free_ports(1)[0]}/v1/keys"}
+    server = start_server(**settings)
+    answer = server.client(token).get("/v1/channels")
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "not_ready"
+    assert server.client("tocsin_" + "x" * 43).get("/v1/channels").status_code == 401
+    server.stop()
+
+    # The keys that the data cluster fetched last are used at the next start.
+    (tmp_path / "state" / KEYS_FILE).write_bytes(json.dumps(signer.jwks()).encode())
+    server = start_server(**settings)
+    assert server.client(token).get("/v1/channels").status_code == 200
+    foreign = Signer(Ed25519PrivateKey.generate()).sign("eve", ["admin"], now_s=0.0, identity="e", lifetime_s=None)
+    assert server.client(foreign).get("/v1/channels").status_code == 503

@@ -127,6 +127,27 @@ def test_process_started_before_its_coordinator_gets_the_keys_later(
     asyncio.run(scenario())
 
 
+def test_unknown_key_is_not_judged_while_the_source_is_unreachable(server: KeyServer) -> None:
+    (ours, token), (_, foreign) = signer_and_token(), signer_and_token()
+
+    async def scenario() -> None:
+        clock = Clock()
+        keys = TrustedKeys(server.url, monotonic_s=clock)
+        await keys.start()
+        assert await keys.claims(token, NOW_S) is None and not keys.can_judge(token)
+        assert keys.can_judge("nothing") and keys.can_judge("tocsin_" + "x" * 43), "text that is no signed token"
+        server.body = jwks(ours)
+        clock.now_s += REFRESH_S
+        assert await keys.claims(foreign, NOW_S) is None and keys.can_judge(foreign)
+        server.body = b""
+        clock.now_s += REFRESH_S
+        assert await keys.claims(foreign, NOW_S) is None and not keys.can_judge(foreign)
+        assert keys.can_judge(token), "its key is known"
+        await keys.stop()
+
+    asyncio.run(scenario())
+
+
 def test_keys_stay_valid_while_their_source_fails_or_sends_nonsense(server: KeyServer) -> None:
     (ours, token), (_, foreign) = signer_and_token(), signer_and_token()
     server.body, clock = jwks(ours), Clock()

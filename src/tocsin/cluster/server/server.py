@@ -32,6 +32,8 @@ from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
 
 ADMIN_TOKEN_FILE = "admin-token"
+KEYS_FILE = "trusted-keys.json"
+"""In the state folder: the keys fetched last, for a start while the coordinator does not answer."""
 
 
 class ClusterServer:
@@ -66,7 +68,12 @@ class ClusterServer:
         if settings.keys is not None:
             external = external_keys(settings.oidc, insecure=settings.insecure)
             self.context.keys = TrustedKeys(
-                settings.keys, insecure=settings.insecure, ca=settings.keys_ca, poll_s=POLL_S, external=external
+                settings.keys,
+                insecure=settings.insecure,
+                ca=settings.keys_ca,
+                kept=settings.cluster.state_folder() / KEYS_FILE,
+                poll_s=POLL_S,
+                external=external,
             )
             self.context.keys.on_change = self.context.end_revoked
         self.address = ""

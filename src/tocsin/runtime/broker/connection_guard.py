@@ -48,8 +48,8 @@ class ConnectionGuard:
         if not token:
             raise TocsinError(Code.UNAUTHENTICATED, "send a token with the scope subscribe")
         claims = await self.keys.claims(token, self.process.now_s(), audience=self._audiences)
-        if claims is None and not self.keys.ready:
-            raise TocsinError(Code.NOT_READY, "this broker has no keys to check tokens with yet", retry_after_s=2)
+        if claims is None and not self.keys.can_judge(token):
+            raise TocsinError(Code.NOT_READY, "this broker has not fetched the key of this token yet", retry_after_s=2)
         return self.checked(claims, token)
 
     def checked(self, claims: Claims | None, token: str) -> Claims:

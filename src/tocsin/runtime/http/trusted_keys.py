@@ -4,7 +4,8 @@ The coordinator's set also holds its revocations. `POLL_S` is how often a server
 
 Processes may start in any order: while a process has no keys it accepts no token, and keeps fetching in the background.
 A token that names an unknown key triggers another fetch, at most one every few seconds, so that strangers cannot cause
-more. Keys once fetched stay valid while their source is unreachable.
+more. Keys once fetched stay valid while their source is unreachable. A process that cannot reach the source does not
+know whether an unknown key is valid: it answers `not_ready`, so that the client repeats the request.
 """
 
 from __future__ import annotations
@@ -141,6 +142,16 @@ class TrustedKeys:
 
     def is_revoked(self, claims: Claims) -> bool:
         return self._verifier.is_revoked(claims)
+
+    def can_judge(self, token: str) -> bool:
+        """False if a token that `claims` does not accept may still be valid.
+
+        Then the token names an unknown key, and the last read of a source failed or has not ended.
+        """
+        sources = (self, *self._external)
+        if token.count(".") != 2 or any(keys._verifier.knows_key_of(token) for keys in sources):
+            return True
+        return all(keys.ready and not keys._failed for keys in sources)
 
     async def _poll(self, poll_s: float) -> None:
         while True:

@@ -62,9 +62,17 @@ async def _caller(context: ClusterContext, scope: Scope) -> Caller:
     if caller is None and context.keys is not None:
         claims = await context.keys.claims(token, context.cluster.now_s())
         caller = None if claims is None else caller_of_claims(claims)
+        if caller is None and not context.keys.can_judge(token):
+            raise unknown_key()
     if caller is None:
         raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, revoked or expired")
     return caller
+
+
+def unknown_key() -> TocsinError:
+    """The answer to a token that may be valid, while the keys cannot be fetched."""
+    message = "the data cluster has not fetched the key of this token yet"
+    return TocsinError(Code.NOT_READY, message, retry_after_s=2)
 
 
 def caller_of(connection: HTTPConnection) -> Caller:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from tocsin.cluster.server.proven_users import audiences_of
-from tocsin.cluster.server.routes.authentication import require_broker, require_trusted_broker
+from tocsin.cluster.server.routes.authentication import require_broker, require_trusted_broker, unknown_key
 from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
@@ -31,4 +31,6 @@ async def prove_users(request: Request, broker: str) -> Response:
         claims = await context.keys.claims(token, context.cluster.now_s(), audience=audiences_of(identity))
         if claims is not None:
             users += context.proven.add(identity, claims)
+        elif not context.keys.can_judge(token):
+            raise unknown_key()  # without the proof, a bound subscription would be refused for good
     return answer(wire.ProvenUsers(users))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.emergency import APPLICATION, NORTH, SOUTH, ids, report
-from tests.conftest import Clock, publish, results_of
+from tests.cluster.emergency import APPLICATION, NORTH, SOUTH, declare, ids, report
+from tests.conftest import Clock, ClusterAt, publish, results_of
 from tocsin.cluster import executions, subscriptions
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.spark.execution import execute
@@ -18,7 +18,7 @@ from tocsin.wire.errors import Code, TocsinError
 pytestmark = pytest.mark.spark
 
 
-def test_two_brokers_share_a_subscription_until_the_last_unsubscribes(cluster: DataCluster) -> None:
+def test_two_brokers_share_a_subscription_until_the_last_unsubscribes(cluster: DataCluster, clock: Clock) -> None:
     (north,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     (south,) = cluster.subscribe("OfKind", [{"kind": "fire"}], SOUTH)
     assert north.id == south.id and north.created and not south.created
@@ -28,9 +28,32 @@ def test_two_brokers_share_a_subscription_until_the_last_unsubscribes(cluster: D
     assert [len(cluster.announcements.since(broker, 0).announcements) for broker in (NORTH, SOUTH)] == [0, 1]
     assert cluster.unsubscribe("OfKind", [north.id], SOUTH) == 1
     assert cluster.unsubscribe("OfKind", [north.id], SOUTH) == 0
+    clock.passed_s += cluster.settings.unheld_s
+    assert cluster.channels.end_unheld() == 1
     publish(cluster, "Reports", [report("b")])
     assert cluster.execute("OfKind") is None
     assert len(cluster.subscriptions.book) == 0
+
+
+def test_results_between_two_holders_belong_to_the_second(cluster_at: ClusterAt, clock: Clock) -> None:
+    """A subscriber moves, and its old broker releases before the new one subscribes."""
+    cluster = cluster_at()
+    declare(cluster, APPLICATION)
+    (north,) = cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    cluster.unsubscribe("OfKind", [north.id], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    assert cluster.execute("OfKind") is not None
+    cluster = cluster_at()  # the time without a holder begins again after a restart
+    clock.passed_s += 0.9 * cluster.settings.unheld_s
+    assert cluster.channels.end_unheld() == 0
+    publish(cluster, "Reports", [report("b")])
+    assert cluster.execute("OfKind") is not None
+
+    (south,) = cluster.subscribe("OfKind", [{"kind": "fire"}], SOUTH)
+    assert south.id == north.id and not south.created
+    assert ids(results_of(cluster, "OfKind", after=north.cursor.offset)[("fire",)]) == ["a", "b"]
+    clock.passed_s += 2 * cluster.settings.unheld_s
+    assert cluster.channels.end_unheld() == 0, "a broker holds it"
 
 
 def test_subscription_takes_part_from_the_next_execution_on(cluster: DataCluster) -> None:
@@ -59,7 +82,7 @@ def test_rates_follow_the_bytes_of_results_and_decay(cluster: DataCluster, clock
 
 
 def test_subscription_ended_during_an_execution_gets_no_rate(
-    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: DataCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [fire, _] = cluster.subscribe("OfKind", [{"kind": "fire"}, {"kind": "flood"}], NORTH)
     publish(cluster, "Reports", [report("a"), report("b", "flood")])
@@ -68,6 +91,8 @@ def test_subscription_ended_during_an_execution_gets_no_rate(
     def execute_and_unsubscribe(*arguments: Any) -> Any:
         written = execute(*arguments)
         cluster.unsubscribe("OfKind", [fire.id], NORTH)
+        clock.passed_s += cluster.settings.unheld_s
+        assert cluster.channels.end_unheld() == 1
         return written
 
     monkeypatch.setattr(executions, "execute", execute_and_unsubscribe)

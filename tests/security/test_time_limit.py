@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.emergency import APPLICATION, NORTH, declare, ids, report
-from tests.conftest import ClusterAt, publish, results_of
+from tests.conftest import Clock, ClusterAt, publish, results_of
 from tocsin.wire.errors import Code, TocsinError
 
 pytestmark = pytest.mark.spark
@@ -17,7 +17,7 @@ CREATE REPETITIVE CHANNEL Pairs (most BIGINT) EVERY 1 HOUR AS
 """
 
 
-def test_runaway_execution_is_cancelled_and_the_channel_continues(cluster_at: ClusterAt) -> None:
+def test_runaway_execution_is_cancelled_and_the_channel_continues(cluster_at: ClusterAt, clock: Clock) -> None:
     cluster = cluster_at(execution_s=3.0)
     declare(cluster, APPLICATION + PAIRS)
     cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
@@ -29,6 +29,8 @@ def test_runaway_execution_is_cancelled_and_the_channel_continues(cluster_at: Cl
     assert cluster.spark.sparkContext.statusTracker().getActiveJobsIds() == []
     assert cluster.channel("Pairs").subscribers.count == 1, "no subscription is blamed for the time"
     cluster.unsubscribe("Pairs", [runaway.id], NORTH)
+    clock.passed_s += cluster.settings.unheld_s
+    assert cluster.channels.end_unheld() == 1
     cluster.subscribe("Pairs", [{"most": 1}], NORTH)
     publish(cluster, "Reports", [report("b")])
     patient = cluster_at(execution_s=600.0)  # as with a raised setting: a busy machine must not fail this part

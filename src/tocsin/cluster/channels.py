@@ -183,7 +183,7 @@ class Channels:
             numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
             self._catalog.channels.drop(live.name, live.epoch, self._context.now_s())
             del self._channels[name.lower()]
-            self._subscriptions.forget(numbers)
+            self._subscriptions.forget(live.name, numbers)
             self._discard_base(live)
 
     def _read_as_new(self, prepared: PreparedChannel) -> list[LiveDataset]:
@@ -229,6 +229,11 @@ class Channels:
         """End `broker`'s hold on these subscriptions and return how many it held."""
         with self._lock:
             return self._subscriptions.release(self.get(name), ids, broker)
+
+    def end_unheld(self) -> int:
+        """End the subscriptions that no broker has held for a while; return how many."""
+        with self._lock:
+            return sum(self._subscriptions.end_unheld(live) for live in self._channels.values())
 
     def refuse(self, live: LiveChannel, reasons: Mapping[int, str], postponed: Sequence[int] = ()) -> None:
         """End subscriptions by number, each with the reason why the channel's query fails for it.

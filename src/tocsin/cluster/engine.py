@@ -65,7 +65,7 @@ class DataCluster:
         self.writes = Writes(self.catalog, self.storage, readers, self.retention_s)
         context = EngineContext(spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s)
         self.datasets = Datasets(context, lambda: self.channels.all(), arrived)
-        self.subscriptions = Subscriptions(self.catalog, settings.rate_window_s)
+        self.subscriptions = Subscriptions(self.catalog, settings.rate_window_s, settings.unheld_s, self.retention_s)
         self.announcements = AnnouncementLog(self.catalog, self.results, self.subscriptions.book)
         self.channels = Channels(context, self.datasets, self.subscriptions, self.results, self.announcements)
         self._executions = Executions(context, self.datasets, self.channels, self.results)

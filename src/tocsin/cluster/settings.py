@@ -36,6 +36,11 @@ class ClusterSettings:
         "Longest time of one execution of a channel. A longer one is cancelled and reported; the channel runs again at "
         "its next tick.",
     ] = 1_800.0
+    unheld_s: Annotated[
+        float,
+        "How long a subscription that no broker holds any more goes on getting results. A subscriber that changes its "
+        "broker within this time misses nothing, even if the old broker releases before the new one subscribes.",
+    ] = 30.0
     limits: FeedLimits = field(default_factory=FeedLimits)
     rate_window_s: float = 60.0
     """Time constant of the data rates λ."""

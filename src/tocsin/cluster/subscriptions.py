@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ from tocsin.cluster.book import Amounts, Numbers, Rates, SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredSubscription
 from tocsin.cluster.live import LiveChannel
 from tocsin.model.entities import Channel
-from tocsin.model.ids import BrokerId, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 from tocsin.model.subscription import BadParameter, ForeignUser, bind_user, canonical_values, subscription_id
 from tocsin.wire.errors import Code, TocsinError
 
@@ -29,8 +29,15 @@ class Subscriptions:
     `LiveChannel` that is current at that moment. This class never calls `Channels`.
     """
 
-    def __init__(self, catalog: Catalog, rate_window_s: float) -> None:
+    def __init__(
+        self, catalog: Catalog, rate_window_s: float, unheld_s: float = 0.0, clock_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """`unheld_s` is how long a subscription outlives its last holder, by `clock_s`, which never steps back."""
         self._catalog = catalog
+        self._unheld_s = unheld_s
+        self._clock_s = clock_s
+        self._unheld: dict[ChannelName, dict[int, float]] = {}
+        """Subscriptions that no broker holds, by channel: number → since when."""
         self._lock = threading.RLock()
         self._rates = Rates(rate_window_s)
         self.book = SubscriptionBook()
@@ -46,6 +53,7 @@ class Subscriptions:
         live.refused = self._catalog.subscriptions.refused(live.name)
         live.deaths = self._catalog.trials.deaths(live.name)
         self.book.load(((number, key) for number, key, _ in stored), ())
+        self._lose_holders(live, self._catalog.subscriptions.unheld(live.name))
 
     def load_holders(self) -> None:
         self.book.load((), self._catalog.subscriptions.holders())
@@ -80,17 +88,39 @@ class Subscriptions:
                 self.book.add(row.number, row.id)
             live.subscribers.add((row.number, row.parameters) for row in created.values())
             self.book.hold(broker, (row.number for row in stored))
+            if unheld := self._unheld.get(live.name):
+                for row in stored:
+                    unheld.pop(row.number, None)
             return stored
 
     def release(self, live: LiveChannel, ids: Sequence[SubscriptionId], broker: BrokerId) -> int:
-        """End `broker`'s hold on these subscriptions, remove those without a holder, and return how many it held."""
+        """End `broker`'s hold on these subscriptions, and return how many it held.
+
+        A subscription without a holder stays for `unheld_s`: a subscriber that moves may be released by one broker
+        before the other subscribes, and the results of that time would be lost.
+        """
         with self._lock:
-            released, removed = self._catalog.subscriptions.unsubscribe(live.name, ids, broker)
+            released, unheld = self._catalog.subscriptions.unsubscribe(live.name, ids, broker)
             self.book.release(broker, released)
-            if removed:
-                self.forget(removed)
-                live.subscribers.remove(removed)
+            self._lose_holders(live, unheld)
+            if unheld and self._unheld_s <= 0.0:
+                self.end_unheld(live)
             return len(released)
+
+    def _lose_holders(self, live: LiveChannel, numbers: Sequence[int]) -> None:
+        if numbers:
+            self._unheld.setdefault(live.name, {}).update(dict.fromkeys(numbers, self._clock_s()))
+
+    def end_unheld(self, live: LiveChannel) -> int:
+        """End a channel's subscriptions that no broker has held for `unheld_s`; return how many."""
+        with self._lock:
+            before_s = self._clock_s() - self._unheld_s
+            due = [number for number, since_s in self._unheld.get(live.name, {}).items() if since_s <= before_s]
+            if due:
+                self._catalog.subscriptions.end_unheld(due)
+                self.forget(live.name, due)
+                live.subscribers.remove(due)
+            return len(due)
 
     def refuse(self, live: LiveChannel, reasons: Mapping[int, str], postponed: Sequence[int]) -> None:
         """End the subscriptions whose values make the channel's query fail, so that it runs for the others.
@@ -100,12 +130,15 @@ class Subscriptions:
         with self._lock:
             live.refused |= self._catalog.subscriptions.refuse(live.name, reasons, postponed)
             ended = [*reasons, *postponed]
-            self.forget(ended)
+            self.forget(live.name, ended)
             live.subscribers.remove(ended)
 
-    def forget(self, numbers: Sequence[int]) -> None:
+    def forget(self, channel: ChannelName, numbers: Sequence[int]) -> None:
         """Remove from memory the subscriptions that the catalog no longer has."""
         with self._lock:
+            if unheld := self._unheld.get(channel):
+                for number in numbers:
+                    unheld.pop(number, None)
             self.book.remove(numbers)
             self._rates.forget(np.array(numbers, np.int64))
 

@@ -1,4 +1,5 @@
-"""Upkeep of a running data cluster: merge files, expire old records and results, delete leftover files.
+"""Upkeep of a running data cluster: merge files, expire old records and results, end subscriptions without a holder,
+delete leftover files.
 
 Every step is independent and may be repeated; a crash between any two of them loses nothing. Called every few seconds.
 """
@@ -46,6 +47,7 @@ def _steps(cluster: DataCluster) -> Iterator[Callable[[], object]]:
     for channel in cluster.channels.all():
         yield partial(merge_channel, cluster, channel)
         yield partial(expire_results, cluster, channel)
+    yield cluster.channels.end_unheld
     yield cluster.garbage.collect
     yield partial(cluster.retention_s.store, STORE_EVERY_S)
 

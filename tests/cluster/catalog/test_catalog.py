@@ -193,7 +193,7 @@ def test_execution_with_several_numbers_is_named_by_the_first(
     assert [stored.execution for stored in catalog.executions.page()] == [1, 4]
 
 
-def test_subscription_is_one_row_until_its_last_holder_unsubscribes(catalog: Catalog) -> None:
+def test_subscription_is_one_row_until_it_ends_without_a_holder(catalog: Catalog) -> None:
     kinds = ["fire", 'it\'s \\ 100 % "flood" 🔥', "fire"]
     requested = [(subscription_id(OF_KIND, (kind,)), f'["{number}"]') for number, kind in enumerate(kinds[:2])]
     first = catalog.subscriptions.subscribe(OF_KIND, requested, NORTH)
@@ -205,6 +205,8 @@ def test_subscription_is_one_row_until_its_last_holder_unsubscribes(catalog: Cat
         [row.number for row in first],
         [first[1].number],
     )
+    assert catalog.subscriptions.unheld(OF_KIND) == [first[1].number]
+    assert catalog.subscriptions.end_unheld([row.number for row in first]) == [first[1].number]
     assert [row[0] for row in catalog.subscriptions.of_channel(OF_KIND)] == [first[0].number]
     assert list(catalog.subscriptions.holders()) == [(first[0].number, BrokerId("south"))]
 

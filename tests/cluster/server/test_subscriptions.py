@@ -90,7 +90,8 @@ def test_identical_subscriptions_are_one_with_several_holders(server: RunningSer
     assert second.get(f"/v1/subscriptions/{own['id']}").status_code == 200
     many = {"channel": "ReportsOfKind", "subscriptions": [own["id"], "0" * 32]}
     assert second.post("/v1/subscriptions/delete", json=many).json() == {"released": 1}
-    assert server.admin.get(f"/v1/subscriptions/{own['id']}").status_code == 404
+    assert server.admin.get(f"/v1/subscriptions/{own['id']}").json()["brokers"] == [], "it ends after `unheld_s`"
+    assert subscribe(second, "shared")["created"] is False
 
 
 def test_fingerprint_shows_whether_both_sides_hold_the_same(server: RunningServer) -> None:

@@ -81,6 +81,7 @@ class Interleaving:
 
         def execute() -> None:
             sizes = {identity(kind): [ROW_BYTES] * int(rng.integers(1, 4)) for kind in KINDS if rng.random() < 0.5}
+            self.assert_that_no_held_subscription_has_ended()
             network.cluster.execute(CHANNEL, sizes)
 
         def crash_broker() -> None:
@@ -122,6 +123,12 @@ class Interleaving:
         self.log.append(f"{network.kernel.now_s:.1f} s {name} {broker.id} {subscriber.id} {kind}")
         action()
         self.run(float(rng.exponential(0.1)))
+
+    def assert_that_no_held_subscription_has_ended(self) -> None:
+        """Results for such a subscription would be lost, and nothing else would show it."""
+        for name, subscriber in self.network.subscribers.items():
+            ended = [key for key in subscriber.received if self.network.cluster.has_ended(key)]
+            assert not ended, f"{name} holds {ended}, which the data cluster has ended"
 
     def settle(self, seconds: float) -> None:
         """No more faults: every message arrives after its usual delay."""

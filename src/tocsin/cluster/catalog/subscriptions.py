@@ -49,14 +49,13 @@ class SubscriptionTable:
     def unsubscribe(
         self, channel: ChannelName, ids: Sequence[SubscriptionId], broker: BrokerId
     ) -> tuple[list[int], list[int]]:
-        """Release `broker`'s hold on these subscriptions and delete those without a holder.
+        """Release `broker`'s hold on these subscriptions. A subscription without a holder stays until `end_unheld`.
 
-        Returns the numbers that the broker held, and those of them that were deleted.
+        Returns the numbers that the broker held, and those of them that no broker holds now.
         """
         with self._database.write() as connection:
             numbers_by_id = _numbers(connection, channel, [bytes.fromhex(subscription) for subscription in ids])
             released: list[int] = []
-            deleted: list[int] = []
             for numbers in chunks(sorted(numbers_by_id.values())):
                 own = list(
                     connection.scalars(
@@ -64,12 +63,23 @@ class SubscriptionTable:
                     )
                 )
                 connection.execute(sa.delete(holders).where(holders.c.broker == broker, holders.c.number.in_(own)))
-                shared = set(connection.scalars(sa.select(holders.c.number).where(holders.c.number.in_(own))))
-                unheld = [number for number in own if number not in shared]
-                connection.execute(sa.delete(subscriptions).where(subscriptions.c.number.in_(unheld)))
                 released += own
-                deleted += unheld
-            return released, deleted
+            return released, _unheld(connection, released)
+
+    def end_unheld(self, numbers: Sequence[int]) -> list[int]:
+        """Delete those of these subscriptions that no broker holds, and return their numbers."""
+        with self._database.write() as connection:
+            unheld = _unheld(connection, numbers)
+            for chunk in chunks(unheld):
+                connection.execute(sa.delete(subscriptions).where(subscriptions.c.number.in_(chunk)))
+            return unheld
+
+    def unheld(self, channel: ChannelName) -> list[int]:
+        """The numbers of a channel's subscriptions that no broker holds."""
+        held = sa.exists().where(holders.c.number == subscriptions.c.number)
+        query = sa.select(subscriptions.c.number).where(subscriptions.c.channel == channel, ~held)
+        with self._database.read() as connection:
+            return list(connection.scalars(query))
 
     def refuse(
         self, channel: ChannelName, reasons: Mapping[int, str], postponed: Sequence[int] = ()
@@ -167,6 +177,15 @@ def _numbers(connection: Connection, channel: ChannelName, keys: Sequence[bytes]
         )
         numbers.update((key, number) for key, number in rows)
     return numbers
+
+
+def _unheld(connection: Connection, numbers: Sequence[int]) -> list[int]:
+    """Those of these subscriptions that no broker holds."""
+    unheld: list[int] = []
+    for chunk in chunks(numbers):
+        held = set(connection.scalars(sa.select(holders.c.number).where(holders.c.number.in_(chunk))))
+        unheld += [number for number in chunk if number not in held]
+    return unheld
 
 
 def _holders(connection: Connection, numbers: Sequence[int]) -> dict[int, list[BrokerId]]:

@@ -1,8 +1,9 @@
 """The data cluster as brokers see it, in virtual time: executions, announcements, subscriptions, pulls and updates.
 
-There is no Spark. It keeps the real one's promises to brokers. A subscription takes part from the next execution on.
-Results are numbered and kept. Announcements to one broker arrive in order. A pull returns all results from a position
-on. The content of a result is a unique number, padded with spaces to its size.
+There is no Spark. It keeps the real one's promises to brokers. A subscription takes part from the next execution on. It
+ends when no broker has held it for `unheld_s`; the next one with the same id has none of its results. Results are
+numbered and kept. Announcements to one broker arrive in order. A pull returns all results from a position on. The
+content of a result is a unique number, padded with spaces to its size.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class SimulatedSubscription:
     channel: ChannelName
     brokers: set[BrokerId] = field(default_factory=set)
     """The brokers that hold it."""
+    unheld_since_s: float | None = None
+    """When its last holder released it; None while a broker holds it, and before the first one does."""
     offsets: list[int] = field(default_factory=list)
     """The position after each result."""
     rows: list[bytes] = field(default_factory=list)
@@ -59,6 +62,8 @@ class SimulatedDataCluster:
         self._executions = dict.fromkeys(channels, 0)
         self._last_result = 0
         self.subscriptions: dict[SubscriptionId, SimulatedSubscription] = {}
+        self.unheld_s = 30.0
+        """How long a subscription outlives its last holder, as the setting of the data cluster."""
         self.own_records: dict[tuple[DatasetName, SubscriberId], bytes] = {}
         """The latest record of each subscriber in each dataset, as JSON."""
         self.announcements: dict[BrokerId, Pipe[Event]] = {}
@@ -82,25 +87,47 @@ class SimulatedDataCluster:
         self, broker: BrokerId, channel: ChannelName, parameters: Mapping[str, Any]
     ) -> tuple[SubscriptionId, Cursor]:
         identity = subscription_id(channel, tuple(parameters.values()))
-        self.subscriptions.setdefault(identity, SimulatedSubscription(channel)).brokers.add(broker)
+        stored = self.subscriptions.setdefault(identity, SimulatedSubscription(channel))
+        if self._has_ended(stored):  # a new subscription with the same id: it has none of the earlier results
+            stored.offsets, stored.rows = [], []
+        stored.brokers.add(broker)
+        stored.unheld_since_s = None
         return identity, self.head(channel)
+
+    def has_ended(self, identity: SubscriptionId) -> bool:
+        """True if no broker has held the subscription for so long that it gets no more results."""
+        return identity in self.subscriptions and self._has_ended(self.subscriptions[identity])
+
+    def _has_ended(self, stored: SimulatedSubscription) -> bool:
+        since_s = stored.unheld_since_s
+        return since_s is not None and self._kernel.now_s - since_s >= self.unheld_s
+
+    def _takes_part(self, identity: SubscriptionId) -> bool:
+        stored = self.subscriptions[identity]
+        return bool(stored.brokers) or (stored.unheld_since_s is not None and not self._has_ended(stored))
 
     def release(self, broker: BrokerId, identity: SubscriptionId) -> None:
         """End a broker's hold. The results stay, so that a report can count them."""
         if identity in self.subscriptions:
-            self.subscriptions[identity].brokers.discard(broker)
+            self._end_hold(broker, self.subscriptions[identity])
 
     def release_all(self, broker: BrokerId) -> None:
         for stored in self.subscriptions.values():
-            stored.brokers.discard(broker)
+            self._end_hold(broker, stored)
+
+    def _end_hold(self, broker: BrokerId, stored: SimulatedSubscription) -> None:
+        if broker in stored.brokers:
+            stored.brokers.remove(broker)
+            if not stored.brokers:
+                stored.unheld_since_s = self._kernel.now_s
 
     def _execute_periodically(self, channel: ChannelName) -> None:
         if not self.silent:
             rng = self._kernel.stream("results")
-            held_ids = [
-                key for key, stored in self.subscriptions.items() if stored.channel == channel and stored.brokers
-            ]
-            self.execute(channel, {identity: self._sizes(identity, rng) for identity in held_ids})
+            ids = [key for key, stored in self.subscriptions.items() if stored.channel == channel]
+            self.execute(
+                channel, {identity: self._sizes(identity, rng) for identity in ids if self._takes_part(identity)}
+            )
 
     def execute(self, channel: ChannelName, sizes: Mapping[SubscriptionId, list[int]]) -> None:
         """Run the channel once; `sizes` gives the bytes of each result, per subscription.
@@ -114,6 +141,8 @@ class SimulatedDataCluster:
         bytes_of: dict[SubscriptionId, int] = {}
         for identity, row_sizes in sizes.items():
             stored = self.subscriptions.setdefault(identity, SimulatedSubscription(channel))
+            if self._has_ended(stored):
+                continue
             for row, size in enumerate(row_sizes):
                 self._last_result += 1
                 stored.offsets.append(offset_of(execution, row) + 1)

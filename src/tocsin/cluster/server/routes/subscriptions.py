@@ -107,7 +107,7 @@ def get_subscription(request: Request, identity: str) -> Response:
 
 @router.delete(wire.SUBSCRIPTIONS + "/{identity}", response_class=Response)
 def unsubscribe(request: Request, identity: str, broker: str | None = None) -> Response:
-    """Release a subscription for a broker. The release of its last broker removes the subscription."""
+    """Release a subscription for a broker. A subscription without a broker ends after `unheld_s` seconds."""
     context, holder = require_broker(request, broker)
     subscription = subscription_id_of(identity)
     for channel, _, _, brokers in context.cluster.catalog.subscriptions.find(subscription):

@@ -93,6 +93,7 @@ class DataClusterLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.aclose()
+        await self._proofs.close()
 
     def _in_background(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)

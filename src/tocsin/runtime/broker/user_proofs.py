@@ -25,7 +25,13 @@ class UserProofs:
     def __init__(self, process: BrokerProcess, cluster: Callable[[], httpx.AsyncClient]) -> None:
         self._process = process
         self._cluster = cluster
+        self._coordinator: httpx.AsyncClient | None = None
+        """Made for the first voucher and kept: a new client costs more than the request."""
         self._log = logger()
+
+    async def close(self) -> None:
+        if self._coordinator is not None:
+            await self._coordinator.aclose()
 
     async def prove(self, users: Iterable[SubscriberId]) -> set[SubscriberId]:
         """Prove these users at the data cluster, and return those that it believes."""
@@ -54,16 +60,19 @@ class UserProofs:
         settings = self._process.settings
         if settings.coordinator is None:
             return None
-        tls = tls_context(settings.coordinator, settings.ca)
         headers = {"Authorization": f"Bearer {settings.secret('coordinator')}"}
+        body = msgspec.json.encode(link.VoucherRequest(list(users)))
         try:
-            async with httpx.AsyncClient(
-                base_url=settings.coordinator, headers=headers, timeout=_TIMEOUT, verify=tls or True
-            ) as client:
-                body = msgspec.json.encode(link.VoucherRequest(list(users)))
-                answer = await client.post(link.VOUCHERS.format(broker=self._process.id), content=body)
-                answer.raise_for_status()
-                return msgspec.json.decode(answer.content, type=link.Voucher)
+            client = self._coordinator_client(settings.coordinator)
+            answer = await client.post(link.VOUCHERS.format(broker=self._process.id), content=body, headers=headers)
+            answer.raise_for_status()
+            return msgspec.json.decode(answer.content, type=link.Voucher)
         except (httpx.HTTPError, OSError, msgspec.DecodeError) as error:
             self._log.warning("the coordinator does not vouch for users", reason=reason_of(error))
             return None
+
+    def _coordinator_client(self, address: str) -> httpx.AsyncClient:
+        if self._coordinator is None:
+            tls = tls_context(address, self._process.settings.ca)
+            self._coordinator = httpx.AsyncClient(base_url=address, timeout=_TIMEOUT, verify=tls or True)
+        return self._coordinator

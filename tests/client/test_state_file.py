@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from tocsin.client import state_file
+from tocsin.client import Subscriber, state_file
 from tocsin.client.errors import ClientError
 from tocsin.client.progress import SubscriptionProgress
 from tocsin.model.cursor import Cursor
@@ -30,3 +31,27 @@ def test_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ClientError, match=r"thesis\.txt is not a subscriber's state"):
         state_file.load(path)
     assert state_file.load(tmp_path / "none") is None
+
+
+def test_saving_goes_on_after_the_disk_refused_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tocsin.client.subscriber._SAVE_S", 0.01)
+    attempts = 0
+    save = state_file.save
+
+    def fail_at_first(path: Path, state: state_file.SavedState) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= 2:
+            raise OSError(28, "No space left on device")
+        save(path, state)
+
+    monkeypatch.setattr(state_file, "save", fail_at_first)
+
+    async def scenario() -> None:
+        async with Subscriber("http://127.0.0.1:9", user="ann", token="t", state=tmp_path / "state"):
+            async with asyncio.timeout(10):
+                while not (tmp_path / "state").exists():
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+    assert attempts >= 3

@@ -13,6 +13,7 @@ acknowledged by `subscriber.ack(result)`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -262,7 +263,8 @@ class Subscriber:
     async def _keep_saving(self, path: Path) -> None:
         while True:
             await asyncio.sleep(_SAVE_S)
-            await self._save(path)
+            with contextlib.suppress(OSError):  # a full disk may have room later; leaving the block raises the error
+                await self._save(path)
 
     async def _save(self, path: Path) -> None:
         if self.user is None:

@@ -61,7 +61,7 @@ class DataCluster:
         self.results = ResultStore(self.catalog, self.storage, readers)
         # This process alone has the data root open, so the jobs behind the intents are dead.
         for channel in channels_of(self.catalog.writes.clear()):
-            self.catalog.trials.count_death(channel)
+            self.catalog.trials.count_death(channel, observed=False)
         self.writes = Writes(self.catalog, self.storage, readers, self.retention_s)
         context = EngineContext(spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s)
         self.datasets = Datasets(context, lambda: self.channels.all(), arrived)

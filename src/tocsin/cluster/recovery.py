@@ -44,7 +44,7 @@ class Recovery:
         """Count a failed execution during which Spark died."""
         if not is_alive(live.prepared.session):
             live.deaths += 1
-            self._catalog.trials.count_death(live.name)
+            self._catalog.trials.count_death(live.name, observed=True)
 
     def survived(self, live: LiveChannel) -> None:
         self._catalog.trials.clear(live.name)
@@ -56,6 +56,7 @@ class Recovery:
         """End the subscription, or leave out the record, that has killed Spark; see `cluster.deaths`."""
         trial = Trial(live.prepared, live.subscribers)
         suspected = self._catalog.trials.on_trial(live.name)
+        evidence = self._catalog.trials.evidence(live.name, suspected)
         numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
 
         def attempt(group: OnTrial, first: int, last: int, tried: ExecutionInputs) -> None:
@@ -68,7 +69,7 @@ class Recovery:
             "subscriptions",
             untried,
             suspected,
-            live.deaths,
+            evidence,
             lambda group: attempt(group, group.first, group.last, inputs),
         )
         if killer is not None:
@@ -84,7 +85,7 @@ class Recovery:
                 part = rows.slice(group.first, group.last - group.first + 1)
                 attempt(group, numbers[0], numbers[-1], inputs.replaced({name: part}))
 
-            killer = find_killer(f"records {name}", range(rows.num_rows), suspected, live.deaths, attempt_rows)
+            killer = find_killer(f"records {name}", range(rows.num_rows), suspected, evidence, attempt_rows)
             if killer is not None:
                 kept = pa.concat_tables([rows.slice(0, killer), rows.slice(killer + 1)])
                 dead = DeadRecords(name, rows.slice(killer, 1), REASON)

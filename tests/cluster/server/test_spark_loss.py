@@ -23,6 +23,8 @@ pytestmark = pytest.mark.spark
 APPLICATION = """
 CREATE STREAM DATASET Reports (report_id STRING, kind STRING) KEY (report_id) RETAIN 7 DAYS;
 CREATE CONTINUOUS CHANNEL OfKind (kind STRING) AS SELECT r.report_id FROM NEW Reports r WHERE r.kind = :kind;
+CREATE CONTINUOUS CHANNEL Padded (size INT) AS
+  SELECT r.report_id, length(repeat(r.report_id, :size)) AS size FROM NEW Reports r;
 """
 
 
@@ -79,6 +81,21 @@ class SupervisedCluster:
             return []
         lines = answer.text.splitlines() if answer.status_code == 200 else []
         return [json.loads(line)["result"]["report_id"] for line in lines]
+
+    async def pad(self, size: int) -> str:
+        """Subscribe to `Padded`, whose results take `size` times the memory of an id; return the subscription."""
+        held = await self.client.post("/v1/subscriptions", json={"channel": "Padded", "parameters": {"size": size}})
+        assert held.status_code == 200, held.text
+        return str(held.json()[0]["id"])
+
+    async def sizes(self, subscription: str) -> list[int]:
+        query = {"channel": "Padded", "subscription": subscription}
+        try:
+            answer = await self.client.get("/v1/results", params=query, headers={"Accept": "application/x-ndjson"})
+        except httpx.TransportError:
+            return []
+        lines = answer.text.splitlines() if answer.status_code == 200 else []
+        return [json.loads(line)["result"]["size"] for line in lines]
 
     async def until(self, holds: Callable[[], Any], limit_s: float = 120.0) -> float:
         """Wait until the coroutine function returns something true; return the seconds it took."""
@@ -152,3 +169,35 @@ async def _freeze_and_kill(cluster: SupervisedCluster) -> None:
     assert lines.count("Spark is lost") == 2
     assert f"exit code {EXIT_SPARK_LOST}" in lines
     assert lines.count('"level": "error"') < 20, "errors are not logged every second"
+
+
+def test_value_that_exhausts_the_memory_of_the_jvm_ends_only_its_subscription(tmp_path: Path) -> None:
+    """Spark ends its JVM when a task runs out of memory. The search for the value goes on over the restarts."""
+
+    async def scenario() -> None:
+        cluster = SupervisedCluster(tmp_path)
+        try:
+            await cluster.start()
+            modest = await cluster.pad(2)
+
+            async def delivered(expected: list[int]) -> bool:
+                return await cluster.sizes(modest) == expected
+
+            assert await cluster.publish("ab")
+            await cluster.until(lambda: delivered([4]))
+            greedy = await cluster.pad(1_000_000_000)
+            assert await cluster.publish("cd")
+            took_s = await cluster.until(lambda: delivered([4, 4]), 240.0)
+            starts = cluster.child.starts
+            assert 3 <= starts <= 5, f"{starts} starts in {took_s:.0f} s"
+            refused = await cluster.client.post(
+                "/v1/subscriptions", json={"channel": "Padded", "parameters": {"size": 1_000_000_000}}
+            )
+            assert refused.status_code == 400 and "Spark died" in refused.json()["error"]["message"], refused.text
+            assert await cluster.sizes(greedy) == []
+            letters = (await cluster.client.get("/v1/dead-letters")).json()
+            assert letters["dead_letters"] == [], "no record is at fault"
+        finally:
+            await cluster.stop()
+
+    asyncio.run(scenario())

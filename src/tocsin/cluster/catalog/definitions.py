@@ -34,8 +34,8 @@ from tocsin.cluster.catalog.tables import (
     refusals,
     subscriptions,
     to_json,
-    trials,
 )
+from tocsin.cluster.catalog.trials import forget_trials
 from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database, insert_many
 from tocsin.model.entities import Channel, Dataset, Feed
@@ -199,7 +199,7 @@ class ChannelTable:
                 .values(epoch=epoch, definition=to_json(channel), execution=0, tried=0)
             )
             connection.execute(sa.delete(refusals).where(refusals.c.channel == name))
-            connection.execute(sa.delete(trials).where(trials.c.channel == name))
+            forget_trials(connection, name)
             connection.execute(sa.delete(positions).where(positions.c.channel == name))
             _insert_positions(connection, name, at)
             forget_executions(connection, executions.c.channel == name)
@@ -213,7 +213,7 @@ class ChannelTable:
             connection.execute(sa.delete(positions).where(positions.c.channel == name))
             connection.execute(sa.delete(executions).where(executions.c.channel == name))
             connection.execute(sa.delete(refusals).where(refusals.c.channel == name))
-            connection.execute(sa.delete(trials).where(trials.c.channel == name))
+            forget_trials(connection, name)
             connection.execute(sa.delete(dead_letters).where(dead_letters.c.channel == name))
             connection.execute(sa.delete(channels).where(channels.c.name == name))
             discard_files(connection, files.c.owner == results_owner(name, epoch), at_s)

@@ -128,6 +128,14 @@ trials = sa.Table(
     sa.Column("first", sa.BigInteger),
     sa.Column("last", sa.BigInteger),
 )
+suspects = sa.Table(
+    "suspects",
+    schema,
+    sa.Column("channel", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("value", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("evidence", sa.Integer, nullable=False),  # of deaths of Spark while this value alone was on trial
+)
 executions = sa.Table(
     "executions",
     schema,

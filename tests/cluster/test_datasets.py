@@ -21,7 +21,7 @@ from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import FeedGateway, RecordForm
 from tocsin.cluster.spark import dataset_writer
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
-from tocsin.cluster.spark.ingestion import start_gateway
+from tocsin.cluster.spark.gateway_ingestion import start_gateway
 from tocsin.cluster.upkeep import maintain, merge_channel, merge_dataset
 from tocsin.model.ids import DatasetName
 from tocsin.wire.errors import TocsinError

@@ -18,7 +18,8 @@ from tocsin.cluster.sources import Sources
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.feed_checkpoint import FeedCheckpoint, progress_of_old_checkpoint
 from tocsin.cluster.spark.frames import Frame
-from tocsin.cluster.spark.ingestion import FailedStart, columns_of, open_feed, read_static, start_feed, start_gateway
+from tocsin.cluster.spark.gateway_ingestion import start_gateway
+from tocsin.cluster.spark.ingestion import FailedStart, columns_of, open_feed, read_static, start_feed
 from tocsin.model.entities import Dataset, DatasetKind, Feed
 from tocsin.model.ids import ChannelName
 from tocsin.model.schema import Schema

@@ -16,6 +16,7 @@ from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.execution import PreparedChannel
+from tocsin.cluster.spark.gateway_ingestion import GatewayIngestion
 from tocsin.cluster.spark.ingestion import FailedStart, Ingestion
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
@@ -54,8 +55,8 @@ class LiveDataset:
     writer: DatasetWriter
     gateway: FeedGateway | None
     """The gateway that accepts records; None for STATIC datasets."""
-    query: Ingestion | None = None
-    """The query that moves accepted records from the gateway into the dataset; None until the first record."""
+    query: GatewayIngestion | None = None
+    """Moves accepted records from the gateway into the dataset; None until the first record."""
     _starting: threading.Lock = field(default_factory=threading.Lock)
     _dropping: bool = False
     """True if no query may start unless `keep` is called."""
@@ -66,7 +67,7 @@ class LiveDataset:
     def name(self) -> DatasetName:
         return self.dataset.name
 
-    def start_query(self, start: Callable[[FeedGateway], Ingestion]) -> None:
+    def start_query(self, start: Callable[[FeedGateway], GatewayIngestion]) -> None:
         """Start the ingestion query, unless it runs or the dataset is STATIC, closing or being dropped."""
         with self._starting:
             if self.gateway is not None and self.query is None and not (self._closing or self._dropping):

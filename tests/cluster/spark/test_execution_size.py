@@ -38,6 +38,15 @@ def test_widest_row_counts_the_longest_texts_of_one_row() -> None:
     assert widest_row(rows.slice(1).to_batches()[0]) == 8 + 41 + 1
 
 
+def test_widest_row_counts_values_inside_lists_structs_and_maps() -> None:
+    shelters = [[{"name": "abc", "beds": 1}], [], [{"name": "q", "beds": 2}, {"name": None, "beds": None}], None]
+    counts = pa.array([[("k", 1)], None, [("kk", 2), ("z", 3)], []], pa.map_(pa.string(), pa.int64()))
+    rows = pa.table({"shelters": pa.array(shelters), "counts": counts})
+    widths = [8 + 11 + 8 + 9, 8 + 8, 8 + 17 + 8 + 19, 8 + 8]
+    assert [widest_row(rows.slice(place, 1)) for place in range(4)] == widths
+    assert widest_row(rows) == widest_row(pa.concat_tables([rows, rows.slice(0, 0), rows])) == max(widths)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("restarted", [False, True], ids=["from memory", "from files"])
 def test_results_too_large_for_the_driver_are_written_by_executors(

@@ -37,7 +37,22 @@ QUERIES = {
         "SELECT a.kind, b.worst FROM g a JOIN g b ON a.kind = b.kind"
     ),
     "exists": "SELECT r.id FROM r WHERE EXISTS (SELECT 1 FROM t WHERE t.district = r.district AND t.size > 2)",
-    "not in": "SELECT r.id FROM r WHERE r.district NOT IN (SELECT district FROM t WHERE size > 2)",
+    "not exists": "SELECT r.id FROM r WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.district = r.district AND t.size > 2)",
+    "several joins": (
+        "SELECT r.id, a.team, b.size FROM r JOIN t a ON a.district = r.district JOIN t b ON b.kind = r.kind "
+        "LEFT JOIN t c ON c.team = b.team"
+    ),
+    "full join": "SELECT r.id, t.team FROM r FULL JOIN t ON t.district = r.district AND r.severity = t.size",
+    "collected": (
+        "SELECT r.id, u.teams FROM r JOIN (SELECT p.id, slice(array_sort(collect_list(struct(t.size, t.team))), 1, 3) "
+        "AS teams FROM r p LEFT JOIN t ON t.district = p.district GROUP BY p.id) u ON u.id = r.id WHERE r.severity > 1"
+    ),
+    "united, counted": (
+        "SELECT district, count(*) AS n FROM (SELECT district FROM r UNION ALL SELECT district FROM t) "
+        "GROUP BY district"
+    ),
+    "topmost of united": ("SELECT id FROM (SELECT id FROM r UNION ALL SELECT team AS id FROM t) ORDER BY id LIMIT 3"),
+    "spread": "SELECT /*+ REPARTITION(3, kind) */ kind, count(*) AS n FROM r GROUP BY kind",
     "nested": "SELECT id, named_struct('k', kind, 'when', seen) AS what, array(severity, district) AS pair FROM r",
 }
 
@@ -101,22 +116,53 @@ def test_reused_plan_gives_the_results_of_the_ordinary_way(spark: SparkSession, 
         assert rows(found) == rows(expected)
 
 
-def test_unchanged_tables_keep_their_part_of_the_plan(spark: SparkSession) -> None:
-    plan = Planned(spark, "SELECT /*+ BROADCAST(t) */ r.id, t.size FROM r JOIN t ON t.district = r.district").reused()
-    first, second = tables(1, 20, 5), tables(2, 20, 5)
-    plan.run(first)
-    broadcast = {node.built.id(): node.relations for node in plan._nodes if "Broadcast" in str(node.built.nodeName())}
-    plan.run({"r": second["r"], "t": first["t"]})
-    kept = {node.built.id() for node in plan._nodes} & {i for i, below in broadcast.items() if below == {"t"}}
-    assert kept, "the broadcast of the teams is still there"
+def test_reused_plan_runs_one_task(spark: SparkSession) -> None:
+    planned = Planned(spark, QUERIES["several joins"])
+    plan, inputs = planned.reused(), tables(3, 60, 8)
+    plan.run(inputs)
+    context = planned.session.sparkContext
+    context.setJobGroup("reused", "one execution")
+    found = plan.run(inputs)
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("reused")]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages if stage is not None] == [1]
+    assert rows(found) == rows(planned.ordinary(inputs))
 
 
-def test_subquery_inside_an_expression_is_planned_anew(spark: SparkSession) -> None:
-    planned = Planned(spark, "SELECT id FROM r WHERE severity >= (SELECT max(size) FROM t)")
+def test_planning_leaves_the_settings_of_the_session(spark: SparkSession) -> None:
+    planned = Planned(spark, QUERIES["several joins"])
+    before = planned.session.conf.getAll
+    planned.reused()
+    assert planned.session.conf.getAll == before
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT id FROM r WHERE severity >= (SELECT max(size) FROM t)",
+        "SELECT id FROM r WHERE district NOT IN (SELECT district FROM t WHERE size > 2)",
+    ],
+    ids=["subquery inside an expression", "not in"],
+)
+def test_query_with_more_than_one_job_is_planned_anew(spark: SparkSession, query: str) -> None:
+    planned = Planned(spark, query)
     with pytest.raises(NotReusable):
         planned.reused()
     cache = PlanCache(planned.session, planned.query)
     assert cache.run(planned.query, tables(1, 9, 3), planned.plan) is None and not cache.usable
+
+
+def test_table_with_other_columns_needs_another_plan(spark: SparkSession) -> None:
+    planned = Planned(spark, "SELECT id, severity FROM r WHERE severity > 1")
+    cache = PlanCache(planned.session, planned.query)
+    inputs = tables(1, 9, 3)
+    severity = inputs["r"].schema.get_field_index("severity")
+    wider = inputs | {"r": inputs["r"].set_column(severity, "severity", inputs["r"]["severity"].cast(pa.int64()))}
+    for chosen in (inputs, wider, inputs):
+        found = cache.run(planned.query, chosen, planned.plan)
+        assert found is not None and found.equals(planned.ordinary(chosen))
+    assert cache.reused == 0
 
 
 def test_failed_execution_does_not_spoil_the_next_one(spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ the catalog. The checkpoint is scratch: a query always starts at the catalog's p
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import reduce
@@ -20,12 +20,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, NumericType
 
 from tocsin.cluster.catalog import Catalog, FeedProgress, NewFile, dataset_owner
 from tocsin.cluster.feed.columntypes import LineReader
+from tocsin.cluster.feed.feedlog_reader import LogFrame
 from tocsin.cluster.spark.feed_checkpoint import FeedCheckpoint
 from tocsin.cluster.spark.frames import latest_per_key, stored_frame
 from tocsin.cluster.spark.writing import WrittenRecords, write_records, write_records_here
@@ -46,6 +47,20 @@ UNREAD = "_tocsin_unread"
 It has the record's text if Spark could not read the record. For a source with only a `value` column it always has the
 text.
 """
+
+
+class FrameRow(NamedTuple):
+    """A frame of the feed log that has records."""
+
+    position: int
+    next: int
+    """The position of the following frame."""
+    lines: str
+    """The records, one JSON object a line."""
+
+    @classmethod
+    def of(cls, frame: LogFrame) -> FrameRow:
+        return cls(frame.position, frame.next_position, frame.payload.decode())
 
 
 class Mark(NamedTuple):
@@ -104,15 +119,8 @@ class DatasetWriter:
 
     def add_frames(self, batch: DataFrame) -> None:
         """Add a micro-batch of the feed log: rows of position, next position and JSON lines."""
-        if not self.has_feeds and self._backlog_bytes() <= SMALL_BATCH_BYTES:
-            frames = batch.collect()
-            self.settle()
-            # Repeats are removed here, not in the plan: planning a filter takes longer than collecting the rows.
-            new_frames = [frame for frame in frames if frame.position >= self.position]
-            if new_frames:
-                version = self.version + 1
-                self._storing = self._storer.submit(self._add_small, new_frames)
-                self._wait_matched(version)
+        if self.takes_small_batch:
+            self.add_small_batch([FrameRow(*row) for row in batch.collect()])
             return
         self.settle()
         with self._lock:
@@ -129,6 +137,21 @@ class DatasetWriter:
                 written = self._write(self._parsed(fresh), write)
                 if written.files:
                     self._commit(written.files, write, position=written.position)
+
+    @property
+    def takes_small_batch(self) -> bool:
+        """True if the driver stores the next batch: the backlog is small, and only the gateway fills the dataset."""
+        return not self.has_feeds and self._backlog_bytes() <= SMALL_BATCH_BYTES
+
+    def add_small_batch(self, frames: Sequence[FrameRow]) -> None:
+        """Store frames of the feed log in another thread. Returns when continuous channels have matched them."""
+        self.settle()
+        # Repeats are removed here, not in the plan: planning a filter takes longer than collecting the rows.
+        new_frames = [frame for frame in frames if frame.position >= self.position]
+        if new_frames:
+            version = self.version + 1
+            self._storing = self._storer.submit(self._add_small, new_frames)
+            self._wait_matched(version)
 
     def begin(self) -> None:
         """Prepare for a new query from `position` on: wait until the last batch is stored or has failed."""
@@ -159,7 +182,7 @@ class DatasetWriter:
     def close(self) -> None:
         self._storer.shutdown()
 
-    def _add_small(self, frames: list[Row]) -> None:
+    def _add_small(self, frames: Sequence[FrameRow]) -> None:
         """Write a small batch in the driver and keep its rows for executions: a Spark job would cost more."""
         with self._lock:
             records = self._lines.read("\n".join(frame.lines for frame in frames).encode())

@@ -68,8 +68,12 @@ class ExecutionSize:
 
     @property
     def most_rows(self) -> int:
-        """The number of results at which a task of a small execution stops."""
-        return max(2, SMALL_BYTES // max(1, self.result_bytes))
+        """The number of results at which a task of a small execution stops: 2 or a power of four.
+
+        There are few different limits, because each needs a plan of its own.
+        """
+        most = max(1, SMALL_BYTES // max(1, self.result_bytes))
+        return max(2, 1 << ((most.bit_length() - 1) & ~1))
 
     @property
     def largest(self) -> ExecutionSize:
@@ -179,9 +183,8 @@ def execute(
     cores = prepared.session.sparkContext.defaultParallelism
     _plan_for(prepared.session, size, cores)
     if size.is_small:
-        most_rows = 1 << (size.most_rows.bit_length() - 1)  # few different limits: each needs a plan of its own
-        few = _few_results(prepared, subscribers, contents, most_rows)
-        if few.num_rows < most_rows:
+        few = _few_results(prepared, subscribers, contents, size.most_rows)
+        if few.num_rows < size.most_rows:
             return write_few_results(few, storage, prefix, execution)
         size = size.largest
     results = _ordinary_frame(prepared, subscribers, contents)

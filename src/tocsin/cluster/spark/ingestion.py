@@ -1,4 +1,4 @@
-"""Structured Streaming queries that fill datasets: one for the gateway's log, one for each declared feed.
+"""Structured Streaming queries that fill datasets: large backlogs of a gateway's log, and every declared feed.
 
 `cluster.spark.dataset_writer` stores their micro-batches. This module also reads the files of STATIC datasets.
 """
@@ -48,10 +48,20 @@ class Ingestion:
 
     def failure(self) -> str | None:
         """The first line of the error that stopped the query; None if it runs or was stopped on purpose."""
+        error = self._error()
+        return None if error is None else first_line(error)
+
+    def check(self) -> None:
+        """Raise the error that stopped the query, if there is one."""
+        error = self._error()
+        if error is not None:
+            raise error
+
+    def _error(self) -> Exception | None:
         error: Exception | None = self._query.exception()
         if error is None and self._storer is not None:
             error = self._storer.storing_error()
-        return None if error is None else first_line(error)
+        return error
 
     def stop(self) -> None:
         self._query.stop()
@@ -73,7 +83,7 @@ class FailedStart:
         return
 
 
-def start_gateway(session: SparkSession, writer: DatasetWriter, log: Path, scratch: Path) -> Ingestion:
+def stream_log(session: SparkSession, writer: DatasetWriter, log: Path, scratch: Path) -> Ingestion:
     """Start a query over the feed log from the writer's position on. `scratch` is a local folder for its checkpoint."""
     writer.begin()
     shutil.rmtree(scratch, ignore_errors=True)

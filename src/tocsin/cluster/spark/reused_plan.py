@@ -1,19 +1,19 @@
-"""Reuses the physical plan of a channel for small executions, with new records in its leaves.
+"""Reuses the physical plan of a channel for small executions: the same Spark job again, over other records.
 
 Spark parses, analyses, optimises and plans a query for every execution, although only the records differ. For a small
-execution that costs more than the query itself. `ReusedPlan` plans a channel once over empty relations without known
-rows, so that no rule of the optimiser can look at data. An execution then replaces the leaves of the physical plan by
-tables in memory, copies the nodes above them and runs the result. Parts of the plan whose tables have not changed since
-the last execution stay as they are, with the broadcasts they have made.
+execution that costs far more than the query itself. `ReusedPlan` plans a channel once, over relations whose rows the
+optimiser does not know and that lie in one partition each. Such a plan needs neither a shuffle nor a broadcast: it is
+one task, and Spark reads the rows of its relations when that task starts. An execution puts its records into the
+partitions and runs the task again.
 
-Only `cluster.spark.execution` uses it, which keeps the ordinary way for everything else (docs/decisions/0009).
+Only `cluster.spark.execution` uses it, which keeps the ordinary way for everything else (docs/decisions/0010).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,22 +24,34 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _load_from_socket
 
 from tocsin.cluster.spark.errors import SPARK_ERRORS
+from tocsin.cluster.spark.replaceable_relation import Java, ReplaceableRelation, changed_settings, elements
 
 REUSED_BYTES = 8 << 20
-"""The most bytes of all tables together. The plan broadcasts one side of every join, and Spark's limit is 10 MiB."""
+"""The most bytes of all tables together: they travel to the task in every execution."""
 _ASSUMED_BYTES = 1 << 20
-"""The size that the planner assumes of a table, unless told another: small enough to broadcast."""
+"""The size that the planner assumes of a table, unless told another."""
+_ONE_TASK: Mapping[str, str] = {
+    "spark.sql.adaptive.enabled": "false",
+    # No table is small enough to broadcast, and every table is small enough to hash: Spark hashes the smaller side of a
+    # join inside the task. It compares sizes with this threshold times the number of partitions of a shuffle.
+    "spark.sql.autoBroadcastJoinThreshold": "1",
+    "spark.sql.shuffle.partitions": str(2**31 - 1),
+    "spark.sql.join.preferSortMergeJoin": "false",
+    "spark.sql.shuffledHashJoinFactor": "1",
+    "spark.sql.exchange.reuse": "false",
+    # Above this number of groups, Spark sorts the rows of `collect_list` instead of hashing them.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+}
+"""Settings of the session while it plans."""
+_REFUSED_NODES = ("Broadcast", "ReusedExchange", "Subquery", "InMemory", "SortMergeJoin")
+"""Parts of the names of nodes whose rows come from another job: they would stay those of the first execution. A merge
+join would change the order of NEW records."""
 _CLOCK = re.compile(
     r"\b(now|current_\w+|local\w*timestamp|curdate|unix_timestamp|to_unix_timestamp|today|tomorrow|yesterday|epoch)\b",
     re.IGNORECASE,
 )
 """Words by which a query may ask for the present time, also inside a text ('today'). The optimiser replaces them by the
 time of planning, so such a query must be planned anew for each execution."""
-
-_DEFAULT_SIZE = "spark.sql.defaultSizeInBytes"
-
-Java = Any
-"""An object in the JVM."""
 
 
 def depends_on_clock(query: str) -> bool:
@@ -48,51 +60,24 @@ def depends_on_clock(query: str) -> bool:
 
 
 class NotReusable(Exception):
-    """The plan has a part that cannot be copied, for example a subquery inside an expression."""
-
-
-@dataclass(slots=True)
-class _Node:
-    template: Java
-    children: tuple[int, ...]
-    relation: str | None
-    """The relation that this leaf reads; None for all other nodes."""
-    relations: frozenset[str]
-    """All relations below this node."""
-    is_reference: bool = False
-    """True for a node that repeats the rows of an exchange elsewhere in the plan, which is its only child here."""
-    built: Java = None
-    """The node of the last execution."""
-
-
-@dataclass(slots=True)
-class _Relation:
-    """A named table of the query: a leaf of the plan whose rows change."""
-
-    frame: DataFrame
-    rdd_id: int
-    table: pa.Table | None = None
-    """The rows of the last execution."""
-    scan: Java = None
-    """The rows as a node of a physical plan."""
+    """The plan is more than one task, for example because of a subquery inside an expression."""
 
 
 Planner = Callable[[Mapping[str, DataFrame]], DataFrame]
 """Plans the query over these frames, by relation; returns the frame of its results."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ReusedPlan:
     """One execution at a time."""
 
     session: SparkSession
     schema: pa.Schema
-    _results: DataFrame
-    _relations: dict[str, _Relation]
-    _nodes: list[_Node] = field(default_factory=list)
-    """Children come before their parents; the last node is the root."""
-    _no_children: Java = None
-    """Scala's empty list."""
+    relations: Mapping[str, ReplaceableRelation]
+    _batches: Java
+    """The RDD of the results as Arrow batches."""
+    _settings: Java
+    """The session's settings as Java properties. Some expressions read them inside the task."""
 
     @classmethod
     def of(
@@ -102,74 +87,41 @@ class ReusedPlan:
         plan: Planner,
         assumed_bytes: Mapping[str, int] | None = None,
     ) -> ReusedPlan:
-        """Plan a query over the columns of these tables. Raise NotReusable if the plan cannot be copied.
+        """Plan a query over the columns of these tables. Raise NotReusable if the plan is more than one task.
 
-        `assumed_bytes` are sizes for the planner: of two sides of a join, it broadcasts the smaller.
+        `assumed_bytes` are sizes for the planner: of two sides of a join, the task hashes the smaller.
         """
         assumed = assumed_bytes or {}
         relations = {
-            name: _empty_relation(session, table.schema, assumed.get(name, _ASSUMED_BYTES))
+            name: ReplaceableRelation.like(session, table, assumed.get(name, _ASSUMED_BYTES))
             for name, table in tables.items()
         }
-        results = plan({name: relation.frame for name, relation in relations.items()})
-        root = results._jdf.queryExecution().executedPlan()
-        schema = to_arrow_schema(results.schema, timezone="UTC")
-        made = cls(session, schema, results, relations)
-        made._add(root, {relation.rdd_id: name for name, relation in relations.items()}, {})
-        return made
+        jvm: Any = session.sparkContext._jvm
+        settings = jvm.java.util.Properties()
+        settings.putAll(session.conf.getAll)
+        with changed_settings(session, _ONE_TASK):
+            results = plan({name: relation.frame for name, relation in relations.items()})
+            planned = results._jdf.queryExecution().executedPlan()
+            # Nodes of a plan take their settings from the session of this thread in the JVM.
+            jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+            batches = results._jdf.toArrowBatchRdd(_without_shuffles(planned))
+        _check_one_task(batches)
+        return cls(session, to_arrow_schema(results.schema, timezone="UTC"), relations, batches, settings)
+
+    def fits(self, tables: Mapping[str, pa.Table]) -> bool:
+        """True if the plan was made for tables with these columns."""
+        return all(relation.fits(tables[name]) for name, relation in self.relations.items())
 
     def run(self, tables: Mapping[str, pa.Table]) -> pa.Table:
         """The results of the query over these tables, by relation."""
-        _activate(self.session)
-        changed = {name for name, table in tables.items() if self._relations[name].table is not table}
-        for name in changed:
-            self._relations[name].scan = _scan(self.session, tables[name])
-            self._relations[name].table = tables[name]
-        for node in self._nodes:
-            if node.built is None or node.relations & changed:
-                node.built = self._build(node)
-        batches = self._results._jdf.toArrowBatchRdd(self._nodes[-1].built)
-        served = self.session.sparkContext._jvm.PythonRDD.collectAndServe(batches)  # type: ignore[union-attr]
+        for name, relation in self.relations.items():
+            relation.replace(tables[name])
+        context: Any = self.session.sparkContext
+        context._jsc.sc().getLocalProperties().putAll(self._settings)
+        served = context._jvm.PythonRDD.collectAndServe(self._batches)
         with _load_from_socket(served, NoOpSerializer()) as parts:
             read = [pa.ipc.read_record_batch(pa.py_buffer(part), self.schema) for part in parts]
         return pa.Table.from_batches(read, self.schema)
-
-    def _build(self, node: _Node) -> Java:
-        """This execution's copy of a node, over this execution's children."""
-        if node.relation is not None:
-            scan = self._relations[node.relation].scan
-            return scan.copy(node.template.output(), scan.rows(), scan.stream(), _default(scan, 4))
-        if not node.children or not node.relations:
-            return node.template
-        children = [self._nodes[index].built for index in node.children]
-        if node.is_reference:
-            return node.template.copy(node.template.output(), children[0])
-        return node.template.withNewChildren(_scala_list(self._no_children, children))
-
-    def _add(self, plan: Java, relation_of: Mapping[int, str], exchanges: dict[int, int]) -> int:
-        """Add a plan to the nodes, children first, and return the index of its root."""
-        if not plan.subqueries().isEmpty():
-            raise NotReusable("a subquery inside an expression")
-        kind = plan.getClass().getSimpleName()
-        if kind == "ReusedExchangeExec":
-            index = exchanges.get(plan.child().id())
-            if index is None:
-                raise NotReusable("a repeated exchange before its first use")
-            return self._append(_Node(plan, (index,), None, self._nodes[index].relations, is_reference=True))
-        children = tuple(self._add(child, relation_of, exchanges) for child in _each(plan.children()))
-        if not children:
-            self._no_children = plan.children()
-        relation = relation_of.get(plan.rdd().id()) if kind == "RDDScanExec" else None
-        below = frozenset({relation} if relation is not None else ()).union(
-            *(self._nodes[child].relations for child in children)
-        )
-        index = self._append(_Node(plan, children, relation, below))
-        exchanges[plan.id()] = index
-        return index
-
-    def _append(self, node: _Node) -> int:
-        self._nodes.append(node)
-        return len(self._nodes) - 1
 
 
 class PlanCache:
@@ -200,64 +152,44 @@ class PlanCache:
         A record or a value that makes the query fail does so in the ordinary way too, which reports it.
         """
         try:
-            if self._plan is None or self._key != key:
+            if self._plan is None or self._key != key or not self._plan.fits(tables):
                 self._plan, self._key = ReusedPlan.of(self._session, tables, plan, assumed_bytes), key
                 return self._plan.run(tables)
             results = self._plan.run(tables)
         except NotReusable:
             self.usable = False
         except (*SPARK_ERRORS, Py4JError):
-            self._plan = None  # parts of it may have failed for good
+            self._plan = None  # the JVM may have died
         else:
             self.reused += 1
             return results
         return None
 
 
-def _empty_relation(session: SparkSession, schema: pa.Schema, assumed_bytes: int) -> _Relation:
-    """A relation with these columns and an unknown number of rows, which keeps the optimiser from folding it."""
-    jvm: Any = session.sparkContext._jvm
-    sql = jvm.org.apache.spark.sql
-    columns = session.createDataFrame(schema.empty_table())._jdf.schema()
-    rdd = session.sparkContext._jsc.emptyRDD().rdd()
-    plan = session._jsparkSession.internalCreateDataFrame(rdd, columns, False).queryExecution().logical()
-    session.conf.set(_DEFAULT_SIZE, str(assumed_bytes))
-    statistics = plan.stats()  # the plan keeps them only until Spark copies it, so they become a field of it
-    session.conf.unset(_DEFAULT_SIZE)
-    others = list(_each(plan.otherCopyArgs()))
-    others[1] = jvm.scala.Some(statistics)
-    sized = plan.copy(*(_default(plan, place) for place in range(1, 7)), *others)
-    frame = sql.classic.Dataset.ofRows(session._jsparkSession, sized)
-    return _Relation(DataFrame(frame, session), rdd.id())
+def _without_shuffles(plan: Java) -> Java:
+    """The plan with its parts joined directly. `_check_one_task` checks that each part is one partition."""
+    kind = plan.getClass().getSimpleName()
+    if any(part in kind for part in _REFUSED_NODES):
+        raise NotReusable(kind)
+    if not plan.subqueries().isEmpty():
+        raise NotReusable("a subquery inside an expression")
+    before = list(elements(plan.children()))
+    after = [_without_shuffles(child) for child in before]
+    if kind == "ShuffleExchangeExec":
+        return after[0]
+    if all(new is old for new, old in zip(after, before, strict=True)):
+        return plan
+    children = plan.children().take(0)
+    for child in reversed(after):
+        children = children.prepended(child)
+    return plan.withNewChildren(children)
 
 
-def _scan(session: SparkSession, table: pa.Table) -> Java:
-    """The node of a physical plan that reads this table from memory."""
-    plan = session.createDataFrame(table)._jdf.queryExecution().executedPlan()
-    if plan.getClass().getSimpleName() != "LocalTableScanExec":
-        raise NotReusable("a table that Spark does not keep in the plan")
-    return plan
-
-
-def _activate(session: SparkSession) -> None:
-    """Make it the session of this thread in the JVM: nodes of a plan take their settings from there."""
-    jvm = session.sparkContext._jvm
-    assert jvm is not None
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-
-
-def _scala_list(empty: Java, items: list[Java]) -> Java:
-    made = empty
-    for item in reversed(items):
-        made = made.prepended(item)
-    return made
-
-
-def _each(sequence: Java) -> Iterator[Java]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
-
-
-def _default(node: Java, place: int) -> Java:
-    """The value of a node's own field by its place: what `copy` would keep."""
-    return getattr(node, f"copy$default${place}")()
+def _check_one_task(rows: Java) -> None:
+    """Raise NotReusable if a job over this RDD has more than one task: another task would run only once."""
+    if rows.getNumPartitions() != 1:
+        raise NotReusable("several partitions")
+    for dependency in elements(rows.dependencies()):
+        if dependency.getClass().getSimpleName() == "ShuffleDependency":
+            raise NotReusable("a shuffle")
+        _check_one_task(dependency.rdd())

@@ -210,15 +210,35 @@ def widest_row(rows: pa.RecordBatch | pa.Table) -> int:
     """An upper bound of the bytes of one row in memory. Exact for the columns whose values have different lengths."""
     fixed, lengths = 0, None
     for column in rows.columns:
-        kind = column.type
-        if _has_length(kind):
-            own = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-            lengths = own.astype(np.int64) if lengths is None else lengths + own
-        elif pa.types.is_nested(kind):
-            fixed += column.nbytes  # rare in records: the whole column bounds each value
+        if _has_length(column.type) or pa.types.is_nested(column.type):
+            parts = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            own = np.concatenate([_widths(part) for part in parts]) if parts else np.zeros(0, np.int64)
+            lengths = own if lengths is None else lengths + own
         else:
-            fixed += max(1, kind.bit_width // 8)
+            fixed += _fixed_width(column.type)
     return fixed + (0 if lengths is None or not len(lengths) else int(lengths.max()))
+
+
+def _widths(values: pa.Array) -> np.ndarray:
+    """The bytes of each value, those inside lists and structs included."""
+    kind = values.type
+    if _has_length(kind):
+        lengths: np.ndarray = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+        return lengths.astype(np.int64)
+    if pa.types.is_struct(kind):
+        return sum((_widths(part) for part in values.flatten()), np.zeros(len(values), np.int64))
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        parts = (values.keys, values.items) if pa.types.is_map(kind) else (values.values,)
+        before = np.concatenate([[0], np.cumsum(sum(_widths(part) for part in parts))])
+        ends = before[values.offsets.to_numpy()]
+        widths: np.ndarray = np.diff(ends) + _fixed_width(kind)
+        return widths
+    return np.full(len(values), _fixed_width(kind), np.int64)
+
+
+def _fixed_width(kind: pa.DataType) -> int:
+    """The bytes of one value besides those of different lengths."""
+    return 8 if pa.types.is_nested(kind) or _has_length(kind) else max(1, kind.bit_width // 8)
 
 
 def _has_length(kind: pa.DataType) -> bool:

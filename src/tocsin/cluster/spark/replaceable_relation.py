@@ -1,0 +1,105 @@
+"""A relation of a Spark plan whose rows can be replaced after the plan was made.
+
+It is an RDD with one partition, which holds the rows as Arrow bytes. Spark sends the partition to the task when a job
+starts, so a job that starts later reads later rows. `cluster.spark.reused_plan` drives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import _check_arrow_table_timestamps_localize, from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+Java = Any
+"""An object in the JVM."""
+
+
+@dataclass(slots=True)
+class ReplaceableRelation:
+    frame: DataFrame
+    _columns: pa.Schema
+    """The columns of the tables that fit."""
+    _schema: StructType
+    _arrow: pa.Schema
+    """The columns as Spark reads them."""
+    _partition: Java
+    _no_batches: Java
+    """Scala's empty list."""
+    _table: pa.Table | None = None
+    """The present rows."""
+
+    @classmethod
+    def like(cls, session: SparkSession, table: pa.Table, assumed_bytes: int) -> ReplaceableRelation:
+        """A relation with the columns of this table and no rows. The planner takes it for `assumed_bytes` large."""
+        jvm: Any = session.sparkContext._jvm
+        schema = from_arrow_schema(table.schema)
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        no_batches = _singleton(jvm.scala.collection.immutable, "Nil")
+        batches = no_batches.prepended(_bytes(arrow.empty_table()))
+        settings = {
+            "spark.sql.execution.arrow.localRelationThreshold": "0",  # an RDD instead of a table inside the plan
+            "spark.sql.defaultSizeInBytes": str(assumed_bytes),
+        }
+        with changed_settings(session, settings):
+            loaded = jvm.PythonSQLUtils.toDataFrame(batches.iterator(), schema.json(), session._jsparkSession)
+            plan = loaded.queryExecution().logical()
+            statistics = plan.stats()  # the plan keeps them only until Spark copies it, so they become a field of it
+        fields = [getattr(plan, f"copy$default${place}")() for place in range(1, 7)]
+        fields[2] = _singleton(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition")
+        others = list(elements(plan.otherCopyArgs()))
+        others[1] = jvm.scala.Some(statistics)
+        sized = plan.copy(*fields, *others)
+        frame = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, sized), session)
+        partition = plan.rdd().dependencies().head().rdd().partitions()[0]
+        return cls(frame, table.schema, schema, arrow, partition, no_batches)
+
+    def fits(self, table: pa.Table) -> bool:
+        return bool(table.schema.equals(self._columns))
+
+    def replace(self, table: pa.Table) -> None:
+        """Let jobs that start from now on read this table."""
+        if table is not self._table:
+            rows = _check_arrow_table_timestamps_localize(table, self._schema, True, "UTC").cast(self._arrow)
+            getattr(self._partition, "values_$eq")(self._no_batches.prepended(_bytes(rows)))
+            self._table = table
+
+
+def elements(sequence: Java) -> Iterator[Java]:
+    """The elements of a Scala sequence."""
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
+
+
+@contextmanager
+def changed_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """A block in which the session has these settings."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, earlier)
+
+
+def _bytes(table: pa.Table) -> bytes:
+    """The rows as one Arrow record batch, without its schema."""
+    batch = table.combine_chunks().to_batches()
+    empty = pa.RecordBatch.from_pylist([], schema=table.schema)
+    data: bytes = (batch[0] if batch else empty).serialize().to_pybytes()
+    return data
+
+
+def _singleton(package: Java, name: str) -> Java:
+    """A Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")

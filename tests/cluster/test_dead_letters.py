@@ -102,6 +102,7 @@ def test_value_that_kills_spark_is_set_aside_after_restarts(
     [killer] = [number for number, _, text in stored.of_channel(ChannelName("Volcanoes")) if "killer" in text]
     publish(cluster, "Reports", [report("v2", "volcano")])
     monkeypatch.setattr(recovery, "is_alive", lambda _: False)
+    monkeypatch.setattr(recovery, "ended_by_itself", lambda *_: True)
 
     def deadly(original: Any, is_deadly: Callable[..., bool]) -> Any:
         def call(*arguments: Any) -> Any:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.catalog.trials import OBSERVED, UNOBSERVED, OnTrial
-from tocsin.cluster.deaths import GROUPS, GUILTY, find_killer
+from tocsin.cluster.catalog.trials import OnTrial
+from tocsin.cluster.deaths import BY_ITSELF, FROM_OUTSIDE, GROUPS, GUILTY, find_killer
 
 
 class Died(Exception):
@@ -19,13 +19,13 @@ class Died(Exception):
 class Machine:
     """Spark and the catalog's rows, for a value that kills."""
 
-    def __init__(self, killer: int | None, observed: bool = True) -> None:
+    def __init__(self, killer: int | None, by_itself: bool = True) -> None:
         self.killer = killer
         self.stored: OnTrial | None = None
         self.evidence: Counter[OnTrial] = Counter()
         self.killed_from_outside = 0
         """Kills from outside that are still to come, one during each trial."""
-        self._worth = OBSERVED if observed else UNOBSERVED
+        self._worth = BY_ITSELF if by_itself else FROM_OUTSIDE
 
     def try_group(self, group: OnTrial) -> None:
         self.stored = group
@@ -50,10 +50,10 @@ class Machine:
 
 
 @given(st.sets(st.integers(1, 5_000), min_size=1, max_size=300), st.booleans(), st.data())
-def test_killer_is_found_over_restarts_with_few_deaths(values: set[int], observed: bool, data: st.DataObject) -> None:
+def test_killer_is_found_over_restarts_with_few_deaths(values: set[int], by_itself: bool, data: st.DataObject) -> None:
     killer = data.draw(st.sampled_from(sorted(values)))
-    found, deaths = Machine(killer, observed).search(sorted(values))
-    own_trials = 2 if observed else 4
+    found, deaths = Machine(killer, by_itself).search(sorted(values))
+    own_trials = 2 if by_itself else 6
     larger_groups = 0 if len(values) <= GROUPS else 1
     assert found == killer and deaths == 1 + larger_groups + own_trials
 
@@ -63,10 +63,10 @@ def test_no_value_is_blamed_if_all_groups_survive() -> None:
     assert find_killer("subscriptions", [3, 4], OnTrial("records Reports", 3, 3), 9, lambda _: None) is None
 
 
-@given(st.integers(1, 200), st.integers(0, 3))
+@given(st.integers(1, 200), st.integers(0, 5))
 def test_innocent_value_is_not_blamed_for_kills_from_outside(values: int, kills: int) -> None:
-    """A kill before the search, and up to three during its trials, as the supervisor of a machine may cause."""
-    machine = Machine(None, observed=False)
+    """Kills before the search, and up to five during its trials, as the supervisor of a machine may cause."""
+    machine = Machine(None, by_itself=False)
     machine.killed_from_outside = kills
     assert machine.search(range(values)) == (None, 1 + kills)
 

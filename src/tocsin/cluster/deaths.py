@@ -1,12 +1,14 @@
 """Values that kill Spark: the search goes on over restarts, because Spark cannot report what has killed it.
 
-An execution during which Spark died is counted in the catalog. Before the next one, the subscriptions that have not
-taken part in an execution yet are tried in groups, and after a second death the NEW records too. Each group is stored
-before its trial. If Spark dies with it, the next start tries the parts of that group, down to a single value.
+A death of Spark during an execution is evidence against its channel, until an execution succeeds. A JVM that ends by
+itself, for example because a task has no memory left, is strong evidence. A JVM that was killed, or that died with the
+data cluster, is weak evidence: a person, a supervisor or the operating system may have done it. With enough evidence,
+values are on trial before the next execution: first the subscriptions that have not taken part in one yet, then the NEW
+records, in groups. Each group is stored before its trial. If Spark dies with it, the next start tries the parts of that
+group, down to a single value.
 
-Spark may also die for other reasons during a trial: a person kills it, or the machine has no memory left. So a single
-value is blamed only with enough evidence, which deaths during its own trials give and a survived trial takes away, and
-only if Spark survives all other values in the same process. Pure: the catalog and Spark are behind functions.
+A single value is blamed only with enough evidence from its own trials, which a survived trial takes away, and only if
+Spark survives all other values in the same process. Pure: the catalog and Spark are behind functions.
 """
 
 from __future__ import annotations
@@ -18,9 +20,14 @@ from tocsin.cluster.catalog.trials import OnTrial
 GROUPS = 32
 """The most groups of one round: a thousand values need two deaths, a million four."""
 REASON = "Spark died each time with this value"
-GUILTY = 4
-"""The evidence with which a single value is blamed: the data cluster saw Spark die in two of its trials, or died with
-Spark in four. Two kills from outside must not end a subscription."""
+BY_ITSELF = 3
+FROM_OUTSIDE = 1
+"""The evidence of one death."""
+SUSPICIOUS = 3
+"""The evidence against a channel with which the search begins. Before that, executions just run again: the search
+delays them, so that the next kill from outside would come before a success."""
+GUILTY = 6
+"""The evidence from its own trials with which a single value is blamed."""
 
 
 def find_killer(

@@ -14,6 +14,7 @@ from tocsin.cluster.announcements import AnnouncementLog
 from tocsin.cluster.catalog import Catalog, StoredExecution, channels_of
 from tocsin.cluster.channels import Channels, GrantedSubscription
 from tocsin.cluster.datasets import Datasets
+from tocsin.cluster.deaths import FROM_OUTSIDE
 from tocsin.cluster.executions import Executions
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
@@ -61,7 +62,7 @@ class DataCluster:
         self.results = ResultStore(self.catalog, self.storage, readers)
         # This process alone has the data root open, so the jobs behind the intents are dead.
         for channel in channels_of(self.catalog.writes.clear()):
-            self.catalog.trials.count_death(channel, observed=False)
+            self.catalog.trials.add_death(channel, FROM_OUTSIDE)
         self.writes = Writes(self.catalog, self.storage, readers, self.retention_s)
         context = EngineContext(spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s)
         self.datasets = Datasets(context, lambda: self.channels.all(), arrived)

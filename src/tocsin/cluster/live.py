@@ -119,7 +119,7 @@ class LiveChannel:
     tried: int = 0
     """Subscriptions up to this number have taken part in an execution."""
     deaths: int = 0
-    """Executions during which Spark died, since the last success: see `cluster.deaths`."""
+    """The evidence of deaths of Spark during executions, since the last success: see `cluster.deaths`."""
     refused: dict[SubscriptionId, str] = field(default_factory=dict)
     """Subscriptions that were ended because their values made the query fail, with the reason.
 

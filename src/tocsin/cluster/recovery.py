@@ -17,18 +17,21 @@ from tocsin.cluster.catalog.trials import OnTrial
 from tocsin.cluster.channels import Channels
 from tocsin.cluster.culprits import culprits
 from tocsin.cluster.datasets import Datasets
-from tocsin.cluster.deaths import REASON, find_killer
+from tocsin.cluster.deaths import BY_ITSELF, FROM_OUTSIDE, REASON, SUSPICIOUS, find_killer
 from tocsin.cluster.failures import SEARCH_S, DeadRecords, FailureSearch
 from tocsin.cluster.feed.columntypes import to_json_line
 from tocsin.cluster.inputs import ExecutionInputs
 from tocsin.cluster.live import LiveChannel
-from tocsin.cluster.spark.errors import is_alive
+from tocsin.cluster.spark.errors import ended_by_itself, is_alive
 from tocsin.cluster.spark.time_limit import TimeLimit
 from tocsin.cluster.spark.trial import Trial
 from tocsin.cluster.store.results import ResultStore
+from tocsin.model.ids import ChannelName
 
 MOST_SEARCHED = 100_000
 """The most NEW records that are searched for culprits, because they are held in memory."""
+JVM_END_S = 10.0
+"""How long a JVM that no longer answers may take to end: it deletes its temporary files first."""
 
 
 class Recovery:
@@ -39,12 +42,16 @@ class Recovery:
         self._datasets = datasets
         self._channels = channels
         self._results = results
+        self._died_with: set[ChannelName] = set()
+        """The channels whose execution Spark died with. It dies once in the life of a process, whatever it retries."""
 
     def note_death(self, live: LiveChannel) -> None:
-        """Count a failed execution during which Spark died."""
-        if not is_alive(live.prepared.session):
-            live.deaths += 1
-            self._catalog.trials.count_death(live.name, observed=True)
+        """Store the evidence of a failed execution during which Spark died."""
+        if live.name not in self._died_with and not is_alive(live.prepared.session):
+            self._died_with.add(live.name)
+            evidence = BY_ITSELF if ended_by_itself(live.prepared.session, JVM_END_S) else FROM_OUTSIDE
+            live.deaths += evidence
+            self._catalog.trials.add_death(live.name, evidence)
 
     def survived(self, live: LiveChannel) -> None:
         self._catalog.trials.clear(live.name)
@@ -54,6 +61,8 @@ class Recovery:
         self, live: LiveChannel, inputs: ExecutionInputs
     ) -> tuple[ExecutionInputs, Sequence[DeadLetter]]:
         """End the subscription, or leave out the record, that has killed Spark; see `cluster.deaths`."""
+        if live.deaths < SUSPICIOUS:
+            return inputs, ()
         trial = Trial(live.prepared, live.subscribers)
         suspected = self._catalog.trials.on_trial(live.name)
         evidence = self._catalog.trials.evidence(live.name, suspected)
@@ -76,7 +85,7 @@ class Recovery:
             self._channels.refuse(live, {killer: REASON})
             self.survived(live)
             return inputs, ()
-        if live.deaths < 2 or inputs.new_rows > MOST_SEARCHED:
+        if inputs.new_rows > MOST_SEARCHED:
             return inputs, ()
         for name in live.prepared.query.new_datasets:
             rows = inputs.new_records(live.prepared.session, name)

@@ -23,7 +23,7 @@ from tocsin.cluster.catalog import (
     results_owner,
     tables,
 )
-from tocsin.cluster.catalog.trials import OBSERVED, UNOBSERVED, OnTrial
+from tocsin.cluster.catalog.trials import OnTrial
 from tocsin.cluster.sql.declarations import CreateChannel, CreateDataset, parse_application
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName
 from tocsin.model.subscription import subscription_id
@@ -152,30 +152,30 @@ def test_dead_letters_and_refusals_are_stored_with_the_execution(catalog: Catalo
 
 def test_deaths_and_the_values_on_trial_are_stored_until_a_success(catalog: Catalog) -> None:
     assert catalog.trials.deaths(OF_KIND) == 0
-    catalog.trials.count_death(OF_KIND, observed=True)
-    catalog.trials.count_death(OF_KIND, observed=False)
+    catalog.trials.add_death(OF_KIND, 1)
+    catalog.trials.add_death(OF_KIND, 3)
     catalog.trials.begin(OF_KIND, OnTrial("subscriptions", 3, 9))
-    assert (catalog.trials.deaths(OF_KIND), catalog.trials.on_trial(OF_KIND)) == (2, OnTrial("subscriptions", 3, 9))
+    assert (catalog.trials.deaths(OF_KIND), catalog.trials.on_trial(OF_KIND)) == (4, OnTrial("subscriptions", 3, 9))
     catalog.trials.survived(OF_KIND)
-    assert (catalog.trials.deaths(OF_KIND), catalog.trials.on_trial(OF_KIND)) == (2, None)
+    assert (catalog.trials.deaths(OF_KIND), catalog.trials.on_trial(OF_KIND)) == (4, None)
     catalog.trials.clear(OF_KIND)
     assert catalog.trials.deaths(OF_KIND) == 0
 
 
 def test_evidence_against_a_value_counts_deaths_in_its_own_trials(catalog: Catalog) -> None:
     alone, group = OnTrial("subscriptions", 5, 5), OnTrial("subscriptions", 3, 9)
-    catalog.trials.count_death(OF_KIND, observed=True)
+    catalog.trials.add_death(OF_KIND, 3)
     catalog.trials.begin(OF_KIND, group)
-    catalog.trials.count_death(OF_KIND, observed=True)
+    catalog.trials.add_death(OF_KIND, 3)
     assert catalog.trials.evidence(OF_KIND, group) == catalog.trials.evidence(OF_KIND, alone) == 0
     catalog.trials.begin(OF_KIND, alone)
-    catalog.trials.count_death(OF_KIND, observed=True)
-    catalog.trials.count_death(OF_KIND, observed=False)
-    assert catalog.trials.evidence(OF_KIND, alone) == OBSERVED + UNOBSERVED
+    catalog.trials.add_death(OF_KIND, 3)
+    catalog.trials.add_death(OF_KIND, 1)
+    assert catalog.trials.evidence(OF_KIND, alone) == 4
     assert catalog.trials.evidence(OF_KIND, OnTrial("records Reports", 5, 5)) == 0
     catalog.trials.begin(OF_KIND, group)
     catalog.trials.survived(OF_KIND)
-    assert catalog.trials.evidence(OF_KIND, alone) == OBSERVED + UNOBSERVED, "the trial was of a group"
+    assert catalog.trials.evidence(OF_KIND, alone) == 4, "the trial was of a group"
     catalog.trials.begin(OF_KIND, alone)
     catalog.trials.survived(OF_KIND)
     assert catalog.trials.evidence(OF_KIND, alone) == 0

@@ -123,7 +123,7 @@ trials = sa.Table(
     "trials",
     schema,
     sa.Column("channel", sa.Text, primary_key=True),
-    sa.Column("deaths", sa.Integer, nullable=False),  # executions during which Spark died, since the last success
+    sa.Column("deaths", sa.Integer, nullable=False),  # evidence of deaths of Spark since the last success
     sa.Column("kind", sa.Text),  # the values on trial: subscriptions, or records of a dataset; NULL before a trial
     sa.Column("first", sa.BigInteger),
     sa.Column("last", sa.BigInteger),

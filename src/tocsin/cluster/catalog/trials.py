@@ -30,32 +30,24 @@ class OnTrial:
         return self.first == self.last
 
 
-OBSERVED = 2
-UNOBSERVED = 1
-"""Evidence of a death: this process saw Spark die, or found at its start that it had itself died with Spark.
-
-The second is weaker: whatever ends both is more often a person or a supervisor than a value.
-"""
-
-
 class TrialTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def deaths(self, channel: ChannelName) -> int:
-        """Executions of the channel during which Spark or the process died, since the last one that succeeded."""
+        """The evidence of deaths of Spark during executions of the channel, since the last one that succeeded."""
         rows = self._database.rows(sa.select(trials.c.deaths).where(trials.c.channel == channel))
         return rows[0].deaths if rows else 0
 
-    def count_death(self, channel: ChannelName, *, observed: bool) -> None:
-        """Count a death of Spark, as evidence too if one value alone was on trial."""
+    def add_death(self, channel: ChannelName, evidence: int) -> None:
+        """Add a death of Spark: evidence against the channel, and against the value that was alone on trial."""
         with self._database.write() as connection:
             own = trials.c.channel == channel
-            if connection.execute(sa.update(trials).where(own).values(deaths=trials.c.deaths + 1)).rowcount == 0:
-                connection.execute(sa.insert(trials).values(channel=channel, deaths=1))
+            if connection.execute(sa.update(trials).where(own).values(deaths=trials.c.deaths + evidence)).rowcount == 0:
+                connection.execute(sa.insert(trials).values(channel=channel, deaths=evidence))
             group = _on_trial(connection, channel)
             if group is not None and group.is_single:
-                _add_evidence(connection, channel, group, OBSERVED if observed else UNOBSERVED)
+                _add_evidence(connection, channel, group, evidence)
 
     def on_trial(self, channel: ChannelName) -> OnTrial | None:
         """The values of the last trial that Spark did not survive."""

@@ -211,6 +211,14 @@ class ClusterProcess:
         self.begin_stop()
         self.lost.set()
 
+    async def executions_ended(self, limit_s: float) -> None:
+        """Return when the running executions have ended, or after `limit_s`.
+
+        Executions that fail because Spark is lost store how it ended, for the search of `cluster.deaths`.
+        """
+        if self._running:
+            await asyncio.wait(self._running, timeout=limit_s)
+
     async def stop(self) -> None:
         """Wait up to `stop_s` for running executions, then cancel them; close the data cluster, but not Spark."""
         self.begin_stop()

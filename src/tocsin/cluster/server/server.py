@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import uvicorn
 
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.recovery import JVM_END_S
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
 from tocsin.cluster.server.routes import ClusterContext, make_app
@@ -170,11 +171,14 @@ class ClusterServer:
                 await asyncio.to_thread(self._own_session.stop)
 
     async def _close_without_spark(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-        """Answer the publishers whose records are on disk, and raise. Calls nothing of Spark: it could block.
+        """Answer the publishers whose records are on disk, let executions fail, and raise.
+
+        Calls nothing of Spark: it could block.
 
         The data cluster is not closed. Its next start recovers as after a crash, at which nothing is lost.
         """
         await self.context.publishers_answered(CLOSE_S)
+        await self.process.executions_ended(JVM_END_S + CLOSE_S)
         server.should_exit = True
         await asyncio.wait((serving,), timeout=2 * CLOSE_S)
         raise SparkLost(self.process.lost_reason)

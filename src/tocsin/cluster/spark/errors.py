@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+from contextlib import suppress
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -11,6 +14,9 @@ from pyspark.sql import SparkSession
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 """Py4J translates most errors to Python's; a few arrive as Java errors."""
 
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_KILLED = frozenset(code for number in _FROM_OUTSIDE for code in (-number, 128 + number))
+"""Exit codes of a JVM that such a signal ended, at once or after its shutdown hooks."""
 _CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 """`[UNRESOLVED_COLUMN.WITH_SUGGESTION]` before a message: a name for programs."""
 _AFTER = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+|\(line \d+, pos \d+\)|== SQL).*$", re.DOTALL)
@@ -20,11 +26,27 @@ _CLASS = re.compile(r"\b(?:java|javax|scala|org|com|io)(?:\.[a-z_0-9]+)+\.([A-Z]
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Whether the session's JVM answers."""
+    """Whether the session's JVM answers and can run jobs."""
     try:
-        jvm = session.sparkContext._jvm
-        return jvm is not None and jvm.java.lang.System.nanoTime() is not None
+        return not session.sparkContext._jsc.sc().isStopped()
     except Exception:
+        return False
+
+
+def ended_by_itself(session: SparkSession, within_s: float) -> bool:
+    """True if Spark, which is not alive any more, has crashed or given up; waits `within_s` for the end of its JVM.
+
+    False if a signal from outside ended the JVM, if it does not end, or if another process started it.
+    """
+    jvm: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
+    if jvm is None:
+        return False
+    with suppress(Exception):  # no answer: the JVM has ended or is frozen
+        if session.sparkContext._jsc.sc().isStopped():
+            return True
+    try:
+        return jvm.wait(within_s) not in _KILLED
+    except subprocess.TimeoutExpired:
         return False
 
 

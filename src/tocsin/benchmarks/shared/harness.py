@@ -67,8 +67,8 @@ def temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @contextmanager
-def benchmark_cluster(application: str) -> Iterator[Any]:
-    """A data cluster on a temporary root, with this application declared."""
+def benchmark_cluster(application: str, folder: str = ".") -> Iterator[Any]:
+    """A data cluster on a temporary root, with this application declared. Its STATIC files lie in `folder`."""
     from tocsin.cluster.engine import DataCluster
     from tocsin.cluster.settings import ClusterSettings
     from tocsin.cluster.spark.session import make_session
@@ -76,16 +76,16 @@ def benchmark_cluster(application: str) -> Iterator[Any]:
     with temporary_folder() as root:
         cluster = DataCluster(make_session("local[*]"), ClusterSettings(root=root), time.time)
         try:
-            declare(cluster, application)
+            declare(cluster, application, folder)
             yield cluster
         finally:
             cluster.close()
 
 
-def declare(cluster: Any, application: str) -> None:
+def declare(cluster: Any, application: str, folder: str = ".") -> None:
     from tocsin.cluster.applying import apply
 
-    apply(cluster, application, "benchmark.sql", ".")
+    apply(cluster, application, "benchmark.sql", folder)
 
 
 def publish(cluster: Any, dataset: str, records: Sequence[Mapping[str, Any]]) -> None:

@@ -40,6 +40,16 @@ def program_version(program: str) -> str | None:
     return None if path is None else _printed_version(path, *PEER_VERSIONS[program])
 
 
+def kernel_memory_bytes() -> int | None:
+    """Slabs and TCP buffers of the whole machine; None if the kernel does not say."""
+    try:
+        slab = re.search(r"^Slab:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+        tcp = re.search(r"^TCP: .* mem (\d+)", Path("/proc/net/sockstat").read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        return None
+    return None if slab is None or tcp is None else int(slab[1]) * 1024 + int(tcp[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _cpu() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")

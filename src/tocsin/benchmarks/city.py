@@ -109,16 +109,15 @@ async def run_city(plan: CityPlan, speed: float) -> dict[str, Any]:
 
 
 def _figures(plan: CityPlan, outcome: DemoOutcome, watch: CityWatch, deliveries: CityDeliveries) -> dict[str, Any]:
+    from tocsin.benchmarks.shared.city_deliveries import lost_of, problems_of
     from tocsin.benchmarks.shared.usage import cores_between, memory_between
-    from tocsin.demo import report
 
     began_s = outcome.began_s
     cold = (began_s, began_s + plan.cold_minutes * 60.0)
     warm = (began_s + plan.warm_after_minutes * 60.0, began_s + outcome.day_took_s)
-    problems = report.problems(report.numbers(outcome))
+    problems = problems_of(outcome)
     for problem in problems:
         announce(f"failed: {problem}")
-    again = [outcome.recomputed, *(outcome.batch or {}).values()]
     return {
         **{f"warm_{name}": figure for name, figure in deliveries.quantiles(warm).items()},
         **{f"cold_{name}": figure for name, figure in deliveries.quantiles(cold).items()},
@@ -132,7 +131,7 @@ def _figures(plan: CityPlan, outcome: DemoOutcome, watch: CityWatch, deliveries:
         "warm_rss_mib": memory_between(watch.usage, *warm),
         "published": len(outcome.account.published),
         "delivered": outcome.audit.received,
-        "lost": outcome.audit.lost + sum(computed.lost for computed in again if computed is not None),
+        "lost": lost_of(outcome),
         "correct": not problems,
     }
 

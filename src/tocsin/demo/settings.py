@@ -46,6 +46,8 @@ class DemoSettings:
     """Executions with results per channel before the day: the first compiles the channel's plan, the second uses the
     compiled plan."""
     shortest_period_s: float = SHORTEST_PERIOD_S
+    changing_share: float = 1.0
+    """Share of the run in which people log in, subscribe, log out and unsubscribe. The load is constant afterwards."""
     recompute: bool = True
     """Whether the demo computes the expected notifications from the reports, and adds the last batch for it."""
 
@@ -57,7 +59,7 @@ class DemoSettings:
     @property
     def pace(self) -> float:
         """Factor at most 1 by which the phases of a day shorter than the paper's move closer together."""
-        return min(1.0, self.day_s / PAPER_DAY_S)
+        return min(1.0, self.changing_share * self.day_s / PAPER_DAY_S)
 
     @property
     def balancing_from_s(self) -> float:

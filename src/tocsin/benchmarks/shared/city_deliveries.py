@@ -16,6 +16,7 @@ from tocsin.benchmarks.shared.deliveries import (
     stages,
 )
 from tocsin.benchmarks.shared.pull_probe import Pull
+from tocsin.demo import report
 from tocsin.demo.run import DemoOutcome
 from tocsin.sim.city.subscriptions import BEYOND_THE_PAPER
 
@@ -61,10 +62,6 @@ class CityDeliveries:
                 found["repetitive_over_p95_s"] = quantiles_s([latency - period for latency, period in pairs])[1]
         return found
 
-    def p95_s(self, window: Window) -> float | None:
-        """p95 over all channels."""
-        return quantiles_s([own.between(*window).latencies_s for own in self._deliveries.values()])[1]
-
     def breakdown(self, window: Window) -> dict[str, Any]:
         """The mean stages of both kinds of channels."""
         found: dict[str, Any] = {}
@@ -84,3 +81,14 @@ class CityDeliveries:
             return 0.0
         pulled_s = {pull.execution: pull.pulled_s for pull in pulls}
         return pull_share(self._deliveries[channel].between(*window), self._executions[channel], pulled_s)
+
+
+def problems_of(outcome: DemoOutcome) -> list[str]:
+    """Why the notifications of a day are wrong, as sentences; an empty list if all are right."""
+    return report.problems(report.numbers(outcome))
+
+
+def lost_of(outcome: DemoOutcome) -> int:
+    """Lost notifications, by the stored results and by the computation from the reports alone."""
+    computed = [outcome.recomputed, *(outcome.batch or {}).values()]
+    return outcome.audit.lost + sum(again.lost for again in computed if again is not None)

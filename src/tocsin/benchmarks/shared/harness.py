@@ -41,7 +41,7 @@ def command(benchmark: Callable[..., Mapping[str, Any]]) -> Callable[[typer.Type
             for name, value in figures.items():
                 print(f"{name:32} {value:,.4g}" if isinstance(value, float) else f"{name:32} {value}")
         if figures.get("correct") is False:
-            announce("the answers differ from the independent engine's")
+            announce("the benchmark's own check failed: see the figures and the lines above")
             raise typer.Exit(1)
 
     as_json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]

@@ -11,7 +11,7 @@ measures every server once, and the next round starts with another one.
 Checked by: the sink, which counts the same mark in each result, checks the order on a few sockets, and at the end the
 count and the last mark on every socket.
 Prints: deliveries per CPU second and per second of each server (medians), the ratios of the broker's figure to the
-peers' of the same round (median, lowest, highest), results per read of the sink, and versions.
+peers' of the same round (median, lowest, highest), results per write of the server and per read of the sink, versions.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def measure(sessions: int, results: int, burst: int, size_bytes: int, roun
                 continue
             measured.setdefault(row.name, []).append(figures)
             rate = f"{figures['deliveries_per_cpu_s']:,.0f} deliveries/CPU s, {figures['deliveries_per_s']:,.0f}/s"
-            announce(f"round {number + 1}, {row.name}: {rate}, {figures['results_per_read']:.1f} results per read")
+            announce(f"round {number + 1}, {row.name}: {rate}, {figures['results_per_write']:.1f} results per write")
     rows = {name: _medians(own) for name, own in measured.items()}
     sizes = {"sessions": sessions, "results": results, "burst": burst, "result_bytes": len(workload.result(0))}
     peers = {name: figures for name, figures in rows.items() if not name.startswith(BROKER)}
@@ -180,13 +180,13 @@ class Workload:
         server = psutil.Process(process_id)
         warm_up_bursts = max(1, int(self.bursts * WARM_UP))
         started_s = cpu_before_s = 0.0
-        before = reads_before = 0
+        before = reads_before = writes_before = 0
         counts.expect(each=self.bursts * self.burst, last=self.bursts * self.burst - 1)
         for burst in range(self.bursts):
             if burst == warm_up_bursts:
                 await self._wait(counts, warm_up_bursts)
                 started_s, cpu_before_s = time.perf_counter(), cpu_time_s(server)
-                before, reads_before = counts.delivered(), counts.reads()
+                before, reads_before, writes_before = counts.delivered(), counts.reads(), _writes(server)
             await self._wait(counts, max(0, burst - PUBLISH_AHEAD))
             await publish([self.result(burst * self.burst + place) for place in range(self.burst)])
         await self._wait(counts, self.bursts)
@@ -198,6 +198,7 @@ class Workload:
             "cpu_s": cpu_s,
             "deliveries": count,
             "results_per_read": count / max(1, counts.reads() - reads_before),
+            "results_per_write": count / max(1, _writes(server) - writes_before),
         }
 
     async def _wait(self, counts: SinkCounts, bursts: int) -> None:
@@ -208,3 +209,8 @@ class Workload:
             if time.perf_counter() > deadline_s:
                 raise RuntimeError(f"only {count:,} of {expected:,} deliveries arrived")
             await asyncio.sleep(0.0005)
+
+
+def _writes(server: Any) -> int:
+    """Write calls of a process so far. The kernel does not count `send`."""
+    return int(server.io_counters().write_count)

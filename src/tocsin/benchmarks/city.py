@@ -60,12 +60,10 @@ class CityPlan:
 
 def measure(plan: CityPlan, speeds: list[float], rounds: int, round_warm_ups: int) -> dict[str, Any]:
     from tocsin.benchmarks.shared.city_round import measure_round
-    from tocsin.benchmarks.shared.machine import described_machine
     from tocsin.runtime.http.listening import loop_factory
     from tocsin.runtime.http.logs import configure_logs
 
     configure_logs("error")
-    machine = described_machine()
     by_speed: dict[str, dict[str, Any]] = {}
     for speed in speeds:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -78,7 +76,7 @@ def measure(plan: CityPlan, speeds: list[float], rounds: int, round_warm_ups: in
     return (
         main
         | {"cpu_s_per_round": cost.cpu_s, "round": asdict(cost), "speed": speeds[0], "speeds": by_speed}
-        | {"lost": sum(figures["lost"] for figures in by_speed.values()), "machine": machine}
+        | {"lost": sum(figures["lost"] for figures in by_speed.values())}
         | {"correct": all(figures["correct"] for figures in by_speed.values())}
     )
 

@@ -24,7 +24,6 @@ from typing import Annotated, Any
 import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
-from tocsin.benchmarks.shared.machine import described_machine
 from tocsin.benchmarks.shared.running_cluster import pulling, running_cluster
 from tocsin.benchmarks.shared.whole_way import measure_whole_way
 
@@ -72,7 +71,6 @@ class Side:
 
 
 async def measure(rate_per_s: float, seconds: float, warm_up_s: float, rounds: int) -> dict[str, Any]:
-    machine = described_machine()
     whole, bare = await _compare(rate_per_s, seconds, warm_up_s, rounds)
     ratios = [ours / theirs for ours, theirs in zip(whole.medians_s, bare.medians_s, strict=True)]
     way = await measure_whole_way(rate_per_s, seconds, warm_up_s)
@@ -89,7 +87,6 @@ async def measure(rate_per_s: float, seconds: float, warm_up_s: float, rounds: i
         "publish_to_client_s_p95": way.p95_s,
         "records": len(whole.latencies_s),
         "lost": lost,
-        "machine": machine,
         "correct": lost == 0,
     }
 

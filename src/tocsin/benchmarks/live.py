@@ -22,7 +22,6 @@ from typing import Annotated, Any
 import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, publish, temporary_folder
-from tocsin.benchmarks.shared.machine import described_machine
 from tocsin.benchmarks.shared.near_pairs import pairs_within, spread
 from tocsin.benchmarks.shared.processes import MemoryWatch
 from tocsin.benchmarks.shared.running_cluster import pulling, running_cluster
@@ -65,7 +64,6 @@ def live(
 
     configure_logs("error")
     rates = Rates(records_per_s, moves_per_s, changes_per_s, seconds, warm_up_s)
-    machine = described_machine()
     small = asyncio.run(measure(subscriptions // 10, rates))
     with MemoryWatch() as memory:
         large = asyncio.run(measure(subscriptions, rates))
@@ -75,7 +73,6 @@ def live(
         "rss_mib": memory.peak_mib,
         "tenth_s_p50": small["publish_to_result_s_p50"],
         "growth": large["publish_to_result_s_p50"] / small["publish_to_result_s_p50"],
-        "machine": machine,
         "correct": large["correct"] and small["correct"],
     }
 

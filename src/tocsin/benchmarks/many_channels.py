@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, declare, temporary_folder, timed
-from tocsin.benchmarks.shared.machine import described_machine
 from tocsin.benchmarks.shared.processes import child_process
 from tocsin.benchmarks.shared.running_cluster import pulling, running_cluster
 
@@ -61,7 +60,6 @@ def application(channels: range) -> str:
 async def measure(
     channels: int, subscriptions: int, rate_per_s: float, seconds: float, warm_up_s: float, started_channels: int
 ) -> dict[str, Any]:
-    machine = described_machine()
     with temporary_folder() as root:
         began_s = time.perf_counter()
         async with running_cluster(root, application(range(channels))) as cluster:
@@ -86,7 +84,6 @@ async def measure(
         "started_channels": max(channels, started_channels),
         "results": len(load.received_at),
         "lost": load.lost,
-        "machine": machine,
         "correct": load.is_correct,
     }
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
-from tocsin.benchmarks.shared.machine import described_machine, kernel_memory_bytes
+from tocsin.benchmarks.shared.machine import kernel_memory_bytes
 from tocsin.benchmarks.shared.processes import broker_process, cpu_time_s, sink_process
 from tocsin.benchmarks.shared.sink_connections import TOPIC
 
@@ -71,7 +71,6 @@ class Measured:
 async def measure(sessions: int, pool: int, results: int = 20, idle_s: float = 10.0, *, tls: bool) -> dict[str, Any]:
     import resource
 
-    machine = described_machine()
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # for the child processes too
     plain = await _measure(sessions, pool, results, idle_s, tls=False)
@@ -93,7 +92,7 @@ async def measure(sessions: int, pool: int, results: int = 20, idle_s: float = 1
         secured = await _measure(sessions, pool, results, idle_s, tls=True)
         figures |= _per_session(secured, sessions, "tls_")
         figures["correct"] = figures["correct"] and secured.delivered == plain.delivered
-    return figures | {"machine": machine}
+    return figures
 
 
 def _per_session(measured: Measured, sessions: int, prefix: str) -> dict[str, float | None]:

@@ -35,14 +35,12 @@ def soak(
     seed: Annotated[int, typer.Option(help="Seed of the day.", min=0)] = 7,
 ) -> dict[str, Any]:
     """Growth of CPU time, memory and delivery times under constant load."""
-    from tocsin.benchmarks.shared.machine import described_machine
     from tocsin.runtime.http.listening import loop_factory
     from tocsin.runtime.http.logs import configure_logs
 
     configure_logs("error")
-    machine = described_machine()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(measure(minutes, speed, subscribers, seed)) | {"machine": machine}
+        return runner.run(measure(minutes, speed, subscribers, seed))
 
 
 register = command(soak)

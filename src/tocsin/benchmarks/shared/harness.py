@@ -17,6 +17,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from tocsin.benchmarks.shared.machine import described_machine
+
 Outcome = TypeVar("Outcome")
 
 
@@ -28,13 +30,13 @@ def announce(progress: str) -> None:
 def command(benchmark: Callable[..., Mapping[str, Any]]) -> Callable[[typer.Typer], None]:
     """Return the `register` function of a benchmark's module.
 
-    The command has the benchmark's options and `--json`. It prints the figures that the benchmark returns, and exits
-    with 1 if the figure `correct` is False.
+    The command has the benchmark's options and `--json`. It prints the figures that the benchmark returns and the
+    machine that it ran on, and exits with 1 if the figure `correct` is False.
     """
 
     @wraps(benchmark)
     def run(*, as_json: bool, **options: Any) -> None:
-        figures = benchmark(**options)
+        figures = {"machine": described_machine(), **benchmark(**options)}
         if as_json:
             print(json.dumps(figures))
         else:

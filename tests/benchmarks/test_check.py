@@ -6,10 +6,12 @@ import pkgutil
 from typing import Any
 
 import pytest
+from typer.main import get_group
 
 from tocsin import benchmarks
 from tocsin.benchmarks import check
 from tocsin.benchmarks.check import Bar, ShortForm
+from tocsin.cli.main import make_app
 
 
 def measured(figures: dict[str, Any] | None, *bars: Bar) -> dict[str, Any]:
@@ -41,6 +43,14 @@ def test_seconds_are_compared_with_the_reference(monkeypatch: pytest.MonkeyPatch
 def test_benchmark_without_its_peer_is_skipped() -> None:
     outcome = measured(None, Bar("ratio", at_least=1.0))
     assert outcome["skipped"] == ["example"] and outcome["correct"]
+
+
+@pytest.mark.parametrize("form", check.SHORT_FORMS, ids=lambda form: form.benchmark)
+def test_options_of_a_short_form_are_those_of_its_benchmark(form: ShortForm) -> None:
+    bench: Any = get_group(make_app()).commands["bench"]
+    command = bench.commands[form.benchmark]
+    with command.make_context(form.benchmark, list(form.options)) as context:
+        assert context.params
 
 
 def test_every_benchmark_has_a_short_form() -> None:

@@ -38,6 +38,8 @@ def test_seconds_are_compared_with_the_reference(monkeypatch: pytest.MonkeyPatch
     bar = Bar("plan_s", at_most=4.0, per_reference=True)
     assert measured({"plan_s": 2.0}, bar)["figures"] == {"example.plan_s": 4.0}
     assert measured({"plan_s": 2.1}, bar)["failed"] == ["example: plan_s 4.2 is not ≤ 4 × reference"]
+    rate = Bar("runs_per_s", at_least=4.0, per_reference=True)
+    assert measured({"runs_per_s": 8.0}, rate)["correct"] and not measured({"runs_per_s": 7.0}, rate)["correct"]
 
 
 def test_benchmark_without_its_peer_is_skipped() -> None:

@@ -2,8 +2,9 @@
 
 For `make bench-check`, before and after a change. A bar is a ratio between two things that were measured in the same
 run: the product and a peer, a large and a small size, or seconds and the reference: a fixed computation in this
-process, timed before each benchmark, which stands for the speed of the machine. So a slow machine alone fails nothing,
-but a machine that is busy with something else does.
+process, timed before each benchmark, which stands for the speed of the machine. Memory, and the answer to a surge,
+which waits for timers, are compared as they are. So a slow machine alone fails nothing, but a machine that is busy with
+something else does.
 The short forms are small, so their bars differ from those of docs/benchmarks.md.
 Checked by: each benchmark checks its own results.
 Prints: for each bar its figure and whether it holds.
@@ -36,7 +37,12 @@ class Bar:
     at_least: float | None = None
     at_most: float | None = None
     per_reference: bool = False
-    """Divide the figure, in seconds, by the seconds of the reference."""
+    """Compare with the seconds of the reference: a figure in seconds is divided by them, a rate is multiplied."""
+
+    def value(self, figure: float, reference_s: float) -> float:
+        if not self.per_reference:
+            return figure
+        return figure / reference_s if self.at_least is None else figure * reference_s
 
     def holds(self, value: float) -> bool:
         if self.at_least is not None and value < self.at_least:
@@ -44,8 +50,9 @@ class Bar:
         return self.at_most is None or value <= self.at_most
 
     def __str__(self) -> str:
-        unit = " × reference" if self.per_reference else ""
-        return f"≥ {self.at_least:g}{unit}" if self.at_least is not None else f"≤ {self.at_most:g}{unit}"
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}{' per reference' if self.per_reference else ''}"
+        return f"≤ {self.at_most:g}{' × reference' if self.per_reference else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,9 @@ SHORT_FORMS = (
         (Bar("ratio", at_most=2.0), Bar("most_gained_mib", at_most=64.0)),
     ),
     ShortForm("surge", ("--subscribers", "45", "--usual-s", "60"), (Bar("answer_s", at_most=30.0),)),
-    ShortForm("sim", ("--scenario", "paper-simulation"), (Bar("simulated_s_per_wall_s", at_least=100.0),)),
+    ShortForm(
+        "sim", ("--scenario", "paper-simulation"), (Bar("simulated_s_per_wall_s", at_least=30.0, per_reference=True),)
+    ),
 )
 """Every benchmark has a short form."""
 
@@ -146,11 +155,11 @@ def run(forms: Sequence[ShortForm], measure: Callable[[ShortForm], dict[str, Any
         if measured.get("correct") is False:
             failed.append(f"{form.benchmark}: its results are wrong, or it gave none")
         for bar in form.bars:
-            value = measured.get(bar.figure)
-            if value is None:
+            figure = measured.get(bar.figure)
+            if figure is None:
                 failed.append(f"{form.benchmark}: no {bar.figure}")
                 continue
-            value /= reference_s if bar.per_reference else 1.0
+            value = bar.value(figure, reference_s)
             figures[f"{form.benchmark}.{bar.figure}"] = value
             verdict = "holds" if bar.holds(value) else "FAILS"
             announce(f"{form.benchmark}: {bar.figure} {value:.3g}, {bar}: {verdict}")

@@ -48,7 +48,7 @@ check: $(READY) ## ruff, mypy --strict and the architecture test
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
 
-bench-check: $(READY) $(PREPARED) ## a short form of each benchmark; fails if a ratio is worse than its bar (a quarter of an hour)
+bench-check: $(READY) $(PREPARED) ## a short form of each benchmark; fails if a ratio is worse than its bar (about 20 minutes)
 	@$(BIN)/tocsin bench check $(BENCH_ARGS)
 
 format: $(READY) ## rewrite the sources in the project's format

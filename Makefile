@@ -10,10 +10,10 @@ LOCKS := $(wildcard locks/*/*.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare system demo test check format bench clean
+.PHONY: help setup prepare system demo test check format bench-check clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## prepare .venv, the pinned dependencies and Java
 
@@ -47,6 +47,9 @@ check: $(READY) ## ruff, mypy --strict and the architecture test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
+
+bench-check: $(READY) $(PREPARED) ## a short form of each benchmark; fails if a ratio is worse than its bar (about 20 minutes)
+	@$(BIN)/tocsin bench check $(BENCH_ARGS)
 
 format: $(READY) ## rewrite the sources in the project's format
 	@$(BIN)/ruff check --fix .

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": {"client", "cluster/sql", *_CORES},
     "client": {"model", "wire", "coords"},
     "experiments": {"sim", *_CORES},
-    "benchmarks": {"sim", "client", "runtime", "cluster", *_CORES},
+    "benchmarks": {"sim", "client", "runtime", "cluster", "demo", *_CORES},
     "demo": {"sim", "client", "runtime", "cluster", "experiments", *_CORES},
     "chaos": {"client", "runtime", *_CORES},
     "cli": {"sim", "client", "runtime", "cluster", "web", *_CORES, *_EVIDENCE},

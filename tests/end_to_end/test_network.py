@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.end_to_end.conftest import Network, take, until
+from tocsin.benchmarks.shared.whole_way import whole_way
 from tocsin.client import BadResult, ClientError, Denied, RequestRefused, Subscriber
 from tocsin.client import sync as blocking
 from tocsin.wire.errors import Code
@@ -363,3 +364,9 @@ def test_subscriber_with_an_invalid_token_gets_an_error(network: Network) -> Non
         assert refused.value.code is Code.UNAUTHENTICATED
 
     network.run(scenario())
+
+
+def test_whole_way_of_the_latency_benchmark_times_every_record(network: Network) -> None:
+    way = network.run(whole_way(network.stack, rate_per_s=20.0, seconds=1.0, warm_up_s=1.0))
+    assert (way.records, way.lost) == (40, 0)
+    assert 0.0 < way.p50_s <= way.p95_s

@@ -23,6 +23,7 @@ import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
 from tocsin.benchmarks.shared.hostile_clients import METHODS
+from tocsin.benchmarks.shared.usage import server_processes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -212,15 +213,7 @@ async def _attack(folder: Path, counts: dict[str, int]) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _memory(stack: Any, phase: _Phase) -> AsyncIterator[None]:
     """Sample the resident memory of every server process, Spark's included, twice a second during the block."""
-    import psutil
-
-    processes = {child.name: psutil.Process(child.pid) for child in stack.children}
-    processes |= {
-        f"{name}: {child.name()}": child
-        for name, process in list(processes.items())
-        for child in process.children(recursive=True)
-        if child.name() == "java"
-    }
+    processes = server_processes(stack)
 
     async def sample() -> None:
         while True:

@@ -94,6 +94,8 @@ class DemoAccount:
     delivered: int = 0
     granted: int = 0
     """Subscribe requests that a broker granted."""
+    absences: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """When each person was logged out, as (logout, next login) by the wall clock."""
 
     def __iter__(self) -> Iterator[SubscriptionAccount]:
         return (holding for holdings in self._holdings.values() for holding in holdings)
@@ -144,6 +146,14 @@ class DemoAccount:
     def end(self, person: str, subscription: str, now_s: float) -> None:
         """Record that the unsubscribe was answered."""
         self.holding(person, subscription).ended_s = now_s
+
+    def log_out(self, person: str, now_s: float) -> None:
+        self.absences.setdefault(person, []).append((now_s, math.inf))
+
+    def log_in(self, person: str, now_s: float) -> None:
+        """Record a login. A person's first login ends no absence."""
+        if absences := self.absences.get(person):
+            absences[-1] = (absences[-1][0], now_s)
 
     def publish(self, number: int, report: PublishedReport) -> None:
         """Record a report before it is sent."""

@@ -131,6 +131,7 @@ class DemoPerson:
             case Login():
                 await self._log_in()
             case Logout():
+                self._shared.account.log_out(self.name, time.time())
                 await self.log_out()
                 self._shared.counts.logouts += 1
             case Subscribe(_, requested):
@@ -153,6 +154,7 @@ class DemoPerson:
         await self._subscriber.__aenter__()
         self.session_changes.append(await self._subscriber.connected())
         shared.counts.logins += 1
+        shared.account.log_in(self.name, time.time())
         self._receiving = asyncio.create_task(self._receive(self._subscriber))
         self.send_position()
 

@@ -79,6 +79,8 @@ class DemoOutcome:
     balancing_from_s: float
     hand_overs: int
     errors: list[str]
+    began_s: float = 0.0
+    """When the day started, by the wall clock."""
 
 
 class DemoRun:
@@ -89,7 +91,7 @@ class DemoRun:
         self._report_progress = report_progress
         self.streets = _streets(settings)
         self._places = named_places(self.streets, settings.seed)
-        self._crowd = CityCrowd(
+        self.crowd = CityCrowd(
             self.streets,
             settings.subscribers,
             settings.seed,
@@ -97,11 +99,13 @@ class DemoRun:
             pace=settings.pace,
             channels=settings.channels,
         )
-        self._account = DemoAccount()
+        self.account = DemoAccount()
+        """Filled while the day runs."""
         self._samples = Samples()
         self._records = 0
         self._warm_ups = 0
         self._began_s = 0.0
+        self._began_wall_s = 0.0
         self._balanced_s = settings.balancing_from_s / settings.speed
         self._open = contextlib.AsyncExitStack()
         settings.out.mkdir(parents=True, exist_ok=True)
@@ -171,16 +175,16 @@ class DemoRun:
             Surroundings(
                 self.stack.coordinator_url,
                 self.stack.admin_token(),
-                self._account,
+                self.account,
                 self._wait_until,
                 self._cluster.stored_of,
                 states,
             ),
-            self._crowd.people,
+            self.crowd.people,
             self._report_progress,
         )
-        self._began_s = time.monotonic()
-        people.move(self._crowd.positions(0.0))
+        self._began_s, self._began_wall_s = time.monotonic(), time.time()
+        people.move(self.crowd.positions(0.0))
         people.start()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -224,7 +228,7 @@ class DemoRun:
         settings = self._settings
         reported_s = 0.0
         while (now_s := self._now_s()) < settings.minutes * 60.0:
-            await self._publish(self._crowd.reports.until(now_s * settings.speed))
+            await self._publish(self.crowd.reports.until(now_s * settings.speed))
             if now_s - reported_s >= _PROGRESS_S:
                 reported_s = now_s
                 self._report_progress(self._progress(now_s, people))
@@ -233,7 +237,7 @@ class DemoRun:
     async def _move(self, people: DemoPeople) -> None:
         while True:
             await asyncio.sleep(_LOCATIONS_S - self._now_s() % _LOCATIONS_S)  # a late beat does not delay the next
-            people.move(self._crowd.positions(self._now_s() * self._settings.speed))
+            people.move(self.crowd.positions(self._now_s() * self._settings.speed))
             people.send_positions()
 
     async def _publish(self, reports: list[EmergencyReport]) -> None:
@@ -246,7 +250,7 @@ class DemoRun:
         at, now_s = _now(), time.time()
         for report in mine:
             published = PublishedReport(report.kind, report.severity, report.lat, report.lon, now_s)
-            self._account.publish(report.number, published)
+            self.account.publish(report.number, published)
         records = [report.record(at) for report in mine]
         answer = await self._publishers[publisher].publish("EmergencyReports", records)
         assert answer.accepted == len(mine), answer
@@ -265,8 +269,8 @@ class DemoRun:
 
     async def _wait_until_all_subscribed(self, deadline_s: float) -> None:
         """Wait until every subscription is granted; a busy machine may lag behind the city's time."""
-        requested = sum(len(person.subscriptions) for person in self._crowd.people)
-        while self._account.frontend() < requested and time.monotonic() < deadline_s:
+        requested = sum(len(person.subscriptions) for person in self.crowd.people)
+        while self.account.frontend() < requested and time.monotonic() < deadline_s:
             await asyncio.sleep(0.25)
 
     async def _put_balance(self, settings: dict[str, Any]) -> None:
@@ -280,7 +284,7 @@ class DemoRun:
             await asyncio.sleep(_SAMPLE_S)
 
     def _progress(self, now_s: float, people: DemoPeople) -> str:
-        account = self._account
+        account = self.account
         last = self._samples.samples[-1] if self._samples.samples else None
         moment_s = now_s * self._settings.speed
         balance = "" if last is None else f", cov {last.cov:.2f}, {last.hand_overs} moved"
@@ -301,11 +305,11 @@ class DemoRun:
         recomputed = batch = None
         if positions is not None:
             shelters = self._settings.application.with_name("shelters.csv").read_text(encoding="utf-8").splitlines()
-            recomputed = recomputed_day(self._account)
-            batch = recomputed_batch(self._account, positions, Shelters.read(shelters))
+            recomputed = recomputed_day(self.account)
+            batch = recomputed_batch(self.account, positions, Shelters.read(shelters))
         return DemoOutcome(
             self._settings,
-            self._account,
+            self.account,
             self._samples,
             audit,
             recomputed,
@@ -318,18 +322,19 @@ class DemoRun:
             self._balanced_s,
             hand_overs,
             sorted(people.errors),
+            self._began_wall_s,
         )
 
     async def _publish_last_batch(self, people: DemoPeople) -> dict[str, tuple[float, float]]:
         """Freeze the positions of people and publish one more batch of reports. Return the positions."""
         now_s = self._now_s() * self._settings.speed
-        final = self._crowd.positions(now_s)
+        final = self.crowd.positions(now_s)
         people.move(final)
         positions = await people.freeze(_LATE_S)
         await self._cluster.settled(LOCATIONS, len(positions), _PENDING_S)
         self._report_progress(f"positions are frozen: publishing a last batch of {_BATCH} reports")
-        batch = self._crowd.reports.last_batch(_BATCH, now_s, final, self._places)
-        self._account.batch_from = batch[0].number
+        batch = self.crowd.reports.last_batch(_BATCH, now_s, final, self._places)
+        self.account.batch_from = batch[0].number
         await self._publish(batch)
         return positions
 
@@ -337,19 +342,19 @@ class DemoRun:
         """Run every channel once more, wait for pending notifications, and compare with the stored results."""
         self._report_progress("running every channel once more and waiting for pending notifications")
         await self._cluster.settled("EmergencyReports", self._records + self._warm_ups, _PENDING_S)
-        holdings = self._account.open_by_channel()
+        holdings = self.account.open_by_channel()
         await self._cluster.execute(holdings)
         stored = await self._cluster.stored(holdings)
         # The audit takes too long to run while notifications arrive, so the loop only compares counts.
-        complete = self._account.delivered + self._account.audited(stored).lost
+        complete = self.account.delivered + self.account.audited(stored).lost
         deadline_s, reported_s = time.monotonic() + limit_s, time.monotonic()
-        while (pending := complete - self._account.delivered) > 0 and time.monotonic() < deadline_s:
+        while (pending := complete - self.account.delivered) > 0 and time.monotonic() < deadline_s:
             await asyncio.sleep(0.25)
             if time.monotonic() - reported_s >= _PROGRESS_S:
                 reported_s = time.monotonic()
                 self._report_progress(f"  {pending:,} notifications pending")
         await asyncio.sleep(1.0)  # a repeat would arrive now
-        return self._account.audited(stored)
+        return self.account.audited(stored)
 
 
 def _streets(settings: DemoSettings) -> Streets:

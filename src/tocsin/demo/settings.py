@@ -19,7 +19,8 @@ PAPER_DAY_S: Final = 1_800.0
 BALANCING_FROM_S: Final = 540.0
 """All people have subscribed after eight minutes; a minute later the loads reflect it."""
 SHORTEST_PERIOD_S: Final = 5.0
-"""Shortest period of a compressed channel: an execution takes about a second of a core, and there are eight."""
+"""Shortest period of a compressed channel by default: an execution takes about a second of a core, and there are
+eight."""
 _EVERY: Final = re.compile(r"\bEVERY\s+([\d.]+\s+[A-Z]+)", re.IGNORECASE)
 
 
@@ -44,6 +45,9 @@ class DemoSettings:
     warm_ups: int = 2
     """Executions with results per channel before the day: the first compiles the channel's plan, the second uses the
     compiled plan."""
+    shortest_period_s: float = SHORTEST_PERIOD_S
+    changing_share: float = 1.0
+    """Share of the run in which people log in, subscribe, log out and unsubscribe. The load is constant afterwards."""
     recompute: bool = True
     """Whether the demo computes the expected notifications from the reports, and adds the last batch for it."""
 
@@ -55,7 +59,7 @@ class DemoSettings:
     @property
     def pace(self) -> float:
         """Factor at most 1 by which the phases of a day shorter than the paper's move closer together."""
-        return min(1.0, self.day_s / PAPER_DAY_S)
+        return min(1.0, self.changing_share * self.day_s / PAPER_DAY_S)
 
     @property
     def balancing_from_s(self) -> float:
@@ -105,7 +109,7 @@ class DemoSettings:
         text = self.application.read_text(encoding="utf-8")
         for channel in CHANNELS.keys() - set(self.channels):
             text = re.sub(rf"^CREATE \w+ CHANNEL {channel}\b[^;]*;", "", text, flags=re.MULTILINE)
-        return compressed(text, self.speed)
+        return compressed(text, self.speed, self.shortest_period_s)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -131,16 +135,16 @@ def application_file(named: Path | None = None) -> Path:
     return existing
 
 
-def compressed(text: str, speed: float) -> tuple[str, dict[float, float]]:
-    """Divide every period of an application file by `speed`, in whole seconds. Return the text and the new period of
-    each old one."""
+def compressed(text: str, speed: float, shortest_s: float = SHORTEST_PERIOD_S) -> tuple[str, dict[float, float]]:
+    """Divide every period of an application file by `speed`, in whole seconds and down to `shortest_s`. Return the text
+    and the new period of each old one."""
     became: dict[float, float] = {}
 
     def shorter(match: re.Match[str]) -> str:
         period_s = parse_duration_s(match[1])
         if period_s is None:
             return match[0]
-        became[period_s] = min(period_s, max(SHORTEST_PERIOD_S, math.ceil(period_s / speed)))
+        became[period_s] = min(period_s, max(shortest_s, math.ceil(period_s / speed)))
         return f"EVERY {format_duration(became[period_s])}"
 
     lines = [line if line.lstrip().startswith("--") else _EVERY.sub(shorter, line) for line in text.splitlines()]

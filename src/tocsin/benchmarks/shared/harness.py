@@ -17,6 +17,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from tocsin.benchmarks.shared.machine import described_machine
+
 Outcome = TypeVar("Outcome")
 
 
@@ -28,20 +30,20 @@ def announce(progress: str) -> None:
 def command(benchmark: Callable[..., Mapping[str, Any]]) -> Callable[[typer.Typer], None]:
     """Return the `register` function of a benchmark's module.
 
-    The command has the benchmark's options and `--json`. It prints the figures that the benchmark returns, and exits
-    with 1 if the figure `correct` is False.
+    The command has the benchmark's options and `--json`. It prints the figures that the benchmark returns and the
+    machine that it ran on, and exits with 1 if the figure `correct` is False.
     """
 
     @wraps(benchmark)
     def run(*, as_json: bool, **options: Any) -> None:
-        figures = benchmark(**options)
+        figures = {"machine": described_machine(), **benchmark(**options)}
         if as_json:
             print(json.dumps(figures))
         else:
             for name, value in figures.items():
                 print(f"{name:32} {value:,.4g}" if isinstance(value, float) else f"{name:32} {value}")
         if figures.get("correct") is False:
-            announce("the answers differ from the independent engine's")
+            announce("the benchmark's own check failed: see the figures and the lines above")
             raise typer.Exit(1)
 
     as_json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
@@ -67,8 +69,8 @@ def temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @contextmanager
-def benchmark_cluster(application: str) -> Iterator[Any]:
-    """A data cluster on a temporary root, with this application declared."""
+def benchmark_cluster(application: str, folder: str = ".") -> Iterator[Any]:
+    """A data cluster on a temporary root, with this application declared. Its STATIC files lie in `folder`."""
     from tocsin.cluster.engine import DataCluster
     from tocsin.cluster.settings import ClusterSettings
     from tocsin.cluster.spark.session import make_session
@@ -76,16 +78,16 @@ def benchmark_cluster(application: str) -> Iterator[Any]:
     with temporary_folder() as root:
         cluster = DataCluster(make_session("local[*]"), ClusterSettings(root=root), time.time)
         try:
-            declare(cluster, application)
+            declare(cluster, application, folder)
             yield cluster
         finally:
             cluster.close()
 
 
-def declare(cluster: Any, application: str) -> None:
+def declare(cluster: Any, application: str, folder: str = ".") -> None:
     from tocsin.cluster.applying import apply
 
-    apply(cluster, application, "benchmark.sql", ".")
+    apply(cluster, application, "benchmark.sql", folder)
 
 
 def publish(cluster: Any, dataset: str, records: Sequence[Mapping[str, Any]]) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import mmap
-import struct
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from tocsin.benchmarks.shared.sink import COUNTER
 
 
 def cpu_time_s(process: Any) -> float:
@@ -95,13 +96,39 @@ def _write_tokens(folder: Path, count: int) -> None:
     (folder / "tokens").write_text("\n".join(tokens), encoding="utf-8")
 
 
+class SinkCounts:
+    """What a sink has counted so far, and what it must have at the end."""
+
+    def __init__(self, counter: mmap.mmap) -> None:
+        self._counter = counter
+        self._expected: dict[str, int] | None = None
+
+    def delivered(self) -> int:
+        return self._read()[0]
+
+    def reads(self) -> int:
+        """Reads from all sockets that had data."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[int, int]:
+        delivered, reads = COUNTER.unpack(self._counter[: COUNTER.size])
+        return delivered, reads
+
+    def expect(self, each: int, last: int) -> None:
+        """Demand that at the end every socket has `each` results, the last of them with the mark `last`."""
+        self._expected = {"each": each, "last": last}
+
+    def last_words(self) -> bytes:
+        return b"" if self._expected is None else json.dumps(self._expected).encode() + b"\n"
+
+
 @asynccontextmanager
-async def sink_process(folder: Path, **task: Any) -> AsyncIterator[Callable[[], int]]:
-    """A sink whose sockets are connected; yields a function that returns how many deliveries it has counted."""
+async def sink_process(folder: Path, **task: Any) -> AsyncIterator[SinkCounts]:
+    """A sink whose sockets are connected. Raises at the end if the sink found a missing or misplaced result."""
     file = folder / "counter"
-    file.write_bytes(bytes(8))
+    file.write_bytes(bytes(COUNTER.size))
     with file.open("r+b") as opened:
-        counter = mmap.mmap(opened.fileno(), 8)
+        counts = SinkCounts(mmap.mmap(opened.fileno(), COUNTER.size))
     path = folder / "sink.json"
     path.write_text(json.dumps(task | {"counter": str(file), "tokens": str(folder / "tokens")}), encoding="utf-8")
     command = (sys.executable, "-m", "tocsin.benchmarks.shared.sink", str(path))
@@ -111,9 +138,11 @@ async def sink_process(folder: Path, **task: Any) -> AsyncIterator[Callable[[], 
     if (await process.stdout.readline()).strip() != b"ready":
         raise RuntimeError("the sink could not connect")
     try:
-        yield lambda: int(struct.unpack("<q", counter[:8])[0])
-        if process.returncode is not None:
-            raise RuntimeError("the sink found a missing or misplaced result, or lost a connection")
+        yield counts
+        if process.returncode is None:
+            process.stdin.write(counts.last_words())
     finally:
         process.stdin.close()
         await process.wait()
+    if process.returncode:
+        raise RuntimeError("the sink found a missing or misplaced result, or lost a connection")

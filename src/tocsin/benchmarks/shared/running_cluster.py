@@ -1,0 +1,96 @@
+"""A data cluster with its schedule in this process, and a puller that acts as its broker; without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tocsin.benchmarks.shared.harness import declare
+
+Received = Callable[[str, list[Any], float], None]
+"""Takes the name of a channel, its pulled results (`cluster.pulling.Pulled`) and the time of their arrival."""
+
+
+@asynccontextmanager
+async def running_cluster(root: str, application: str) -> AsyncIterator[Any]:
+    """A `DataCluster` whose channels run by themselves. Spark goes on after the block: another cluster may use it."""
+    from tocsin.cluster.engine import DataCluster
+    from tocsin.cluster.server.metrics import ClusterMetrics
+    from tocsin.cluster.server.process import ClusterProcess
+    from tocsin.cluster.settings import ClusterSettings
+    from tocsin.cluster.spark.session import make_session
+
+    process = ClusterProcess(
+        lambda arrived: DataCluster(make_session(), ClusterSettings(root=root), time.time, arrived),
+        ClusterMetrics(),
+    )
+    cluster = await process.start()
+    try:
+        if application:
+            await asyncio.to_thread(declare, cluster, application)
+            await process.refresh()
+        yield cluster
+    finally:
+        await process.stop()
+
+
+@asynccontextmanager
+async def pulling(cluster: Any, broker: Any, received: Received) -> AsyncIterator[None]:
+    """Act as a broker during the block: wait for announcements and pull what they name. Raises if a pull failed."""
+    task = asyncio.create_task(_pull_for_ever(cluster, broker, received))
+    try:
+        yield
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _pull_for_ever(cluster: Any, broker: Any, received: Received) -> None:
+    loop = asyncio.get_running_loop()
+    announced = asyncio.Event()
+    stop_listening = cluster.announcements.listen(lambda: loop.call_soon_threadsafe(announced.set))
+    sequence = cluster.announcements.sequence
+    try:
+        while True:
+            announced.clear()
+            news = await asyncio.to_thread(cluster.announcements.since, broker, sequence)
+            if news.sequence == sequence:
+                await announced.wait()
+                continue
+            sequence = news.sequence
+            for announcement in news.announcements:
+                results = await asyncio.to_thread(_pull, cluster, announcement)
+                received(announcement.channel, results, time.perf_counter())
+    finally:
+        stop_listening()
+
+
+def _pull(cluster: Any, announcement: Any) -> list[Any]:
+    """The results of one announced execution. A subscription that was unsubscribed since has none."""
+    from tocsin.cluster.pulling import open_pull, pulled
+    from tocsin.model.cursor import Cursor, execution_of, offset_of
+    from tocsin.wire.errors import Code, TocsinError
+
+    start = str(Cursor(announcement.epoch, offset_of(announcement.execution)))
+    requested = {news.id: start for news in announcement.subscriptions}
+    while True:
+        try:
+            pull = open_pull(cluster, announcement.channel, requested)
+            break
+        except TocsinError as error:
+            if error.code is not Code.UNKNOWN_SUBSCRIPTION:
+                raise
+            known = cluster.catalog.subscriptions.numbers(announcement.channel, list(requested))
+            requested = {subscription: start for subscription in requested if subscription in known}
+    # A later execution may be committed already: its own announcement names its results.
+    return [
+        result
+        for part in pulled(cluster.results, pull)
+        for result in part
+        if execution_of(int(result.cursor.partition("-")[2]) - 1) == announcement.execution
+    ]

@@ -110,17 +110,17 @@ def test_failed_query_is_restarted_and_readiness_shows_it(driven: RunningServer)
     publish(driven.admin, {"report_id": "d1", "kind": "fire"})
     assert until(lambda: results(driven, "AtOnce", held) == ["d1"])
     writer = driven.server.process.cluster.dataset("Reports").writer
-    add_frames = writer.add_frames
+    add_small_batch = writer.add_small_batch
 
-    def fails(batch: Any) -> None:
+    def fails(frames: Any) -> None:
         raise RuntimeError("the disk is gone")
 
-    writer.add_frames = fails  # type: ignore[method-assign]
+    writer.add_small_batch = fails  # type: ignore[method-assign]
     publish(driven.admin, {"report_id": "d2", "kind": "fire"})
     shown = until(lambda: (answer := driven.admin.get("/readyz")).status_code == 503 and answer.json())
     assert shown["reasons"] and "ingestion of Reports" in shown["reasons"][0]
     assert driven.admin.post("/v1/datasets/Reports/records", json=[{"report_id": "d3"}]).status_code == 200
-    writer.add_frames = add_frames  # type: ignore[method-assign]
+    writer.add_small_batch = add_small_batch  # type: ignore[method-assign]
     assert until(lambda: results(driven, "AtOnce", held) == ["d1", "d2"], 120)
     assert until(lambda: driven.admin.get("/readyz").status_code == 200, 120)
 

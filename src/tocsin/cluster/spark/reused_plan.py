@@ -122,6 +122,8 @@ class ReusedPlan:
             relation.replace(tables[name])
         self._context.getLocalProperties().putAll(self._settings)
         served = self._collect_and_serve(self._batches)
+        for relation in self.relations.values():
+            relation.release()
         with _load_from_socket(served, NoOpSerializer()) as parts:
             read = [pa.ipc.read_record_batch(pa.py_buffer(part), self.schema) for part in parts]
         return pa.Table.from_batches(read, self.schema)

@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 
 from tocsin.cluster.book import NumberSet, Rates, SubscriptionBook
 from tocsin.cluster.catalog import StoredFile
-from tocsin.cluster.store.filewriting import json_sizes
 from tocsin.cluster.store.merging import FAN_IN, TARGET_BYTES, files_to_merge, latest_per_key
+from tocsin.cluster.store.sizes import json_sizes
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import BrokerId, DatasetName, SubscriptionId
 from tocsin.model.schema import Schema
@@ -182,6 +183,20 @@ def test_size_of_a_result_is_the_size_of_its_json() -> None:
     )
     exact = [len(json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode()) for row in rows]
     assert json_sizes(batch).tolist() == exact
+
+
+def test_size_of_a_nested_result_is_the_size_of_its_json() -> None:
+    import json
+
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "near": [{"name": "abc", "m": 1.5}, {"name": None, "m": None}], "tags": [], "at": {"of": ["q", "é"]}},
+        {"id": None, "near": None, "tags": ["zz", None], "at": None},
+        {"id": 22, "near": [], "tags": None, "at": {"of": None}},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows)
+    exact = [len(json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode()) for row in rows]
+    assert json_sizes(batch).tolist() == exact
+    assert json_sizes(batch.slice(1)).tolist() == exact[1:]
 
 
 def test_result_with_bytes_that_are_not_text_has_a_size() -> None:

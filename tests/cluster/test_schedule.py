@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.schedule import Schedule
+from tocsin.cluster.schedule import Schedule, phase_s
 from tocsin.model.ids import ChannelName
 
 SLOW, FAST, LIVE = ChannelName("slow"), ChannelName("fast"), ChannelName("live")
@@ -21,6 +21,13 @@ def test_repetitive_channel_keeps_its_period() -> None:
             schedule.finished(channel, now + 0.9)
     assert ran == [10, 20, 30, 40, 50, 60, 70, 80, 90]
     assert schedule.missed(FAST) == 0
+
+
+def test_channels_created_together_run_at_different_moments() -> None:
+    phases = sorted(phase_s(10.0, number) for number in range(8))
+    gaps = [later - earlier for earlier, later in zip(phases, [*phases[1:], 10.0], strict=True)]
+    assert phases[0] == 0.0 and phases[-1] < 10.0
+    assert min(gaps) > 0.5 and max(gaps) < 2.5
 
 
 def test_execution_that_overruns_ends_and_its_missed_ticks_are_counted() -> None:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 import pyarrow as pa
 
@@ -96,7 +97,9 @@ class AnnouncementLog:
         The broker requests the next page with the `sequence` of the answer.
         """
         with self._lock:
-            recent = [(execution, summary) for execution, summary in self._recent if execution.sequence > after]
+            # From the newest on: a broker is rarely far behind, and the log of a long day has thousands of executions.
+            later = takewhile(lambda recent: recent[0].sequence > after, reversed(self._recent))
+            recent = list(later)[::-1]
             complete = bool(self._recent) and self._recent[0][0].sequence <= after + 1
             upto = self.sequence
         if upto <= after:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from tocsin.cluster.announcements import AnnouncementLog
@@ -28,6 +29,8 @@ from tocsin.model.entities import Channel, Dataset, DatasetKind
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
 from tocsin.wire.errors import Code, TocsinError
 
+PREPARED_AT_ONCE = 4
+"""Channels that Spark compiles at the same time when the data cluster starts."""
 Intervals = Mapping[DatasetName, tuple[int, int]]
 """Versions (after, upto] of each dataset that a channel reads as NEW."""
 
@@ -88,9 +91,12 @@ class Channels:
 
     def load(self) -> None:
         """Rebuild channels and subscriptions from the catalog."""
-        for stored in self._catalog.channels.all():
+        with ThreadPoolExecutor(PREPARED_AT_ONCE, "prepare") as pool:
+            channels = self._catalog.channels.all()
+            preparing = [pool.submit(self.prepare, stored.channel) for stored in channels]
+        for stored, future in zip(channels, preparing, strict=True):
             try:
-                prepared = self.prepare(stored.channel)
+                prepared = future.result()
             except TocsinError as error:
                 if error.code is not Code.BAD_SQL:
                     raise

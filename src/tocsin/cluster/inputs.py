@@ -10,7 +10,7 @@ import pyarrow as pa
 from tocsin.cluster.catalog import StoredFile
 from tocsin.cluster.spark.frames import Frame, dataset_frame
 from tocsin.cluster.spark.session import Session
-from tocsin.cluster.store.filewriting import widest_row
+from tocsin.cluster.store.sizes import widest_row
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset
 

@@ -1,6 +1,6 @@
 """The schedule of channels. Pure: time is an argument, from a clock that never steps back.
 
-A repetitive channel keeps its period: its ticks are whole periods from its start. An execution that overruns ends
+A repetitive channel keeps its period: its ticks are whole periods from its first tick. An execution that overruns ends
 normally. The ticks it covered count as missed and are not repeated, because the next execution covers their records. A
 continuous channel runs when records have arrived, and again if more arrived while it ran.
 """
@@ -10,6 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.model.ids import ChannelName
+
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of the golden ratio, without their whole part, spread evenly however many there are."""
+
+
+def phase_s(period_s: float, number: int) -> float:
+    """How much of its first period the channel with this number skips.
+
+    The channels of an application are created together. Without phases, all those with the same period would run at the
+    same moment, and each would wait for the others.
+    """
+    return period_s * (number * _GOLDEN % 1.0)
 
 
 @dataclass(slots=True)

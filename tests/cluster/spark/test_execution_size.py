@@ -13,7 +13,7 @@ from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.spark import execution
 from tocsin.cluster.spark.execution import ExecutionSize
 from tocsin.cluster.spark.writing import write_few_results, write_results
-from tocsin.cluster.store.filewriting import widest_row
+from tocsin.cluster.store.sizes import widest_row
 
 NOTES = """CREATE STREAM DATASET Notes (id INT, text STRING) KEY (id);
 CREATE CONTINUOUS CHANNEL AllNotes (least INT) AS SELECT r.id, r.text FROM NEW Notes r WHERE r.id >= :least;"""

@@ -16,7 +16,7 @@ def prepare(as_json: AsJson = False) -> None:
     from tocsin.cluster.spark.archive import make_archive
     from tocsin.cluster.temporary import make_small_session, run_sample_channels
 
-    note("starting Spark, running two channels, storing the classes that they load…")
+    note("starting Spark, running sample channels, storing the classes that they load…")
     with failing_on_errors(as_json):
         try:
             file = make_archive(make_small_session, run_sample_channels)

@@ -16,7 +16,7 @@ from typing import Any
 
 from tocsin.cluster.catalog import StoredExecution
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.schedule import Schedule
+from tocsin.cluster.schedule import Schedule, phase_s
 from tocsin.cluster.server.ingestion_watch import IngestionWatch
 from tocsin.cluster.server.lateness import LateChannel, late_channels
 from tocsin.cluster.server.metrics import ClusterMetrics
@@ -58,6 +58,8 @@ class ClusterProcess:
         self._spark_deadline_s = spark_deadline_s
         self._clock_s = clock_s
         self._pool = ThreadPoolExecutor(executions, "execution")
+        self._continuous_pool = ThreadPoolExecutor(executions, "continuous")
+        """Threads of continuous channels: they never wait until repetitive channels, which may be slow, have ended."""
         self._schedule = Schedule()
         self._scheduled: dict[ChannelName, tuple[int, float | None]] = {}
         """(epoch, period in seconds); the period of a continuous channel is None."""
@@ -159,7 +161,8 @@ class ClusterProcess:
             self._failures.pop(channel.name, None)
             self._retry_at_s.pop(channel.name, None)
             if channel.period_s is not None:
-                self._schedule.add_repetitive(channel.name, channel.period_s, self._clock_s())
+                early_s = phase_s(channel.period_s, len(self._scheduled))
+                self._schedule.add_repetitive(channel.name, channel.period_s, self._clock_s() - early_s)
             else:
                 self._schedule.add_continuous(channel.name)
                 # Records may have come in before this process started.
@@ -238,7 +241,8 @@ class ClusterProcess:
                 with suppress(Exception):
                     await asyncio.to_thread(cluster.spark.sparkContext.cancelAllJobs)
                 await asyncio.wait(late, timeout=5)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._continuous_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(cluster.close)
         self._log.info("data cluster closed")
 
@@ -261,8 +265,9 @@ class ClusterProcess:
         assert self._cluster is not None
         entry = self._scheduled.get(name)
         succeeded = False
+        pool = self._continuous_pool if entry is not None and entry[1] is None else self._pool
         try:
-            await asyncio.get_running_loop().run_in_executor(self._pool, self._execute, self._cluster, name)
+            await asyncio.get_running_loop().run_in_executor(pool, self._execute, self._cluster, name)
             self._failures.pop(name, None)
             succeeded = True
         except Exception as error:

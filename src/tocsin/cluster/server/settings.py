@@ -31,7 +31,9 @@ class ClusterProcessSettings(ListenerSettings):
         "unless `insecure`.",
     ] = None
     executions: Annotated[
-        int, "Channels that may run at the same time. A single channel never runs twice at the same time."
+        int,
+        "Repetitive channels that may run at the same time, and continuous channels besides them. A single channel "
+        "never runs twice at the same time.",
     ] = 4
     maintain_s: Annotated[
         float, "Seconds between two rounds of maintenance: merging files and deleting what has passed its retention."

@@ -180,32 +180,35 @@ def execute(
 
     `prefix` is the beginning of their paths.
     """
-    cores = prepared.session.sparkContext.defaultParallelism
-    _plan_for(prepared.session, size, cores)
     if size.is_small:
-        few = _few_results(prepared, subscribers, contents, size.most_rows)
+        few = _few_results(prepared, subscribers, contents, size)
         if few.num_rows < size.most_rows:
             return write_few_results(few, storage, prefix, execution)
-        size = size.largest
-    results = _ordinary_frame(prepared, subscribers, contents)
-    return write_results(results, storage, prefix, execution, size.result_tasks(cores))
+    results = _ordinary_frame(prepared, subscribers, contents, size)
+    expected = size.largest if size.is_small else size
+    tasks = expected.result_tasks(prepared.session.sparkContext.defaultParallelism)
+    return write_results(results, storage, prefix, execution, tasks)
 
 
 def _few_results(
-    prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents, most_rows: int
+    prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents, size: ExecutionSize
 ) -> pa.Table:
-    """The results of a small execution. `most_rows` or more mean that some may be missing.
+    """The results of a small execution. `size.most_rows` or more mean that some may be missing.
 
     Each task stops at `most_rows`, so the driver's memory is safe also if the estimate was wrong.
     """
-    few = _results_of_reused_plan(prepared, subscribers, contents, most_rows)
+    few = _results_of_reused_plan(prepared, subscribers, contents, size.most_rows)
     if few is None:
-        few = first_of_each_task(_ordinary_frame(prepared, subscribers, contents), most_rows).toArrow()
+        frame = _ordinary_frame(prepared, subscribers, contents, size)
+        few = first_of_each_task(frame, size.most_rows).toArrow()
     return few
 
 
-def _ordinary_frame(prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents) -> DataFrame:
+def _ordinary_frame(
+    prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents, size: ExecutionSize
+) -> DataFrame:
     """The results as a frame that is planned for this execution."""
+    _plan_for(prepared.session, size)
     prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
     return results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
 
@@ -241,8 +244,9 @@ def _results_of_reused_plan(
     return prepared.plans.run(f"{most_rows} of {text}", tables, plan, assumed_bytes)
 
 
-def _plan_for(session: SparkSession, size: ExecutionSize, cores: int) -> None:
+def _plan_for(session: SparkSession, size: ExecutionSize) -> None:
     """Set the session: plan a small execution once, and plan a large one again at each stage, which costs it little."""
+    cores = session.sparkContext.defaultParallelism
     options = {
         "spark.sql.adaptive.enabled": "true" if size.is_large else "false",
         "spark.sql.shuffle.partitions": str(4 * cores if size.is_large else cores),

@@ -19,11 +19,16 @@ from tocsin.cluster.spark.dataset_writer import SMALL_BATCH_BYTES, DatasetWriter
 from tocsin.cluster.spark.errors import first_line
 from tocsin.cluster.spark.ingestion import Ingestion, stream_log
 from tocsin.cluster.spark.session import Session
+from tocsin.model.entities import DatasetKind
 
 POLL_S = 0.02
 """Pause before the thread looks for records again after it found none."""
-BATCH_S = 0.1
-"""Least time from one small batch to the next. Each batch becomes a file, and the catalog commits it."""
+BATCH_S = {DatasetKind.STREAM: 0.1, DatasetKind.KEYED: 0.25}
+"""Least time from one small batch to the next. Each batch becomes a file, and the catalog commits it.
+
+A subscriber waits for the records of a STREAM dataset. Those of a KEYED one, such as positions, matter at the next
+execution.
+"""
 STREAMED_S = 5.0
 """How long the backlog must be small before the streaming query stops: starting one takes about a second."""
 _CHECK_S = 0.1
@@ -39,6 +44,7 @@ class GatewayIngestion:
         self._log = log
         self._start_query = start_query
         self._reader = FeedLogReader(log)
+        self._batch_s = BATCH_S[writer.dataset.kind]
         self._changed = threading.Condition()
         """Guards the fields below, and wakes `catch_up`."""
         self._position = max(writer.position, self._reader.start)
@@ -105,7 +111,7 @@ class GatewayIngestion:
         else:
             self._writer.add_small_batch([FrameRow.of(frame) for frame in frames if frame.count])
         self._advance(position)
-        self._pause(BATCH_S - (time.monotonic() - started_s))
+        self._pause(self._batch_s - (time.monotonic() - started_s))
 
     def _stream(self) -> None:
         """Run a streaming query until the backlog has been small for a while."""

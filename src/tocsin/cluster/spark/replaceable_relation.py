@@ -2,22 +2,69 @@
 
 It is an RDD with one partition, which holds the rows as Arrow bytes. Spark sends the partition to the task when a job
 starts, so a job that starts later reads later rows. `cluster.spark.reused_plan` drives it.
+
+Many channels read the same tables, so they share the bytes: a large table is in the JVM once, not once a channel.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import _check_arrow_table_timestamps_localize, from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+KEPT_BYTES = 256 << 10
+"""A relation keeps a table of at most this size between two jobs."""
+SHARED_BYTES = 64 << 20
+"""Bytes of larger tables that stay in the JVM for the next job that reads them."""
+
 Java = Any
 """An object in the JVM."""
+
+
+class SharedTables:
+    """The large tables that relations have read last, as lists of Arrow batches in the JVM. Thread-safe."""
+
+    def __init__(self, most_bytes: int = SHARED_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._batches: OrderedDict[int, tuple[pa.Table, Java, int]] = OrderedDict()
+        """By the table's identity. The entry keeps the table alive, so that no other table gets the same one."""
+        self.size_bytes = 0
+
+    def get(self, table: pa.Table) -> Java | None:
+        with self._lock:
+            kept = self._batches.get(id(table))
+            if kept is None:
+                return None
+            self._batches.move_to_end(id(table))
+            return kept[1]
+
+    def add(self, table: pa.Table, batches: Java, size_bytes: int) -> None:
+        with self._lock:
+            if id(table) not in self._batches:
+                self._batches[id(table)] = table, batches, size_bytes
+                self.size_bytes += size_bytes
+            while self.size_bytes > self._most_bytes:
+                self.size_bytes -= self._batches.popitem(last=False)[1][2]
+
+
+_shared: WeakKeyDictionary[SparkContext, SharedTables] = WeakKeyDictionary()
+_sharing = threading.Lock()
+
+
+def shared_tables(context: SparkContext) -> SharedTables:
+    with _sharing:
+        return _shared.setdefault(context, SharedTables())
 
 
 @dataclass(slots=True)
@@ -31,8 +78,9 @@ class ReplaceableRelation:
     _partition: Java
     _no_batches: Java
     """Scala's empty list."""
+    _tables: SharedTables
     _table: pa.Table | None = None
-    """The present rows."""
+    """The present rows; None if there are none, or if they are not kept."""
 
     @classmethod
     def like(cls, session: SparkSession, table: pa.Table, assumed_bytes: int) -> ReplaceableRelation:
@@ -57,7 +105,8 @@ class ReplaceableRelation:
         sized = plan.copy(*fields, *others)
         frame = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, sized), session)
         partition = plan.rdd().dependencies().head().rdd().partitions()[0]
-        return cls(frame, table.schema, schema, arrow, partition, no_batches)
+        tables = shared_tables(session.sparkContext)
+        return cls(frame, table.schema, schema, arrow, partition, no_batches, tables)
 
     def fits(self, table: pa.Table) -> bool:
         return bool(table.schema.equals(self._columns))
@@ -65,9 +114,27 @@ class ReplaceableRelation:
     def replace(self, table: pa.Table) -> None:
         """Let jobs that start from now on read this table."""
         if table is not self._table:
-            rows = _check_arrow_table_timestamps_localize(table, self._schema, True, "UTC").cast(self._arrow)
-            getattr(self._partition, "values_$eq")(self._no_batches.prepended(_bytes(rows)))
+            shared = self._tables.get(table)
+            self._set(self._sent(table) if shared is None else shared)
             self._table = table
+
+    def release(self) -> None:
+        """Drop a large table after the job that has read it. Small tables stay for the next job."""
+        if self._table is not None and self._table.nbytes > KEPT_BYTES:
+            self._set(self._no_batches)
+            self._table = None
+
+    def _sent(self, table: pa.Table) -> Java:
+        """The table as a list of Arrow batches in the JVM."""
+        rows = _check_arrow_table_timestamps_localize(table, self._schema, True, "UTC").cast(self._arrow)
+        data = _bytes(rows)
+        batches = self._no_batches.prepended(data)
+        if table.nbytes > KEPT_BYTES:
+            self._tables.add(table, batches, len(data))
+        return batches
+
+    def _set(self, batches: Java) -> None:
+        getattr(self._partition, "values_$eq")(batches)
 
 
 def elements(sequence: Java) -> Iterator[Java]:

@@ -71,13 +71,15 @@ Planner = Callable[[Mapping[str, DataFrame]], DataFrame]
 class ReusedPlan:
     """One execution at a time."""
 
-    session: SparkSession
     schema: pa.Schema
     relations: Mapping[str, ReplaceableRelation]
     _batches: Java
     """The RDD of the results as Arrow batches."""
     _settings: Java
-    """The session's settings as Java properties. Some expressions read them inside the task."""
+    """The session's settings as Java properties: some expressions read them inside the task."""
+    _context: Java
+    _collect_and_serve: Java
+    """A function of Spark. Finding it takes two calls to the JVM."""
 
     @classmethod
     def of(
@@ -106,7 +108,9 @@ class ReusedPlan:
             jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
             batches = results._jdf.toArrowBatchRdd(_without_shuffles(planned))
         _check_one_task(batches)
-        return cls(session, to_arrow_schema(results.schema, timezone="UTC"), relations, batches, settings)
+        schema = to_arrow_schema(results.schema, timezone="UTC")
+        context: Any = session.sparkContext
+        return cls(schema, relations, batches, settings, context._jsc.sc(), jvm.PythonRDD.collectAndServe)
 
     def fits(self, tables: Mapping[str, pa.Table]) -> bool:
         """True if the plan was made for tables with these columns."""
@@ -116,9 +120,10 @@ class ReusedPlan:
         """The results of the query over these tables, by relation."""
         for name, relation in self.relations.items():
             relation.replace(tables[name])
-        context: Any = self.session.sparkContext
-        context._jsc.sc().getLocalProperties().putAll(self._settings)
-        served = context._jvm.PythonRDD.collectAndServe(self._batches)
+        self._context.getLocalProperties().putAll(self._settings)
+        served = self._collect_and_serve(self._batches)
+        for relation in self.relations.values():
+            relation.release()
         with _load_from_socket(served, NoOpSerializer()) as parts:
             read = [pa.ipc.read_record_batch(pa.py_buffer(part), self.schema) for part in parts]
         return pa.Table.from_batches(read, self.schema)

@@ -43,7 +43,7 @@ SETTINGS: Mapping[str, str] = {
     # A hash join of any size takes at least one page, by default up to 64 MiB: several of those a second keep the
     # garbage collector busy on a core of its own.
     "spark.buffer.pageSize": "256k",
-    # Channels take turns instead of queueing behind the longest.
+    # Channels take turns instead of queueing behind the longest: each has a pool of its own (`time_limit`).
     "spark.scheduler.mode": "FAIR",
     # The catalog names every file, so a listing job is never worth its start.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",

@@ -49,7 +49,10 @@ class TimeLimit:
 
 @contextmanager
 def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[TimeLimit]:
-    """A block whose Spark jobs, started by this thread, are cancelled after `limit_s`. It then raises TOO_LARGE."""
+    """A block whose Spark jobs, started by this thread, are cancelled after `limit_s`. It then raises TOO_LARGE.
+
+    The jobs of each channel get an even share of the cores, however many tasks another channel has waiting.
+    """
     context = session.sparkContext
     tag = f"tocsin-{channel}-{uuid.uuid4().hex}"
     limit, ended = TimeLimit(channel, limit_s), threading.Event()
@@ -63,6 +66,7 @@ def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[
                 context.cancelJobsWithTag(tag)
             ended.wait(_AGAIN_S)
 
+    context.setLocalProperty("spark.scheduler.pool", channel)
     context.addJobTag(tag)
     threading.Thread(target=watch, name=f"limit-{channel}", daemon=True).start()
     try:

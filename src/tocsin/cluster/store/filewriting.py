@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tocsin.cluster.sql.result_columns import BYTES, NEXT, OFFSET, SUBSCRIPTION, VERSION
+from tocsin.cluster.store.sizes import json_sizes, widest_row
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import execution_of, offset_of
 
@@ -190,73 +191,6 @@ class _Counter:
             return table
         merged = table.group_by("subscription").aggregate([("results", "sum"), ("bytes", "sum")])
         return merged.rename_columns(["subscription", "results", "bytes"])
-
-
-def json_sizes(batch: pa.RecordBatch) -> np.ndarray:
-    """The length in bytes of each row as a JSON object, counted column by column.
-
-    Escapes inside strings are not counted. Binary values count with their own length, though JSON needs more.
-    """
-    sizes = np.full(batch.num_rows, 1, dtype=np.int64)  # two braces, minus the comma that the first field lacks
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        quotes = 0 if _is_bare(column.type) else 2
-        text = column if _has_length(column.type) else _as_text(column)
-        lengths = pc.add(pc.binary_length(text), quotes)
-        sizes += len(name.encode()) + 4 + pc.fill_null(lengths, 4).to_numpy(zero_copy_only=False)
-    return sizes
-
-
-def widest_row(rows: pa.RecordBatch | pa.Table) -> int:
-    """An upper bound of the bytes of one row in memory. Exact for the columns whose values have different lengths."""
-    fixed, lengths = 0, None
-    for column in rows.columns:
-        if _has_length(column.type) or pa.types.is_nested(column.type):
-            parts = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-            own = np.concatenate([_widths(part) for part in parts]) if parts else np.zeros(0, np.int64)
-            lengths = own if lengths is None else lengths + own
-        else:
-            fixed += _fixed_width(column.type)
-    return fixed + (0 if lengths is None or not len(lengths) else int(lengths.max()))
-
-
-def _widths(values: pa.Array) -> np.ndarray:
-    """The bytes of each value, those inside lists and structs included."""
-    kind = values.type
-    if _has_length(kind):
-        lengths: np.ndarray = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
-        return lengths.astype(np.int64)
-    if pa.types.is_struct(kind):
-        return sum((_widths(part) for part in values.flatten()), np.zeros(len(values), np.int64))
-    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        parts = (values.keys, values.items) if pa.types.is_map(kind) else (values.values,)
-        before = np.concatenate([[0], np.cumsum(sum(_widths(part) for part in parts))])
-        ends = before[values.offsets.to_numpy()]
-        widths: np.ndarray = np.diff(ends) + _fixed_width(kind)
-        return widths
-    return np.full(len(values), _fixed_width(kind), np.int64)
-
-
-def _fixed_width(kind: pa.DataType) -> int:
-    """The bytes of one value besides those of different lengths."""
-    return 8 if pa.types.is_nested(kind) or _has_length(kind) else max(1, kind.bit_width // 8)
-
-
-def _has_length(kind: pa.DataType) -> bool:
-    """Whether Arrow gives the length without a cast to text, which fails for some binary values."""
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
-
-
-def _is_bare(kind: pa.DataType) -> bool:
-    """Whether JSON writes the value without quotes."""
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
-    )
-
-
-def _as_text(column: pa.Array) -> pa.Array:
-    if pa.types.is_nested(column.type):  # rare in results: converted value by value
-        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
-    return column.cast(pa.string())
 
 
 def to_ipc(table: pa.Table) -> bytes:

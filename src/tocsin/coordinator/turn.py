@@ -19,17 +19,22 @@ from tocsin.coordinator.effects import (
     SendHandOver,
     SendToBroker,
     StoreBroker,
+    StoreFact,
     StoreMigration,
     StoreSubscriber,
+    StoreTopic,
 )
 from tocsin.coordinator.loads import BrokerLoads
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, SubscriberRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.wire.link import Adopt, FromCoordinator, Release
 
+TOPIC_EPOCH = "topic_epoch"
+"""The name of the fact with the last epoch of a topic."""
 _ADOPTED_AT_ONCE = 200
 """The most subscribers in one `Adopt` message."""
 
@@ -136,6 +141,20 @@ class Turn:
     def forget_migration(self, migration: MigrationRecord) -> None:
         self.registry.remove_migration(migration)
         self.effects.append(ForgetMigration(migration.id))
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def next_topic_epoch(self) -> int:
+        """An epoch that no topic has had. It is stored, so that it is never used again."""
+        topics = self.registry.topics
+        topics.epoch += 1
+        self.do(StoreFact(TOPIC_EPOCH, str(topics.epoch)))
+        return topics.epoch
+
+    def store_topic(self, record: TopicRecord) -> None:
+        home, incarnation = record.holder or (None, "")
+        what = (record.name, record.created, record.within_s, record.made_on_use)
+        self.do(StoreTopic(*what, home, incarnation, record.epoch))
 
     # -- subscribers ---------------------------------------------------------------------------------------------------
 

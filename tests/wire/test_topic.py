@@ -27,8 +27,8 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     ),
     (topic.SenderAttached(2, 6, 5), {"type": "sender_attached", "id": 2, "at": 6, "number": 5}),
     (
-        topic.ReceiverAttached(3, 6, 4, 9),
-        {"type": "receiver_attached", "id": 3, "at": 6, "epoch": 4, "sequence": 9},
+        topic.ReceiverAttached(3, 6, 4, 9, (2, 5)),
+        {"type": "receiver_attached", "id": 3, "at": 6, "epoch": 4, "sequence": 9, "missed": [2, 5]},
     ),
     (topic.Detached(4), {"type": "detached", "id": 4}),
     (topic.Pong(5), {"type": "pong", "id": 5}),
@@ -40,7 +40,7 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
         topic.Messages(6, 4, 9, [(1, 2, b"x")]),
         {"type": "messages", "at": 6, "epoch": 4, "sequence": 9, "messages": [[1, 2, "eA=="]]},
     ),
-    (topic.Gap(6, 4, 9, None), {"type": "gap", "at": 6, "epoch": 4, "first": 9, "last": None}),
+    (topic.Gap(6, 4, 9, 11), {"type": "gap", "at": 6, "epoch": 4, "first": 9, "last": 11}),
     (topic.Acknowledged(6, 5), {"type": "acknowledged", "at": 6, "number": 5}),
     (
         topic.NotAccepted(6, 5, "too_large", "no"),

@@ -68,8 +68,8 @@ class CoordinatorRules:
     """Brokers are usually farther apart than that; a move for a shorter journey would save little."""
     topics: Annotated[int, "Most topics in the network."] = 100_000
     topic_prefixes: Annotated[
-        str, "Beginnings of topic names, separated by commas: a publisher's first message creates such a topic."
-    ] = ""
+        str | None, "Beginnings of topic names, separated by commas: a publisher's first message creates such a topic."
+    ] = None
     topic_lease_s: Annotated[
         float, "Seconds for which a home accepts messages without word from the coordinator; failover waits as long."
     ] = 5.0

@@ -64,7 +64,7 @@ def use_topics(turn: Turn, event: TopicsUsed) -> dict[TopicName, RequestRejectio
             continue
         if problem is not None:
             refused[name] = RequestRejection(Code.BAD_REQUEST, problem)
-        elif not any(name.startswith(prefix) for prefix in turn.rules.topic_prefixes.split(",") if prefix):
+        elif not any(name.startswith(prefix) for prefix in (turn.rules.topic_prefixes or "").split(",") if prefix):
             refused[name] = RequestRejection(Code.UNKNOWN_TOPIC, f"there is no topic {name}; create it first")
         elif _is_full(turn):
             refused[name] = RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")

@@ -110,6 +110,8 @@ class ReceiverAttached(ToClientMessage, tag="receiver_attached"):
     at: int
     epoch: int
     sequence: int
+    missed: tuple[int, int] | None = None
+    """(epoch, first sequence): messages of an earlier epoch from there on may be lost. How many is not known."""
 
 
 class Detached(ToClientMessage, tag="detached"):
@@ -144,13 +146,12 @@ class Messages(ToClientMessage, tag="messages"):
 
 
 class Gap(ToClientMessage, tag="gap"):
-    """Messages that this receiver does not get, except those that a publisher sends again."""
+    """Messages that the home does not keep any more and has not sent on this connection."""
 
     at: int
     epoch: int
     first: int
-    last: int | None
-    """None if the home does not know how many there were: an earlier home died."""
+    last: int
 
 
 class Acknowledged(ToClientMessage, tag="acknowledged"):

@@ -37,11 +37,9 @@ class Delivery:
             message = "this broker was the home before that position: look the home up"
             self._state.refuse(connection, request.id, Code.NOT_HOME, message, 0.2)
             return
-        position, gap = _start(topic, after)
+        position, missed = _start(topic, after)
         connection.receiving[topic.name] = None
-        self._state.send(connection, wire.ReceiverAttached(request.id, topic.at, topic.epoch, position))
-        if gap is not None:
-            self._state.send(connection, gap)
+        self._state.send(connection, wire.ReceiverAttached(request.id, topic.at, topic.epoch, position, missed))
         topic.lagging[connection.id] = position
         self._catch_up(connection, topic)
 
@@ -129,14 +127,14 @@ class Delivery:
             self._state.send(connection, wire.Moved(topic.at, topic.name, *topic.moved_to))
 
 
-def _start(topic: HostedTopic, after: tuple[int, int] | None) -> tuple[int, wire.Gap | None]:
-    """The sequence number to start behind, and a gap if the part before it is lost for certain."""
+def _start(topic: HostedTopic, after: tuple[int, int] | None) -> tuple[int, tuple[int, int] | None]:
+    """The sequence number to start behind, and from where on messages of an earlier epoch are lost."""
     if after is None:
         return topic.sequence, None
     epoch, sequence = after
     if epoch >= topic.since:
         return min(max(sequence, 0), topic.sequence), None
-    return 0, wire.Gap(topic.at, epoch, sequence + 1, None)
+    return 0, (epoch, sequence + 1)
 
 
 def _piece(topic: HostedTopic, start: int, count: int) -> list[wire.Entry]:

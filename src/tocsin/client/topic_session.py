@@ -45,6 +45,12 @@ class TopicSession:
         """The known homes of topics."""
         return self._homes.homes
 
+    def requested_topic(self, connection: int, request: int) -> TopicName | None:
+        """The topic of an attach that has no answer yet; for simulations."""
+        known = self._homes.connections.get(connection)
+        need = None if known is None else known.requests.get(request)
+        return None if need is None else need[0]
+
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
         effects = list(self._handle(event, now_s))
         effects += self._attach_due(now_s)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
-from tocsin.coordinator.topic_records import TopicRecord
+from tocsin.coordinator.topic_views import topic_entry
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.permission import RECEIVE, SEND, permits_topic
 from tocsin.model.snapshot import Place
@@ -45,7 +45,7 @@ async def create_topic(request: Request) -> Response:
     place = None if body.lat is None or body.lon is None else Place(body.lat, body.lon)
     definition = TopicDefinition(TopicName(body.topic), body.within_s)
     record = await context.process.request(lambda number: TopicCreated(number, definition, place))
-    return answer(_entry(context, record), 201)
+    return answer(topic_entry(context.core.registry, record), 201)
 
 
 @router.get(TOPICS, response_class=Response)
@@ -125,7 +125,7 @@ def _wanted(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> 
     topics = context.core.registry.topics.topics
     for name in body.send:
         if name in topics and name not in entries and permits_topic(caller.topic_scopes, SEND, name):
-            entries[name] = _entry(context, topics[name], receive=False)
+            entries[name] = topic_entry(context.core.registry, topics[name], receive=False)
     return list(entries.values())
 
 
@@ -138,22 +138,7 @@ def _matching(
     names = dict.fromkeys(name for name in exact if name in topics)
     if wild:
         names |= dict.fromkeys(name for name in topics if any(matches(pattern, name) for pattern in wild))
-    return [_entry(context, topics[name]) for name in names if may_see(name)]
-
-
-def _entry(context: CoordinatorContext, record: TopicRecord, *, receive: bool = True) -> TopicEntry:
-    broker = context.core.registry.broker(record.home)
-    move = record.move
-    return TopicEntry(
-        record.name,
-        record.created,
-        record.epoch,
-        record.home,
-        None if broker is None else broker.address,
-        record.within_s,
-        None if move is None else move.target,
-        receive,
-    )
+    return [topic_entry(context.core.registry, topics[name]) for name in names if may_see(name)]
 
 
 def _token(context: CoordinatorContext, caller: Caller) -> str:

@@ -26,6 +26,7 @@ from tocsin.wire.topic_link import (
     PrepareTopic,
     ReleaseTopic,
     RenewLease,
+    ReturnLease,
     StopTopic,
     TopicOpened,
     TopicPrepared,
@@ -155,6 +156,14 @@ def test_failover_waits_for_the_end_of_the_lease() -> None:
     assert ends_s <= bench.now_s < ends_s + 1.0
     assert (record.home, record.state) == (B2, None)
     assert record.epoch > first
+
+
+def test_stopping_home_is_replaced_at_once() -> None:
+    bench = TopicBench(B1, B2)
+    record = bench.made()
+    bench.send(B1, ReturnLease())
+    assert record.home == B2
+    assert len(bench.sent(B2, OpenTopic)) == 1
 
 
 def test_frozen_home_with_an_open_link_is_replaced_too() -> None:

@@ -98,6 +98,23 @@ def test_broken_connections_lose_and_repeat_nothing(run: Run) -> None:
     run(test)
 
 
+def test_drained_broker_hands_its_topic_over_without_a_gap(run: Run) -> None:
+    async def test(network: TopicNetwork) -> None:
+        home = (await network.create("drained"))["home"]
+        async with network.client() as publisher, network.client() as reader, reader.subscribe("drained") as drained:
+            await publisher.publish("drained", b"0")
+            assert (await network.http.post(f"/v1/brokers/{home}/drain", json={"on": True})).is_success
+            number = 0
+            while (entry := await network.entry("drained")) is None or entry["home"] == home or entry["moving_to"]:
+                number += 1
+                await publisher.publish("drained", b"%d" % number)
+            assert (await network.http.post(f"/v1/brokers/{home}/drain", json={"on": False})).is_success
+            await publisher.publish("drained", b"%d" % (number + 1))
+            assert await take(drained, number + 2) == [b"%d" % index for index in range(number + 2)]
+
+    run(test)
+
+
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_failover_reports_a_gap_and_keeps_each_publisher_in_order(run: Run, fault: signal.Signals) -> None:
     async def test(network: TopicNetwork) -> None:
@@ -119,6 +136,21 @@ def test_failover_reports_a_gap_and_keeps_each_publisher_in_order(run: Run, faul
                 network.stack.brokers[home].signal(signal.SIGCONT)
                 await publisher.publish(topic, b"040")
                 assert (await take_until(frail, b"040"))[0] == [b"040"]
+
+    run(test)
+
+
+def test_stopped_home_is_replaced_before_its_lease_would_end(run: Run) -> None:
+    async def test(network: TopicNetwork) -> None:
+        entry = await network.create("stopped")
+        async with network.client() as publisher, network.client() as reader, reader.subscribe("stopped") as stopped:
+            await publisher.publish("stopped", b"0")
+            assert await take(stopped, 1) == [b"0"]
+            network.stack.brokers[entry["home"]].signal(signal.SIGTERM)
+            await network.until("stopped", lambda now: now["epoch"] > entry["epoch"] and now["home"] is not None)
+            await publisher.publish("stopped", b"1")
+            data, gaps = await take_until(stopped, b"1")
+            assert (data, [(gap.first, gap.last) for gap in gaps]) == ([b"1"], [(2, None)])
 
     run(test)
 

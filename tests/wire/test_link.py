@@ -96,6 +96,7 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     ),
     (link.Released(ANN), {"type": "released", "subscriber": "ann", "migration": None}),
     (topic_link.RenewLease(4), {"type": "renew_lease", "number": 4}),
+    (topic_link.ReturnLease(), {"type": "return_lease"}),
     (topic_link.TopicPrepared(T1, 3), {"type": "topic_prepared", "topic": "a/b", "epoch": 3}),
     (
         topic_link.TopicStopped(T1, 3, HANDED_OVER),

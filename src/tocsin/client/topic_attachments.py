@@ -23,6 +23,7 @@ Need = tuple[TopicName, Role]
 _LINGER_S = 1.0
 """How long a session stays at a working connection after the directory has named another home."""
 _RETRY_S = 0.2
+_UNUSED_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +32,8 @@ class ClientConnection:
     address: str
     opened_s: float | None = None
     heard_s: float = 0.0
+    used_s: float = 0.0
+    """When something was attached last."""
     beat_s: float = 5.0
     ready: bool = False
     message_bytes: int = 0
@@ -173,12 +176,24 @@ class Attachments:
             > (self.patience.stall_after_s(connection.beat_s) if connection.ready else self.patience.open_s)
         ]
 
+    def unused(self, now_s: float) -> list[int]:
+        """Connections to brokers that have not been the home of anything for a while."""
+        unused = []
+        for connection in self.connections.values():
+            if connection.attached or connection.requests or not connection.ready:
+                connection.used_s = now_s
+            elif now_s - connection.used_s > _UNUSED_S:
+                unused.append(connection.number)
+        return unused
+
     def lost(self, number: int, now_s: float) -> None:
         connection = self.connections.pop(number, None)
         if connection is None:
             return
         if self._by_address.get(connection.address) is connection:
             del self._by_address[connection.address]
+        if connection.ready and not (connection.attached or connection.requests):
+            return  # it was not used, so its end is no failure of a home
         failures = self._failures[connection.address] = self._failures.get(connection.address, 0) + 1
         delay_s = self.patience.delay_s(failures, self.jitter)
         self._connect_s[connection.address] = now_s + (delay_s if failures > 1 else 0.05 * self.jitter())

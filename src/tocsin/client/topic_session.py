@@ -85,7 +85,7 @@ class TopicSession:
                 if connection is not None:
                     yield from self._receive(connection, message, now_s)
             case events.Ticked():
-                for number in self._homes.stalled(now_s):
+                for number in (*self._homes.stalled(now_s), *self._homes.unused(now_s)):
                     yield events.Disconnect(number)
                     self._lost(number, now_s)
                 self._homes.leave_late(now_s)

@@ -27,6 +27,7 @@ from tocsin.wire.topic_link import (
     PrepareTopic,
     ReleaseTopic,
     RenewLease,
+    ReturnLease,
     TopicOpened,
     TopicPrepared,
     TopicRefused,
@@ -201,6 +202,11 @@ def handle_report(turn: Turn, broker: BrokerRecord, message: FromBroker) -> None
         if topics.topics:
             turn.do(CheckStore())
         turn.send(broker.id, LeaseRenewed(message.number, turn.rules.topic_lease_s))
+        return
+    if isinstance(message, ReturnLease):
+        topics.leases[holder_of(broker)] = turn.now_s
+        for held in topics.records_of(holder_of(broker)):
+            _fail_over(turn, held)
         return
     record = topics.topics.get(message.topic)
     if record is None:

@@ -41,6 +41,10 @@ class RenewLease(FromBrokerMessage, tag="renew_lease"):
     """Grows by one with each request of this process. The lease counts from the moment of the request."""
 
 
+class ReturnLease(FromBrokerMessage, tag="return_lease"):
+    """The broker stops and accepts nothing more: its topics may get other homes at once."""
+
+
 class TopicPrepared(FromBrokerMessage, tag="topic_prepared"):
     topic: TopicName
     epoch: int
@@ -67,7 +71,7 @@ class TopicRefused(FromBrokerMessage, tag="topic_refused"):
     message: str
 
 
-FromBroker = RenewLease | TopicPrepared | TopicStopped | TopicOpened | TopicRefused
+FromBroker = RenewLease | ReturnLease | TopicPrepared | TopicStopped | TopicOpened | TopicRefused
 
 
 # -- from the coordinator ----------------------------------------------------------------------------------------------

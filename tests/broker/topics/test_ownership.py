@@ -185,6 +185,17 @@ def test_broker_with_too_many_topics_refuses_another() -> None:
     assert list(bench.core.state.topics) == [T]
 
 
+def test_stopping_broker_returns_its_lease_and_accepts_nothing_more() -> None:
+    bench = HomeBench(T)
+    sender = bench.sender()
+    bench.do(events.StopRequested())
+    assert bench.reports[-1] == topic_link.ReturnLease()
+    assert bench.closed == {sender: "stopping"}
+    late = bench.connect()
+    bench.ask(late, wire.AttachSender(1, T, 7))
+    assert codes(bench.take(late)) == ["not_ready"]
+
+
 def test_expired_and_revoked_tokens_end_the_connection() -> None:
     bench = HomeBench(T)
     short, revoked = bench.connect(expires_s=101.0), bench.connect()

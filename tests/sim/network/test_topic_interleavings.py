@@ -91,6 +91,7 @@ class Interleaving:
             (2, "break connection", break_connection),
             (1, "cut link", lambda: network.coordinator.cut_link(network.brokers[broker])),
             (1, "crash broker", lambda: network.crash_broker(broker)),
+            (1, "stop broker", lambda: network.stop_broker(broker)),
             (1, "pause broker", lambda: network.pause_broker(broker, float(rng.choice((0.5, 2.5, 6.0))))),
             (1, "restart coordinator", network.coordinator.restart),
             (1, "crash before storing", crash_on_message("before storing")),

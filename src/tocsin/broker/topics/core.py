@@ -21,6 +21,7 @@ from tocsin.broker.topics.ownership import Attach, Ownership
 from tocsin.broker.topics.publishing import Publishing
 from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
+from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
 
 _RETRY_S = 0.2
@@ -157,5 +158,8 @@ class TopicHomes:
                 self._end(connection.id, "expired", "the token has expired", reconnect=True)
 
     def _stop(self, _event: events.StopRequested) -> None:
+        """Stop accepting before the coordinator hears of it, then close every connection."""
+        self.state.lease.give_back()
+        self.state.report(topic_link.ReturnLease())
         for identity in list(self.state.connections):
             self._end(identity, "stopping", "this broker is stopping", reconnect=True)

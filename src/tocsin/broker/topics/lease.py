@@ -35,6 +35,11 @@ class Lease:
         self._next_s = float("inf")
         self._sent_s.clear()
 
+    def give_back(self) -> None:
+        """End the lease at once and request no other."""
+        self.stop()
+        self.until_s = float("-inf")
+
     def request(self, now_s: float) -> int | None:
         """The number of a renewal to send now; None if none is due."""
         if now_s < self._next_s:

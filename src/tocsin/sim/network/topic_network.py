@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from tocsin.broker import events as broker_events
+from tocsin.broker.topics.events import StopRequested
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.client import topic_events as events
 from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
@@ -70,6 +71,12 @@ class SimulatedTopicNetwork:
         killed.kill()
         self.coordinator.cut_link(killed)
         self.start_broker(broker)
+
+    def stop_broker(self, broker: BrokerId) -> None:
+        """Stop the process as SIGTERM does: it returns its lease first. Another process starts half a second later."""
+        stopping = self.brokers[broker]
+        stopping.happened(StopRequested())
+        self.kernel.call_after(0.5, lambda: self.crash_broker(broker) if self.brokers[broker] is stopping else None)
 
     def pause_broker(self, broker: BrokerId, seconds: float) -> None:
         """Stop the process as SIGSTOP does: connections stay open, and events wait until it resumes."""

@@ -339,6 +339,22 @@ def test_recreated_topic_opens_at_once_at_its_linked_former_home() -> None:
     assert again.epoch > first
 
 
+def test_restart_with_a_shorter_lease_waits_for_the_longer_ones() -> None:
+    bench = TopicBench(B1, B2, rules=replace(RULES, topic_lease_s=20.0))
+    bench.made()
+    bench.renew(B1)
+    bench.core = Coordinator(RULES, "e2", memory=bench.store.load(), now_s=bench.now_s)
+    bench.registry = bench.core.registry
+    restored = bench.registry.topics.topics[T]
+    bench.register(B2, topics=True)
+    bench.live = [B2]
+    bench.pass_time(20.0)
+    assert restored.home == B1
+    bench.pass_time(3.0)
+    assert restored.home == B2
+    assert bench.registry.topics.stored_lease_s == RULES.topic_lease_s
+
+
 def test_restarted_coordinator_waits_for_every_lease_and_reuses_no_epoch() -> None:
     bench = TopicBench(B1, B2)
     record = bench.made()

@@ -37,7 +37,10 @@ class TopicSession:
         """Subscription → topics it waits for; None before the directory has answered."""
         self._begun_epoch: dict[int, int] = {}
         """Subscription → last epoch when it began: topics created later are received from their first message."""
-        self._watched = Watch((), ())
+        self._interest_changed = False
+        """True if the session must ask the directory for other topics."""
+        self._unsent: dict[TopicName, SenderState] = {}
+        """Senders with messages of this turn."""
         self._token = ""
 
     @property
@@ -54,10 +57,9 @@ class TopicSession:
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
         effects = list(self._handle(event, now_s))
         effects += self._attach_due(now_s)
-        watched = Watch(tuple(self.senders), tuple(dict.fromkeys(self._patterns.values())))
-        if watched != self._watched:
-            self._watched = watched
-            effects.append(watched)
+        if self._interest_changed:
+            self._interest_changed = False
+            effects.append(Watch(tuple(self.senders), tuple(dict.fromkeys(self._patterns.values()))))
         return effects
 
     def _handle(self, event: events.Event, now_s: float) -> Iterator[Effect]:
@@ -65,13 +67,15 @@ class TopicSession:
             case events.PublishRequested(ticket, topic, data):
                 sender = self._sender(topic)
                 sender.queued.append((ticket, data))
+                self._unsent[topic] = sender
                 yield events.RequestFlush()
             case events.FlushDue():
-                yield from self._send_all(now_s)
+                unsent, self._unsent = self._unsent, {}
+                yield from self._send_all(unsent, now_s)
             case events.SubscribeRequested(subscription, pattern):
                 self._patterns[subscription] = pattern
                 self._unready[subscription] = None
-                self._watched = Watch((), ())  # ask again, also for a pattern that is watched already
+                self._interest_changed = True
             case events.UnsubscribeRequested(subscription):
                 yield from self._unsubscribe(subscription)
             case events.DirectoryReceived(answer, receive):
@@ -89,17 +93,26 @@ class TopicSession:
                     yield events.Disconnect(number)
                     self._lost(number, now_s)
                 self._homes.leave_late(now_s)
-                yield from self._send_all(now_s)
+                yield from self._send_all(self.senders, now_s)
 
     # -- interest ------------------------------------------------------------------------------------------------------
 
     def _sender(self, topic: TopicName) -> SenderState:
         if topic not in self.senders:
             self.senders[topic] = SenderState(topic)
+            self._interest_changed = True
             self._homes.need(topic, "send")
         return self.senders[topic]
 
+    def _drop_sender(self, topic: TopicName, code: str, message: str) -> Iterator[Effect]:
+        """Nothing can be sent to this topic: settle its messages. The next message asks again."""
+        self._unsent.pop(topic, None)
+        self._interest_changed = True
+        yield from self.senders.pop(topic).fail_all(code, message)
+        yield from self._homes.release(topic, "send")
+
     def _unsubscribe(self, subscription: int) -> Iterator[Effect]:
+        self._interest_changed = True
         self._patterns.pop(subscription, None)
         self._unready.pop(subscription, None)
         self._begun_epoch.pop(subscription, None)
@@ -116,8 +129,7 @@ class TopicSession:
         self._token = answer.token
         for topic, refusal in answer.refused.items():
             if topic in self.senders:
-                yield from self.senders.pop(topic).fail_all(refusal.code, refusal.message)
-                yield from self._homes.release(topic, "send")
+                yield from self._drop_sender(topic, refusal.code, refusal.message)
         for entry in answer.topics:
             if entry.address is not None:
                 self._homes.learn(entry.topic, entry.epoch, entry.address, now_s)
@@ -161,8 +173,8 @@ class TopicSession:
     def _lost(self, number: int, now_s: float) -> None:
         self._homes.lost(number, now_s)
 
-    def _send_all(self, now_s: float) -> Iterator[Effect]:
-        for topic, sender in self.senders.items():
+    def _send_all(self, senders: Mapping[TopicName, SenderState], now_s: float) -> Iterator[Effect]:
+        for topic, sender in senders.items():
             if sender.queued or sender.resend:
                 yield from self._send(topic, sender, now_s)
 
@@ -235,8 +247,7 @@ class TopicSession:
             return
         topic, role = refused
         if role == "send" and topic in self.senders:
-            yield from self.senders.pop(topic).fail_all(message.code, message.message)
-            yield from self._homes.release(topic, "send")
+            yield from self._drop_sender(topic, message.code, message.message)
         elif role == "receive":
             self._homes.give_up(topic, role)
             yield from self._deliver(topic, [TopicFailure(topic, message.code, message.message)])

@@ -27,7 +27,7 @@ from tocsin.coordinator.effects import (
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, MigrationStep, SubscriberRecord
 from tocsin.coordinator.topic_homes import LEASE_MARGIN
 from tocsin.coordinator.topic_records import TopicRecord
-from tocsin.coordinator.turn import TOPIC_EPOCH, Turn
+from tocsin.coordinator.turn import TOPIC_EPOCH, TOPIC_LEASE_S, Turn
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId, TopicName
 from tocsin.model.plan import Urgency
 from tocsin.wire.link import Frontend
@@ -65,16 +65,18 @@ def restore(turn: Turn, state: StoredState) -> dict[str, str]:
     for migration in state.migrations:
         _restore_migration(turn, migration)
     facts = {fact.name: fact.value for fact in state.facts}
-    _restore_topics(turn, state, int(facts.get(TOPIC_EPOCH, "0")))
+    turn.registry.topics.epoch = int(facts.get(TOPIC_EPOCH, "0"))
+    turn.registry.topics.stored_lease_s = float(facts.get(TOPIC_LEASE_S, "0"))
+    _restore_topics(turn, state)
     return facts
 
 
-def _restore_topics(turn: Turn, state: StoredState, epoch: int) -> None:
+def _restore_topics(turn: Turn, state: StoredState) -> None:
     """Every home may have got its lease at this moment, from the process before. Moves in progress are forgotten."""
     topics = turn.registry.topics
-    topics.epoch = epoch
-    if epoch:
-        topics.settled_s = turn.now_s + LEASE_MARGIN * turn.rules.topic_lease_s
+    if topics.epoch:
+        longest_s = max(topics.stored_lease_s, turn.rules.topic_lease_s)
+        topics.settled_s = turn.now_s + LEASE_MARGIN * longest_s
     for row in state.topics:
         holder = None if row.home is None else (row.home, row.incarnation)
         topics.add(TopicRecord(row.topic, row.created, row.within_s, row.made_on_use, holder, row.epoch))

@@ -200,6 +200,7 @@ def handle_report(turn: Turn, broker: BrokerRecord, message: FromBroker) -> None
     if isinstance(message, RenewLease):
         topics.leases[holder_of(broker)] = turn.now_s + LEASE_MARGIN * turn.rules.topic_lease_s
         if topics.topics:
+            turn.store_lease_s()
             turn.do(CheckStore())
         turn.send(broker.id, LeaseRenewed(message.number, turn.rules.topic_lease_s))
         return

@@ -82,6 +82,8 @@ class TopicRegistry:
     """The last epoch that was given out."""
     settled_s: float = float("-inf")
     """No home of a topic that an earlier process deleted can hold its lease from this time on."""
+    stored_lease_s: float = 0.0
+    """The longest lease that a broker may hold, as stored: a restart with a shorter setting waits for it too."""
     checked_s: float = 0.0
     patient_until_s: float = 0.0
     """No failover before this time: this process itself was away, and renewals may wait to be read."""

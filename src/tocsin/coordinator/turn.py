@@ -35,6 +35,8 @@ from tocsin.wire.link import Adopt, FromCoordinator, Release
 
 TOPIC_EPOCH = "topic_epoch"
 """The name of the fact with the last epoch of a topic."""
+TOPIC_LEASE_S = "topic_lease_s"
+"""The name of the fact with the longest lease that a broker may hold."""
 _ADOPTED_AT_ONCE = 200
 """The most subscribers in one `Adopt` message."""
 
@@ -149,7 +151,15 @@ class Turn:
         topics = self.registry.topics
         topics.epoch += 1
         self.do(StoreFact(TOPIC_EPOCH, str(topics.epoch)))
+        self.store_lease_s()
         return topics.epoch
+
+    def store_lease_s(self) -> None:
+        """Store the duration of leases before a longer one is granted, and when no longer one is left."""
+        topics, lease_s = self.registry.topics, self.rules.topic_lease_s
+        if lease_s > topics.stored_lease_s or (lease_s < topics.stored_lease_s and self.now_s >= topics.settled_s):
+            topics.stored_lease_s = lease_s
+            self.do(StoreFact(TOPIC_LEASE_S, str(lease_s)))
 
     def store_topic(self, record: TopicRecord) -> None:
         home, incarnation = record.holder or (None, "")

@@ -130,6 +130,8 @@ class TopicSocket(PacedSocket):
             return
         self._state, self._token, self.claims = SocketState.LOGGED_IN, None, claims
         self.guard.half_open.remove(self)
+        if self.guard.audit is not None:
+            self.guard.audit.record(claims.subject, "login", "topics", "topics", "ok")
         self._connection = self.guard.topics.new_connection(self)
         opened = ConnectionOpened(
             self._connection, claims.subject, request.id, self._encoding, claims.scopes, claims.ends_s

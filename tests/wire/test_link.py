@@ -8,12 +8,16 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
-from tocsin.wire import link
+from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId, TopicName
+from tocsin.wire import link, topic_link
 
 ANN = SubscriberId("ann")
 S1 = SubscriptionId("s1")
 B2 = BrokerId("b2")
+T1 = TopicName("a/b")
+HANDED_OVER = topic_link.TopicState(7, 2, [(5, 9)])
+HANDED_OVER_JSON = {"sequence": 7, "since": 2, "publishers": [[5, 9]]}
+OWNED_JSON = {"topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON}
 STATE = link.SubscriberState(ANN, [link.Frontend(S1, ChannelName("C"), {"kind": "fire"}, "1-5")])
 STATE_JSON = {
     "subscriber": "ann",
@@ -23,7 +27,7 @@ STATE_JSON = {
 
 FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     (
-        link.Register(BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN], {ANN: "t1"}),
+        link.Register(BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN], {ANN: "t1"}, True),
         {
             "type": "register",
             "broker": "b1",
@@ -35,6 +39,7 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "online": ["ann"],
             "hosting": ["ann"],
             "tokens": {"ann": "t1"},
+            "topics": True,
         },
     ),
     (link.Heartbeat(1, 2, 3), {"type": "heartbeat", "sessions": 1, "frontend": 2, "backend": 3}),
@@ -90,6 +95,15 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
         {"type": "hand_over_failed", "migration": "m1", "code": "not_ready", "message": "no"},
     ),
     (link.Released(ANN), {"type": "released", "subscriber": "ann", "migration": None}),
+    (topic_link.RenewLease(4), {"type": "renew_lease", "number": 4}),
+    (topic_link.ReturnLease(), {"type": "return_lease"}),
+    (topic_link.TopicPrepared(T1, 3), {"type": "topic_prepared", "topic": "a/b", "epoch": 3}),
+    (
+        topic_link.TopicStopped(T1, 3, HANDED_OVER),
+        {"type": "topic_stopped", "topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON},
+    ),
+    (topic_link.TopicOpened(T1, 3), {"type": "topic_opened", "topic": "a/b", "epoch": 3}),
+    (topic_link.TopicRefused(T1, 3, "full"), {"type": "topic_refused", "topic": "a/b", "epoch": 3, "message": "full"}),
 ]
 FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     (
@@ -118,6 +132,21 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     (link.Abandon("m1", ANN), {"type": "abandon", "migration": "m1", "subscriber": "ann"}),
     (link.Accepting(False, True), {"type": "accepting", "accepting": False, "draining": True}),
     (link.Beat(), {"type": "beat"}),
+    (topic_link.LeaseRenewed(4, 5.0), {"type": "lease_renewed", "number": 4, "lease_s": 5.0}),
+    (
+        topic_link.OwnTopics([topic_link.OwnedTopic(T1, 3, HANDED_OVER)]),
+        {"type": "own_topics", "topics": [OWNED_JSON]},
+    ),
+    (topic_link.OpenTopic(topic_link.OwnedTopic(T1, 3, HANDED_OVER)), {"type": "open_topic", "topic": OWNED_JSON}),
+    (topic_link.PrepareTopic(T1, 3), {"type": "prepare_topic", "topic": "a/b", "epoch": 3}),
+    (
+        topic_link.StopTopic(T1, 3, B2, "ws://b2"),
+        {"type": "stop_topic", "topic": "a/b", "epoch": 3, "broker": "b2", "address": "ws://b2"},
+    ),
+    (
+        topic_link.ReleaseTopic(T1, 3, True),
+        {"type": "release_topic", "topic": "a/b", "epoch": 3, "deleted": True},
+    ),
 ]
 
 

@@ -18,6 +18,8 @@ from tocsin.client.notifications import Gap, Notification, Recovered, Result
 from tocsin.client.publisher import Published, Publisher, Refusal
 from tocsin.client.subscriber import Subscriber, Subscription
 from tocsin.client.timing import Patience
+from tocsin.client.topic_events import TopicGap, TopicMessage
+from tocsin.client.topics import Topics, TopicSubscription
 
 __all__ = [
     "BadResult",
@@ -38,6 +40,10 @@ __all__ = [
     "Subscriber",
     "Subscription",
     "SubscriptionEnded",
+    "TopicGap",
+    "TopicMessage",
+    "TopicSubscription",
+    "Topics",
     "Unreachable",
     "Unread",
 ]

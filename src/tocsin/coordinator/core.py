@@ -20,6 +20,8 @@ from tocsin.coordinator import (
     roaming,
     sessions,
     storage,
+    topic_homes,
+    topic_moves,
 )
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.chosen_rules import choose_balance, choose_placement, restore_choices
@@ -32,7 +34,7 @@ from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.turn import Proves, Turn
 from tocsin.model.ids import BrokerId
-from tocsin.wire import link
+from tocsin.wire import link, topic_link
 
 
 class Coordinator:
@@ -94,6 +96,7 @@ class Coordinator:
         self.planning.evacuate(turn)
         self.planning.follow_roaming(turn)
         liveness.forget_long_dead(turn)
+        topic_homes.check(turn)
         self.arbiter.start(turn)
         if may_plan:
             self.planning.balance(turn)
@@ -140,6 +143,8 @@ class Coordinator:
                 migrations.handle_hand_over_failed(turn, broker.id, message)
             case link.Released(subscriber=subscriber):
                 sessions.handle_released(turn, broker.id, subscriber)
+            case _ if isinstance(message, topic_link.FromBroker):
+                topic_homes.handle_report(turn, broker, message)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -159,6 +164,14 @@ class Coordinator:
                 return liveness.dismiss(turn, broker)
             case events.PlanProposed():
                 return self.planning.propose(turn, request)
+            case events.TopicCreated():
+                return topic_homes.create_topic(turn, request)
+            case events.TopicsUsed():
+                return topic_homes.use_topics(turn, request)
+            case events.TopicDeleted(topic=topic):
+                return topic_homes.delete_topic(turn, topic)
+            case events.TopicMoveOrdered():
+                return topic_moves.order_move(turn, request)
             case events.PlacementChosen():
                 self.rules = choose_placement(turn, request)
                 return True

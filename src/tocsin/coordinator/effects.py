@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tocsin.coords.coordinate import Coordinate
-from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId, TopicName
 from tocsin.model.snapshot import Place
 from tocsin.model.trace import TraceRow
 from tocsin.wire.errors import Code
@@ -183,6 +183,28 @@ class StoreRevocation:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class StoreTopic:
+    topic: TopicName
+    created: int
+    within_s: float | None
+    made_on_use: bool
+    home: BrokerId | None
+    incarnation: str
+    """The run of the home broker that holds the topic."""
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTopic:
+    topic: TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStore:
+    """Store nothing, but send nothing that follows unless this coordinator still owns the store: a lease is granted."""
+
+
 StoreEffect = (
     StoreBroker
     | ForgetBroker
@@ -194,6 +216,9 @@ StoreEffect = (
     | ForgetMigration
     | StoreFact
     | StoreRevocation
+    | StoreTopic
+    | ForgetTopic
+    | CheckStore
 )
 SendEffect = SendToBroker | SendHandOver | CloseLink | AnswerRequest
 Effect = StoreEffect | SendEffect | Note | RecordTrace | ReleaseAtCluster | KeepAtCluster
@@ -210,3 +235,4 @@ class StoredState:
     migrations: tuple[StoreMigration, ...] = ()
     facts: tuple[StoreFact, ...] = ()
     revocations: tuple[StoreRevocation, ...] = ()
+    topics: tuple[StoreTopic, ...] = ()

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tocsin.coords.coordinate import Coordinate
-from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.ids import BrokerId, SubscriberId, TopicName
 from tocsin.model.snapshot import Place
+from tocsin.model.topic import TopicDefinition
 from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire.link import FromBroker
 
@@ -148,6 +149,42 @@ class BalanceChosen:
     """Fields of `BalanceSettings`."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """Answer: `topic_records.TopicRecord`."""
+
+    ask: int
+    definition: TopicDefinition
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsUsed:
+    """A client is about to publish to these topics. Answer: topic → `RequestRejection` of those that it cannot use."""
+
+    ask: int
+    topics: tuple[TopicName, ...]
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """Answer: True."""
+
+    ask: int
+    topic: TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMoveOrdered:
+    """Answer: True if a move has begun, False if the target is the home already."""
+
+    ask: int
+    topic: TopicName
+    target: BrokerId
+    reason: str = "asked for"
+
+
 Request = (
     UserRegistered
     | BrokerRequested
@@ -158,5 +195,9 @@ Request = (
     | PlanProposed
     | PlacementChosen
     | BalanceChosen
+    | TopicCreated
+    | TopicsUsed
+    | TopicDeleted
+    | TopicMoveOrdered
 )
 Event = Ticked | LinkMessageReceived | LinkClosed | BrokerReleased | Request

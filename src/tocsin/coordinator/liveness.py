@@ -155,6 +155,8 @@ def dismiss(turn: Turn, name: BrokerId) -> bool | RequestRejection:
         return RequestRejection(Code.IN_USE, message)
     if left:
         return RequestRejection(Code.IN_USE, f"{name} still has {left} subscribers: wait until they have moved")
+    if turn.registry.topics.homed_at(name):
+        return RequestRejection(Code.IN_USE, f"{name} is still the home of topics: wait until they have moved")
     _start_dismissal(turn, broker)
     return True
 

@@ -52,6 +52,8 @@ class BrokerRecord:
     sessions: int = 0
     frontend: int = 0
     backend: int = 0
+    topics: bool = False
+    """True if the broker can be the home of topics."""
     dismissed: bool = False
     """True if an administrator dismissed the broker, or it has been dead for long.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tocsin.coordinator import liveness, migrations, sessions
+from tocsin.coordinator import liveness, migrations, sessions, topic_homes
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -24,6 +24,7 @@ def register_broker(turn: Turn, link: int, message: Register) -> None:
     turn.send(broker.id, Registered(turn.rules.heartbeat_s, turn.rules.report_s, accepting))
     if broker.draining:
         turn.send(broker.id, Accepting(False, draining=True))
+    topic_homes.settle_broker(turn, broker)
     named = set(message.hosting) | set(message.online)
     proven = {name for name in named if turn.may_serve(broker.id, name, message.tokens.get(name))}
     _settle_sessions(turn, broker.id, {name: message.tokens.get(name) for name in message.online if name in proven})
@@ -49,6 +50,7 @@ def _record_broker(turn: Turn, link: int, message: Register) -> BrokerRecord:
         liveness.welcome_back(turn, broker)
     broker.address, broker.incarnation = message.address, message.incarnation
     broker.capacity = message.capacity if 0 < message.capacity < 1e12 else 1.0
+    broker.topics = message.topics
     broker.place = None if message.lat is None or message.lon is None else Place(message.lat, message.lon)
     turn.registry.generation += 1
     turn.store_broker(broker)

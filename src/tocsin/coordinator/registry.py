@@ -6,6 +6,7 @@ The registry keeps these records consistent. It makes no decisions: the modules 
 from __future__ import annotations
 
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, SubscriberRecord
+from tocsin.coordinator.topic_records import TopicRegistry
 from tocsin.model.ids import BrokerId, SubscriberId
 
 _REMEMBERED_DELETIONS = 10_000
@@ -19,6 +20,7 @@ class Registry:
         self.migrations: dict[str, MigrationRecord] = {}
         self.moving: dict[SubscriberId, MigrationRecord] = {}
         """The migration of each subscriber that has one."""
+        self.topics = TopicRegistry()
         self.generation = 1
         """The number of the present assignment. It grows with every change of assignment or membership."""
         self.revision = 0

@@ -66,6 +66,15 @@ class CoordinatorRules:
         float, "Metres that a subscriber travels before it may get a nearer broker, with `nearest` placement. 0: never."
     ] = 20_000.0
     """Brokers are usually farther apart than that; a move for a shorter journey would save little."""
+    topics: Annotated[int, "Most topics in the network."] = 100_000
+    topic_prefixes: Annotated[
+        str | None, "Beginnings of topic names, separated by commas: a publisher's first message creates such a topic."
+    ] = None
+    topic_lease_s: Annotated[
+        float, "Seconds for which a home accepts messages without word from the coordinator; failover waits as long."
+    ] = 5.0
+    topic_moves: Annotated[int, "Most moves of topics in progress at a time when a broker drains."] = 64
+    topic_move_s: Annotated[float, "Seconds after which a move of a topic that does not finish is given up."] = 10.0
     balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False
     """The process's settings switch it on."""
     balance_s: Annotated[float, "Seconds between two rounds of balancing."] = 10.0

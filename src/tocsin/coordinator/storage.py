@@ -13,6 +13,7 @@ from tocsin.coordinator.effects import (
     ForgetBroker,
     ForgetMigration,
     ForgetSubscriber,
+    ForgetTopic,
     StoreBroker,
     StoredState,
     StoreFact,
@@ -20,11 +21,14 @@ from tocsin.coordinator.effects import (
     StoreRevocation,
     StoreSubscriber,
     StoreSubscriptions,
+    StoreTopic,
     StoreWebhook,
 )
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, MigrationStep, SubscriberRecord
-from tocsin.coordinator.turn import Turn
-from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
+from tocsin.coordinator.topic_homes import LEASE_MARGIN
+from tocsin.coordinator.topic_records import TopicRecord
+from tocsin.coordinator.turn import TOPIC_EPOCH, TOPIC_LEASE_S, Turn
+from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId, TopicName
 from tocsin.model.plan import Urgency
 from tocsin.wire.link import Frontend
 
@@ -60,7 +64,24 @@ def restore(turn: Turn, state: StoredState) -> dict[str, str]:
         registry.add_revocation(revocation.kind, revocation.name, revocation.at_s)
     for migration in state.migrations:
         _restore_migration(turn, migration)
-    return {fact.name: fact.value for fact in state.facts}
+    facts = {fact.name: fact.value for fact in state.facts}
+    turn.registry.topics.epoch = int(facts.get(TOPIC_EPOCH, "0"))
+    turn.registry.topics.stored_lease_s = float(facts.get(TOPIC_LEASE_S, "0"))
+    _restore_topics(turn, state)
+    return facts
+
+
+def _restore_topics(turn: Turn, state: StoredState) -> None:
+    """Every home may have got its lease at this moment, from the process before. Moves in progress are forgotten."""
+    topics = turn.registry.topics
+    if topics.epoch:
+        longest_s = max(topics.stored_lease_s, turn.rules.topic_lease_s)
+        topics.settled_s = turn.now_s + LEASE_MARGIN * longest_s
+    for row in state.topics:
+        holder = None if row.home is None else (row.home, row.incarnation)
+        topics.add(TopicRecord(row.topic, row.created, row.within_s, row.made_on_use, holder, row.epoch))
+        if holder is not None:
+            topics.leases[holder] = topics.settled_s
 
 
 def _restore_migration(turn: Turn, stored: StoreMigration) -> None:
@@ -80,6 +101,7 @@ class InMemoryStore:
         self._migrations: dict[str, StoreMigration] = {}
         self._facts: dict[str, StoreFact] = {}
         self._revocations: dict[tuple[str, str], StoreRevocation] = {}
+        self._topics: dict[TopicName, StoreTopic] = {}
 
     def commit(self, effects: Iterable[Effect]) -> None:
         """Store the rows of `Store…` and `Forget…` effects; other effects are skipped."""
@@ -115,6 +137,10 @@ class InMemoryStore:
                 self._facts[name] = effect
             case StoreRevocation(kind, name):
                 self._revocations[kind, name] = effect
+            case StoreTopic(topic):
+                self._topics[topic] = effect
+            case ForgetTopic(topic):
+                self._topics.pop(topic, None)
 
     def load(self) -> StoredState:
         return StoredState(
@@ -129,4 +155,5 @@ class InMemoryStore:
             tuple(self._migrations.values()),
             tuple(self._facts.values()),
             tuple(self._revocations.values()),
+            tuple(self._topics.values()),
         )

@@ -19,17 +19,24 @@ from tocsin.coordinator.effects import (
     SendHandOver,
     SendToBroker,
     StoreBroker,
+    StoreFact,
     StoreMigration,
     StoreSubscriber,
+    StoreTopic,
 )
 from tocsin.coordinator.loads import BrokerLoads
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, SubscriberRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.wire.link import Adopt, FromCoordinator, Release
 
+TOPIC_EPOCH = "topic_epoch"
+"""The name of the fact with the last epoch of a topic."""
+TOPIC_LEASE_S = "topic_lease_s"
+"""The name of the fact with the longest lease that a broker may hold."""
 _ADOPTED_AT_ONCE = 200
 """The most subscribers in one `Adopt` message."""
 
@@ -136,6 +143,28 @@ class Turn:
     def forget_migration(self, migration: MigrationRecord) -> None:
         self.registry.remove_migration(migration)
         self.effects.append(ForgetMigration(migration.id))
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def next_topic_epoch(self) -> int:
+        """An epoch that no topic has had. It is stored, so that it is never used again."""
+        topics = self.registry.topics
+        topics.epoch += 1
+        self.do(StoreFact(TOPIC_EPOCH, str(topics.epoch)))
+        self.store_lease_s()
+        return topics.epoch
+
+    def store_lease_s(self) -> None:
+        """Store the duration of leases before a longer one is granted, and when no longer one is left."""
+        topics, lease_s = self.registry.topics, self.rules.topic_lease_s
+        if lease_s > topics.stored_lease_s or (lease_s < topics.stored_lease_s and self.now_s >= topics.settled_s):
+            topics.stored_lease_s = lease_s
+            self.do(StoreFact(TOPIC_LEASE_S, str(lease_s)))
+
+    def store_topic(self, record: TopicRecord) -> None:
+        home, incarnation = record.holder or (None, "")
+        what = (record.name, record.created, record.within_s, record.made_on_use)
+        self.do(StoreTopic(*what, home, incarnation, record.epoch))
 
     # -- subscribers ---------------------------------------------------------------------------------------------------
 

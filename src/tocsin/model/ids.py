@@ -7,6 +7,7 @@ from typing import NewType
 DatasetName = NewType("DatasetName", str)
 ChannelName = NewType("ChannelName", str)
 FeedName = NewType("FeedName", str)
+TopicName = NewType("TopicName", str)
 BrokerId = NewType("BrokerId", str)
 SubscriberId = NewType("SubscriberId", str)
 SubscriptionId = NewType("SubscriptionId", str)

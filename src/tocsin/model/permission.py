@@ -1,9 +1,19 @@
-"""Scopes that name channels and datasets: `subscribe:Emergencies*` permits every channel whose name begins so."""
+"""Scopes that name channels, datasets and topics.
+
+`subscribe:Emergencies*` permits every channel whose name begins so. The scopes of topics have actions of their own,
+`send` and `receive`, so that no topic is mistaken for a dataset or a channel; their names are patterns of
+`model.topic`: `send:swarm/3/#`, `receive:swarm/+/leader`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from tocsin.model.topic import matches
+
+SEND, RECEIVE = "send", "receive"
+ALL_TOPICS = frozenset({"send:#", "receive:#"})
 
 
 def permits(scopes: Iterable[str], action: str, name: str) -> bool:
@@ -22,6 +32,21 @@ def permits(scopes: Iterable[str], action: str, name: str) -> bool:
 def may_subscribe(scopes: Iterable[str]) -> bool:
     """True if a scope allows a subscriber's session, with some channel at least."""
     return any(scope == "subscribe" or scope.startswith("subscribe:") for scope in scopes)
+
+
+def permits_topic(scopes: Iterable[str], action: str, topic: str) -> bool:
+    """True if a scope allows `action` (`send` or `receive`) for this topic."""
+    return any(kind == action and matches(pattern, topic) for kind, pattern in _topic_scopes(scopes))
+
+
+def topic_scopes(scopes: Iterable[str]) -> frozenset[str]:
+    """Those of the scopes that name topics."""
+    return frozenset(f"{kind}:{pattern}" for kind, pattern in _topic_scopes(scopes))
+
+
+def _topic_scopes(scopes: Iterable[str]) -> list[tuple[str, str]]:
+    pairs = (scope.partition(":") for scope in scopes)
+    return [(kind, pattern) for kind, _, pattern in pairs if pattern and kind in (SEND, RECEIVE)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,21 +36,24 @@ class Code(StrEnum):
     UNKNOWN_CHANNEL = "unknown_channel", 404
     UNKNOWN_FEED = "unknown_feed", 404
     UNKNOWN_SUBSCRIPTION = "unknown_subscription", 404
+    UNKNOWN_TOPIC = "unknown_topic", 404
     NOT_FOUND = "not_found", 404
     TOO_SLOW = "too_slow", 408
     EXISTS = "exists", 409
     IN_USE = "in_use", 409
     NOT_A_FEED_TARGET = "not_a_feed_target", 409
     TOO_LARGE = "too_large", 413
+    NOT_HOME = "not_home", 421
     IDEMPOTENCY_CONFLICT = "idempotency_conflict", 422
     BACKLOGGED = "backlogged", 429
+    TOO_MANY = "too_many", 429
     INTERNAL = "internal", 500
     NOT_READY = "not_ready", 503
 
     @property
     def retry(self) -> bool:
         """True if the same request, unchanged, may succeed later."""
-        return self in (Code.BACKLOGGED, Code.NOT_READY)
+        return self in (Code.BACKLOGGED, Code.NOT_READY, Code.NOT_HOME)
 
 
 _CODE_OF_PROXY_STATUS = {

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.wire import topic_link
 from tocsin.wire.session import CursorText
 
 VOUCHERS = "/v1/brokers/{broker}/vouchers"
@@ -70,6 +71,8 @@ class Register(FromBrokerMessage, tag="register"):
     tokens: dict[SubscriberId, str] = {}
     """Tokens of these subscribers. Without one, the coordinator accepts only subscribers that it has assigned to this
     broker."""
+    topics: bool = False
+    """True if this broker can be the home of topics. The messages of `topic_link` are for such brokers only."""
 
 
 class Heartbeat(FromBrokerMessage, tag="heartbeat"):
@@ -174,7 +177,15 @@ class Released(FromBrokerMessage, tag="released"):
 
 MigrationReport = Prepared | PrepareFailed | HandOverFailed | Released
 FromBroker = (
-    Register | Heartbeat | LoadReport | SessionOpened | SessionClosed | Changed | StateRequest | MigrationReport
+    Register
+    | Heartbeat
+    | LoadReport
+    | SessionOpened
+    | SessionClosed
+    | Changed
+    | StateRequest
+    | MigrationReport
+    | topic_link.FromBroker
 )
 
 
@@ -250,7 +261,9 @@ class Beat(FromCoordinatorMessage, tag="beat"):
     """The coordinator is alive. A link without any message for three heartbeats is broken: the broker reconnects."""
 
 
-FromCoordinator = Registered | Stored | Adopt | Prepare | HandOver | Release | Abandon | Accepting | Beat
+FromCoordinator = (
+    Registered | Stored | Adopt | Prepare | HandOver | Release | Abandon | Accepting | Beat | topic_link.FromCoordinator
+)
 
 
 # -- vouchers, over HTTP -----------------------------------------------------------------------------------------------

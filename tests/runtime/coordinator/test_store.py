@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from tests import postgresql
 from tocsin.coordinator.effects import (
+    CheckStore,
     ForgetBroker,
     ForgetMigration,
     ForgetSubscriber,
+    ForgetTopic,
     StoreBroker,
     StoredState,
     StoreEffect,
@@ -23,11 +25,12 @@ from tocsin.coordinator.effects import (
     StoreMigration,
     StoreSubscriber,
     StoreSubscriptions,
+    StoreTopic,
     StoreWebhook,
 )
 from tocsin.coordinator.storage import InMemoryStore
 from tocsin.coords.coordinate import Coordinate
-from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId, TopicName
 from tocsin.model.snapshot import Place
 from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
 from tocsin.wire.link import Frontend, Webhook
@@ -66,6 +69,9 @@ EVERYTHING: list[StoreEffect] = [
     StoreWebhook(ADA, Webhook("https://example.org/hook?a=1", ["whsec_1", "whsec_2"])),
     StoreMigration("m1", ADA, B1, B2, "handing_over", "drain", "b1 is drained", 1_800_000_000.5, False),
     StoreFact("placement", "random"),
+    StoreTopic(TopicName("swarm/3"), 7, 0.04, False, B1, "i1", 9),
+    StoreTopic(TopicName("game/1"), 8, None, True, None, "", 0),
+    CheckStore(),
 ]
 
 
@@ -108,6 +114,7 @@ def test_last_effect_on_a_row_in_a_batch_wins(url: str) -> None:
         StoreSubscriptions(ADA, (frontend("s5", "1-2"),)),
         ForgetBroker(B2),
         ForgetMigration("m1"),
+        ForgetTopic(TopicName("swarm/3")),
     ]
     store.commit(batch)
     expected = InMemoryStore()
@@ -116,6 +123,16 @@ def test_last_effect_on_a_row_in_a_batch_wins(url: str) -> None:
     assert as_sets(loaded) == as_sets(expected.load())
     assert [stored.held[0].subscription for stored in loaded.subscriptions] == ["s5"] and not loaded.webhooks
     store.close()
+
+
+def test_check_alone_fails_when_another_coordinator_owns_the_store(url: str) -> None:
+    first = CoordinatorStore(url, "first")
+    first.commit([CheckStore()])
+    second = CoordinatorStore(url, "second")
+    with pytest.raises(Superseded):
+        first.commit([CheckStore()])
+    for store in (first, second):
+        store.close()
 
 
 names = st.sampled_from(["a", "b", "c"])

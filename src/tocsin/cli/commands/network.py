@@ -91,7 +91,7 @@ def drain(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move all subscribers away from a broker. They are not interrupted, and the broker gets no new subscribers."""
+    """Move all subscribers and topics away from a broker. They are not interrupted, and the broker gets no new ones."""
     from urllib.parse import quote
 
     from tocsin.cli.connection import ask, connect_coordinator
@@ -101,7 +101,8 @@ def drain(
         ask(client, "POST", f"{path}/drain", json={"on": not off})
         reply: dict[str, Any] = ask(client, "GET", path)
         while wait and not off and _left(reply):
-            note(f"{broker}: {reply['subscribers']:,} subscribers left, {reply['migrations_out']:,} migrating")
+            moving = f"{reply['migrations_out']:,} migrating"
+            note(f"{broker}: {reply['subscribers']:,} subscribers left, {moving}, {reply['topics']:,} topics left")
             time.sleep(1)
             reply = ask(client, "GET", path)
             if not reply["draining"]:
@@ -110,14 +111,15 @@ def drain(
 
 
 def _left(reply: dict[str, Any]) -> int:
-    return int(reply["subscribers"]) + int(reply["migrations_out"])
+    return int(reply["subscribers"]) + int(reply["migrations_out"]) + int(reply["topics"])
 
 
 def _print_drain(reply: dict[str, Any]) -> None:
     if not reply["draining"]:
         print(f"{reply['broker']} gets new subscribers again.")
     elif _left(reply):
-        print(f"{reply['broker']} is draining: {reply['subscribers']:,} subscribers left.")
+        left = f"{reply['subscribers']:,} subscribers and {reply['topics']:,} topics left"
+        print(f"{reply['broker']} is draining: {left}.")
     else:
         print(f"{reply['broker']} is drained: it can be stopped.")
 

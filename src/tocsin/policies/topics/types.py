@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
 
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId
-
-TopicName = NewType("TopicName", str)
+from tocsin.model.ids import TopicName as TopicName
 
 
 @dataclass(frozen=True, slots=True)

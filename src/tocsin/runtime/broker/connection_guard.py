@@ -8,8 +8,9 @@ from tocsin.broker.events import LoginRequested, SessionRevoked
 from tocsin.broker.hosted import Requester, SessionId
 from tocsin.broker.message_encoding import Encoding
 from tocsin.model.ids import SubscriberId, SubscriptionId
-from tocsin.model.permission import may_subscribe
+from tocsin.model.permission import may_subscribe, topic_scopes
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.audit import AuditLog
 from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.half_open import HalfOpenConnections
@@ -18,8 +19,9 @@ from tocsin.wire.errors import Code, TocsinError
 
 
 class ConnectionGuard:
-    def __init__(self, process: BrokerProcess, keys: TrustedKeys) -> None:
+    def __init__(self, process: BrokerProcess, keys: TrustedKeys, topics: TopicsProcess | None = None) -> None:
         self.process = process
+        self.topics = topics or TopicsProcess(process.id, process.settings.topic_limits, process.now_s)
         self.keys = keys
         self.half_open = HalfOpenConnections(process.settings.half_open, process.settings.login_s)
         self.tasks: set[asyncio.Task[None]] = set()
@@ -38,6 +40,7 @@ class ConnectionGuard:
             if claims is not None and self.keys.is_revoked(claims):
                 self.process.user_tokens.forget(subscriber_of(claims))
                 self.process.happened(SessionRevoked(session))
+        self.topics.end_revoked(self.keys.is_revoked)
 
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""
@@ -47,10 +50,24 @@ class ConnectionGuard:
         """The claims of a subscriber's token, after fetching newer keys if necessary; raises for any other token."""
         if not token:
             raise TocsinError(Code.UNAUTHENTICATED, "send a token with the scope subscribe")
+        return self.checked(await self._claims(token), token)
+
+    async def topic_claims(self, token: str | None) -> Claims:
+        """The claims of a token for topics, after fetching newer keys if necessary; raises for any other token."""
+        if not token:
+            raise TocsinError(Code.UNAUTHENTICATED, "send a token with a scope send:<topic> or receive:<topic>")
+        claims = await self._claims(token)
+        if claims is None:
+            raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired, revoked or meant for another part")
+        if not topic_scopes(claims.scopes):
+            raise TocsinError(Code.FORBIDDEN, "this token has no scope send:<topic> or receive:<topic>")
+        return claims
+
+    async def _claims(self, token: str) -> Claims | None:
         claims = await self.keys.claims(token, self.process.now_s(), audience=self._audiences)
         if claims is None and not self.keys.can_judge(token):
             raise TocsinError(Code.NOT_READY, "this broker has not fetched the key of this token yet", retry_after_s=2)
-        return self.checked(claims, token)
+        return claims
 
     def checked(self, claims: Claims | None, token: str) -> Claims:
         """Return the claims if they allow a subscriber's session; raise otherwise.

@@ -15,10 +15,12 @@ from websockets.exceptions import WebSocketException
 
 from tocsin.broker import events
 from tocsin.broker.effects import SendToCoordinator
+from tocsin.broker.topics import events as topic_events
 from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.logs import logger
-from tocsin.wire import link
+from tocsin.wire import link, topic_link
 
 _decoder = msgspec.json.Decoder(link.FromCoordinator)
 _encoder = msgspec.json.Encoder()
@@ -28,8 +30,10 @@ _QUEUE = 100_000
 
 
 class LinkToCoordinator:
-    def __init__(self, process: BrokerProcess) -> None:
+    def __init__(self, process: BrokerProcess, topics: TopicsProcess) -> None:
         self._process = process
+        self._topics = topics
+        topics.report = lambda message: self.send(SendToCoordinator(message))
         settings = process.settings
         assert settings.coordinator is not None
         base = settings.coordinator.rstrip("/").replace("http", "ws", 1)
@@ -74,6 +78,7 @@ class LinkToCoordinator:
                 if self._outgoing is not None:
                     self._outgoing = None
                     self._process.happened(events.LinkLost())
+                    self._topics.happened(topic_events.LinkLost())
             await asyncio.sleep(jittered_s(failures))
 
     async def _run(self) -> None:
@@ -101,7 +106,10 @@ class LinkToCoordinator:
             if isinstance(message, link.Registered):
                 self._timeout_s = max(1.0, _MISSED_BEATS * message.heartbeat_s)
                 self._log.info("registered with the coordinator", accepting=message.accepting)
-            self._process.happened(events.CoordinatorMessageReceived(message))
+            if isinstance(message, topic_link.FromCoordinator):
+                self._topics.happened(topic_events.CoordinatorMessageReceived(message))
+            else:
+                self._process.happened(events.CoordinatorMessageReceived(message))
             if outgoing.qsize() > _QUEUE:
                 raise TimeoutError("the coordinator does not read")
 

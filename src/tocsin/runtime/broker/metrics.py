@@ -10,11 +10,19 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.topics import TopicsProcess
 
 
 class BrokerMetrics(Collector):
-    def __init__(self, process: BrokerProcess, half_open: Callable[[], int], receiving: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        process: BrokerProcess,
+        topics: TopicsProcess,
+        half_open: Callable[[], int],
+        receiving: Callable[[], bool],
+    ) -> None:
         """`half_open` counts connections that have not logged in; `receiving` is true while announcements arrive."""
+        self._topics = topics
         self._process = process
         self._half_open = half_open
         self._receiving = receiving
@@ -33,7 +41,26 @@ class BrokerMetrics(Collector):
     def describe(self) -> Iterable[Metric]:
         return []
 
+    def _collect_topics(self) -> Iterable[Metric]:
+        topics = self._topics.core.state
+        gauges = {
+            "topics": ("Topics of which this broker is home", len(topics.topics)),
+            "topic_connections": ("Topic connections", len(topics.connections)),
+            "topic_recent_bytes": ("Recent messages kept for receivers", topics.recent_bytes),
+            "topic_lease_held": ("1 while topics may accept messages", int(topics.lease.valid(self._topics.now_s()))),
+        }
+        for name, (help_text, value) in gauges.items():
+            yield GaugeMetricFamily(f"tocsin_broker_{name}", help_text, value=value)
+        counters = {
+            "topic_messages_accepted": ("Messages that got a sequence number", topics.accepted),
+            "topic_messages_delivered": ("Messages handed to receivers", topics.delivered),
+            "topic_messages_missed": ("Messages that a gap reported to a slow or late receiver", topics.missed),
+        }
+        for name, (help_text, value) in counters.items():
+            yield CounterMetricFamily(f"tocsin_broker_{name}", help_text, value=value)
+
     def collect(self) -> Iterable[Metric]:
+        yield from self._collect_topics()
         core, state = self._process.core, self._process.core.state
         now_s = self._process.now_s()
         frontend = sum(len(subscriber.frontends) for subscriber in state.subscribers.values())

@@ -11,8 +11,9 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import ClassVar
 
-from tocsin.runtime.broker.turns import TURN_S, TurnBudget
+from tocsin.runtime.broker.turns import SHARE, TURN_S, TurnBudget
 from tocsin.runtime.broker.websocket_protocol import FrameReader, Message, Violation
 
 
@@ -27,6 +28,9 @@ class PacedSocket(asyncio.Protocol, ABC):
         "_reading_paused",
         "_transport",
     )
+
+    turn_share: ClassVar[float] = SHARE
+    """Share of the loop's time for a connection whose requests have used up their allowance."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -83,7 +87,7 @@ class PacedSocket(asyncio.Protocol, ABC):
     def _end_turn(self, started_s: float) -> None:
         self._pause_reading()
         if self._budget is None:
-            self._budget = TurnBudget()
+            self._budget = TurnBudget(self.turn_share)
         now_s = time.perf_counter()
         pause_s = self._budget.spend(now_s - started_s, now_s)
         if self._next_turn is None:

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from tocsin.broker import effects, events
@@ -32,6 +33,7 @@ from tocsin.wire.errors import Code, TocsinError
 
 TICK_S = 0.5
 _ANSWER_S = 30.0
+_BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class SessionConnection(Protocol):
@@ -51,13 +53,17 @@ class SessionConnection(Protocol):
 
 
 class SteadyClock:
-    """Wall-clock time at the start, monotonic from then on: setting the system clock does not trigger time-outs."""
+    """Wall-clock time at the start, monotonic from then on: setting the system clock does not trigger time-outs.
+
+    Where the system has such a clock, time passes while the machine sleeps: a lease must end then too.
+    """
 
     def __init__(self) -> None:
-        self._offset_s = time.time() - time.monotonic()
+        self._elapsed_s = partial(time.clock_gettime, _BOOT_TIME) if _BOOT_TIME is not None else time.monotonic
+        self._offset_s = time.time() - self._elapsed_s()
 
     def __call__(self) -> float:
-        return self._offset_s + time.monotonic()
+        return self._offset_s + self._elapsed_s()
 
 
 class BrokerProcess:
@@ -92,7 +98,13 @@ class BrokerProcess:
         register = None
         if settings.coordinator is not None:
             register = link.Register(
-                self.id, self.incarnation, settings.address or address, settings.capacity, settings.lat, settings.lon
+                self.id,
+                self.incarnation,
+                settings.address or address,
+                settings.capacity,
+                settings.lat,
+                settings.lon,
+                topics=True,
             )
         self.core = Broker(self.id, self.incarnation, settings.limits, random.Random().random, register)
         self._ticking = asyncio.create_task(self._tick())

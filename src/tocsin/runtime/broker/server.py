@@ -19,12 +19,16 @@ from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.routes import BrokerContext, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.subscriber_socket import socket_class
+from tocsin.runtime.broker.topic_socket import topic_socket_class
+from tocsin.runtime.broker.topics import TopicsProcess
+from tocsin.runtime.broker.upgrades import upgrade_class
 from tocsin.runtime.broker.webhooks import WebhookSessions
 from tocsin.runtime.http.audit import open_audit_log
 from tocsin.runtime.http.bounded_protocols import make_http_class
 from tocsin.runtime.http.listening import Server, listen, stop_on_signals, url_host
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
+from tocsin.wire import topic as wire
 
 _BACKLOG = 4096
 _DEAD_MS = 60_000
@@ -40,18 +44,19 @@ class BrokerServer:
         self._stop = asyncio.Event()
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
-        self.guard = ConnectionGuard(self.process, self.keys)
+        self.topics = TopicsProcess(self.process.id, settings.topic_limits, self.process.now_s)
+        self.guard = ConnectionGuard(self.process, self.keys, self.topics)
         self.keys.on_change = self.guard.end_revoked
         self.guard.audit = open_audit_log(settings, f"broker {settings.id}")
         if self.guard.audit is not None:
             self.process.audited = AuditedSessions(self.guard.audit)
         self.cluster = DataClusterLink(self.process)
         self.metrics = BrokerMetrics(
-            self.process, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard
+            self.process, self.topics, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard
         )
         self.webhooks = WebhookSessions(self.process, self.metrics)
         self.context = BrokerContext(self.guard, self.metrics, self.webhooks)
-        self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process)
+        self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process, self.topics)
         self.address = ""
 
     def stop(self) -> None:
@@ -68,7 +73,7 @@ class BrokerServer:
             uvicorn.Config(
                 make_app(self.context),
                 http=make_http_class(self.guard.half_open),
-                ws=socket_class(self.guard),
+                ws=upgrade_class({wire.PATH: topic_socket_class(self.guard)}, socket_class(self.guard)),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -109,6 +114,7 @@ class BrokerServer:
         if self.coordinator is not None:
             self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
         self.process.start(self.address)
+        self.topics.start()
         await self.keys.start()
         self.cluster.start()
         if self.coordinator is not None:
@@ -118,6 +124,7 @@ class BrokerServer:
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         logger().info("stopping")
         self.context.stopping = True
+        await self.topics.stop()
         await self.process.stop()
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)

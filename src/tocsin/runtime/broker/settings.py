@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tocsin.broker.state import Limits
+from tocsin.broker.topics.limits import TopicLimits
 from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.oidc_settings import OidcSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, check_peer, invalid
@@ -55,6 +56,7 @@ class BrokerSettings(ListenerSettings):
     lon: Annotated[float | None, "Longitude of this broker in degrees, for placement by distance."] = None
     oidc: OidcSettings = field(default_factory=OidcSettings)
     limits: Limits = field(default_factory=Limits)
+    topic_limits: TopicLimits = field(default_factory=TopicLimits)
     frame_bytes: Annotated[
         int, "Largest message from a subscriber; a larger one closes the connection with code 1009."
     ] = 64 << 10
@@ -87,6 +89,10 @@ class BrokerSettings(ListenerSettings):
             *("progress_s", "rate_window_s"),
         ):
             _check_positive(name, getattr(self.limits, name))
+        for name in TopicLimits.__slots__:
+            _check_positive(name, getattr(self.topic_limits, name))
+        if self.topic_limits.topic_message_bytes > self.topic_limits.topic_frame_bytes // 2:
+            raise invalid("topic_frame_bytes: expected at least twice topic_message_bytes")
         if _ORIGIN.fullmatch(self.webhook_origin) is None:
             raise invalid("webhook_origin: expected 1 to 253 letters, digits, dots and dashes")
         for name in ("token_file", "cluster_token_file", "ca"):

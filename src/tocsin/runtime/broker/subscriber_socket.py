@@ -27,9 +27,9 @@ from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
 
-_VIOLATION_S = 0.5
+VIOLATION_S = 0.5
 """Time for a client that violated the protocol to read the reason before the connection ends."""
-_CLOSE_S = 5.0
+CLOSE_S = 5.0
 """Time for the client to answer a close frame."""
 _REQUESTS: dict[Encoding, Any] = {
     Encoding.JSON: msgspec.json.Decoder(wire.FromSubscriber),
@@ -115,7 +115,7 @@ class SubscriberSocket(PacedSocket):
 
     def on_violation(self, violation: Violation) -> None:
         self._close_with("too_large" if violation.code == 1009 else "bad_request", violation.message, violation.code)
-        self._loop.call_later(_VIOLATION_S, self._transport.close)
+        self._loop.call_later(VIOLATION_S, self._transport.close)
 
     # -- the handshake ---------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class SubscriberSocket(PacedSocket):
         try:
             handshake = shake_hands(data)
         except TocsinError as error:
-            self._transport.write(_refusal(error))
+            self._transport.write(refusal(error))
             self._state = SocketState.CLOSING
             self._transport.close()
             return
@@ -273,7 +273,7 @@ class SubscriberSocket(PacedSocket):
     def _send_close(self, code: int, reason: str) -> None:
         self._state = SocketState.CLOSING
         self._transport.write(close_frame(code, reason))
-        self._loop.call_later(_CLOSE_S, self._transport.abort)
+        self._loop.call_later(CLOSE_S, self._transport.abort)
 
 
 def _decode(payload: bytes, encoding: Encoding) -> wire.FromSubscriber:
@@ -285,7 +285,7 @@ def _decode(payload: bytes, encoding: Encoding) -> wire.FromSubscriber:
     return request
 
 
-def _refusal(error: TocsinError) -> bytes:
+def refusal(error: TocsinError) -> bytes:
     """The HTTP response to a handshake that is not acceptable."""
     answer = error_answer(error)
     body = bytes(answer.body)

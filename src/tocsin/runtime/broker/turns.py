@@ -18,15 +18,16 @@ SHARE = 0.1
 class TurnBudget:
     """The budget of one connection."""
 
-    __slots__ = ("_debt_s", "_since_s")
+    __slots__ = ("_debt_s", "_share", "_since_s")
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
         self._debt_s = 0.0
         self._since_s = 0.0
 
     def spend(self, work_s: float, now_s: float) -> float:
         """Record a turn that ended now and return the pause in seconds before the next one."""
-        earned_s = SHARE * (now_s - self._since_s)
+        earned_s = self._share * (now_s - self._since_s)
         self._debt_s = max(0.0, self._debt_s - earned_s) + work_s
         self._since_s = now_s
-        return max(0.0, self._debt_s - ALLOWANCE_S) / SHARE
+        return max(0.0, self._debt_s - ALLOWANCE_S) / self._share

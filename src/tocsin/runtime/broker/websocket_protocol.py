@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from hashlib import sha1
 from urllib.parse import parse_qs
@@ -35,11 +35,11 @@ class Handshake:
     token: str | None
 
 
-def shake_hands(request: bytes) -> Handshake:
+def shake_hands(request: bytes, paths: Collection[str] = PATHS) -> Handshake:
     """Answer an upgrade request; raise `TocsinError` with the reason if it is not acceptable."""
     method, path, query, headers = _parse_request(request)
-    if method != "GET" or path not in PATHS:
-        raise TocsinError(Code.NOT_FOUND, "subscribers connect at /v1/session")
+    if method != "GET" or path not in paths:
+        raise TocsinError(Code.NOT_FOUND, "subscribers connect at /v1/session, clients of topics at /v1/topics")
     key = headers.get("sec-websocket-key", "")
     if headers.get("sec-websocket-version") != "13" or not _is_key(key):
         raise TocsinError(Code.BAD_REQUEST, "expected a WebSocket handshake of version 13")

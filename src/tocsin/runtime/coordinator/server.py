@@ -103,6 +103,7 @@ class CoordinatorServer:
         def handled(core: Coordinator | None, effects: Iterable[Effect], at_s: float) -> None:
             watch.handled(core, effects, at_s)
             self.context.revocations_changed(core)
+            self.context.topic_changes.handled(core)
 
         process.on_handled = handled
         cluster_watch = ClusterWatch(settings, keys.signer, watch)

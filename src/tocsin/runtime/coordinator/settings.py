@@ -30,6 +30,10 @@ _POSITIVE_RULES = (
     "balance_s",
     "prepare_s",
     "hand_over_s",
+    "topics",
+    "topic_lease_s",
+    "topic_moves",
+    "topic_move_s",
 )
 
 

@@ -20,6 +20,7 @@ from tocsin.coordinator.effects import (
     ForgetBroker,
     ForgetMigration,
     ForgetSubscriber,
+    ForgetTopic,
     StoreBroker,
     StoredState,
     StoreEffect,
@@ -28,6 +29,7 @@ from tocsin.coordinator.effects import (
     StoreRevocation,
     StoreSubscriber,
     StoreSubscriptions,
+    StoreTopic,
     StoreWebhook,
 )
 from tocsin.coords.coordinate import Coordinate
@@ -83,6 +85,14 @@ _revocations = sa.Table(
     sa.Column("at_s", sa.Double, nullable=False),
 )  # fmt: skip
 
+_topics = sa.Table(
+    "coordinator_topics", _metadata,
+    sa.Column("topic", _ID, primary_key=True), sa.Column("created", sa.BigInteger, nullable=False),
+    sa.Column("within_s", sa.Double), sa.Column("made_on_use", sa.Boolean, nullable=False),
+    sa.Column("home", _ID), sa.Column("incarnation", sa.Text, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+)  # fmt: skip
+
 _EPOCH = "epoch"
 _TABLES_OF_SUBSCRIBERS = (_subscribers, _subscriptions, _webhooks)
 
@@ -126,6 +136,7 @@ class CoordinatorStore:
                 tuple(_migration(row) for row in _rows(connection, _migrations)),
                 tuple(StoreFact(row["name"], row["value"]) for row in _rows(connection, _facts)),
                 tuple(StoreRevocation(**row) for row in _rows(connection, _revocations)),
+                tuple(StoreTopic(**row) for row in _rows(connection, _topics)),
             )
 
 
@@ -174,6 +185,10 @@ class _Batch:
                 self._put(_facts, (name,), {"name": name, "value": value})
             case StoreRevocation(kind, name, at_s):
                 self._put(_revocations, (kind, name), {"kind": kind, "name": name, "at_s": at_s})
+            case StoreTopic(topic):
+                self._put(_topics, (topic,), msgspec.to_builtins(effect))
+            case ForgetTopic(topic):
+                self._put(_topics, (topic,), None)
 
     def _put(self, table: sa.Table, key: Key, row: Row | None) -> None:
         self._rows[table.name][key] = row

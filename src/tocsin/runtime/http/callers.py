@@ -5,7 +5,8 @@ subscriptions, rates, metrics), `publish:<dataset>` or `publish:*`, `broker:<id>
 announcements and pull results as that broker, and store records of the users that it serves), `register` (register
 users at the coordinator), and `subscribe` or `subscribe:<channel>` (subscribe, receive announcements and pull results
 as a broker of one's own, whose id is made from the token's id; at a broker: the user's session). A name of a channel or
-a dataset may end with `*`: `subscribe:Emergencies*`.
+a dataset may end with `*`: `subscribe:Emergencies*`. `send:<topic>` and `receive:<topic>` name topics, with the
+wildcards `+` and `#`: `send:swarm/3/#`.
 Tokens of the data cluster's catalog and tokens signed by the coordinator (`runtime.http.credentials`) have the same
 scopes.
 """
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tocsin.model.ids import BrokerId
-from tocsin.model.permission import may_subscribe, permits
+from tocsin.model.permission import ALL_TOPICS, RECEIVE, SEND, may_subscribe, permits, topic_scopes
+from tocsin.model.topic import pattern_problem
 
 if TYPE_CHECKING:  # settings import this module, and commands must start without cryptography
     from tocsin.runtime.http.credentials import Claims
@@ -26,12 +28,19 @@ _NAMES = r"(?:\*|[A-Za-z][A-Za-z0-9_]*\*?)"
 _SCOPE = re.compile(
     rf"admin|author|read|register|subscribe(?::{_NAMES})?|publish:{_NAMES}|broker:(?:\*|[A-Za-z0-9._-]{{1,128}})"
 )
-VALID_SCOPES = "admin, author, read, register, subscribe, subscribe:<channel>, publish:<dataset>, broker:<id or *>"
-"""For messages. The name of a channel or a dataset may end with `*`."""
+_TOPIC_ACTIONS = (SEND, RECEIVE)
+VALID_SCOPES = (
+    "admin, author, read, register, subscribe, subscribe:<channel>, publish:<dataset>, send:<topic>, receive:<topic>, "
+    "broker:<id or *>"
+)
+"""For messages. The name of a channel or a dataset may end with `*`; that of a topic may have `+` and `#`."""
 _BROKER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def is_scope(text: str) -> bool:
+    action, _, pattern = text.partition(":")
+    if action in _TOPIC_ACTIONS:
+        return pattern_problem(pattern) is None
     return _SCOPE.fullmatch(text) is not None
 
 
@@ -60,6 +69,11 @@ class Caller:
     @property
     def may_declare(self) -> bool:
         return self.is_admin or "author" in self.scopes
+
+    @property
+    def topic_scopes(self) -> frozenset[str]:
+        """Scopes `send:` and `receive:`; an administrator has them for all topics."""
+        return ALL_TOPICS if self.is_admin else topic_scopes(self.scopes)
 
     @property
     def may_read(self) -> bool:

@@ -47,6 +47,8 @@ class StackSettings:
     logs: Path | None = None
     """Folder with one log file per process; without it all processes log to our stderr."""
     restart: bool = True
+    data_cluster: bool = True
+    """False starts a network for topics alone, without Spark."""
     cluster: Mapping[str, str] = field(default_factory=dict)
     """Additional flags of the data cluster, without the dashes. A flag without a value has an empty one."""
     cluster_preload: str | None = None
@@ -82,8 +84,9 @@ class Stack:
             niceness=settings.cluster_niceness,
             preload=settings.cluster_preload,
         )
-        cluster = self._via("coordinator", "cluster", self.cluster_url)
-        flags = {"state": str(self.coordinator_state), "port": str(coordinator_port), "cluster": cluster}
+        flags = {"state": str(self.coordinator_state), "port": str(coordinator_port)}
+        if settings.data_cluster:
+            flags["cluster"] = self._via("coordinator", "cluster", self.cluster_url)
         self.coordinator = self._child("coordinator", "coordinator", {**flags, **settings.coordinator})
         self.brokers = {f"broker-{number}": self._broker(number, port) for number, port in enumerate(broker_ports, 1)}
         self.first_token: str | None = None
@@ -137,7 +140,8 @@ class Stack:
     @property
     def children(self) -> list[Child]:
         """The processes in the order in which they stop: a process stops before the processes that it needs."""
-        return [*self.brokers.values(), self.coordinator, self.cluster]
+        servers = [self.coordinator, self.cluster] if self._settings.data_cluster else [self.coordinator]
+        return [*self.brokers.values(), *servers]
 
     @property
     def token_file(self) -> Path:
@@ -154,7 +158,8 @@ class Stack:
     async def start_coordinator(self) -> None:
         """Return when the coordinator is up. The data cluster continues to start: Spark takes much longer."""
         self._settings.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.cluster.start()
+        if self._settings.data_cluster:
+            self.cluster.start()
         self.coordinator.start()
         announcement = await self.coordinator.ready(_READY_S)
         self.first_token = announcement.get("token")

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Literal
+from typing import Literal, Protocol
 
-from tocsin.broker.events import CoordinatorMessageReceived, LinkLost, LinkOpened
+from tocsin.broker.events import CoordinatorMessageReceived, Event, LinkLost, LinkOpened
 from tocsin.coordinator import effects, events
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.storage import InMemoryStore
 from tocsin.model.ids import BrokerId
-from tocsin.sim.network.broker import SimulatedBroker
 from tocsin.sim.network.data_cluster import SimulatedDataCluster
 from tocsin.sim.network.transport import HAND_OVER, LINK_S, Pipe, Transport
 from tocsin.wire import link
 
 RECONNECT_S = 1.0
 """How long after the loss of a link, or the start of a coordinator, a broker opens a new link."""
+
+
+class LinkedBroker(Protocol):
+    """A broker process as the coordinator's end of its link sees it."""
+
+    id: BrokerId
+    running: bool
+    link: Pipe[link.FromBroker] | None
+
+    def handle(self, event: Event) -> None: ...
 
 
 class SimulatedLink:
@@ -28,7 +37,7 @@ class SimulatedLink:
         self,
         transport: Transport,
         number: int,
-        broker: SimulatedBroker,
+        broker: LinkedBroker,
         hear: Callable[[SimulatedLink, link.FromBroker], object],
     ) -> None:
         self.number = number
@@ -55,7 +64,7 @@ class SimulatedCoordinator:
         rules: CoordinatorRules,
         transport: Transport,
         cluster: SimulatedDataCluster,
-        brokers: Callable[[], list[SimulatedBroker]],
+        brokers: Callable[[], Sequence[LinkedBroker]],
     ) -> None:
         self.core: Coordinator | None = None
         """The core of the running coordinator process; None while no process runs."""
@@ -89,12 +98,12 @@ class SimulatedCoordinator:
         self.kill()
         self.start()
 
-    def open_link(self, broker: SimulatedBroker) -> None:
+    def open_link(self, broker: LinkedBroker) -> None:
         if self.core is not None and broker.link is None and broker.running:
             opened = SimulatedLink(self._transport, next(self._numbers), broker, self._hear)
             self._links[opened.number] = opened
 
-    def cut_link(self, broker: SimulatedBroker) -> None:
+    def cut_link(self, broker: LinkedBroker) -> None:
         """Break a broker's link, if it has one. The broker opens another one later."""
         broken = next((open_link for open_link in self._links.values() if open_link.broker is broker), None)
         if broken is None:

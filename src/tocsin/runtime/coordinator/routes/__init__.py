@@ -7,7 +7,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from tocsin.runtime.coordinator.routes import balance, brokers, cluster, status, tokens, users
+from tocsin.runtime.coordinator.routes import balance, brokers, cluster, status, tokens, topics, users
 from tocsin.runtime.coordinator.routes.authentication import PART, authenticate
 from tocsin.runtime.coordinator.routes.context import CoordinatorContext
 from tocsin.runtime.http.application import make_application
@@ -23,8 +23,8 @@ def make_app(context: CoordinatorContext, pages: Path | None = None) -> ASGIApp:
 
 def make_routes(context: CoordinatorContext, pages: Path | None = None) -> FastAPI:
     """The routes without authentication."""
-    description = "Users, brokers, placement and migrations. Calls under /v1 need a bearer token."
-    modules = (users, tokens, brokers, balance, status, cluster)
+    description = "Users, brokers, placement, migrations and topics. Calls under /v1 need a bearer token."
+    modules = (users, tokens, brokers, topics, balance, status, cluster)
     app = make_application(PART, description, context, (module.router for module in modules))
     if pages is not None:
         serve_pages(app, pages)

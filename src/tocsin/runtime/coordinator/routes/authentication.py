@@ -19,10 +19,13 @@ from tocsin.runtime.http.callers import Caller, caller_of_claims, is_broker_id
 from tocsin.runtime.http.open_requests import CALLER
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.topic_directory import WATCH
 
 PART = "coordinator"
 _USER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _OPEN = frozenset({"/healthz", "/readyz", "/v1/keys"})
+_QUIET = frozenset({WATCH})
+"""Not in the audit log when they succeed: a client of topics repeats its watch all the time."""
 
 
 def authenticate(app: ASGIApp, context: CoordinatorContext) -> ASGIApp:
@@ -52,7 +55,7 @@ def authenticate(app: ASGIApp, context: CoordinatorContext) -> ASGIApp:
         context.metrics.requests.labels(method, str(status)).inc()
 
     def audit(scope: Scope, status: int) -> None:
-        record_request(context.audit, scope, status)
+        record_request(context.audit, scope, status, _QUIET)
 
     return AuthenticationMiddleware(app, admit, answered, PART, context.open_requests, audit)
 

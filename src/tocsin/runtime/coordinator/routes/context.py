@@ -15,6 +15,7 @@ from tocsin.runtime.coordinator.key_ring import KeyRing
 from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
 from tocsin.runtime.coordinator.process import CoordinatorProcess
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
+from tocsin.runtime.coordinator.topic_changes import TopicChanges
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
 from tocsin.runtime.http.audit import AuditLog
 from tocsin.runtime.http.credentials import Claims, Signer, Verifier
@@ -36,6 +37,7 @@ class CoordinatorContext:
     """Keys of an external issuer; None accepts only this coordinator's tokens."""
     audit: AuditLog | None = None
     open_requests: OpenRequests = field(default_factory=OpenRequests)
+    topic_changes: TopicChanges = field(default_factory=TopicChanges)
     _seen: list[object] = field(default_factory=lambda: [None, 0])
     """The core and the number of its revocations that `keys` has."""
 

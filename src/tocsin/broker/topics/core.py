@@ -1,0 +1,165 @@
+"""The topics of a broker: `handle(event, now_s) -> effects`. No clock and no socket; asyncio or a simulator drives it.
+
+    ownership   which topics, the lease, moves          publishing   senders: order, repeats, limits
+    delivery    receivers: fan-out, slow ones, gaps     lease        until when this broker may accept
+
+`now_s` must come from a clock that goes on while the process is stopped and while the machine sleeps: the lease depends
+on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tocsin.broker.topics import events
+from tocsin.broker.topics.delivery import Delivery
+from tocsin.broker.topics.effects import Effect
+from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
+from tocsin.broker.topics.limits import TopicLimits
+from tocsin.broker.topics.ownership import Attach, Ownership
+from tocsin.broker.topics.publishing import Publishing
+from tocsin.model.ids import BrokerId
+from tocsin.wire import topic as wire
+from tocsin.wire import topic_link
+from tocsin.wire.errors import Code
+
+_RETRY_S = 0.2
+_MOST_WAITING = 100_000
+"""Attaches that may wait for a topic to be opened. A move takes milliseconds."""
+
+
+class TopicHomes:
+    def __init__(self, broker: BrokerId, limits: TopicLimits) -> None:
+        self.state = TopicsState(broker, limits)
+        self._publishing = Publishing(self.state)
+        self._delivery = Delivery(self.state)
+        self._ownership = Ownership(self.state, self._delivery, self._attach_now)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.ConnectionOpened: self._on_opened,
+            events.ConnectionLost: lambda event: self._forget(event.connection),
+            events.ConnectionBlocked: self._with_connection(self._delivery.on_blocked),
+            events.ConnectionDrained: self._with_connection(self._delivery.on_drained),
+            events.ConnectionRevoked: self._on_revoked,
+            events.RequestReceived: self._on_request,
+            events.FlushDue: lambda event: self._delivery.flush(),
+            events.LinkLost: lambda event: self._ownership.on_link_lost(),
+            events.CoordinatorMessageReceived: lambda event: self._ownership.handle(event.message),
+            events.Ticked: self._tick,
+            events.StopRequested: self._stop,
+        }
+
+    def handle(self, event: events.Event, now_s: float) -> list[Effect]:
+        state = self.state
+        state.now_s = now_s
+        self._handlers[type(event)](event)
+        effects, state.effects = state.effects, []
+        return effects
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _on_opened(self, event: events.ConnectionOpened) -> None:
+        state, limits = self.state, self.state.limits
+        connection = state.connections[event.connection] = Connection(
+            event.connection,
+            event.user,
+            event.encoding,
+            event.scopes,
+            event.expires_s,
+            float(limits.topic_rate_per_s),
+            state.now_s,
+        )
+        sizes = (limits.topic_message_bytes, limits.topic_frame_bytes)
+        state.send(connection, wire.LoggedIn(event.request, state.broker, limits.topic_beat_s, *sizes))
+
+    def _with_connection(self, action: Callable[[Connection], None]) -> Callable[[Any], None]:
+        def run(event: events.ConnectionBlocked | events.ConnectionDrained) -> None:
+            connection = self.state.connections.get(event.connection)
+            if connection is not None:
+                action(connection)
+
+        return run
+
+    def _forget(self, identity: events.ConnectionId) -> None:
+        connection = self.state.connections.pop(identity, None)
+        if connection is None:
+            return
+        for name in list(connection.receiving):
+            self._delivery.detach(connection, self.state.topics[name])
+        for name in connection.senders:
+            self.state.topics[name].senders.pop(identity, None)
+
+    def _on_revoked(self, event: events.ConnectionRevoked) -> None:
+        self._end(event.connection, "revoked", "the token was revoked", reconnect=False)
+
+    def _end(self, identity: events.ConnectionId, reason: str, message: str, *, reconnect: bool) -> None:
+        connection = self.state.connections.get(identity)
+        if connection is not None:
+            self._delivery.flush()
+            self.state.close(connection, reason, message, reconnect)
+            self._forget(identity)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _on_request(self, event: events.RequestReceived) -> None:
+        connection = self.state.connections.get(event.connection)
+        if connection is None:
+            return
+        match event.request:
+            case wire.Publish() as request:
+                self._publishing.publish(connection, request)
+            case wire.AttachSender() | wire.AttachReceiver() as request:
+                self._attach(connection, request)
+            case wire.Detach(number, at):
+                topic = self.state.by_number.get(at)
+                if topic is not None:
+                    self._delivery.detach(connection, topic)
+                self.state.send(connection, wire.Detached(number))
+            case wire.Ping(number):
+                self.state.send(connection, wire.Pong(number))
+            case wire.Login(number):
+                self.state.refuse(connection, number, Code.BAD_REQUEST, "this connection has logged in already")
+
+    def _attach(self, connection: Connection, request: Attach) -> None:
+        state = self.state
+        topic = state.topics.get(request.topic)
+        if topic is None or topic.phase is Phase.STOPPED:
+            message = "this broker is not the home of this topic; look the home up"
+            state.refuse(connection, request.id, Code.NOT_HOME, message, _RETRY_S)
+        elif len(connection.senders) + len(connection.receiving) >= state.limits.topic_attachments:
+            message = f"at most {state.limits.topic_attachments:,} topics on one connection"
+            state.refuse(connection, request.id, Code.TOO_MANY, message)
+        elif topic.phase is Phase.PREPARED and len(topic.waiting) >= _MOST_WAITING:
+            state.refuse(connection, request.id, Code.NOT_READY, "too many clients wait for this topic", _RETRY_S)
+        elif topic.phase is Phase.PREPARED:
+            topic.waiting.append((connection.id, request))
+        elif not state.lease.valid(state.now_s):
+            message = "this broker waits for its lease; look the home up"
+            state.refuse(connection, request.id, Code.NOT_READY, message, _RETRY_S)
+        else:
+            self._attach_now(connection, topic, request)
+
+    def _attach_now(self, connection: Connection, topic: HostedTopic, request: Attach) -> None:
+        if isinstance(request, wire.AttachSender):
+            self._publishing.attach(connection, topic, request)
+        else:
+            self._delivery.attach(connection, topic, request)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _tick(self, _event: events.Ticked) -> None:
+        state = self.state
+        self._ownership.tick()
+        quiet_s = state.limits.topic_beat_s / 2
+        quiet = [c.id for c in state.connections.values() if not c.blocked and state.now_s - c.heard_s >= quiet_s]
+        state.send_to_all(quiet, wire.Beat())
+        for connection in list(state.connections.values()):
+            if connection.expires_s is not None and state.now_s > connection.expires_s:
+                self._end(connection.id, "expired", "the token has expired", reconnect=True)
+
+    def _stop(self, _event: events.StopRequested) -> None:
+        """Stop accepting before the coordinator hears of it, then close every connection."""
+        self.state.lease.give_back()
+        self.state.report(topic_link.ReturnLease())
+        for identity in list(self.state.connections):
+            self._end(identity, "stopping", "this broker is stopping", reconnect=True)

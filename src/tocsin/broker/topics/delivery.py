@@ -1,0 +1,149 @@
+"""The receiver's side of a home: attach, fan-out, slow consumers, gaps.
+
+The recent messages of a topic are one interval that ends with its last message. A receiver is *live* (it gets every
+flush) or *lagging* (its connection is full). A lagging receiver gets recent messages when its connection drains, after
+a gap for those that are not kept any more. So a receiver gets each message after its position, or a gap that covers it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from tocsin.broker.topics.effects import AwaitDrain
+from tocsin.broker.topics.hosted import Connection, HostedTopic, TopicsState
+from tocsin.model.permission import RECEIVE, permits_topic
+from tocsin.wire import topic as wire
+from tocsin.wire.errors import Code
+
+_PIECE_BYTES = 128 << 10
+"""Bytes of recent messages in one frame."""
+
+
+class Delivery:
+    def __init__(self, state: TopicsState) -> None:
+        self._state = state
+
+    # -- attach --------------------------------------------------------------------------------------------------------
+
+    def attach(self, connection: Connection, topic: HostedTopic, request: wire.AttachReceiver) -> None:
+        if not permits_topic(connection.scopes, RECEIVE, topic.name):
+            message = f"this token has no scope receive for {topic.name}"
+            self._state.refuse(connection, request.id, Code.FORBIDDEN, message)
+            return
+        self.flush_topic(topic)
+        self.detach(connection, topic)
+        after = request.after
+        if after is not None and after[0] > topic.epoch:
+            message = "this broker was the home before that position: look the home up"
+            self._state.refuse(connection, request.id, Code.NOT_HOME, message, 0.2)
+            return
+        position, missed = _start(topic, after)
+        connection.receiving[topic.name] = None
+        self._state.send(connection, wire.ReceiverAttached(request.id, topic.at, topic.epoch, position, missed))
+        topic.lagging[connection.id] = position
+        self._catch_up(connection, topic)
+
+    def detach(self, connection: Connection, topic: HostedTopic) -> None:
+        topic.live.pop(connection.id, None)
+        topic.lagging.pop(connection.id, None)
+        connection.receiving.pop(topic.name, None)
+
+    # -- fan-out -------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send everything that was accepted since the last flush, then the acknowledgements."""
+        state = self._state
+        for topic in state.dirty.values():
+            self.flush_topic(topic)
+        state.dirty.clear()
+        for (identity, at), number in state.acknowledge.items():
+            connection = state.connections.get(identity)
+            if connection is not None:
+                state.send(connection, wire.Acknowledged(at, number))
+        state.acknowledge.clear()
+        self._trim()
+
+    def flush_topic(self, topic: HostedTopic) -> None:
+        if not topic.unsent:
+            return
+        first, entries = topic.sent + 1, topic.unsent
+        topic.unsent = []
+        if topic.live:
+            message = wire.Messages(topic.at, topic.epoch, first, entries)
+            self._state.delivered += len(entries) * len(topic.live)
+            self._state.send_to_all(topic.live, message)
+
+    def _trim(self) -> None:
+        """Forget the oldest messages of all topics beyond `topic_recent_bytes`."""
+        state = self._state
+        while state.recent_bytes > state.limits.topic_recent_bytes:
+            topic = state.recent_order.popleft()
+            state.recent_bytes -= len(topic.recent.popleft()[2])
+
+    # -- slow consumers ------------------------------------------------------------------------------------------------
+
+    def on_blocked(self, connection: Connection) -> None:
+        connection.blocked = True
+        for name in connection.receiving:
+            topic = self._state.topics[name]
+            if connection.id in topic.live:
+                del topic.live[connection.id]
+                topic.lagging[connection.id] = topic.sent
+
+    def on_drained(self, connection: Connection) -> None:
+        connection.blocked = False
+        for name in connection.receiving:
+            topic = self._state.topics[name]
+            if connection.id in topic.lagging and not self._catch_up(connection, topic):
+                return
+
+    def _catch_up(self, connection: Connection, topic: HostedTopic) -> bool:
+        """Send one piece of the recent messages. Returns True if the receiver is live now."""
+        if connection.blocked:
+            return False
+        position = topic.lagging[connection.id]
+        oldest = topic.sequence - len(topic.recent)
+        if position < oldest:
+            self._state.missed += oldest - position
+            self._state.send(connection, wire.Gap(topic.at, topic.epoch, position + 1, oldest))
+            position = oldest
+        piece = _piece(topic, position - oldest, topic.sent - position)
+        if piece:
+            self._state.delivered += len(piece)
+            self._state.send(connection, wire.Messages(topic.at, topic.epoch, position + 1, piece))
+        position += len(piece)
+        if position == topic.sent:
+            del topic.lagging[connection.id]
+            topic.live[connection.id] = None
+            self._announce_move(connection, topic)
+            return True
+        topic.lagging[connection.id] = position
+        self._state.effects.append(AwaitDrain(connection.id))
+        return False
+
+    def _announce_move(self, connection: Connection, topic: HostedTopic) -> None:
+        """Send `moved` to a receiver that has caught up with a stopped topic."""
+        if topic.moved_to is not None:
+            self._state.send(connection, wire.Moved(topic.at, topic.name, *topic.moved_to))
+
+
+def _start(topic: HostedTopic, after: tuple[int, int] | None) -> tuple[int, tuple[int, int] | None]:
+    """The sequence number to start behind, and from where on messages of an earlier epoch are lost."""
+    if after is None:
+        return topic.sequence, None
+    epoch, sequence = after
+    if epoch >= topic.since:
+        return min(max(sequence, 0), topic.sequence), None
+    return 0, (epoch, sequence + 1)
+
+
+def _piece(topic: HostedTopic, start: int, count: int) -> list[wire.Entry]:
+    """At most `count` recent messages from index `start` on, of about `_PIECE_BYTES` in all; at least one."""
+    piece: list[wire.Entry] = []
+    size_bytes = 0
+    for entry in islice(topic.recent, start, start + count):
+        piece.append(entry)
+        size_bytes += len(entry[2])
+        if size_bytes >= _PIECE_BYTES:
+            break
+    return piece

@@ -1,0 +1,153 @@
+"""The records of the topics core: topics, connections, and the state that its parts share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from tocsin.broker.message_encoding import Encoding
+from tocsin.broker.topics.effects import CloseConnection, Effect, Send, SendToCoordinator
+from tocsin.broker.topics.encoding import encoded
+from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.lease import Lease
+from tocsin.broker.topics.limits import TopicLimits
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.wire import topic as wire
+from tocsin.wire import topic_link
+from tocsin.wire.errors import Code
+
+
+class Phase(IntEnum):
+    PREPARED = 0
+    """This broker is the target of a move: clients attach and wait, and no message is accepted."""
+    OPEN = 1
+    """This broker is the home. It accepts messages while its lease holds."""
+    STOPPED = 2
+    """This broker is the source of a move: it accepts nothing and sends what it has accepted."""
+
+
+@dataclass(slots=True, eq=False)
+class HostedTopic:
+    name: TopicName
+    at: int
+    """Its number in messages to clients."""
+    epoch: int
+    phase: Phase
+    sequence: int = 0
+    """The last sequence number that was used."""
+    since: int = 0
+    """The sequence has continued without a gap since this epoch."""
+    publishers: dict[int, int] = field(default_factory=dict)
+    """Publisher → its last accepted number, latest attach last."""
+    recent: deque[wire.Entry] = field(default_factory=deque)
+    """The last accepted messages, without holes, up to `sequence`."""
+    unsent: list[wire.Entry] = field(default_factory=list)
+    """Accepted since the last flush: the end of `recent`, or more if that was trimmed."""
+    senders: dict[ConnectionId, None] = field(default_factory=dict)
+    live: dict[ConnectionId, None] = field(default_factory=dict)
+    """Receivers that have got everything up to the last flush."""
+    lagging: dict[ConnectionId, int] = field(default_factory=dict)
+    """Receivers whose connection is full → the last sequence number that was sent to them."""
+    waiting: list[tuple[ConnectionId, wire.AttachSender | wire.AttachReceiver]] = field(default_factory=list)
+    """Attaches that arrived before the topic was opened."""
+    moved_to: tuple[BrokerId, str] | None = None
+    """STOPPED: broker and address of the target."""
+
+    @property
+    def sent(self) -> int:
+        """The last sequence number that live receivers have got."""
+        return self.sequence - len(self.unsent)
+
+    @property
+    def clients(self) -> dict[ConnectionId, None]:
+        """Every connection that sends or receives."""
+        return self.senders | self.live | dict.fromkeys(self.lagging)
+
+    def open(self, epoch: int, state: topic_link.TopicState | None) -> None:
+        """Begin an epoch: with the sequence that the source handed over, or with a new one."""
+        self.phase, self.epoch, self.moved_to = Phase.OPEN, epoch, None
+        if state is None:
+            self.sequence, self.since, self.publishers = 0, epoch, {}
+        else:
+            self.sequence, self.since, self.publishers = state.sequence, state.since, dict(state.publishers)
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    id: ConnectionId
+    user: str
+    encoding: Encoding
+    scopes: frozenset[str]
+    expires_s: float | None
+    allowance: float
+    """Messages that the connection may publish now."""
+    allowed_at_s: float
+    heard_s: float = 0.0
+    """When the last frame was sent to it."""
+    blocked: bool = False
+    senders: dict[TopicName, int] = field(default_factory=dict)
+    """Topic → its publisher there."""
+    receiving: dict[TopicName, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TopicsState:
+    broker: BrokerId
+    limits: TopicLimits
+    lease: Lease = field(default_factory=Lease)
+    now_s: float = 0.0
+    topics: dict[TopicName, HostedTopic] = field(default_factory=dict)
+    by_number: dict[int, HostedTopic] = field(default_factory=dict)
+    connections: dict[ConnectionId, Connection] = field(default_factory=dict)
+    recent_order: deque[HostedTopic] = field(default_factory=deque)
+    """The topic of every kept message, oldest first."""
+    recent_bytes: int = 0
+    dirty: dict[TopicName, HostedTopic] = field(default_factory=dict)
+    """Topics with unsent messages."""
+    acknowledge: dict[tuple[ConnectionId, int], int] = field(default_factory=dict)
+    """(connection, topic) → number to acknowledge at the next flush."""
+    effects: list[Effect] = field(default_factory=list)
+    topic_numbers: int = 0
+    accepted: int = 0
+    """Messages accepted since the start of the process."""
+    delivered: int = 0
+    """Messages handed to connections since the start of the process."""
+    missed: int = 0
+    """Messages that a gap reported to some receiver instead."""
+
+    def add_topic(self, name: TopicName, epoch: int, phase: Phase) -> HostedTopic:
+        self.topic_numbers += 1
+        topic = self.topics[name] = HostedTopic(name, self.topic_numbers, epoch, phase)
+        self.by_number[topic.at] = topic
+        return topic
+
+    def send(self, connection: Connection, message: wire.ToClient) -> None:
+        connection.heard_s = self.now_s
+        self.effects.append(Send((connection.id,), message, encoded(message, connection.encoding)))
+
+    def send_to_all(self, connections: Iterable[ConnectionId], message: wire.ToClient) -> None:
+        """Send one message to many connections: one frame per encoding."""
+        for encoding, group in self._by_encoding(connections).items():
+            self.effects.append(Send(tuple(group), message, encoded(message, encoding)))
+
+    def _by_encoding(self, connections: Iterable[ConnectionId]) -> dict[Encoding, Sequence[ConnectionId]]:
+        groups: dict[Encoding, list[ConnectionId]] = {}
+        for identity in connections:
+            connection = self.connections[identity]
+            connection.heard_s = self.now_s
+            groups.setdefault(connection.encoding, []).append(identity)
+        return dict(groups)
+
+    def refuse(
+        self, connection: Connection, request: int, code: Code, message: str, retry_after_s: float | None = None
+    ) -> None:
+        self.send(connection, wire.Refused(request, str(code), message, retry_after_s))
+
+    def report(self, message: topic_link.FromBroker) -> None:
+        self.effects.append(SendToCoordinator(message))
+
+    def close(self, connection: Connection, reason: str, text: str, reconnect: bool) -> None:
+        self.send(connection, wire.Closing(reason, text, reconnect))
+        self.effects.append(CloseConnection(connection.id, reason))

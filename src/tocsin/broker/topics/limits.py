@@ -1,0 +1,27 @@
+"""Limits of a broker's topics. Each is a setting of the broker's process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    topics: Annotated[int, "Most topics of which this broker is home."] = 50_000
+    topic_attachments: Annotated[int, "Most topics that one topic connection sends to or receives from."] = 10_000
+    topic_message_bytes: Annotated[int, "Largest message of a topic, in bytes."] = 64 << 10
+    topic_frame_bytes: Annotated[int, "Largest frame from a client of topics: one frame carries many messages."] = (
+        1 << 20
+    )
+    topic_rate_per_s: Annotated[
+        int, "Messages per second that one topic connection may publish; a second's worth may come at once."
+    ] = 50_000
+    topic_queue_bytes: Annotated[
+        int, "Bytes that may wait in one topic connection; a slower consumer gets a gap instead of more."
+    ] = 1 << 20
+    topic_recent_bytes: Annotated[
+        int, "Recent messages kept for receivers that reconnect or were slow, in bytes over all topics."
+    ] = 32 << 20
+    topic_publishers: Annotated[int, "Publishers per topic whose repeats are recognised."] = 10_000
+    topic_beat_s: Annotated[float, "Longest silence of a healthy topic connection in seconds."] = 5.0

@@ -1,0 +1,182 @@
+"""Which topics this broker is home of: the coordinator's messages, the lease, and both sides of a move [decision 13].
+
+[ePulsar §3.6, figure 2] releases a topic before the new broker acquires it. Here the target is prepared first, and the
+source keeps its clients and sends everything it accepted until the target has opened the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tocsin.broker.topics.delivery import Delivery
+from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
+from tocsin.model.ids import TopicName
+from tocsin.wire import topic as wire
+from tocsin.wire import topic_link
+from tocsin.wire.errors import Code
+
+Attach = wire.AttachSender | wire.AttachReceiver
+
+
+class Ownership:
+    def __init__(
+        self, state: TopicsState, delivery: Delivery, attach: Callable[[Connection, HostedTopic, Attach], None]
+    ) -> None:
+        self._state = state
+        self._delivery = delivery
+        self._attach = attach
+        self._held_lease = False
+        """Whether the lease was valid at the last tick."""
+
+    def handle(self, message: topic_link.FromCoordinator) -> None:
+        match message:
+            case topic_link.LeaseRenewed(number, lease_s):
+                self._state.lease.renewed(number, lease_s)
+            case topic_link.OwnTopics(topics):
+                self._own_exactly(topics)
+            case topic_link.OpenTopic(topic):
+                self._open(topic)
+            case topic_link.PrepareTopic(name, epoch):
+                self._prepare(name, epoch)
+            case topic_link.StopTopic():
+                self._stop(message)
+            case topic_link.ReleaseTopic(name, epoch, deleted):
+                self._release(name, epoch, deleted)
+
+    # -- the lease -----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Request a renewal when it is due. When the lease has ended, send every client away to look its homes up."""
+        state = self._state
+        number = state.lease.request(state.now_s)
+        if number is not None:
+            state.report(topic_link.RenewLease(number))
+        held, self._held_lease = self._held_lease, state.lease.valid(state.now_s)
+        if held and not self._held_lease:
+            for topic in state.topics.values():
+                self._end_clients(topic, Code.NOT_HOME, "this broker's lease has ended; look the home up")
+
+    def on_link_lost(self) -> None:
+        self._state.lease.stop()
+
+    # -- the list of topics --------------------------------------------------------------------------------------------
+
+    def _own_exactly(self, topics: list[topic_link.OwnedTopic]) -> None:
+        """Adopt the coordinator's complete list. A topic that is not on it has another home, or is prepared no more."""
+        listed = {topic.topic for topic in topics}
+        for name in [name for name in self._state.topics if name not in listed]:
+            self._drop(self._state.topics[name], Code.NOT_HOME, "another broker is the home of this topic")
+        for topic in topics:
+            self._open(topic)
+        self._state.lease.start(self._state.now_s)
+
+    def _open(self, owned: topic_link.OwnedTopic) -> None:
+        state = self._state
+        topic = state.topics.get(owned.topic)
+        if topic is not None and topic.epoch > owned.epoch:
+            return
+        if topic is not None and topic.phase is not Phase.PREPARED and topic.epoch < owned.epoch:
+            # A new epoch without this broker's own state: another broker may have been the home in between.
+            self._drop(topic, Code.NOT_HOME, "the topic has a new epoch; attach again")
+            topic = None
+        if topic is None:
+            if self._is_full(owned.topic, owned.epoch):
+                return
+            topic = state.add_topic(owned.topic, owned.epoch, Phase.PREPARED)
+        if topic.phase is Phase.PREPARED:
+            topic.open(owned.epoch, owned.state)
+        elif topic.phase is Phase.STOPPED:
+            topic.phase, topic.moved_to = Phase.OPEN, None
+        state.report(topic_link.TopicOpened(topic.name, topic.epoch))
+        self._attach_waiting(topic)
+
+    def _attach_waiting(self, topic: HostedTopic) -> None:
+        waiting, topic.waiting = topic.waiting, []
+        for identity, request in waiting:
+            connection = self._state.connections.get(identity)
+            if connection is not None:
+                self._attach(connection, topic, request)
+
+    def _is_full(self, name: TopicName, epoch: int) -> bool:
+        limit = self._state.limits.topics
+        if len(self._state.topics) < limit:
+            return False
+        self._state.report(topic_link.TopicRefused(name, epoch, f"this broker is home of {limit:,} topics already"))
+        return True
+
+    # -- moves ---------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, name: TopicName, epoch: int) -> None:
+        topic = self._state.topics.get(name)
+        if topic is not None and topic.epoch >= epoch:
+            return
+        if topic is not None:
+            self._drop(topic, Code.NOT_HOME, "another broker is the home of this topic")
+        if not self._is_full(name, epoch):
+            self._state.add_topic(name, epoch, Phase.PREPARED)
+            self._state.report(topic_link.TopicPrepared(name, epoch))
+
+    def _stop(self, message: topic_link.StopTopic) -> None:
+        """Accept nothing more, send what was accepted, then `moved`; report the state that the target continues."""
+        topic = self._state.topics.get(message.topic)
+        if topic is None or topic.epoch != message.epoch or topic.phase is Phase.PREPARED:
+            return
+        self._delivery.flush()
+        if topic.phase is Phase.OPEN:
+            topic.phase, topic.moved_to = Phase.STOPPED, (message.broker, message.address)
+            self._send_moved(topic, [identity for identity in topic.clients if identity not in topic.lagging])
+        state = topic_link.TopicState(topic.sequence, topic.since, list(topic.publishers.items()))
+        self._state.report(topic_link.TopicStopped(topic.name, topic.epoch, state))
+
+    def _send_moved(self, topic: HostedTopic, clients: list[ConnectionId]) -> None:
+        if topic.moved_to is not None:
+            self._state.send_to_all(clients, wire.Moved(topic.at, topic.name, *topic.moved_to))
+
+    def _release(self, name: TopicName, epoch: int, deleted: bool) -> None:
+        topic = self._state.topics.get(name)
+        if topic is None or topic.epoch != epoch:
+            return
+        if deleted:
+            self._drop(topic, Code.UNKNOWN_TOPIC, "the topic was deleted")
+        elif topic.phase is Phase.STOPPED:
+            self._send_moved(topic, list(topic.lagging))
+            self._forget(topic)
+        else:
+            self._drop(topic, Code.NOT_HOME, "another broker is the home of this topic")
+
+    # -- the end of a topic here ---------------------------------------------------------------------------------------
+
+    def _drop(self, topic: HostedTopic, code: Code, message: str) -> None:
+        self._delivery.flush()
+        self._end_clients(topic, code, message)
+        self._forget(topic)
+
+    def _end_clients(self, topic: HostedTopic, code: Code, message: str) -> None:
+        state = self._state
+        self._delivery.flush()
+        waiting, topic.waiting = topic.waiting, []
+        for identity, request in waiting:
+            if (connection := state.connections.get(identity)) is not None:
+                state.refuse(connection, request.id, code, message, 0.2)
+        clients = topic.clients
+        state.send_to_all(clients, wire.Ended(topic.at, topic.name, str(code), message))
+        for identity in clients:
+            self._forget_client(state.connections[identity], topic)
+
+    def _forget(self, topic: HostedTopic) -> None:
+        state = self._state
+        for identity in topic.clients:
+            self._forget_client(state.connections[identity], topic)
+        del state.topics[topic.name], state.by_number[topic.at]
+        state.recent_bytes -= sum(len(entry[2]) for entry in topic.recent)
+        if topic.recent:
+            topic.recent.clear()
+            kept = [other for other in state.recent_order if other is not topic]
+            state.recent_order.clear()
+            state.recent_order.extend(kept)
+
+    def _forget_client(self, connection: Connection, topic: HostedTopic) -> None:
+        self._delivery.detach(connection, topic)
+        topic.senders.pop(connection.id, None)
+        connection.senders.pop(topic.name, None)

@@ -1,0 +1,126 @@
+"""The sender's side of a home: attach, accept in order, remove repeats, refuse.
+
+A message is accepted when it has its sequence number. The home acknowledges it at the next flush, together with
+everything else that the same connection published in that turn.
+"""
+
+from __future__ import annotations
+
+from tocsin.broker.topics.effects import RequestFlush
+from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
+from tocsin.model.permission import SEND, permits_topic
+from tocsin.model.topic import publisher_id
+from tocsin.wire import topic as wire
+from tocsin.wire.errors import Code
+
+_LEASE_RETRY_S = 0.2
+"""When a sender should try again while the home waits for its lease."""
+_LARGEST_NUMBER = 2**53
+
+
+class Publishing:
+    def __init__(self, state: TopicsState) -> None:
+        self._state = state
+
+    def attach(self, connection: Connection, topic: HostedTopic, request: wire.AttachSender) -> None:
+        """Attach a sender. It continues behind the last number that this home, or its predecessor, accepted."""
+        state = self._state
+        if not permits_topic(connection.scopes, SEND, topic.name):
+            state.refuse(connection, request.id, Code.FORBIDDEN, f"this token has no scope send for {topic.name}")
+            return
+        if not 1 <= request.number < _LARGEST_NUMBER:
+            state.refuse(connection, request.id, Code.BAD_REQUEST, "numbers of messages begin with 1")
+            return
+        publisher = publisher_id(connection.user, request.run)
+        last = max(topic.publishers.pop(publisher, 0), request.number - 1)
+        topic.publishers[publisher] = last
+        self._forget_old_publishers(topic)
+        connection.senders[topic.name] = publisher
+        topic.senders[connection.id] = None
+        state.send(connection, wire.SenderAttached(request.id, topic.at, last + 1))
+
+    def _forget_old_publishers(self, topic: HostedTopic) -> None:
+        while len(topic.publishers) > self._state.limits.topic_publishers:
+            del topic.publishers[next(iter(topic.publishers))]
+
+    def publish(self, connection: Connection, request: wire.Publish) -> None:
+        topic = self._state.by_number.get(request.at)
+        publisher = None if topic is None else connection.senders.get(topic.name)
+        if topic is None or publisher is None or publisher not in topic.publishers:
+            message = "attach to this topic before publishing"
+            self._refuse(connection, request.at, request.number, Code.NOT_HOME, message)
+            return
+        expected = topic.publishers[publisher] + 1
+        if request.number > expected:
+            return  # an earlier message was not accepted: the sender starts again from there
+        new = request.messages[expected - request.number :]
+        if new and not self._may_accept(connection, topic, expected):
+            return
+        last = self._accept(connection, topic, publisher, expected, new)
+        if last >= expected or request.messages:
+            self._state.acknowledge[connection.id, topic.at] = last
+            self._request_flush()
+
+    def _may_accept(self, connection: Connection, topic: HostedTopic, expected: int) -> bool:
+        """True if this home may order messages now: it owns the topic in this epoch and holds its lease."""
+        if topic.phase is not Phase.OPEN:
+            self._refuse(connection, topic.at, expected, Code.NOT_HOME, "another broker is the home of this topic")
+            return False
+        if not self._state.lease.valid(self._state.now_s):
+            message = "this broker cannot reach the coordinator and does not know whether it is still the home"
+            self._refuse(connection, topic.at, expected, Code.NOT_READY, message, _LEASE_RETRY_S)
+            return False
+        return True
+
+    def _accept(
+        self, connection: Connection, topic: HostedTopic, publisher: int, number: int, messages: list[bytes]
+    ) -> int:
+        """Accept messages in order until one exceeds the rate. Returns the last number that is decided."""
+        state, limits = self._state, self._state.limits
+        for data in messages:
+            if len(data) > limits.topic_message_bytes:
+                message = f"a message has at most {limits.topic_message_bytes:,} bytes"
+                self._refuse(connection, topic.at, number, Code.TOO_LARGE, message)
+            elif (wait_s := self._spend(connection)) > 0.0:
+                message = f"at most {limits.topic_rate_per_s:,} messages per second on one connection"
+                self._refuse(connection, topic.at, number, Code.BACKLOGGED, message, wait_s)
+                break
+            else:
+                topic.sequence += 1
+                entry = (publisher, number, data)
+                topic.recent.append(entry)
+                topic.unsent.append(entry)
+                state.recent_order.append(topic)
+                state.recent_bytes += len(data)
+                state.accepted += 1
+                state.dirty[topic.name] = topic
+            topic.publishers[publisher] = number
+            number += 1
+        return number - 1
+
+    def _spend(self, connection: Connection) -> float:
+        """Count one message; returns the seconds until there is room if the connection is too fast, else 0."""
+        rate_per_s = self._state.limits.topic_rate_per_s
+        if connection.allowance < 1.0:
+            earned = (self._state.now_s - connection.allowed_at_s) * rate_per_s
+            connection.allowance = min(float(rate_per_s), connection.allowance + max(0.0, earned))
+            connection.allowed_at_s = self._state.now_s
+        if connection.allowance < 1.0:
+            return max(0.01, (1.0 - connection.allowance) / rate_per_s)
+        connection.allowance -= 1.0
+        return 0.0
+
+    def _refuse(
+        self,
+        connection: Connection,
+        at: int,
+        number: int,
+        code: Code,
+        message: str,
+        retry_after_s: float | None = None,
+    ) -> None:
+        self._state.send(connection, wire.NotAccepted(at, number, str(code), message, retry_after_s))
+
+    def _request_flush(self) -> None:
+        if not any(isinstance(effect, RequestFlush) for effect in self._state.effects):
+            self._state.effects.append(RequestFlush())

@@ -1,0 +1,207 @@
+"""`tocsin topic create | list | publish | subscribe | move | delete`: topics and their messages."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from tocsin.cli.console import (
+    DEFAULT_COORDINATOR_URL,
+    AsJson,
+    CoordinatorUrl,
+    Token,
+    fail,
+    failing_on_errors,
+    note,
+    show,
+    table,
+)
+
+if TYPE_CHECKING:
+    from tocsin.client import TopicGap, TopicMessage
+    from tocsin.model.topic import TopicDefinition
+
+TopicArgument = Annotated[str, typer.Argument(help="Name of the topic, such as swarm/3/leader.")]
+_MOST_WAITING = 10_000
+"""Messages of standard input that may wait for their acknowledgement."""
+
+
+def register(app: typer.Typer) -> None:
+    commands = typer.Typer(no_args_is_help=True, help="Create, list, move and delete topics; publish and subscribe.")
+    for command in (create, list_topics, publish, subscribe, move, delete):
+        commands.command("list" if command is list_topics else command.__name__)(command)
+    app.add_typer(commands, name="topic")
+
+
+def _ask(url: str, token: str | None, as_json: bool, method: str, path: str, **request: Any) -> Any:
+    from tocsin.cli.connection import ask, connect_coordinator
+
+    with failing_on_errors(as_json), connect_coordinator(url, token) as client:
+        return ask(client, method, path, **request)
+
+
+def definition_of(text: str, within: str | None) -> TopicDefinition | str:
+    """The definition from a name and a bound, or from a whole statement; or the reason why it is none."""
+    from tocsin.model.topic import parse_create_topic
+
+    if text.lstrip().upper().startswith("CREATE "):
+        return "give the bound in the statement: WITHIN …" if within else parse_create_topic(text)
+    return parse_create_topic(f"CREATE TOPIC {text}" + (f" WITHIN {within}" if within else ""))
+
+
+def create(
+    topic: Annotated[str, typer.Argument(help="Name of the topic, or 'CREATE TOPIC name WITHIN 40 MS;'.")],
+    within: Annotated[str | None, typer.Option(help="Bound on the delay from publishing to receiving: 40 MS.")] = None,
+    lat: Annotated[float | None, typer.Option(help="Latitude of the clients, for a home nearby.")] = None,
+    lon: Annotated[float | None, typer.Option(help="Longitude of the clients.")] = None,
+    url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic."""
+    definition = definition_of(topic, within)
+    if isinstance(definition, str):
+        fail(as_json, definition, code="bad_request")
+    body = {"topic": definition.name, "within_s": definition.within_s, "lat": lat, "lon": lon}
+    entry = _ask(url, token, as_json, "POST", "/v1/topics", json=body)
+    show(as_json, entry, lambda: print(f"{entry['topic']}: home {entry['home'] or 'not assigned yet'}"))
+
+
+def list_topics(
+    pattern: Annotated[str, typer.Argument(help="Pattern with + for one level and # for the rest.")] = "#",
+    url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """List topics with their homes."""
+    answer = _ask(url, token, as_json, "GET", "/v1/topics", params={"pattern": pattern})
+
+    def text() -> None:
+        rows = [
+            (entry["topic"], entry["home"], entry["epoch"], _bound(entry["within_s"]), entry["moving_to"])
+            for entry in answer["topics"]
+        ]
+        table(("topic", "home", "epoch", "within", "moving to"), rows)
+
+    show(as_json, answer, text)
+
+
+def _bound(within_s: float | None) -> str | None:
+    return None if within_s is None else f"{within_s * 1000:g} ms"
+
+
+def move(
+    topic: TopicArgument,
+    target: Annotated[str, typer.Argument(help="Broker that becomes the home.")],
+    url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move a topic to another home. The command returns when the move has begun."""
+    answer = _ask(url, token, as_json, "POST", "/v1/topics/move", json={"topic": topic, "target": target})
+    text = f"{topic} moves to {target}" if answer["moving"] else f"{target} is the home of {topic} already"
+    show(as_json, answer, lambda: print(text))
+
+
+def delete(
+    topic: TopicArgument,
+    url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic."""
+    answer = _ask(url, token, as_json, "DELETE", f"/v1/topics/{quote(topic)}")
+    show(as_json, answer, lambda: print(f"{topic} is deleted"))
+
+
+def publish(
+    topic: TopicArgument,
+    message: Annotated[str | None, typer.Argument(help="Message. Default: each line of standard input.")] = None,
+    give_up_s: Annotated[float, typer.Option(help="Seconds to wait for an acknowledgement.", min=0)] = 30.0,
+    url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a message, or every line of standard input, and wait until the home has accepted it."""
+    import asyncio
+
+    from tocsin.cli.connection import coordinator_token
+
+    with failing_on_errors(as_json):
+        try:
+            sent = asyncio.run(_publish(url, coordinator_token(url, token), topic, message, give_up_s))
+        except TimeoutError:
+            fail(as_json, f"no home accepted the message within {give_up_s:g} s", code="not_ready")
+    show(as_json, {"published": sent}, lambda: print(f"{topic}: {sent:,} published"))
+
+
+async def _publish(url: str, token: str | None, topic: str, message: str | None, give_up_s: float) -> int:
+    import asyncio
+
+    from tocsin.client import Topics
+
+    async with Topics(url, token=token) as topics:
+        if message is not None:
+            async with asyncio.timeout(give_up_s):
+                await topics.publish(topic, message.encode())
+            return 1
+        sent = 0
+        waiting: list[asyncio.Future[None]] = []
+        while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+            waiting.append(topics.send(topic, line.rstrip(b"\r\n")))
+            sent += 1
+            if len(waiting) >= _MOST_WAITING:
+                async with asyncio.timeout(give_up_s):
+                    await asyncio.gather(*waiting)
+                waiting.clear()
+        async with asyncio.timeout(give_up_s):
+            await asyncio.gather(*waiting)
+        return sent
+
+
+def subscribe(
+    pattern: Annotated[str, typer.Argument(help="Topic, or pattern with + for one level and # for the rest.")],
+    count: Annotated[int | None, typer.Option(help="Stop after this many messages.", min=1)] = None,
+    url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages until Ctrl-C. Gaps are named on stderr; with --json each message and gap is one line."""
+    import asyncio
+
+    from tocsin.cli.connection import coordinator_token
+
+    with failing_on_errors(as_json):
+        try:
+            asyncio.run(_subscribe(url, coordinator_token(url, token), pattern, count, as_json))
+        except KeyboardInterrupt:
+            note("stopped")
+
+
+async def _subscribe(url: str, token: str | None, pattern: str, count: int | None, as_json: bool) -> None:
+    from tocsin.client import TopicMessage, Topics
+
+    printed = 0
+    async with Topics(url, token=token) as topics, topics.subscribe(pattern) as subscription:
+        note(f"receiving {pattern}")
+        async for item in subscription:
+            _print(item, as_json)
+            printed += isinstance(item, TopicMessage)
+            if printed == count:
+                return
+
+
+def _print(item: TopicMessage | TopicGap, as_json: bool) -> None:
+    from tocsin.client import TopicMessage
+
+    if isinstance(item, TopicMessage):
+        text = item.data.decode(errors="replace")
+        content = {"topic": item.topic, "position": str(item.position), "publisher": item.publisher, "data": text}
+        show(as_json, content, lambda: print(f"{item.topic}\t{text}", flush=True))
+    else:
+        missing = {"topic": item.topic, "epoch": item.epoch, "first": item.first, "last": item.last}
+        last = "an unknown number" if item.last is None else str(item.last)
+        show(as_json, {"gap": missing}, lambda: note(f"{item.topic}: messages {item.first} to {last} are missing"))

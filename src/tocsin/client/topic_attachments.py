@@ -1,0 +1,247 @@
+"""A topic session's connections to homes, and what is attached where. Pure; it decides when to connect and to attach.
+
+A topic has a known home: from the coordinator's directory, or from a `moved` on an open connection, which is newer.
+When the directory names another home while the old connection works, the session waits a moment for `moved`: the old
+home may still be sending what it accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal
+
+from tocsin.client import topic_events as events
+from tocsin.client.timing import Jitter, Patience
+from tocsin.model.ids import TopicName
+from tocsin.wire import topic as wire
+from tocsin.wire.errors import Code
+
+Role = Literal["send", "receive"]
+Need = tuple[TopicName, Role]
+_LINGER_S = 1.0
+"""How long a session stays at a working connection after the directory has named another home."""
+_RETRY_S = 0.2
+_UNUSED_S = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class ClientConnection:
+    number: int
+    address: str
+    opened_s: float | None = None
+    heard_s: float = 0.0
+    used_s: float = 0.0
+    """When something was attached last."""
+    beat_s: float = 5.0
+    ready: bool = False
+    message_bytes: int = 0
+    frame_bytes: int = 0
+    requests: dict[int, Need] = field(default_factory=dict)
+    attached: dict[Need, int] = field(default_factory=dict)
+    topics: dict[int, TopicName] = field(default_factory=dict)
+    """Number of a topic at this broker → the topic."""
+
+
+@dataclass(slots=True)
+class Home:
+    address: str
+    epoch: int
+    hinted: str | None = None
+    """The address that a `moved` named; it counts until an attach there is refused, or a later epoch is known."""
+
+    @property
+    def best(self) -> str:
+        return self.hinted or self.address
+
+
+@dataclass(slots=True)
+class Attachments:
+    patience: Patience
+    jitter: Jitter
+    homes: dict[TopicName, Home] = field(default_factory=dict)
+    connections: dict[int, ClientConnection] = field(default_factory=dict)
+    _by_address: dict[str, ClientConnection] = field(default_factory=dict)
+    _needs: dict[Need, float] = field(default_factory=dict)
+    """What must be attached → the earliest time."""
+    _where: dict[Need, ClientConnection] = field(default_factory=dict)
+    """Where a need is attached, or where its request has no answer yet."""
+    _leave_s: dict[Need, float] = field(default_factory=dict)
+    _failures: dict[str, int] = field(default_factory=dict)
+    _connect_s: dict[str, float] = field(default_factory=dict)
+    """Address → the earliest time to connect again."""
+    _opening: list[events.Effect] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    # -- needs ---------------------------------------------------------------------------------------------------------
+
+    def need(self, topic: TopicName, role: Role) -> None:
+        self._needs.setdefault((topic, role), 0.0)
+
+    def release(self, topic: TopicName, role: Role) -> Iterator[events.Effect]:
+        self._needs.pop((topic, role), None)
+        connection = self._where.pop((topic, role), None)
+        at = None if connection is None else connection.attached.pop((topic, role), None)
+        if connection is not None and at is not None and role == "receive":
+            yield events.Send(connection.number, wire.Detach(next(self._numbers), at))
+
+    def give_up(self, topic: TopicName, role: Role) -> None:
+        self._needs.pop((topic, role), None)
+
+    def again(self, topic: TopicName, role: Role, now_s: float, after_s: float = _RETRY_S) -> None:
+        """Attach again, later."""
+        connection = self._where.pop((topic, role), None)
+        if connection is not None:
+            connection.attached.pop((topic, role), None)
+        self._leave_s.pop((topic, role), None)
+        self._needs[topic, role] = now_s + after_s * (0.5 + 0.5 * self.jitter())
+
+    def due(self, now_s: float) -> Iterator[tuple[ClientConnection | None, TopicName, Role]]:
+        """What to attach now, and over which connection. Connections that are needed begin to open."""
+        for (topic, role), at_s in list(self._needs.items()):
+            home = self.homes.get(topic)
+            if home is None or now_s < at_s:
+                continue
+            connection = self._by_address.get(home.best)
+            if connection is None:
+                self._open(home.best, now_s)
+            elif connection.ready:
+                yield connection, topic, role
+
+    def _open(self, address: str, now_s: float) -> None:
+        if now_s >= self._connect_s.get(address, 0.0):
+            number = next(self._numbers)
+            connection = ClientConnection(number, address, heard_s=now_s)
+            self.connections[number] = self._by_address[address] = connection
+            self._opening.append(events.Connect(number, address))
+
+    def connects(self) -> Iterator[events.Effect]:
+        opening, self._opening = self._opening, []
+        yield from opening
+
+    # -- homes ---------------------------------------------------------------------------------------------------------
+
+    def learn(self, topic: TopicName, epoch: int, address: str, now_s: float) -> None:
+        home = self.homes.get(topic)
+        if home is not None and home.epoch >= epoch:
+            return
+        self.homes[topic] = Home(address, epoch)
+        for role in ("send", "receive"):
+            connection = self._where.get((topic, role))
+            if connection is not None and connection.address != address:
+                self._leave_s.setdefault((topic, role), now_s + _LINGER_S)
+
+    def leave_late(self, now_s: float) -> None:
+        """Leave former homes that have not sent `moved` in time."""
+        for topic, role in [need for need, at_s in self._leave_s.items() if now_s >= at_s]:
+            self.again(topic, role, now_s, 0.0)
+
+    def moved(self, connection: ClientConnection, topic: TopicName, address: str) -> None:
+        home = self.homes.get(topic)
+        if home is not None and home.address == connection.address:
+            home.hinted = address
+        self.ended(connection, topic, 0.0, 0.0)
+
+    def ended(self, connection: ClientConnection, topic: TopicName, now_s: float, after_s: float = _RETRY_S) -> None:
+        for role in ("send", "receive"):
+            if self._where.get((topic, role)) is connection:
+                self.again(topic, role, now_s, after_s)
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def opened(self, number: int, token: str, now_s: float) -> Iterator[events.Effect]:
+        connection = self.heard(number, now_s)
+        if connection is not None:
+            connection.opened_s = now_s
+            yield events.Send(number, wire.Login(next(self._numbers), token))
+
+    def logged_in(self, connection: ClientConnection, message: wire.LoggedIn) -> None:
+        connection.ready, connection.beat_s = True, message.beat_s
+        connection.message_bytes, connection.frame_bytes = message.message_bytes, message.frame_bytes
+        self._failures.pop(connection.address, None)
+
+    def heard(self, number: int, now_s: float) -> ClientConnection | None:
+        connection = self.connections.get(number)
+        if connection is not None:
+            connection.heard_s = now_s
+        return connection
+
+    def stalled(self, now_s: float) -> list[int]:
+        """Connections that were silent for too long, or did not log in in time."""
+        return [
+            connection.number
+            for connection in self.connections.values()
+            if now_s - connection.heard_s
+            > (self.patience.stall_after_s(connection.beat_s) if connection.ready else self.patience.open_s)
+        ]
+
+    def unused(self, now_s: float) -> list[int]:
+        """Connections to brokers that have not been the home of anything for a while."""
+        unused = []
+        for connection in self.connections.values():
+            if connection.attached or connection.requests or not connection.ready:
+                connection.used_s = now_s
+            elif now_s - connection.used_s > _UNUSED_S:
+                unused.append(connection.number)
+        return unused
+
+    def lost(self, number: int, now_s: float) -> None:
+        connection = self.connections.pop(number, None)
+        if connection is None:
+            return
+        if self._by_address.get(connection.address) is connection:
+            del self._by_address[connection.address]
+        if connection.ready and not (connection.attached or connection.requests):
+            return  # it was not used, so its end is no failure of a home
+        failures = self._failures[connection.address] = self._failures.get(connection.address, 0) + 1
+        delay_s = self.patience.delay_s(failures, self.jitter)
+        self._connect_s[connection.address] = now_s + (delay_s if failures > 1 else 0.05 * self.jitter())
+        for home in self.homes.values():
+            if home.hinted == connection.address:
+                home.hinted = None
+        for topic, role in [need for need, where in self._where.items() if where is connection]:
+            self.again(topic, role, now_s, 0.0)
+
+    # -- attachments ---------------------------------------------------------------------------------------------------
+
+    def requested(self, connection: ClientConnection, topic: TopicName, role: Role) -> int:
+        """An attach is sent now. Returns the id of the request."""
+        number = next(self._numbers)
+        connection.requests[number] = (topic, role)
+        self._where[topic, role] = connection
+        del self._needs[topic, role]
+        return number
+
+    def answered(self, connection: ClientConnection, request: int, at: int, now_s: float) -> TopicName | None:
+        """The topic of an attach that succeeded; None if the session does not want it any more."""
+        need = connection.requests.pop(request, None)
+        if need is None or self._where.get(need) is not connection:
+            return None
+        connection.attached[need] = at
+        connection.topics[at] = need[0]
+        return need[0]
+
+    def refused(self, connection: ClientConnection, message: wire.Refused, now_s: float) -> Need | None:
+        need = connection.requests.pop(message.id, None)
+        if need is None or self._where.get(need) is not connection:
+            return None
+        home = self.homes.get(need[0])
+        if home is not None and message.code == Code.NOT_HOME and home.hinted == connection.address:
+            home.hinted = None
+        self.again(*need, now_s, message.retry_after_s or _RETRY_S)
+        return need
+
+    def attached(self, topic: TopicName, role: Role) -> tuple[ClientConnection, int] | None:
+        """Where the topic is attached, and its number there."""
+        connection = self._where.get((topic, role))
+        at = None if connection is None else connection.attached.get((topic, role))
+        return None if connection is None or at is None else (connection, at)
+
+    def is_attached(self, topic: TopicName, role: Role) -> bool:
+        return self.attached(topic, role) is not None
+
+    def topic_at(self, connection: ClientConnection, at: int, role: Role) -> TopicName | None:
+        """The topic that has this number on this connection, if the session is attached to it there."""
+        topic = connection.topics.get(at)
+        return topic if topic is not None and connection.attached.get((topic, role)) == at else None

@@ -1,0 +1,62 @@
+"""What one client has received of one topic: its position, and the publishers it has seen. Pure.
+
+It turns the messages of a home into items for the application: each message once, each publisher's messages in order,
+and a gap wherever the sequence has one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tocsin.client.topic_events import Item, TopicGap, TopicMessage
+from tocsin.model.ids import TopicName
+from tocsin.model.topic import Position
+from tocsin.wire import topic as wire
+
+MOST_PUBLISHERS = 10_000
+"""Publishers whose repeats are recognised; a repeat needs a failover between two messages of its publisher."""
+
+
+@dataclass(slots=True)
+class ReceiverState:
+    topic: TopicName
+    after: Position | None = None
+    """The position of the last message, or before the first one; None before the first attach."""
+    seen: dict[int, int] = field(default_factory=dict)
+    """Publisher → its last number."""
+
+    def request(self, number: int) -> wire.AttachReceiver:
+        after = None if self.after is None else (self.after.epoch, self.after.sequence)
+        return wire.AttachReceiver(number, self.topic, after)
+
+    def attached(self, answer: wire.ReceiverAttached) -> list[Item]:
+        self.after = Position(answer.epoch, answer.sequence)
+        return [] if answer.missed is None else [TopicGap(self.topic, *answer.missed, None)]
+
+    def gap(self, message: wire.Gap) -> list[Item]:
+        assert self.after is not None, "a gap before the answer to the attach"
+        if message.last <= self.after.sequence:
+            return []
+        first = max(message.first, self.after.sequence + 1)
+        self.after = Position(message.epoch, message.last)
+        return [TopicGap(self.topic, message.epoch, first, message.last)]
+
+    def messages(self, message: wire.Messages) -> list[Item]:
+        assert self.after is not None, "messages before the answer to the attach"
+        items: list[Item] = []
+        epoch, sequence = message.epoch, message.sequence
+        expected = self.after.sequence + 1
+        if sequence > expected:  # no home does this; a loss must not pass in silence all the same
+            items.append(TopicGap(self.topic, epoch, expected, sequence - 1))
+        for publisher, number, data in message.messages:
+            if sequence >= expected and number > self.seen.get(publisher, 0):
+                self._see(publisher, number)
+                items.append(TopicMessage(self.topic, data, Position(epoch, sequence), publisher, number))
+            sequence += 1
+        self.after = Position(epoch, max(sequence - 1, self.after.sequence))
+        return items
+
+    def _see(self, publisher: int, number: int) -> None:
+        if publisher not in self.seen and len(self.seen) >= MOST_PUBLISHERS:
+            del self.seen[next(iter(self.seen))]
+        self.seen[publisher] = number

@@ -1,0 +1,272 @@
+"""The logic of a client of topics: events in, effects out. No clock, no socket: `topic_driver` or a simulator drives.
+
+It keeps one connection to each home it needs, attaches a sender or receiver per topic there, and follows the homes: a
+`moved` on the open connection, else the coordinator's directory. `topic_sending` and `topic_receiving` hold what must
+survive a change of home; `topic_attachments` holds connections and attachments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tocsin.client import topic_events as events
+from tocsin.client.timing import Jitter, Patience
+from tocsin.client.topic_attachments import Attachments, ClientConnection, Home
+from tocsin.client.topic_events import Deliver, Effect, Item, MarkReady, Settle, TopicFailure, Watch
+from tocsin.client.topic_receiving import ReceiverState
+from tocsin.client.topic_sending import SenderState
+from tocsin.model.ids import TopicName
+from tocsin.model.topic import Position, matches
+from tocsin.wire import topic as wire
+from tocsin.wire.errors import Code
+from tocsin.wire.topic_directory import TopicEntry, WatchAnswer
+
+_FINAL = {str(code) for code in (Code.FORBIDDEN, Code.TOO_MANY, Code.BAD_REQUEST, Code.UNAUTHENTICATED)}
+"""Refusals of an attach that a retry would repeat."""
+
+
+class TopicSession:
+    def __init__(self, run: int, jitter: Jitter, patience: Patience | None = None) -> None:
+        """`run` is a random number below 2**53 that no other run of a program has."""
+        self._run = run
+        self._homes = Attachments(patience or Patience(), jitter)
+        self.senders: dict[TopicName, SenderState] = {}
+        self.receivers: dict[TopicName, ReceiverState] = {}
+        self._patterns: dict[int, str] = {}
+        self._unready: dict[int, set[TopicName] | None] = {}
+        """Subscription → topics it waits for; None before the directory has answered."""
+        self._begun_epoch: dict[int, int] = {}
+        """Subscription → last epoch when it began: topics created later are received from their first message."""
+        self._interest_changed = False
+        """True if the session must ask the directory for other topics."""
+        self._unsent: dict[TopicName, SenderState] = {}
+        """Senders with messages of this turn."""
+        self._token = ""
+
+    @property
+    def homes(self) -> Mapping[TopicName, Home]:
+        """The known homes of topics."""
+        return self._homes.homes
+
+    def requested_topic(self, connection: int, request: int) -> TopicName | None:
+        """The topic of an attach that has no answer yet; for simulations."""
+        known = self._homes.connections.get(connection)
+        need = None if known is None else known.requests.get(request)
+        return None if need is None else need[0]
+
+    def handle(self, event: events.Event, now_s: float) -> list[Effect]:
+        effects = list(self._handle(event, now_s))
+        effects += self._attach_due(now_s)
+        if self._interest_changed:
+            self._interest_changed = False
+            effects.append(Watch(tuple(self.senders), tuple(dict.fromkeys(self._patterns.values()))))
+        return effects
+
+    def _handle(self, event: events.Event, now_s: float) -> Iterator[Effect]:
+        match event:
+            case events.PublishRequested(ticket, topic, data):
+                sender = self._sender(topic)
+                sender.queued.append((ticket, data))
+                self._unsent[topic] = sender
+                yield events.RequestFlush()
+            case events.FlushDue():
+                unsent, self._unsent = self._unsent, {}
+                yield from self._send_all(unsent, now_s)
+            case events.SubscribeRequested(subscription, pattern):
+                self._patterns[subscription] = pattern
+                self._unready[subscription] = None
+                self._interest_changed = True
+            case events.UnsubscribeRequested(subscription):
+                yield from self._unsubscribe(subscription)
+            case events.DirectoryReceived(answer, receive):
+                yield from self._learn(answer, receive, now_s)
+            case events.ConnectionOpened(number):
+                yield from self._homes.opened(number, self._token, now_s)
+            case events.ConnectionLost(number):
+                self._lost(number, now_s)
+            case events.MessageReceived(number, message):
+                connection = self._homes.heard(number, now_s)
+                if connection is not None:
+                    yield from self._receive(connection, message, now_s)
+            case events.Ticked():
+                for number in (*self._homes.stalled(now_s), *self._homes.unused(now_s)):
+                    yield events.Disconnect(number)
+                    self._lost(number, now_s)
+                self._homes.leave_late(now_s)
+                yield from self._send_all(self.senders, now_s)
+
+    # -- interest ------------------------------------------------------------------------------------------------------
+
+    def _sender(self, topic: TopicName) -> SenderState:
+        if topic not in self.senders:
+            self.senders[topic] = SenderState(topic)
+            self._interest_changed = True
+            self._homes.need(topic, "send")
+        return self.senders[topic]
+
+    def _drop_sender(self, topic: TopicName, code: str, message: str) -> Iterator[Effect]:
+        """Nothing can be sent to this topic: settle its messages. The next message asks again."""
+        self._unsent.pop(topic, None)
+        self._interest_changed = True
+        yield from self.senders.pop(topic).fail_all(code, message)
+        yield from self._homes.release(topic, "send")
+
+    def _unsubscribe(self, subscription: int) -> Iterator[Effect]:
+        self._interest_changed = True
+        self._patterns.pop(subscription, None)
+        self._unready.pop(subscription, None)
+        self._begun_epoch.pop(subscription, None)
+        for topic in [topic for topic in self.receivers if not self._subscriptions(topic)]:
+            del self.receivers[topic]
+            yield from self._homes.release(topic, "receive")
+
+    def _subscriptions(self, topic: TopicName) -> list[int]:
+        return [number for number, pattern in self._patterns.items() if matches(pattern, topic)]
+
+    # -- the directory -------------------------------------------------------------------------------------------------
+
+    def _learn(self, answer: WatchAnswer, receive: Iterable[str], now_s: float) -> Iterator[Effect]:
+        self._token = answer.token
+        for topic, refusal in answer.refused.items():
+            if topic in self.senders:
+                yield from self._drop_sender(topic, refusal.code, refusal.message)
+        for entry in answer.topics:
+            if entry.address is not None:
+                self._homes.learn(entry.topic, entry.epoch, entry.address, now_s)
+        for subscription, pattern in self._patterns.items():
+            if pattern in receive:
+                yield from self._learn_matches(subscription, pattern, answer)
+
+    def _learn_matches(self, subscription: int, pattern: str, answer: WatchAnswer) -> Iterator[Effect]:
+        matching = [entry for entry in answer.topics if entry.receive and matches(pattern, entry.topic)]
+        begun = self._begun_epoch.setdefault(subscription, answer.epoch)
+        for entry in matching:
+            if entry.topic not in self.receivers:
+                self.receivers[entry.topic] = ReceiverState(entry.topic, _first_position(entry, begun))
+                self._homes.need(entry.topic, "receive")
+        if self._unready.get(subscription, set()) is None:
+            waits_for = {entry.topic for entry in matching if not self._homes.is_attached(entry.topic, "receive")}
+            self._unready[subscription] = waits_for
+            yield from self._mark_ready(subscription)
+
+    def _mark_ready(self, subscription: int) -> Iterator[Effect]:
+        if self._unready.get(subscription) == set():
+            del self._unready[subscription]
+            yield MarkReady(subscription)
+
+    # -- connections and attachments -----------------------------------------------------------------------------------
+
+    def _attach_due(self, now_s: float) -> Iterator[Effect]:
+        for connection, topic, role in self._homes.due(now_s):
+            if connection is None:
+                continue
+            number = self._homes.requested(connection, topic, role)
+            if role == "receive":
+                request: wire.FromClient = self.receivers[topic].request(number)
+            else:
+                sender = self.senders[topic]
+                sender.restart()
+                request = wire.AttachSender(number, topic, self._run, sender.first_number)
+            yield events.Send(connection.number, request)
+        yield from self._homes.connects()
+
+    def _lost(self, number: int, now_s: float) -> None:
+        self._homes.lost(number, now_s)
+
+    def _send_all(self, senders: Mapping[TopicName, SenderState], now_s: float) -> Iterator[Effect]:
+        for topic, sender in senders.items():
+            if sender.queued or sender.resend:
+                yield from self._send(topic, sender, now_s)
+
+    def _send(self, topic: TopicName, sender: SenderState, now_s: float) -> Iterator[Effect]:
+        attached = self._homes.attached(topic, "send")
+        if attached is None:
+            return
+        connection, at = attached
+        if sender.must_attach:
+            self._homes.again(topic, "send", now_s)
+            return
+        for output in sender.batches(at, connection.message_bytes, connection.frame_bytes, now_s):
+            yield output if isinstance(output, Settle) else events.Send(connection.number, output)
+
+    # -- messages of homes ---------------------------------------------------------------------------------------------
+
+    def _receive(self, connection: ClientConnection, message: wire.ToClient, now_s: float) -> Iterator[Effect]:
+        match message:
+            case wire.LoggedIn():
+                self._homes.logged_in(connection, message)
+            case wire.SenderAttached(number, at, expected):
+                topic = self._homes.answered(connection, number, at, now_s)
+                if topic is not None and topic in self.senders:
+                    yield from self.senders[topic].attached(expected)
+                    yield from self._send(topic, self.senders[topic], now_s)
+            case wire.ReceiverAttached(number, at):
+                yield from self._on_receiver_attached(connection, message, now_s)
+            case wire.Refused():
+                yield from self._on_refused(connection, message, now_s)
+            case wire.Acknowledged(at, number):
+                if (sender := self._sender_at(connection, at)) is not None:
+                    yield from sender.acknowledged(number)
+                    yield from self._send(sender.topic, sender, now_s)
+            case wire.NotAccepted(at, number, code):
+                if (sender := self._sender_at(connection, at)) is not None:
+                    yield from sender.refused(message, now_s)
+                    if code == Code.NOT_HOME:
+                        self._homes.again(sender.topic, "send", now_s)
+            case wire.Messages(at):
+                receiver = self._receiver_at(connection, at)
+                if receiver is not None:
+                    yield from self._deliver(receiver.topic, receiver.messages(message))
+            case wire.Gap(at):
+                receiver = self._receiver_at(connection, at)
+                if receiver is not None:
+                    yield from self._deliver(receiver.topic, receiver.gap(message))
+            case wire.Moved(_, topic, _, address):
+                self._homes.moved(connection, topic, address)
+            case wire.Ended(_, topic):
+                self._homes.ended(connection, topic, now_s)
+
+    def _on_receiver_attached(
+        self, connection: ClientConnection, message: wire.ReceiverAttached, now_s: float
+    ) -> Iterator[Effect]:
+        topic = self._homes.answered(connection, message.id, message.at, now_s)
+        if topic is None or topic not in self.receivers:
+            return
+        yield from self._deliver(topic, self.receivers[topic].attached(message))
+        yield from self._stop_waiting_for(topic)
+
+    def _stop_waiting_for(self, topic: TopicName) -> Iterator[Effect]:
+        for subscription, waits_for in list(self._unready.items()):
+            if waits_for is not None:
+                waits_for.discard(topic)
+                yield from self._mark_ready(subscription)
+
+    def _on_refused(self, connection: ClientConnection, message: wire.Refused, now_s: float) -> Iterator[Effect]:
+        refused = self._homes.refused(connection, message, now_s)
+        if refused is None or message.code not in _FINAL:
+            return
+        topic, role = refused
+        if role == "send" and topic in self.senders:
+            yield from self._drop_sender(topic, message.code, message.message)
+        elif role == "receive":
+            self._homes.give_up(topic, role)
+            yield from self._deliver(topic, [TopicFailure(topic, message.code, message.message)])
+            yield from self._stop_waiting_for(topic)
+
+    def _sender_at(self, connection: ClientConnection, at: int) -> SenderState | None:
+        topic = self._homes.topic_at(connection, at, "send")
+        return None if topic is None else self.senders.get(topic)
+
+    def _receiver_at(self, connection: ClientConnection, at: int) -> ReceiverState | None:
+        topic = self._homes.topic_at(connection, at, "receive")
+        return None if topic is None else self.receivers.get(topic)
+
+    def _deliver(self, topic: TopicName, items: list[Item]) -> Iterator[Effect]:
+        if items:
+            for subscription in self._subscriptions(topic):
+                yield Deliver(subscription, items)
+
+
+def _first_position(entry: TopicEntry, begun_epoch: int) -> Position | None:
+    """Where a subscription begins with a topic: at its first message, if the topic was created later."""
+    return Position(entry.created, 0) if entry.created > begun_epoch else None

@@ -1,0 +1,236 @@
+"""Topics and their homes: create, delete, assign, fail over, and settle a broker that registers [decision 13].
+
+A broker may accept messages of a topic only in the epoch of its assignment and under its lease. So the coordinator
+assigns another home only when the former one has confirmed that it stopped (`topic_moves`), or when its lease has
+ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tocsin.coordinator import topic_moves
+from tocsin.coordinator.effects import CheckStore, ForgetTopic, RequestRejection
+from tocsin.coordinator.events import TopicCreated, TopicsUsed
+from tocsin.coordinator.records import BrokerRecord
+from tocsin.coordinator.topic_placing import choose_home, holder_of, may_host
+from tocsin.coordinator.topic_records import TopicRecord
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.model.topic import topic_problem
+from tocsin.wire.errors import Code
+from tocsin.wire.topic_link import (
+    FromBroker,
+    LeaseRenewed,
+    OpenTopic,
+    OwnTopics,
+    PrepareTopic,
+    ReleaseTopic,
+    RenewLease,
+    ReturnLease,
+    TopicOpened,
+    TopicPrepared,
+    TopicRefused,
+    TopicStopped,
+)
+
+LEASE_MARGIN = 1.1
+"""The coordinator counts leases longer than the brokers do, by this factor: clocks differ in rate."""
+_OWN_STALL = 0.5
+"""A pause between two ticks, as a share of a lease, after which missing renewals are the coordinator's own fault."""
+_REFUSED_S = 5.0
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def create_topic(turn: Turn, event: TopicCreated) -> TopicRecord | RequestRejection:
+    definition = event.definition
+    problem = topic_problem(definition.name)
+    if problem is not None:
+        return RequestRejection(Code.BAD_REQUEST, problem)
+    if definition.name in turn.registry.topics.topics:
+        return RequestRejection(Code.EXISTS, f"there is a topic {definition.name} already")
+    if _is_full(turn):
+        return RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
+    return _create(turn, TopicRecord(definition.name, 0, definition.within_s, place=event.place))
+
+
+def use_topics(turn: Turn, event: TopicsUsed) -> dict[TopicName, RequestRejection]:
+    """Create those of the topics that do not exist, where a prefix allows it. Returns why the others cannot be used."""
+    refused: dict[TopicName, RequestRejection] = {}
+    for name in event.topics:
+        problem = topic_problem(name)
+        if name in turn.registry.topics.topics:
+            continue
+        if problem is not None:
+            refused[name] = RequestRejection(Code.BAD_REQUEST, problem)
+        elif not any(name.startswith(prefix) for prefix in (turn.rules.topic_prefixes or "").split(",") if prefix):
+            refused[name] = RequestRejection(Code.UNKNOWN_TOPIC, f"there is no topic {name}; create it first")
+        elif _is_full(turn):
+            refused[name] = RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
+        else:
+            _create(turn, TopicRecord(name, 0, made_on_use=True, place=event.place))
+    return refused
+
+
+def _is_full(turn: Turn) -> bool:
+    return len(turn.registry.topics.topics) >= turn.rules.topics
+
+
+def _create(turn: Turn, record: TopicRecord) -> TopicRecord:
+    topics = turn.registry.topics
+    record.created = turn.next_topic_epoch()
+    former, until_s = topics.retired.pop(record.name, (None, topics.settled_s))
+    record.not_before_s = until_s
+    topics.add(record)
+    if former is not None and former[0] in turn.registry.brokers and _is_present(turn, former):
+        record.not_before_s = 0.0  # its link delivers the deletion before the new assignment
+        assign(turn, record, turn.registry.brokers[former[0]])
+    else:
+        find_home(turn, record)
+    turn.store_topic(record)
+    turn.note("topic created", topic=record.name, home=record.home, epoch=record.epoch)
+    return record
+
+
+def _is_present(turn: Turn, holder: tuple[BrokerId, str]) -> bool:
+    broker = turn.registry.brokers[holder[0]]
+    return holder_of(broker) == holder and may_host(turn, broker)
+
+
+def delete_topic(turn: Turn, name: TopicName) -> bool | RequestRejection:
+    record = turn.registry.topics.topics.get(name)
+    if record is None:
+        return RequestRejection(Code.UNKNOWN_TOPIC, f"there is no topic {name}")
+    topics = turn.registry.topics
+    if record.move is not None:
+        for broker, epoch in ((record.move.source, record.move.source_epoch), (record.move.target, record.move.epoch)):
+            turn.send(broker, ReleaseTopic(name, epoch, deleted=True))
+    if record.holder is not None:
+        turn.send(record.holder[0], ReleaseTopic(name, record.epoch, deleted=True))
+        topics.retired[name] = (record.holder, topics.leases.get(record.holder, topics.settled_s))
+    topics.remove(record)
+    turn.do(ForgetTopic(name))
+    turn.note("topic deleted", topic=name)
+    return True
+
+
+# -- assignment --------------------------------------------------------------------------------------------------------
+
+
+def find_home(turn: Turn, record: TopicRecord, avoid: Collection[BrokerId] = ()) -> bool:
+    """Assign a home in a new epoch. Returns False if none can be assigned now.
+
+    The caller knows that the former home cannot accept messages any more.
+    """
+    broker = None if turn.now_s < record.not_before_s else choose_home(turn, record, avoid)
+    if broker is None:
+        if record.holder is not None:
+            turn.registry.topics.set_holder(record, None)
+            turn.store_topic(record)
+        return False
+    assign(turn, record, broker)
+    return True
+
+
+def assign(turn: Turn, record: TopicRecord, broker: BrokerRecord) -> None:
+    record.epoch = turn.next_topic_epoch() if record.epoch else record.created
+    record.state = None
+    turn.registry.topics.set_holder(record, holder_of(broker))
+    turn.store_topic(record)
+    turn.send(broker.id, OpenTopic(record.owned))
+
+
+def check(turn: Turn) -> None:
+    """Called at every tick: fail over, place topics without a home, drain, end moves that take too long."""
+    topics = turn.registry.topics
+    if turn.now_s - topics.checked_s > _OWN_STALL * turn.rules.topic_lease_s:
+        topics.patient_until_s = turn.now_s + _OWN_STALL * turn.rules.topic_lease_s
+    topics.checked_s = turn.now_s
+    if turn.now_s < topics.patient_until_s:
+        return
+    for holder in [holder for holder in topics.held if topics.leases.get(holder, topics.settled_s) <= turn.now_s]:
+        for record in topics.records_of(holder):
+            _fail_over(turn, record)
+    for name in list(topics.unassigned):
+        find_home(turn, topics.topics[name])
+    topics.leases = {
+        holder: until_s for holder, until_s in topics.leases.items() if until_s > turn.now_s or holder in topics.held
+    }
+    for name in [name for name, (_, until_s) in topics.retired.items() if until_s <= turn.now_s]:
+        del topics.retired[name]
+    topic_moves.check_deadlines(turn)
+    topic_moves.drain(turn)
+
+
+def _fail_over(turn: Turn, record: TopicRecord) -> None:
+    """The home's lease has ended: assign another home in a new epoch, without the state of the former one."""
+    former, former_epoch, move = record.holder, record.epoch, record.move
+    turn.note("the home's lease has ended", "warning", topic=record.name, home=record.home, epoch=record.epoch)
+    prepared = None if move is None else turn.registry.brokers.get(move.target)
+    topic_moves.forget(turn, record)
+    if prepared is not None and move is not None and move.source == record.home and may_host(turn, prepared):
+        assign(turn, record, prepared)
+    else:
+        find_home(turn, record)
+    if former is not None:
+        turn.send(former[0], ReleaseTopic(record.name, former_epoch))
+
+
+# -- messages of brokers -----------------------------------------------------------------------------------------------
+
+
+def settle_broker(turn: Turn, broker: BrokerRecord) -> None:
+    """A broker has registered: send the complete list of its topics, then the messages of moves that were lost."""
+    topics = turn.registry.topics
+    if not broker.topics:
+        return
+    turn.send(broker.id, OwnTopics([record.owned for record in topics.records_of(holder_of(broker))]))
+    for name, move in topics.moving.items():
+        record = topics.topics[name]
+        if move.target == broker.id and record.home != broker.id:
+            turn.send(broker.id, PrepareTopic(name, move.epoch))
+        elif move.source == broker.id and record.home == broker.id:
+            topic_moves.send_stop(turn, record)
+
+
+def handle_report(turn: Turn, broker: BrokerRecord, message: FromBroker) -> None:
+    topics = turn.registry.topics
+    if isinstance(message, RenewLease):
+        topics.leases[holder_of(broker)] = turn.now_s + LEASE_MARGIN * turn.rules.topic_lease_s
+        if topics.topics:
+            turn.store_lease_s()
+            turn.do(CheckStore())
+        turn.send(broker.id, LeaseRenewed(message.number, turn.rules.topic_lease_s))
+        return
+    if isinstance(message, ReturnLease):
+        topics.leases[holder_of(broker)] = turn.now_s
+        for held in topics.records_of(holder_of(broker)):
+            _fail_over(turn, held)
+        return
+    record = topics.topics.get(message.topic)
+    if record is None:
+        return
+    match message:
+        case TopicPrepared(epoch=epoch):
+            topic_moves.handle_prepared(turn, record, broker, epoch)
+        case TopicStopped():
+            topic_moves.handle_stopped(turn, record, broker, message)
+        case TopicOpened(epoch=epoch):
+            if record.holder == holder_of(broker) and record.epoch == epoch:
+                record.state = None
+                topic_moves.handle_opened(turn, record)
+        case TopicRefused():
+            _handle_refused(turn, record, broker, message)
+
+
+def _handle_refused(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: TopicRefused) -> None:
+    """The broker has too many topics. It has not opened this epoch, so another broker may at once."""
+    turn.note("a broker refuses a topic", "warning", topic=record.name, broker=broker.id, reason=message.message)
+    if record.move is not None and record.move.target == broker.id and record.move.epoch == message.epoch:
+        topic_moves.abort(turn, record, message.message)
+    if record.holder == holder_of(broker) and record.epoch == message.epoch:
+        topic_moves.forget(turn, record)
+        if not find_home(turn, record, avoid={broker.id}):
+            record.not_before_s = turn.now_s + _REFUSED_S

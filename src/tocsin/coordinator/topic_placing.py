@@ -1,0 +1,47 @@
+"""The choice of a topic's home: nearest to the creator's place if it is known, else least loaded.
+
+The partitioning of [ePulsar §3.4] by latency is `policies/topics`; it will move topics from the homes chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tocsin.coordinator.records import BrokerRecord
+from tocsin.coordinator.topic_records import Holder, TopicRecord
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId
+from tocsin.policies.balance.placement import BrokerChoice, Newcomer, place
+from tocsin.policies.balance.settings import PlacementPolicy
+
+
+def holder_of(broker: BrokerRecord) -> Holder:
+    return broker.id, broker.incarnation
+
+
+def lease_holds(turn: Turn, broker: BrokerRecord) -> bool:
+    return turn.registry.topics.leases.get(holder_of(broker), float("-inf")) > turn.now_s
+
+
+def may_host(turn: Turn, broker: BrokerRecord) -> bool:
+    """True if the broker can be the home of a topic: it is linked, accepts work and holds a lease."""
+    return broker.topics and broker.linked and turn.registry.accepting(broker) and lease_holds(turn, broker)
+
+
+def choose_home(turn: Turn, record: TopicRecord, avoid: Collection[BrokerId] = ()) -> BrokerRecord | None:
+    registry = turn.registry
+    choices = [
+        BrokerChoice(
+            broker.id,
+            may_host(turn, broker) and broker.id not in avoid,
+            broker.place,
+            load_bytes_per_s=turn.loads.for_placement(
+                broker.id, len(registry.hosted(broker.id)) + registry.topics.homed_at(broker.id)
+            ),
+            capacity=broker.capacity,
+        )
+        for broker in registry.brokers.values()
+    ]
+    policy = PlacementPolicy.LEAST_LOADED if record.place is None else PlacementPolicy.NEAREST
+    chosen = place(policy, Newcomer(record.place), choices)
+    return None if chosen is None else registry.brokers[chosen]

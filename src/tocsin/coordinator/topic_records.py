@@ -1,0 +1,135 @@
+"""The coordinator's records of topics: homes, epochs, leases of brokers and moves in progress [decision 13].
+
+The registry keeps the records and their index consistent; `topic_homes` and `topic_moves` decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.model.snapshot import Place
+from tocsin.wire.topic_link import OwnedTopic, TopicState
+
+Holder = tuple[BrokerId, str]
+"""One run of a broker: its id and its incarnation. Leases belong to it."""
+
+
+class TopicMoveStep(StrEnum):
+    PREPARING = "preparing"
+    """The target gets ready; the source is the home."""
+    STOPPING = "stopping"
+    """The source stops and reports its state; it is the home."""
+    OPENING = "opening"
+    """The target is the home and has to confirm; then the source forgets the topic."""
+
+
+@dataclass(slots=True)
+class TopicMove:
+    source: BrokerId
+    source_epoch: int
+    target: BrokerId
+    epoch: int
+    """The epoch in which the target opens the topic."""
+    reason: str
+    began_s: float
+    deadline_s: float
+    step: TopicMoveStep = TopicMoveStep.PREPARING
+
+
+@dataclass(slots=True)
+class TopicRecord:
+    name: TopicName
+    created: int
+    """Its first epoch."""
+    within_s: float | None = None
+    made_on_use: bool = False
+    holder: Holder | None = None
+    """The home; None while no broker can be it."""
+    epoch: int = 0
+    """The epoch of the present home, or of the last one; 0 before the first."""
+    state: TopicState | None = None
+    """What the home continues, until the home has confirmed that it has opened the topic."""
+    move: TopicMove | None = None
+    not_before_s: float = 0.0
+    """Assign no home earlier: a former home may still hold its lease, or every broker has refused the topic."""
+    place: Place | None = None
+    """Where the clients are, as the creator said; not stored."""
+
+    @property
+    def home(self) -> BrokerId | None:
+        return None if self.holder is None else self.holder[0]
+
+    @property
+    def owned(self) -> OwnedTopic:
+        return OwnedTopic(self.name, self.epoch, self.state)
+
+
+@dataclass(slots=True)
+class TopicRegistry:
+    topics: dict[TopicName, TopicRecord] = field(default_factory=dict)
+    held: dict[Holder, dict[TopicName, None]] = field(default_factory=dict)
+    unassigned: dict[TopicName, None] = field(default_factory=dict)
+    """Topics without a home."""
+    moving: dict[TopicName, TopicMove] = field(default_factory=dict)
+    leases: dict[Holder, float] = field(default_factory=dict)
+    """The time until which this run of a broker may accept messages, as the coordinator counts it."""
+    retired: dict[TopicName, tuple[Holder, float]] = field(default_factory=dict)
+    """Deleted topics: their last home, and until when it may accept messages if it did not hear of the deletion."""
+    epoch: int = 0
+    """The last epoch that was given out."""
+    settled_s: float = float("-inf")
+    """No home of a topic that an earlier process deleted can hold its lease from this time on."""
+    stored_lease_s: float = 0.0
+    """The longest lease that a broker may hold, as stored: a restart with a shorter setting waits for it too."""
+    checked_s: float = 0.0
+    patient_until_s: float = 0.0
+    """No failover before this time: this process itself was away, and renewals may wait to be read."""
+    revision: int = 0
+    """Grows with every change that clients see."""
+
+    def add(self, record: TopicRecord) -> None:
+        self.topics[record.name] = record
+        self.set_holder(record, record.holder)
+
+    def remove(self, record: TopicRecord) -> None:
+        self._leave(record)
+        self.unassigned.pop(record.name, None)
+        self.moving.pop(record.name, None)
+        del self.topics[record.name]
+        self.revision += 1
+
+    def set_holder(self, record: TopicRecord, holder: Holder | None) -> None:
+        self._leave(record)
+        record.holder = holder
+        if holder is None:
+            self.unassigned[record.name] = None
+        else:
+            self.unassigned.pop(record.name, None)
+            self.held.setdefault(holder, {})[record.name] = None
+        self.revision += 1
+
+    def _leave(self, record: TopicRecord) -> None:
+        if record.holder is not None and record.holder in self.held:
+            names = self.held[record.holder]
+            names.pop(record.name, None)
+            if not names:
+                del self.held[record.holder]
+
+    def set_move(self, record: TopicRecord, move: TopicMove | None) -> None:
+        record.move = move
+        if move is None:
+            self.moving.pop(record.name, None)
+        else:
+            self.moving[record.name] = move
+
+    def homed_at(self, broker: BrokerId) -> int:
+        """The number of topics whose home is this broker, moves in progress included."""
+        held = sum(len(names) for holder, names in self.held.items() if holder[0] == broker)
+        arriving = sum(1 for move in self.moving.values() if move.target == broker)
+        return held + arriving
+
+    def records_of(self, holder: Holder) -> Iterable[TopicRecord]:
+        return [self.topics[name] for name in self.held.get(holder, ())]

@@ -1,0 +1,21 @@
+"""Topics as clients and administrators see them."""
+
+from __future__ import annotations
+
+from tocsin.coordinator.registry import Registry
+from tocsin.coordinator.topic_records import TopicRecord
+from tocsin.wire.topic_directory import TopicEntry
+
+
+def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True) -> TopicEntry:
+    broker, move = registry.broker(record.home), record.move
+    return TopicEntry(
+        record.name,
+        record.created,
+        record.epoch,
+        record.home,
+        None if broker is None else broker.address,
+        record.within_s,
+        None if move is None else move.target,
+        receive,
+    )

@@ -1,0 +1,177 @@
+"""Topics: create, list, delete and move them; and the watch by which clients follow their homes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, Request, Response
+
+from tocsin.coordinator.effects import RequestRejection
+from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
+from tocsin.coordinator.topic_views import topic_entry
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.model.permission import RECEIVE, SEND, permits_topic
+from tocsin.model.snapshot import Place
+from tocsin.model.topic import TopicDefinition, is_exact, matches, pattern_problem
+from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_admin
+from tocsin.runtime.coordinator.routes.context import CoordinatorContext, context_of
+from tocsin.runtime.http.answers import answer, read_json, request_body
+from tocsin.runtime.http.callers import Caller
+from tocsin.runtime.http.credentials import BROKERS
+from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.topic_directory import (
+    TOPICS,
+    WATCH,
+    CreateRequest,
+    MoveRequest,
+    Refusal,
+    TopicEntry,
+    WatchAnswer,
+    WatchRequest,
+)
+
+router = APIRouter(tags=["topics"])
+
+_HOUR_S = 3_600.0
+
+
+@router.post(TOPICS, openapi_extra=request_body(CreateRequest), response_class=Response)
+async def create_topic(request: Request) -> Response:
+    """Create a topic: `CREATE TOPIC name WITHIN within_s`. Its home is near `lat` and `lon`, if they are given."""
+    context = _require_author(request)
+    body = await read_json(request, CreateRequest)
+    if (body.lat is None) != (body.lon is None):
+        raise TocsinError(Code.BAD_REQUEST, "lat and lon go together: send both or none")
+    place = None if body.lat is None or body.lon is None else Place(body.lat, body.lon)
+    definition = TopicDefinition(TopicName(body.topic), body.within_s)
+    record = await context.process.request(lambda number: TopicCreated(number, definition, place))
+    return answer(topic_entry(context.core.registry, record), 201)
+
+
+@router.get(TOPICS, response_class=Response)
+async def list_topics(request: Request, pattern: str = "#") -> Response:
+    """Topics that match a pattern, of those that the caller may read: all, or those of its scopes for topics."""
+    context, caller = _require_any(request)
+    _check_pattern(pattern)
+    may_see = caller.may_read or caller.may_declare
+    entries = _matching(context, [pattern], lambda name: may_see or _may_use(caller, name))
+    return answer({"topics": entries})
+
+
+@router.delete(TOPICS + "/{topic:path}", response_class=Response)
+async def delete_topic(request: Request, topic: str) -> Response:
+    context = _require_author(request)
+    await context.process.request(lambda number: TopicDeleted(number, TopicName(topic)))
+    return answer({"deleted": True})
+
+
+@router.post(TOPICS + "/move", openapi_extra=request_body(MoveRequest), response_class=Response)
+async def move_topic(request: Request) -> Response:
+    """Move a topic to another home. Answers at once; `GET /v1/topics` shows the progress."""
+    context = require_admin(request)
+    body = await read_json(request, MoveRequest)
+    topic, target = TopicName(body.topic), BrokerId(body.target)
+    begun = await context.process.request(lambda number: TopicMoveOrdered(number, topic, target))
+    return answer({"moving": begun}, 202 if begun else 200)
+
+
+@router.post(WATCH, openapi_extra=request_body(WatchRequest), response_class=Response)
+async def watch_topics(request: Request) -> Response:
+    """The homes of topics, now or when something changes, and a token for those homes."""
+    context, caller = _require_any(request)
+    body = await read_json(request, WatchRequest)
+    for pattern in body.receive:
+        _check_pattern(pattern)
+    refused = await _use(context, caller, body.send)
+    if body.after == context.topic_changes.revision and not refused:
+        await _wait_for_change(context, caller, body)
+    revision, epoch = context.topic_changes.revision, context.core.registry.topics.epoch
+    entries = _wanted(context, caller, body)
+    return answer(WatchAnswer(revision, epoch, entries, _token(context, caller), refused))
+
+
+async def _wait_for_change(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> None:
+    """Wait for a change that this caller sees, at most `wait_s` seconds."""
+    present = _wanted(context, caller, body)
+    until_s = context.process.now_s() + body.wait_s
+    while (left_s := until_s - context.process.now_s()) > 0:
+        changed = await context.topic_changes.wait(left_s)
+        if changed and _wanted(context, caller, body) != present:
+            return
+
+
+async def _use(context: CoordinatorContext, caller: Caller, topics: list[TopicName]) -> dict[TopicName, Refusal]:
+    """Create topics on first use. Returns the topics that the caller cannot publish to, with the reasons."""
+    refused: dict[TopicName, Refusal] = {}
+    unknown: list[TopicName] = []
+    for name in topics:
+        if not permits_topic(caller.topic_scopes, SEND, name):
+            refused[name] = Refusal(str(Code.FORBIDDEN), f"this needs a token with the scope send:{name}")
+        elif name not in context.core.registry.topics.topics:
+            unknown.append(name)
+    if unknown:
+        rejected: dict[TopicName, RequestRejection] = await context.process.request(
+            lambda number: TopicsUsed(number, tuple(unknown))
+        )
+        refused |= {name: Refusal(str(reason.code), reason.message) for name, reason in rejected.items()}
+    return refused
+
+
+def _wanted(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> list[TopicEntry]:
+    entries = {
+        entry.topic: entry
+        for entry in _matching(context, body.receive, lambda name: permits_topic(caller.topic_scopes, RECEIVE, name))
+    }
+    topics = context.core.registry.topics.topics
+    for name in body.send:
+        if name in topics and name not in entries and permits_topic(caller.topic_scopes, SEND, name):
+            entries[name] = topic_entry(context.core.registry, topics[name], receive=False)
+    return list(entries.values())
+
+
+def _matching(
+    context: CoordinatorContext, patterns: list[str], may_see: Callable[[TopicName], bool]
+) -> list[TopicEntry]:
+    topics = context.core.registry.topics.topics
+    exact = [TopicName(pattern) for pattern in patterns if is_exact(pattern)]
+    wild = [pattern for pattern in patterns if not is_exact(pattern)]
+    names = dict.fromkeys(name for name in exact if name in topics)
+    if wild:
+        names |= dict.fromkeys(name for name in topics if any(matches(pattern, name) for pattern in wild))
+    return [topic_entry(context.core.registry, topics[name]) for name in names if may_see(name)]
+
+
+def _token(context: CoordinatorContext, caller: Caller) -> str:
+    """A token for the homes, with the caller's scopes for topics. It ends no later than the caller's own."""
+    claims, lifetime_s = caller.claims, context.settings.session_hours * _HOUR_S
+    if claims is not None and claims.expires_s is not None:
+        lifetime_s = min(lifetime_s, claims.expires_s - context.process.now_s())
+    origin = "" if claims is None else claims.origin or claims.identity
+    subject = caller.subject or caller.name
+    token, _ = context.sign(subject, caller.topic_scopes, lifetime_s, audience=BROKERS, origin=origin)
+    return token
+
+
+def _may_use(caller: Caller, name: TopicName) -> bool:
+    return any(permits_topic(caller.topic_scopes, action, name) for action in (SEND, RECEIVE))
+
+
+def _check_pattern(pattern: str) -> None:
+    problem = pattern_problem(pattern)
+    if problem is not None:
+        raise TocsinError(Code.BAD_REQUEST, problem)
+
+
+def _require_author(request: Request) -> CoordinatorContext:
+    caller = caller_of(request)
+    if caller is None or not caller.may_declare:
+        raise forbidden(caller, "author")
+    return context_of(request)
+
+
+def _require_any(request: Request) -> tuple[CoordinatorContext, Caller]:
+    """A caller that may read everything, or has a scope for topics."""
+    caller = caller_of(request)
+    if caller is None or not (caller.may_read or caller.may_declare or caller.topic_scopes):
+        raise forbidden(caller, "send:<topic> or receive:<topic>")
+    return context_of(request), caller

@@ -1,0 +1,38 @@
+"""Wakes the clients that wait for a change of the topics or of their homes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tocsin.coordinator.core import Coordinator
+
+
+class TopicChanges:
+    def __init__(self) -> None:
+        self.revision = ""
+        """Names the present content; a new core starts new revisions."""
+        self._core: Coordinator | None = None
+        self._starts = 0
+        self._changed = asyncio.Event()
+
+    def handled(self, core: Coordinator | None) -> None:
+        """Call it after the changes of a batch of events are stored."""
+        if core is None:
+            return
+        if core is not self._core:
+            self._core = core
+            self._starts += 1
+        revision = f"{self._starts}.{core.registry.topics.revision}"
+        if revision != self.revision:
+            self.revision = revision
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def wait(self, limit_s: float) -> bool:
+        """Return True at the next change, False after `limit_s` seconds."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,130 @@
+"""A broker process of simulated topics: the real `broker.topics` core with its link, its connections and its own clock.
+
+It records every accepted message with the real time, so that a test can compare the homes of a topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tocsin.broker import events as broker_events
+from tocsin.broker.topics import effects, events
+from tocsin.broker.topics.core import TopicHomes
+from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.limits import TopicLimits
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.sim.network.transport import Pipe, Transport
+from tocsin.wire import link, topic_link
+from tocsin.wire import topic as wire
+
+
+class TopicBrokerSide(Protocol):
+    """The broker's end of a client's connection."""
+
+    down: Pipe[wire.ToClient | None]
+
+    def break_off(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message that some home accepted."""
+
+    at_s: float
+    topic: TopicName
+    epoch: int
+    sequence: int
+    holder: tuple[BrokerId, int]
+    publisher: int
+    number: int
+    data: bytes
+
+
+class SimulatedTopicBroker:
+    """One run of a broker's process. A restarted broker is a new object; a dead one ignores every event."""
+
+    def __init__(
+        self,
+        identity: BrokerId,
+        run: int,
+        limits: TopicLimits,
+        transport: Transport,
+        accepted: list[Accepted],
+        clock: tuple[float, float],
+    ) -> None:
+        """`clock` is (rate, offset in seconds) of this machine's clock. `accepted` gets every accepted message."""
+        self.id = identity
+        self.run = run
+        self.core = TopicHomes(identity, limits)
+        self.running = True
+        self.paused = False
+        self.link: Pipe[link.FromBroker] | None = None
+        self.connections: dict[ConnectionId, TopicBrokerSide] = {}
+        self._transport = transport
+        self._accepted = accepted
+        self._clock = clock
+        self._backlog: list[events.Event] = []
+
+    def handle(self, event: broker_events.Event) -> None:
+        """An event of the link, or a tick."""
+        match event:
+            case broker_events.LinkOpened() if self.link is not None:
+                self.link.send(link.Register(self.id, f"i{self.run}", f"ws://{self.id}", topics=True))
+            case broker_events.LinkLost():
+                self.happened(events.LinkLost())
+            case broker_events.CoordinatorMessageReceived(message):
+                if isinstance(message, topic_link.FromCoordinator):
+                    self.happened(events.CoordinatorMessageReceived(message))
+            case broker_events.Ticked():
+                self.happened(events.Ticked())
+
+    def happened(self, event: events.Event) -> None:
+        if not self.running:
+            return
+        if self.paused:
+            if not isinstance(event, events.Ticked):
+                self._backlog.append(event)
+            return
+        before = {name: topic.sequence for name, topic in self.core.state.topics.items()}
+        rate, offset_s = self._clock
+        performed = self.core.handle(event, offset_s + rate * self._transport.kernel.now_s)
+        if isinstance(event, events.RequestReceived):
+            self._record_accepted(before)
+        for effect in performed:
+            self._perform(effect)
+
+    def _record_accepted(self, before: dict[TopicName, int]) -> None:
+        for name, topic in self.core.state.topics.items():
+            new = topic.sequence - before[name]
+            for index, (publisher, number, data) in enumerate(list(topic.recent)[-new:] if new else []):
+                where = (name, topic.epoch, topic.sequence - new + 1 + index, (self.id, self.run))
+                self._accepted.append(Accepted(self._transport.kernel.now_s, *where, publisher, number, data))
+
+    def resume(self) -> None:
+        """End a pause: handle everything that arrived meanwhile, at once."""
+        self.paused = False
+        backlog, self._backlog = self._backlog, []
+        for event in backlog:
+            self.happened(event)
+
+    def kill(self) -> None:
+        """End the process. Its connections break at once; the caller closes its link."""
+        self.running = False
+        for connection in list(self.connections.values()):
+            connection.break_off()
+
+    def _perform(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.Send(connections, message):
+                for identity in connections:
+                    if identity in self.connections:
+                        self.connections[identity].down.send(message)
+            case effects.CloseConnection(identity) if identity in self.connections:
+                self.connections[identity].down.send(None)
+            case effects.AwaitDrain(identity):
+                self._transport.later(0.0, self.happened, events.ConnectionDrained(identity))
+            case effects.RequestFlush():
+                self._transport.kernel.call_after(0.0, self.happened, events.FlushDue())
+            case effects.SendToCoordinator(report) if self.link is not None:
+                self.link.send(report)

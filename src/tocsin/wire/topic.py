@@ -1,0 +1,204 @@
+"""The protocol between a client and the home broker of its topics: a WebSocket of its own, beside the session.
+
+JSON text frames, or MessagePack binary frames in the subprotocol `tocsin.msgpack`. JSON carries the bytes of a message
+as base64. A request with an `id` gets one answer with that id. One `publish` and one `messages` carry many messages:
+both sides collect what is ready and send it as one frame.
+
+`at` is the number of a topic at this broker, which the answer to an attach names. All connections to the broker use the
+same number, so that one encoded frame serves every receiver.
+
+A publisher numbers its messages to a topic without holes. The home accepts them in this order: it acknowledges a number
+that it has accepted before, and ignores numbers beyond the one it expects. `not_accepted` with a code that allows a
+retry leaves the expected number as it is, so the publisher sends from there again; with any other code the message is
+dropped and the next number is expected.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tocsin.model.ids import BrokerId, TopicName
+
+PATH = "/v1/topics"
+
+Number = int
+"""A publisher's number of a message, from 1."""
+
+
+# -- from the client ---------------------------------------------------------------------------------------------------
+
+
+class FromClientMessage(msgspec.Struct, tag_field="op", forbid_unknown_fields=True):
+    pass
+
+
+class Login(FromClientMessage, tag="login"):
+    """The first request on a connection."""
+
+    id: int
+    token: str | None = None
+    """Needed if the handshake had none."""
+
+
+class AttachSender(FromClientMessage, tag="attach_sender"):
+    id: int
+    topic: TopicName
+    run: int
+    """The client's own number for this run of the program, drawn at random."""
+    number: Number = 1
+    """The first number that was not acknowledged yet."""
+
+
+class AttachReceiver(FromClientMessage, tag="attach_receiver"):
+    id: int
+    topic: TopicName
+    after: tuple[int, int] | None = None
+    """The last received position (epoch, sequence); None starts with the next message."""
+
+
+class Publish(FromClientMessage, tag="publish"):
+    """Messages with consecutive numbers, the first of which is `number`."""
+
+    at: int
+    number: Number
+    messages: list[bytes]
+
+
+class Detach(FromClientMessage, tag="detach"):
+    """Stop receiving a topic. Senders need no detach."""
+
+    id: int
+    at: int
+
+
+class Ping(FromClientMessage, tag="ping"):
+    id: int
+
+
+FromClient = Login | AttachSender | AttachReceiver | Publish | Detach | Ping
+
+
+# -- to the client: answers --------------------------------------------------------------------------------------------
+
+
+class ToClientMessage(msgspec.Struct, tag_field="type"):
+    pass
+
+
+class LoggedIn(ToClientMessage, tag="logged_in"):
+    id: int
+    broker: BrokerId
+    beat_s: float
+    """Longest pause between two messages on a healthy connection."""
+    message_bytes: int
+    """Largest message."""
+    frame_bytes: int
+    """Largest frame."""
+
+
+class SenderAttached(ToClientMessage, tag="sender_attached"):
+    id: int
+    at: int
+    number: Number
+    """The number that the home expects next. It has accepted all earlier ones."""
+
+
+class ReceiverAttached(ToClientMessage, tag="receiver_attached"):
+    """Messages after this position follow; a `gap` reports the part that the home does not have any more."""
+
+    id: int
+    at: int
+    epoch: int
+    sequence: int
+    missed: tuple[int, int] | None = None
+    """(epoch, first sequence): messages of an earlier epoch from there on may be lost. How many is not known."""
+
+
+class Detached(ToClientMessage, tag="detached"):
+    id: int
+
+
+class Pong(ToClientMessage, tag="pong"):
+    id: int
+
+
+class Refused(ToClientMessage, tag="refused"):
+    id: int
+    code: str
+    """A `wire.errors.Code`. `not_home`: look the home up and attach there."""
+    message: str
+    retry_after_s: float | None = None
+
+
+# -- to the client: pushed ---------------------------------------------------------------------------------------------
+
+Entry = tuple[int, int, bytes]
+"""(publisher, number, data). The pair (publisher, number) is the same at every home: clients remove repeats by it."""
+
+
+class Messages(ToClientMessage, tag="messages"):
+    """Messages with consecutive sequence numbers, the first of which is `sequence`."""
+
+    at: int
+    epoch: int
+    sequence: int
+    messages: list[Entry]
+
+
+class Gap(ToClientMessage, tag="gap"):
+    """Messages that the home does not keep any more and has not sent on this connection."""
+
+    at: int
+    epoch: int
+    first: int
+    last: int
+
+
+class Acknowledged(ToClientMessage, tag="acknowledged"):
+    """The home has accepted this sender's messages up to this number."""
+
+    at: int
+    number: Number
+
+
+class NotAccepted(ToClientMessage, tag="not_accepted"):
+    at: int
+    number: Number
+    code: str
+    message: str
+    retry_after_s: float | None = None
+
+
+class Moved(ToClientMessage, tag="moved"):
+    """Another broker is the topic's home: attach there. No message of this home follows on this connection."""
+
+    at: int
+    topic: TopicName
+    broker: BrokerId
+    address: str
+
+
+class Ended(ToClientMessage, tag="ended"):
+    """This broker does not serve the topic any more: look its home up. `unknown_topic`: the topic was deleted."""
+
+    at: int
+    topic: TopicName
+    code: str
+    message: str
+
+
+class Beat(ToClientMessage, tag="beat"):
+    """The connection is alive."""
+
+
+class Closing(ToClientMessage, tag="closing"):
+    """The last message before the connection is closed; the codes are those of `wire.session.CLOSE_CODES`."""
+
+    code: str
+    message: str
+    reconnect: bool
+
+
+Answers = LoggedIn | SenderAttached | ReceiverAttached | Detached | Pong | Refused
+Pushes = Messages | Gap | Acknowledged | NotAccepted | Moved | Ended | Beat | Closing
+ToClient = Answers | Pushes

@@ -1,0 +1,70 @@
+"""The coordinator's directory of topics, over REST: which topics there are, and the home of each.
+
+A client posts a `WatchRequest` with everything that it sends to and receives from. The coordinator answers at once if
+the client does not have the present revision, else when something changes, or after `wait_s` with the same content.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from tocsin.model.ids import BrokerId, TopicName
+
+TOPICS = "/v1/topics"
+WATCH = "/v1/topics/watch"
+MOST_NAMES = 10_000
+LONGEST_WAIT_S = 60.0
+
+
+class CreateRequest(msgspec.Struct):
+    topic: str
+    within_s: Annotated[float, msgspec.Meta(gt=0, le=3_600)] | None = None
+    lat: Annotated[float, msgspec.Meta(ge=-90, le=90)] | None = None
+    lon: Annotated[float, msgspec.Meta(ge=-180, le=180)] | None = None
+
+
+class MoveRequest(msgspec.Struct):
+    topic: str
+    target: str
+
+
+class WatchRequest(msgspec.Struct):
+    send: Annotated[list[TopicName], msgspec.Meta(max_length=MOST_NAMES)] = []
+    """Topics to publish to. A topic that does not exist is created, where a prefix allows it."""
+    receive: Annotated[list[str], msgspec.Meta(max_length=MOST_NAMES)] = []
+    """Patterns to receive."""
+    after: str | None = None
+    """The revision that the client has."""
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
+
+
+class TopicEntry(msgspec.Struct, frozen=True):
+    topic: TopicName
+    created: int
+    """Its first epoch."""
+    epoch: int
+    home: BrokerId | None
+    """None while no broker can be the home."""
+    address: str | None
+    within_s: float | None = None
+    moving_to: BrokerId | None = None
+    receive: bool = True
+    """False in a watch if the topic is listed only because the client sends to it."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class WatchAnswer(msgspec.Struct, frozen=True):
+    revision: str
+    epoch: int
+    """The last epoch that was given out: a topic with a later `created` did not exist yet."""
+    topics: list[TopicEntry]
+    token: str
+    """For the homes: it has the caller's scopes for topics."""
+    refused: dict[TopicName, Refusal] = {}
+    """Topics of `send` that the client cannot use."""

@@ -1,0 +1,127 @@
+"""The messages about topics on the link between a broker and the coordinator (`wire.link`).
+
+Decision 13 describes leases, epochs and moves. After `Registered` the coordinator sends `OwnTopics`, the complete list;
+later messages change that list one topic at a time. A message that names another epoch than the receiver knows is old.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tocsin.model.ids import BrokerId, TopicName
+
+
+class TopicState(msgspec.Struct, frozen=True):
+    """What a source hands over to the target of a move, so that the sequence continues without a gap."""
+
+    sequence: int
+    """The last sequence number that was used."""
+    since: int
+    """The first epoch of this sequence: it has continued without a gap ever since."""
+    publishers: list[tuple[int, int]] = []
+    """(publisher, its last accepted number)."""
+
+
+class OwnedTopic(msgspec.Struct, frozen=True):
+    topic: TopicName
+    epoch: int
+    state: TopicState | None = None
+    """None starts a new sequence, unless the broker has this topic in this epoch already."""
+
+
+# -- from the broker ---------------------------------------------------------------------------------------------------
+
+
+class FromBrokerMessage(msgspec.Struct, tag_field="type"):
+    pass
+
+
+class RenewLease(FromBrokerMessage, tag="renew_lease"):
+    number: int
+    """Grows by one with each request of this process. The lease counts from the moment of the request."""
+
+
+class ReturnLease(FromBrokerMessage, tag="return_lease"):
+    """The broker stops and accepts nothing more: its topics may get other homes at once."""
+
+
+class TopicPrepared(FromBrokerMessage, tag="topic_prepared"):
+    topic: TopicName
+    epoch: int
+
+
+class TopicStopped(FromBrokerMessage, tag="topic_stopped"):
+    """From the source: it accepts no further message of this epoch."""
+
+    topic: TopicName
+    epoch: int
+    state: TopicState
+
+
+class TopicOpened(FromBrokerMessage, tag="topic_opened"):
+    topic: TopicName
+    epoch: int
+
+
+class TopicRefused(FromBrokerMessage, tag="topic_refused"):
+    """The broker does not host this topic: it has too many."""
+
+    topic: TopicName
+    epoch: int
+    message: str
+
+
+FromBroker = RenewLease | ReturnLease | TopicPrepared | TopicStopped | TopicOpened | TopicRefused
+
+
+# -- from the coordinator ----------------------------------------------------------------------------------------------
+
+
+class FromCoordinatorMessage(msgspec.Struct, tag_field="type"):
+    pass
+
+
+class LeaseRenewed(FromCoordinatorMessage, tag="lease_renewed"):
+    number: int
+    lease_s: float
+    """Seconds from the moment at which the broker sent the request."""
+
+
+class OwnTopics(FromCoordinatorMessage, tag="own_topics"):
+    """The broker is home of exactly these topics."""
+
+    topics: list[OwnedTopic]
+
+
+class OpenTopic(FromCoordinatorMessage, tag="open_topic"):
+    """The broker is the home of this topic from now on; or, after `StopTopic` in the same epoch, again."""
+
+    topic: OwnedTopic
+
+
+class PrepareTopic(FromCoordinatorMessage, tag="prepare_topic"):
+    """To the target of a move: let clients attach, and accept no message yet."""
+
+    topic: TopicName
+    epoch: int
+    """The epoch in which the target will open the topic."""
+
+
+class StopTopic(FromCoordinatorMessage, tag="stop_topic"):
+    """To the source of a move: stop, send `moved` to all clients, answer `TopicStopped`."""
+
+    topic: TopicName
+    epoch: int
+    broker: BrokerId
+    address: str
+
+
+class ReleaseTopic(FromCoordinatorMessage, tag="release_topic"):
+    """Forget the topic: another broker is its home, the move failed, or the topic was deleted."""
+
+    topic: TopicName
+    epoch: int
+    deleted: bool = False
+
+
+FromCoordinator = LeaseRenewed | OwnTopics | OpenTopic | PrepareTopic | StopTopic | ReleaseTopic

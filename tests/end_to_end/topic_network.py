@@ -1,0 +1,110 @@
+"""A coordinator and brokers as real processes, without the data cluster: topics need no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tocsin.client import Patience, TopicGap, TopicMessage, Topics, TopicSubscription
+from tocsin.runtime.stack.stack import Stack, StackSettings
+
+# Shorter times than in production, to keep the tests fast.
+COORDINATOR = {
+    "heartbeat-s": "0.5",
+    "suspect-s": "1.5",
+    "dead-s": "3",
+    "grace-s": "5",
+    "probation-s": "1",
+    "topic-lease-s": "1.5",
+    "topic-prefixes": "game/",
+}
+PATIENCE = Patience(open_s=4.0, shortest_s=0.1, longest_s=0.5)
+TAKE_S = 40.0
+
+
+class TopicNetwork:
+    def __init__(self, stack: Stack, http: httpx.AsyncClient) -> None:
+        self.stack = stack
+        self.http = http
+        self.token = stack.admin_token()
+
+    def client(self, token: str | None = None) -> Topics:
+        return Topics(self.stack.coordinator_url, token=token or self.token, patience=PATIENCE)
+
+    async def token_for(self, *scopes: str) -> str:
+        answer = await self.http.post("/v1/tokens", json={"subject": "ann", "scopes": list(scopes)})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["token"])
+
+    async def create(self, topic: str) -> dict[str, Any]:
+        answer = await self.http.post("/v1/topics", json={"topic": topic, "within_s": 0.04})
+        assert answer.status_code == 201, answer.text
+        return await self.until(topic, lambda entry: entry["home"] is not None)
+
+    async def entry(self, topic: str) -> dict[str, Any] | None:
+        answer = await self.http.get("/v1/topics", params={"pattern": topic})
+        assert answer.status_code == 200, answer.text
+        return next(iter(answer.json()["topics"]), None)
+
+    async def until(self, topic: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first entry of the topic for which `holds` is true."""
+        async with asyncio.timeout(TAKE_S):
+            while (entry := await self.entry(topic)) is None or not holds(entry):
+                await asyncio.sleep(0.05)
+        return entry
+
+    async def move(self, topic: str) -> str:
+        """Move a topic to another broker and wait for the end of the move. Returns its new home."""
+        entry = await self.until(topic, lambda entry: entry["home"] is not None)
+        target = next(name for name in self.stack.brokers if name != entry["home"])
+        async with asyncio.timeout(TAKE_S):
+            while (answer := await self.http.post("/v1/topics/move", json={"topic": topic, "target": target})).is_error:
+                assert answer.status_code == 503, answer.text
+                await asyncio.sleep(0.05)
+        await self.until(topic, lambda entry: entry["home"] == target and entry["moving_to"] is None)
+        return target
+
+
+@asynccontextmanager
+async def topic_network(folder: Path, brokers: int = 3) -> AsyncIterator[TopicNetwork]:
+    settings = StackSettings(
+        folder, brokers, free_ports=True, data_cluster=False, logs=folder, coordinator=COORDINATOR, restart=True
+    )
+    stack = Stack(settings)
+    try:
+        await stack.start()
+        headers = {"Authorization": f"Bearer {stack.admin_token()}"}
+        async with httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=30) as http:
+            yield TopicNetwork(stack, http)
+    finally:
+        await stack.stop()
+
+
+async def take(subscription: TopicSubscription, count: int) -> list[bytes]:
+    """The data of the next messages; a gap fails the test."""
+    data: list[bytes] = []
+    async with asyncio.timeout(TAKE_S):
+        while len(data) < count:
+            item = await anext(subscription)
+            assert isinstance(item, TopicMessage), item
+            data.append(item.data)
+    return data
+
+
+async def take_until(subscription: TopicSubscription, last: bytes) -> tuple[list[bytes], list[TopicGap]]:
+    """Messages and gaps up to the message `last`."""
+    data: list[bytes] = []
+    gaps: list[TopicGap] = []
+    async with asyncio.timeout(TAKE_S):
+        while not data or data[-1] != last:
+            item = await anext(subscription)
+            if isinstance(item, TopicGap):
+                gaps.append(item)
+            else:
+                data.append(item.data)
+    return data, gaps

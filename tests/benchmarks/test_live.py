@@ -8,7 +8,8 @@ import pytest
 
 from tocsin.benchmarks import live
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+# Without the shared session, the benchmark would make one that all later tests get.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
 
 def test_results_of_people_that_stay_are_correct_while_others_move(monkeypatch: pytest.MonkeyPatch) -> None:

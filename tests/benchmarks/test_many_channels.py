@@ -16,6 +16,7 @@ Result = namedtuple("Result", "result")
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.usefixtures("spark")  # otherwise the benchmark would make a session that all later tests get
 def test_every_record_reaches_each_channel_with_its_severity(tmp_path: Path) -> None:
     async def scenario() -> Load:
         async with running_cluster(str(tmp_path), application(range(3))) as cluster:

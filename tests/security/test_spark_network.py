@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -21,12 +22,11 @@ def test_spark_of_a_local_master_listens_on_loopback_only(spark: Session) -> Non
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     java = psutil.Process(gateway.proc.pid)
-    listening = {
-        connection.laddr.ip
-        for process in (java, *java.children(recursive=True))
-        for connection in process.net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    listening = set()
+    for process in (java, *java.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # a Python worker may end at any time
+            connections = process.net_connections(kind="inet")
+            listening |= {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
     assert listening
     for text in listening:
         address = ip_address(text)

@@ -7,7 +7,8 @@ import pytest
 from tocsin.benchmarks.shared.city_round import measure_round
 from tocsin.sim.city.subscriptions import CHANNELS
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+# Without the shared session, the benchmark would make one that all later tests get.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("spark")]
 
 
 def test_round_executes_every_channel_and_has_results() -> None:

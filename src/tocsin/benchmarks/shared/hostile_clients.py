@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import math
 import os
 import sys
 import time
@@ -31,6 +32,8 @@ LATE_S = 60.0
 BODY_BYTES = 8 << 20
 PIECE = b" " * (256 << 10)
 
+UNREAD = 5_000
+"""Unread requests of one round. The kernel buffers hundreds of thousands; reading all answers would take minutes."""
 METHODS = ("unread lists", "pings", "silent connections", "stalled bodies", "malformed bodies")
 """What subscriber and publisher do. Calls of the webhook come when records are published."""
 
@@ -71,20 +74,23 @@ def subscriber(address: str, token: str, counts: Counts) -> Callable[[], Awaitab
                     )
                 for _ in range(SUBSCRIPTIONS):
                     await socket.recv()
-                await flood(socket, '{"op":"list","id":2}', "unread lists", counts, reads=False)
+                await flood(socket, '{"op":"list","id":2}', "unread lists", counts, reads=False, most=UNREAD)
                 await flood(socket, '{"op":"ping","id":3}', "pings", counts, reads=True)
 
     return attack
 
 
-async def flood(socket: Any, request: str, name: str, counts: Counts, *, reads: bool) -> None:
-    """Send a request as often as the broker takes it. Without reading, the broker soon takes no more."""
-    ends_s = time.monotonic() + MODE_S
+async def flood(socket: Any, request: str, name: str, counts: Counts, *, reads: bool, most: float = math.inf) -> None:
+    """Send a request as often as the broker takes it, at most `most` times. Without reading, it soon takes no more."""
+    ends_s, first = time.monotonic() + MODE_S, counts[name]
     if not reads:
         socket.transport.pause_reading()
     reading = asyncio.create_task(read_all(socket)) if reads else None
     try:
         while (left_s := ends_s - time.monotonic()) > 0:
+            if counts[name] - first >= most:
+                await asyncio.sleep(left_s)
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await socket.send(request)

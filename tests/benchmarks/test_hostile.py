@@ -16,5 +16,7 @@ def test_attackers_cost_no_delivery_and_little_memory() -> None:
     assert (measured["lost"], measured["repeated"]) == (0, 0)
     assert measured["correct"], measured["attacks"]
     gained_mib = dict(measured["gained_mib"])
-    gained_mib.pop("coordinator")  # it compiles its policies in its first rounds, which a short run does not wait for
+    # The bar is 64 MiB. In a short run the coordinator once gained 75; the cause is not known yet (its policies may
+    # compile in these seconds), so it has a bar of its own here.
+    assert gained_mib.pop("coordinator") <= 128
     assert max(gained_mib.values()) <= 64, gained_mib

@@ -5,7 +5,7 @@ the attackers in turn. Data cluster with Spark, coordinator, one broker, subscri
 `shared/hostile_clients.py` says what the attackers do. All have valid tokens, and the attackers the lowest priority:
 what the machine's cores spend on attacking is not a fault of the servers.
 Checked by: every honest subscriber receives every record of its kind once, and the attackers did attack.
-Prints: p95 with and without attackers, their ratio, and the memory that each process gained.
+Prints: p95 with and without attackers, their ratio, the cores that each process used, and the memory that it gained.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
 from tocsin.benchmarks.shared.hostile_clients import METHODS
-from tocsin.benchmarks.shared.usage import server_processes
+from tocsin.benchmarks.shared.usage import server_processes, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,6 +65,13 @@ register = command(hostile)
 class _Phase:
     latencies_s: list[float] = field(default_factory=list)
     peaks_mib: dict[str, float] = field(default_factory=dict)
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def cores(self) -> dict[str, float]:
+        """Cores that each server process used."""
+        return {name: round(cpu_s / self.seconds, 3) for name, cpu_s in self.cpu_s.items()}
 
 
 class _Person:
@@ -149,10 +156,10 @@ async def _alternate(
     counts: dict[str, int] = {}
     for number in range(pairs):
         announce(f"pair {number + 1} of {pairs}: without attackers")
-        async with _memory(stack, quiet):
+        async with _usage(stack, quiet):
             await run.publish(publisher, quiet, seconds)
         announce(f"pair {number + 1} of {pairs}: with attackers")
-        async with _attack(folder, counts), _memory(stack, attacked):
+        async with _attack(folder, counts), _usage(stack, attacked):
             await run.publish(publisher, attacked, seconds)
         await run.publish(publisher, _Phase(), min(5.0, seconds))  # what the attack has left behind counts for neither
     return quiet, attacked, counts
@@ -211,9 +218,10 @@ async def _attack(folder: Path, counts: dict[str, int]) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _memory(stack: Any, phase: _Phase) -> AsyncIterator[None]:
-    """Sample the resident memory of every server process, Spark's included, twice a second during the block."""
+async def _usage(stack: Any, phase: _Phase) -> AsyncIterator[None]:
+    """Add up the CPU time of every server process, Spark's included, and find the highest resident memory."""
     processes = server_processes(stack)
+    before = usage_of(processes)
 
     async def sample() -> None:
         while True:
@@ -227,6 +235,10 @@ async def _memory(stack: Any, phase: _Phase) -> AsyncIterator[None]:
         yield
     finally:
         sampling.cancel()
+    after = usage_of(processes)
+    phase.seconds += after.at_s - before.at_s
+    for name, cpu_s in after.cpu_s.items():
+        phase.cpu_s[name] = phase.cpu_s.get(name, 0.0) + cpu_s - before.cpu_s[name]
 
 
 async def _wait_for_all(people: list[_Person], run: _Run) -> None:
@@ -247,6 +259,8 @@ def _figures(
         "quiet_p95_s": before_s,
         "attacked_p95_s": during_s,
         "ratio": during_s / before_s,
+        "quiet_cores": quiet.cores,
+        "attacked_cores": attacked.cores,
         "gained_mib": gained,
         "most_gained_mib": max(gained.values()),
         "attacks": counts,

@@ -73,7 +73,7 @@ def test_commands_read_the_token_from_the_state_folder(started: tuple[str, str, 
 
 
 def test_error_without_a_coordinator_suggests_what_to_do() -> None:
-    status = run("status", "--url", "http://127.0.0.1:1", state=Path("/nowhere"))
+    status = run("status", "--url", "http://127.0.0.1:1", state=Path("/nowhere"), TOCSIN_WAIT_S="0.5")
     assert status["exit"] == 1 and "is `tocsin up` running" in status["error"]["message"]
 
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
-from tocsin.runtime.broker.turns import SHARE, TURN_S, TurnBudget
+from tocsin.runtime.broker.turns import PACKET_S, SHARE, TURN_S, TurnBudget
 from tocsin.runtime.broker.websocket_protocol import FrameReader, Message, Violation
 
 
@@ -80,16 +80,26 @@ class PacedSocket(asyncio.Protocol, ABC):
             if self._paused:
                 return  # `resume_writing` continues
             if time.perf_counter() - started_s > TURN_S:
-                self._end_turn(started_s)
+                self._wait_for_turn(self._pause_s(started_s))
                 return
-        self._resume_reading()
+        pause_s = self._pause_s(started_s)
+        if pause_s > 0.0:
+            self._wait_for_turn(pause_s)
+        else:
+            self._resume_reading()
 
-    def _end_turn(self, started_s: float) -> None:
-        self._pause_reading()
+    def _pause_s(self, started_s: float) -> float:
+        """Charge the turn to the connection, and return the pause before its next one.
+
+        Every turn counts, not only long ones: a flood of packets with one request each has only short turns.
+        """
         if self._budget is None:
             self._budget = TurnBudget(self.turn_share)
         now_s = time.perf_counter()
-        pause_s = self._budget.spend(now_s - started_s, now_s)
+        return self._budget.spend(PACKET_S + now_s - started_s, now_s)
+
+    def _wait_for_turn(self, pause_s: float) -> None:
+        self._pause_reading()
         if self._next_turn is None:
             self._next_turn = self._loop.call_later(pause_s, self._read_on)
 

@@ -56,7 +56,7 @@ AFTER_ANSWER_S = 5.0
 def surge(
     subscribers: Annotated[int, typer.Option(help="Subscribers of the whole network.")] = 90,
     usual_s: Annotated[float, typer.Option(help="Seconds of usual traffic before the surge.")] = 100.0,
-    surge_s: Annotated[float, typer.Option(help="Longest duration of the surge; it ends soon after the answer.")] = 40.0,
+    surge_s: Annotated[float, typer.Option(help="Longest surge; it ends soon after the answer.")] = 40.0,
     factor: Annotated[int, typer.Option(help="How many times as much data `Alarms` has in the surge.")] = 20,
 ) -> dict[str, Any]:
     """Seconds from a surge to the plan that answers it, on a whole network."""

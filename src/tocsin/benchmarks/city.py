@@ -2,7 +2,7 @@
 
 Timed: each delivery, from the publisher's send to the client's receipt, through the real gateway, Spark, brokers and
 WebSocket clients. *Cold* are the first minutes after the network's start, as in `make demo`. *Warm* is the same network
-minutes later. `shared/deliveries.py` says what counts, and how a delivery is split into stages.
+minutes later. `demo/deliveries.py` says what counts, and `shared/stages.py` how a delivery is split.
 Measured besides: missed ticks of the warm minutes, cores and memory of each process, and the CPU time of one round of
 all channels without the network (`shared/city_round.py`).
 Checked by: the demo's audit and its second computation of the results from the reports alone; nothing may be lost,

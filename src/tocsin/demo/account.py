@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -266,11 +266,3 @@ def _against_stored(holding: SubscriptionAccount, first: Cursor, stored: Longs) 
         out_of_order=int((np.diff(received) < 0).sum()),
         unexpected=len(np.setdiff1d(distinct, promised, assume_unique=True)) + bool(holding.epochs - {first.epoch}),
     )
-
-
-def quantiles_s(latencies: Iterable[array[float]]) -> tuple[float, float] | None:
-    """Return (p50, p95) in seconds, or None without latencies."""
-    merged = np.concatenate([np.array(values, np.float32) for values in latencies] or [np.empty(0, np.float32)])
-    if not len(merged):
-        return None
-    return float(np.quantile(merged, 0.5)), float(np.quantile(merged, 0.95))

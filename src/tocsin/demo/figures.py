@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tocsin.demo.deliveries import Deliveries
 from tocsin.demo.run import DemoOutcome
 from tocsin.experiments import figures
 from tocsin.policies.balance.settings import NONE, BalanceSettings
@@ -112,11 +113,10 @@ def _migrations(figure: Figure, outcome: DemoOutcome) -> None:
 def _latencies(figure: Figure, outcome: DemoOutcome) -> None:
     """Draw one histogram per channel, stacked, so that the figure shows times and counts."""
     axes = figure.subplots()
-    by_channel = outcome.account.by_channel()
-    names = [name for name in sorted(by_channel) if any(len(holding.latencies_s) for holding in by_channel[name])]
-    values = [
-        np.concatenate([np.array(holding.latencies_s, np.float32) for holding in by_channel[name]]) for name in names
-    ]
+    by_channel = sorted(outcome.account.by_channel().items())
+    latencies_s = {name: Deliveries.of(outcome.account, holdings).latencies_s for name, holdings in by_channel}
+    names = [name for name, own_s in latencies_s.items() if len(own_s)]
+    values = [latencies_s[name] for name in names]
     if not values:
         return
     most_s = max(1.0, float(np.quantile(np.concatenate(values), 0.995)))

@@ -6,17 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from tocsin.benchmarks.shared.deliveries import (
-    Deliveries,
-    Executions,
-    Seconds,
-    merged,
-    pull_share,
-    quantiles_s,
-    stages,
-)
 from tocsin.benchmarks.shared.pull_probe import Pull
+from tocsin.benchmarks.shared.stages import Executions, merged, pull_share, stages
 from tocsin.demo import report
+from tocsin.demo.deliveries import Deliveries, Seconds, quantiles_s
 from tocsin.demo.run import DemoOutcome
 from tocsin.sim.city.subscriptions import BEYOND_THE_PAPER
 

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.benchmarks.shared.city_deliveries import PROBED, CityDeliveries
-from tocsin.benchmarks.shared.deliveries import Executions, Seconds
 from tocsin.benchmarks.shared.pull_probe import PullProbe
+from tocsin.benchmarks.shared.stages import Executions
 from tocsin.benchmarks.shared.usage import Usage, server_processes, usage_of
+from tocsin.demo.deliveries import Seconds
 from tocsin.demo.run import DemoOutcome, DemoRun
 from tocsin.sim.city.subscriptions import KINDS
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tocsin.benchmarks.shared.deliveries import Deliveries, Executions, Stages, merged, pull_share, quantiles_s, stages
+from tocsin.benchmarks.shared.stages import Executions, Stages, merged, pull_share, stages
 from tocsin.demo.account import DemoAccount, PublishedReport
+from tocsin.demo.deliveries import Deliveries, quantiles_s
 from tocsin.model.cursor import offset_of
 
 

@@ -140,6 +140,8 @@ async def measure(subscribers: int, warm_up_s: float, phase_s: float, pairs: int
             publisher = await opened.enter_async_context(Publisher(stack.cluster_url, token))
             task = await _attackers_task(stack, token)
             (folder / "attack.json").write_text(json.dumps(task), encoding="utf-8")
+            # The answer comes when the coordinator has compiled its policies, which takes 60 to 190 MiB once.
+            await _post(stack.coordinator_url, token, "/v1/plans?dry_run=true", {"policy": "ldm"})
             announce(f"warming up for {warm_up_s:g} s")
             await run.publish(publisher, _Phase(), warm_up_s)
             quiet, attacked, counts = await _alternate(stack, publisher, run, folder, (phase_s, pairs))

@@ -26,7 +26,7 @@ class Database:
             sa.event.listen(self._engine, "begin", _begin)
         self._writer = self._engine.execution_options(writes=True)
         tables.create_all(self._engine)
-        _add_missing_columns(self._engine, tables)
+        _add_missing_parts(self._engine, tables)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -72,8 +72,9 @@ def chunks(items: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def _add_missing_columns(engine: sa.Engine, tables: sa.MetaData) -> None:
-    """Add columns to tables that an earlier release created. Such columns may be NULL, because old rows lack them."""
+def _add_missing_parts(engine: sa.Engine, tables: sa.MetaData) -> None:
+    """Add columns and indexes to tables that an earlier release created. Such columns may be NULL, because old rows
+    lack them."""
     present = sa.inspect(engine)
     for table in tables.sorted_tables:
         names = {column["name"] for column in present.get_columns(table.name)}
@@ -82,6 +83,8 @@ def _add_missing_columns(engine: sa.Engine, tables: sa.MetaData) -> None:
                 described = sa.schema.CreateColumn(column).compile(engine)
                 with engine.begin() as connection:
                     connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {described}"))
+        for index in table.indexes:
+            index.create(engine, checkfirst=True)
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

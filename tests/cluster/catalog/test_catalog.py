@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -109,6 +110,8 @@ def test_catalog_of_an_earlier_release_is_opened(catalog: Catalog) -> None:
     add(catalog, 2)
     execute(catalog, 1, 1, finished_s=10.0)
     for statement in (
+        "DROP INDEX executions_by_age",
+        "DROP INDEX executions_by_number",
         "ALTER TABLE executions DROP COLUMN retained_s",
         "DROP TABLE writes",
         "DROP TABLE feed_files",
@@ -120,6 +123,8 @@ def test_catalog_of_an_earlier_release_is_opened(catalog: Catalog) -> None:
     ):
         catalog._database.execute(sa.text(statement))
     opened = Catalog(url)
+    names = {index["name"] for index in sa.inspect(opened._database._engine).get_indexes("executions")}
+    assert names == {"executions_by_age", "executions_by_number"}
     assert [stored.execution for stored in opened.executions.page()] == [1]
     execute(opened, 2, 2, finished_s=200.0)
     opened.executions.expire(OF_KIND, 100.0)
@@ -251,6 +256,35 @@ def test_merged_files_become_garbage_and_expired_sequences_are_recorded(catalog:
     assert dropped == ["datasets/Reports/1.parquet", "datasets/Reports/2.parquet"]
     catalog.files.forget_garbage(dropped[:1])
     assert catalog.files.garbage() == dropped[1:]
+
+
+def test_expiring_executions_reads_only_what_it_deletes(catalog: Catalog) -> None:
+    """Upkeep expires the executions of every channel every few seconds: it must not read all that are kept."""
+    if catalog._database._engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL chooses a plan by the size of the table")
+    statements: list[str] = []
+    sa.event.listen(
+        catalog._database._engine,
+        "before_cursor_execute",
+        lambda _connection, cursor, statement, parameters, *_: statements.append(
+            _plan_of(cursor, statement, parameters)
+        ),
+    )
+    for number in (1, 2):
+        add(catalog, number)
+        execute(catalog, number, number, finished_s=10.0)
+    statements.clear()
+    catalog.executions.expire(OF_KIND, 100.0)
+    assert len(catalog.executions.page()) == 0
+    plans = [plan for plan in statements if "executions" in plan]
+    assert plans and not any("SCAN executions" in plan for plan in plans[:-1]), plans
+
+
+def _plan_of(cursor: Any, statement: str, parameters: Any) -> str:
+    if not statement.startswith(("SELECT", "DELETE")):
+        return ""
+    cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+    return "; ".join(row[-1] for row in cursor.fetchall())
 
 
 def test_commit_whose_answer_was_lost_is_recognised(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,8 +81,10 @@ class ExecutionTable:
     def expire(self, channel: ChannelName, before_s: float) -> None:
         """Delete a channel's executions that were committed before `before_s`, by the retention clock."""
         with self._database.write() as connection:
-            at_s = sa.func.coalesce(executions.c.retained_s, executions.c.finished_s)
-            forget_executions(connection, (executions.c.channel == channel) & (at_s < before_s))
+            expired = (executions.c.retained_s < before_s) | (
+                executions.c.retained_s.is_(None) & (executions.c.finished_s < before_s)
+            )
+            forget_executions(connection, (executions.c.channel == channel) & expired)
 
     def commit(
         self,

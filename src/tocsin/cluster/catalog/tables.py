@@ -149,6 +149,8 @@ executions = sa.Table(
     sa.Column("started_s", sa.Float, nullable=False),
     sa.Column("finished_s", sa.Float, nullable=False),
     sa.Column("retained_s", sa.Float),  # when it was committed, by the retention clock; NULL in older rows
+    sa.Index("executions_by_number", "channel", "epoch", "execution"),
+    sa.Index("executions_by_age", "channel", "retained_s"),  # upkeep reads only what it deletes, not all history
     sqlite_autoincrement=True,
 )
 tokens = sa.Table(

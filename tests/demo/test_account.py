@@ -168,9 +168,10 @@ def test_speed_divides_periods_and_keeps_comments_and_continuous_channels() -> N
     shorter, became = compressed(text, 4.0)
     assert (
         shorter
-        == "-- EVERY 60 SECONDS\nCREATE REPETITIVE CHANNEL A (x INT) EVERY 15 SECONDS AS\n… EVERY 5 SECONDS AS\n"
+        == "-- EVERY 60 SECONDS\nCREATE REPETITIVE CHANNEL A (x INT) EVERY 15 SECONDS AS\n… EVERY 3 SECONDS AS\n"
     )
-    assert became == {60.0: 15.0, 10.0: 5.0}, "not shorter than five seconds"
+    assert became == {60.0: 15.0, 10.0: 3.0}, "in whole seconds"
+    assert compressed(text, 20.0)[1] == {60.0: 3.0, 10.0: 2.0}, "not shorter than two seconds"
     assert compressed("… EVERY 2 SECONDS AS\n", 4.0)[1] == {2.0: 2.0}, "never longer than before"
     assert compressed(text, 1.0)[1] == {60.0: 60.0, 10.0: 10.0}
 
@@ -181,7 +182,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "emergency" / "emergency.sql"
 def test_periods_of_the_emergency_application_are_the_papers() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     assert compressed(text, 1.0)[1] == {10.0: 10.0, 20.0: 20.0, 30.0: 30.0}
-    assert compressed(text, 10.0)[1] == {10.0: 5.0, 20.0: 5.0, 30.0: 5.0}
+    assert compressed(text, 10.0)[1] == {10.0: 2.0, 20.0: 2.0, 30.0: 3.0}
 
 
 def test_application_has_only_the_channels_of_the_settings() -> None:

@@ -100,6 +100,9 @@ class DataCluster:
     def execute(self, name: str) -> StoredExecution | None:
         return self._executions.execute(name)
 
+    def warm_up(self) -> int:
+        return self._executions.warm_up()
+
     def replay(self, name: str, ids: Sequence[int] | None = None) -> int:
         return self._executions.replay(name, ids)
 

@@ -21,7 +21,8 @@ from tocsin.cluster.inputs import ExecutionInputs, InputFiles
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.recovery import Recovery
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
-from tocsin.cluster.spark.execution import ExecutionSize, execute, in_authors_words
+from tocsin.cluster.spark.execution import ExecutionSize, execute, in_authors_words, warm_up
+from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.time_limit import time_limit
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery
@@ -101,6 +102,7 @@ class Executions:
         letters = [*killed, *found]
         tried = max(live.tried, start.newest_subscription) if inputs.rows else live.tried
         finished_s = self._now_s()
+        live.warm = True
         live.executions += 1
         live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
         live.last_results = sum(file.rows for file in written.files)
@@ -157,6 +159,22 @@ class Executions:
         files = self._catalog.files.of(owner)
         table = self._small_tables.table(dataset, files, after, upto)
         return table if table is not None else InputFiles(dataset, files, after, upto)
+
+    def warm_up(self) -> int:
+        """Plan the channels that have not run yet, before records arrive. Return how many there were.
+
+        An execution that starts meanwhile waits for the plan of its own channel, which it would have to make itself.
+        """
+        cold = [live for live in self._channels.all() if not live.warm]
+        for live in cold:
+            with live.exclusive():
+                if not live.warm:
+                    live.warm = True
+                    warm_up(live.prepared, live.subscribers, self._empty)
+        return len(cold)
+
+    def _empty(self, _session: Session, name: str, _is_new: bool) -> pa.Table:
+        return LineReader(self._datasets.get(name).dataset.schema).read(b"")
 
     # -- dead letters ----------------------------------------------------------------------------------------------
 

@@ -129,6 +129,8 @@ class LiveChannel:
     """How many records each subscription that never had a result was blamed for."""
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=100))
     """Subscriptions ended and records passed over, for the log."""
+    warm: bool = False
+    """True if this process has planned the channel, for an execution or before one."""
     executions: int = 0
     """Executions since this process started, also those without results."""
     empty: int = 0

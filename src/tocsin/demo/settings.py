@@ -18,9 +18,9 @@ PAPER_DAY_S: Final = 1_800.0
 """An experiment of the paper lasts 30 minutes [BAD §6.1.2]."""
 BALANCING_FROM_S: Final = 540.0
 """All people have subscribed after eight minutes; a minute later the loads reflect it."""
-SHORTEST_PERIOD_S: Final = 5.0
-"""Shortest period of a compressed channel by default: an execution takes about a second of a core, and there are
-eight."""
+SHORTEST_PERIOD_S: Final = 2.0
+"""Shortest period of a compressed channel by default: one round of all eight channels takes about a second of a
+core."""
 _EVERY: Final = re.compile(r"\bEVERY\s+([\d.]+\s+[A-Z]+)", re.IGNORECASE)
 
 

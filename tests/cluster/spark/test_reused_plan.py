@@ -210,6 +210,40 @@ def test_channel_reuses_its_plan_until_a_radius_needs_another(cluster: DataClust
     assert ids(found["ann", 500.0]) == ["a0", "a1", "a2"] and ids(found["bob", 50_000.0]) == ["b0", "b1"]
 
 
+def test_radii_and_widths_of_a_city_need_no_other_plan(cluster: DataCluster) -> None:
+    plans = cluster.channel("NearMe").prepared.plans
+    publish(cluster, "Places", [{"user_id": "ann", "lat": 60.17, "lon": 24.94}])
+    for number, radius_m in enumerate((60.0, 250.0, 550.0, 1_500.0, 4_000.0)):
+        cluster.subscribe("NearMe", [{"user": "ann", "radius_m": radius_m}], NORTH)
+        publish(cluster, "Reports", [report(f"a{number}")])
+        cluster.execute("NearMe")
+    assert plans.reused == 4
+    found = results_of(cluster, "NearMe")
+    assert ids(found["ann", 60.0]) == ["a0", "a1", "a2", "a3", "a4"] and ids(found["ann", 4_000.0]) == ["a4"]
+
+
+def test_first_execution_after_a_warm_up_reuses_its_plan(cluster: DataCluster) -> None:
+    assert cluster.warm_up() == len(cluster.channels.all())
+    assert cluster.warm_up() == 0, "each channel is planned once"
+    publish(cluster, "Places", [{"user_id": "ann", "lat": 60.17, "lon": 24.94}])
+    cluster.subscribe("NearMe", [{"user": "ann", "radius_m": 500.0}], NORTH)
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a", kind="fire")])
+    for channel in ("NearMe", "OfKind"):
+        cluster.execute(channel)
+        assert cluster.channel(channel).prepared.plans.reused == 1, channel
+        [found] = results_of(cluster, channel).values()
+        assert ids(found) == ["a"]
+
+
+def test_warm_up_evaluates_no_value_of_a_subscription(cluster: DataCluster) -> None:
+    text = "SELECT r.id FROM NEW Reports r WHERE r.kind RLIKE :pattern"
+    declare(cluster, f"CREATE REPETITIVE CHANNEL Matching (pattern STRING) EVERY 5 SECONDS AS {text};")
+    cluster.subscribe("Matching", [{"pattern": "("}], NORTH)
+    cluster.warm_up()
+    assert cluster.channel("Matching").subscribers.count == 1 and not cluster.channel("Matching").refused
+
+
 @pytest.mark.parametrize("channel", ["OfKind", "NearMe"])
 def test_results_of_one_execution_come_in_the_order_of_their_records(cluster: DataCluster, channel: str) -> None:
     publish(cluster, "Places", [{"user_id": "ann", "lat": 60.17, "lon": 24.94}])

@@ -31,6 +31,8 @@ from tocsin.wire.errors import Code, TocsinError
 
 FACTS_S = 2.0
 """Pause between two requests for facts about Spark."""
+WARM_UP_S = 1.0
+"""Seconds after which the process looks for channels that have not been planned yet."""
 SWEEP_S = 600.0
 """Pause between searches for files that no catalog row names."""
 
@@ -132,6 +134,7 @@ class ClusterProcess:
             asyncio.create_task(self._every(self._maintain_s, "upkeep", lambda: maintain(cluster))),
             asyncio.create_task(self._every(SWEEP_S, "sweep", OrphanSweep(cluster).sweep, at_once=True)),
             asyncio.create_task(self._every(1.0, "ingestion", self.watch.check)),
+            asyncio.create_task(self._every(WARM_UP_S, "warm-up", cluster.warm_up, at_once=True)),
             asyncio.create_task(self._every(FACTS_S, "state of Spark", self._refresh_spark_facts)),
             asyncio.create_task(self._watch_spark(self.spark_watch), name="watch Spark"),
         ]

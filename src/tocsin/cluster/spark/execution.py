@@ -21,6 +21,7 @@ from tocsin.cluster.spark.reused_plan import REUSED_BYTES, PlanCache
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, first_of_each_task, write_few_results, write_results
 from tocsin.cluster.sql.channel_query import ChannelQuery
+from tocsin.cluster.sql.geo import MIN_LEVEL
 from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
 from tocsin.cluster.sql.result_columns import SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage
@@ -38,6 +39,14 @@ SMALL_BYTES = 16 << 20
 """An execution below these bounds is small: its results pass through the driver's memory.
 
 Each of its tasks stops at `SMALL_BYTES` of results. A small execution has about as many tasks as the machine has cores.
+"""
+MOST_FEW_ROWS = 1 << 14
+"""The most results of a small execution. More would hardly ever be needed: see `SMALL_RESULTS`."""
+PLANNED_LEVELS = frozenset(range(MIN_LEVEL, 13))
+"""Grid levels of radii up to 4 km: a reused plan has them before a subscription needs them.
+
+Otherwise the first subscription with a radius of another level would make Spark plan the channel again. A level that no
+subscription needs costs each NEW record a few rows of its cover.
 """
 ROWS_PER_RESULT_TASK = 100_000
 BYTES_PER_RESULT_TASK = 128 << 20
@@ -70,10 +79,10 @@ class ExecutionSize:
     def most_rows(self) -> int:
         """The number of results at which a task of a small execution stops: 2 or a power of four.
 
-        There are few different limits, because each needs a plan of its own.
+        There are few different limits, because each needs a plan of its own: one for all rows of at most 1 KiB.
         """
         most = max(1, SMALL_BYTES // max(1, self.result_bytes))
-        return max(2, 1 << ((most.bit_length() - 1) & ~1))
+        return min(MOST_FEW_ROWS, max(2, 1 << ((most.bit_length() - 1) & ~1)))
 
     @property
     def largest(self) -> ExecutionSize:
@@ -190,6 +199,17 @@ def execute(
     return write_results(results, storage, prefix, execution, tasks)
 
 
+def warm_up(prepared: PreparedChannel, subscribers: SubscriptionFrames, empty: DatasetContents) -> None:
+    """Make the channel's reused plan and run it without records and subscriptions: no value can make it fail.
+
+    The first plan of a channel takes seconds in a new JVM, because Spark generates and compiles code for it. After the
+    warm-up, the first records do not wait for that.
+    """
+    subscriptions = subscribers.table()
+    if subscriptions is not None:
+        _results_of_reused_plan(prepared, subscribers, subscriptions.slice(0, 0), empty, MOST_FEW_ROWS)
+
+
 def _few_results(
     prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents, size: ExecutionSize
 ) -> pa.Table:
@@ -197,7 +217,7 @@ def _few_results(
 
     Each task stops at `most_rows`, so the driver's memory is safe also if the estimate was wrong.
     """
-    few = _results_of_reused_plan(prepared, subscribers, contents, size.most_rows)
+    few = _results_of_reused_plan(prepared, subscribers, subscribers.table(), contents, size.most_rows)
     if few is None:
         frame = _ordinary_frame(prepared, subscribers, contents, size)
         few = first_of_each_task(frame, size.most_rows).toArrow()
@@ -214,10 +234,13 @@ def _ordinary_frame(
 
 
 def _results_of_reused_plan(
-    prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents, most_rows: int
+    prepared: PreparedChannel,
+    subscribers: SubscriptionFrames,
+    subscriptions: pa.Table | None,
+    contents: DatasetContents,
+    most_rows: int,
 ) -> pa.Table | None:
-    """The results of a small execution; None if it must be planned anew."""
-    subscriptions = subscribers.table()
+    """The results of a small execution for these subscriptions; None if it must be planned anew."""
     if subscriptions is None or not prepared.plans.usable:
         return None
     query, views = prepared.query, prepared.views
@@ -234,7 +257,8 @@ def _results_of_reused_plan(
             assumed_bytes[_view(name, is_new)] = 1 << (22 if is_new else 6)
     if sum(table.nbytes for table in tables.values()) > REUSED_BYTES:
         return None
-    text = to_lateral_sql(query, _view, radius_levels=subscribers.radius_levels)
+    levels = {name: PLANNED_LEVELS.union(found) for name, found in subscribers.radius_levels.items()}
+    text = to_lateral_sql(query, _view, radius_levels=levels)
 
     def plan(frames: Mapping[str, DataFrame]) -> DataFrame:
         for view, frame in frames.items():

@@ -21,7 +21,6 @@ from tocsin.cluster.spark.reused_plan import REUSED_BYTES, PlanCache
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, first_of_each_task, write_few_results, write_results
 from tocsin.cluster.sql.channel_query import ChannelQuery
-from tocsin.cluster.sql.geo import MIN_LEVEL
 from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
 from tocsin.cluster.sql.result_columns import SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage
@@ -42,8 +41,8 @@ Each of its tasks stops at `SMALL_BYTES` of results. A small execution has about
 """
 MOST_FEW_ROWS = 1 << 14
 """The most results of a small execution. More would hardly ever be needed: see `SMALL_RESULTS`."""
-PLANNED_LEVELS = frozenset(range(MIN_LEVEL, 13))
-"""Grid levels of radii up to 4 km: a reused plan has them before a subscription needs them.
+PLANNED_LEVELS = frozenset(range(8, 13))
+"""Grid levels of radii from 128 m to 4 km: a reused plan has them before a subscription needs them.
 
 Otherwise the first subscription with a radius of another level would make Spark plan the channel again. A level that no
 subscription needs costs each NEW record a few rows of its cover.

@@ -11,6 +11,7 @@ import asyncio
 from typing import Any
 
 from starlette.types import Scope
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -139,3 +140,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             super().handle_ping()
         else:
             self.conn.data_to_send()  # drops the pong
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            # uvicorn takes a handshake that was answered with an error for one without an answer, and logs it.
+            self.handshake_complete = True

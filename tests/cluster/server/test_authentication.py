@@ -11,13 +11,17 @@ from pathlib import Path
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from starlette.types import Receive, Scope, Send
 
 from tests.cluster.server.conftest import RunningServer, StartServer
-from tocsin.cluster.server.routes import ClusterContext, make_app, make_routes
+from tocsin.cluster.catalog import tables
+from tocsin.cluster.server.routes import ClusterContext, authentication, make_app, make_routes
 from tocsin.cluster.server.server import KEYS_FILE
 from tocsin.cluster.server.settings import ClusterProcessSettings
+from tocsin.database.database import Database
 from tocsin.runtime.http.credentials import Signer
 from tocsin.runtime.stack.supervisor import free_ports
+from tocsin.wire.errors import TocsinError
 
 pytestmark = pytest.mark.spark
 
@@ -202,3 +206,22 @@ def test_signed_token_gets_not_ready_while_keys_are_unreachable(start_server: St
     assert server.client(token).get("/v1/channels").status_code == 200
     foreign = Signer(Ed25519PrivateKey.generate()).sign("eve", ["admin"], now_s=0.0, identity="e", lifetime_s=None)
     assert server.client(foreign).get("/v1/channels").status_code == 503
+
+
+def test_catalog_on_a_full_disk_is_explained_with_503(tmp_path: Path) -> None:
+    """SQLite itself refuses the write; the answer says why and when to try again."""
+    database = Database(f"sqlite:///{tmp_path / 'catalog.sqlite'}", tables.schema)
+
+    async def write(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        with database.write() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")  # the present size: no page can be added
+            values = {"name": "x", "value": "y" * 1_000_000}
+            connection.execute(tables.facts.insert().values(**values))
+
+    async def ask() -> None:
+        await authentication._explaining(write)({"type": "http", "path": "/v1/subscriptions"}, None, None)  # type: ignore[arg-type]
+
+    with pytest.raises(TocsinError, match="database or disk is full") as raised:
+        asyncio.run(ask())
+    assert raised.value.code.status == 503 and raised.value.retry_after_s
+    database.close()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from sqlalchemy.exc import OperationalError
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tocsin.cluster.server.routes.context import ClusterContext, context_of
 from tocsin.model.ids import BrokerId
@@ -17,6 +18,7 @@ from tocsin.runtime.http.answers import BODY_BYTES, LARGE_BODY_BYTES
 from tocsin.runtime.http.audit import record_request
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.callers import Caller, caller_of_claims, is_broker_id
+from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.open_requests import CALLER
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire import cluster as wire
@@ -48,7 +50,21 @@ def authenticate(app: ASGIApp, context: ClusterContext) -> ASGIApp:
     def audit(scope: Scope, status: int) -> None:
         record_request(context.audit, scope, status, _QUIET)
 
-    return AuthenticationMiddleware(app, admit, answered, PART, context.open_requests, audit)
+    return AuthenticationMiddleware(_explaining(app), admit, answered, PART, context.open_requests, audit)
+
+
+def _explaining(app: ASGIApp) -> ASGIApp:
+    """`app`, which answers 503 with the reason if the catalog cannot be read or written, for example on a full disk."""
+
+    async def explaining(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except OperationalError as error:
+            logger().error("the catalog cannot be used", path=scope["path"], exc_info=error)
+            reason = f"the catalog cannot be used now ({error.orig}): check the disk or the database server"
+            raise TocsinError(Code.NOT_READY, reason, retry_after_s=2) from error
+
+    return explaining
 
 
 async def _caller(context: ClusterContext, scope: Scope) -> Caller:

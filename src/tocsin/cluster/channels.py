@@ -15,8 +15,8 @@ from tocsin.cluster.catalog import ExecutionOutcome, StoredExecution
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.dataset_writer import Mark
-from tocsin.cluster.spark.execution import PreparedChannel, prepare
 from tocsin.cluster.spark.frames import Frame, dataset_frame
+from tocsin.cluster.spark.preparing import PreparedChannel, prepare
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -15,18 +16,22 @@ from tocsin.cluster.catalog import (
     results_owner,
 )
 from tocsin.cluster.channels import Channels, ExecutionStart, Intervals
+from tocsin.cluster.current_tables import CurrentTables
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.feed.columntypes import LineReader
 from tocsin.cluster.inputs import ExecutionInputs, InputFiles
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
+from tocsin.cluster.narrowing import Narrower
 from tocsin.cluster.recovery import Recovery
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
-from tocsin.cluster.spark.execution import ExecutionSize, execute, in_authors_words
+from tocsin.cluster.spark.execution import ExecutionSize, execute
+from tocsin.cluster.spark.preparing import in_authors_words
 from tocsin.cluster.spark.time_limit import time_limit
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.smalltables import SmallTables
+from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.store.writes import Write
 from tocsin.model.entities import DatasetKind
 from tocsin.wire.errors import Code, TocsinError
@@ -46,6 +51,7 @@ class Executions:
         self._now_s = context.now_s
         self._limit_s = context.settings.execution_s
         self._small_tables = SmallTables(context.storage)
+        self._narrower = Narrower(CurrentTables.of(context), datasets, context.settings.narrowing)
         self._datasets = datasets
         self._channels = channels
 
@@ -129,13 +135,19 @@ class Executions:
         target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
         with time_limit(live.prepared.session, live.name, self._limit_s) as limit:
             try:
-                return execute(live.prepared, live.subscribers, inputs.content, *target, size), ()
+                return self._execute_with_spark(live, inputs, target, size), ()
             except SPARK_ERRORS:
                 limit.check()
                 remaining, dead = self._recovery.without_culprits(live, inputs, limit)
                 if remaining is None:
                     raise
-            return execute(live.prepared, live.subscribers, remaining.content, *target, size), dead
+            return self._execute_with_spark(live, remaining, target, size), dead
+
+    def _execute_with_spark(
+        self, live: LiveChannel, inputs: ExecutionInputs, target: tuple[Storage, str, int], size: ExecutionSize
+    ) -> WrittenResults:
+        narrow = partial(self._narrower.narrowed, live, inputs)
+        return execute(live.prepared, live.subscribers, inputs.content, *target, size, narrow)
 
     def _read(self, query: ChannelQuery, intervals: Intervals) -> ExecutionInputs:
         """The records that an execution reads: from memory if they are there, else from files."""
@@ -187,7 +199,7 @@ class Executions:
             target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
             try:
                 with time_limit(live.prepared.session, live.name, self._limit_s):
-                    written = execute(live.prepared, live.subscribers, inputs.content, *target, size)
+                    written = self._execute_with_spark(live, inputs, target, size)
             except SPARK_ERRORS as error:
                 message = f"channel {live.name}: the query still fails: {first_line(error)}"
                 raise TocsinError(Code.BAD_RECORDS, message) from error

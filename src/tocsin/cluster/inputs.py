@@ -38,6 +38,11 @@ class ExecutionInputs:
     def add(self, name: str, is_new: bool, part: pa.Table | InputFiles) -> None:
         self._parts[name, is_new] = part
 
+    def table(self, name: str, *, is_new: bool) -> pa.Table | None:
+        """The records of a dataset if they are in memory, else None."""
+        part = self._parts[name, is_new]
+        return None if isinstance(part, InputFiles) else part
+
     @property
     def rows(self) -> int:
         """An upper bound of the rows of all datasets."""

@@ -1,8 +1,8 @@
 """The current rows of large KEYED datasets in memory, up to a bound of bytes (docs/decisions/0014).
 
-A table is read from the dataset's files when an execution first asks for it, in another thread: until it is there,
-executions read the files with Spark. From then on, the executions that ask for it add the records that were stored
-since, from memory. A table with many replaced rows is made anew, again in another thread.
+A table is read from the dataset's files when an execution first asks for it, in another thread. That execution waits a
+few seconds for it, because reading the files with Spark takes longer. From then on, the executions that ask for it add
+the records that were stored since, from memory. A table with many replaced rows is made anew, again in another thread.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from tocsin.model.ids import DatasetName
 
 BYTES_OF_FILES = 5
 """A table in memory with its indexes takes about as many times the bytes of its compressed files."""
+WAIT_S = 10.0
+"""How long an execution waits for a table that is being read for the first time."""
 MOST_ATTEMPTS = 3
 """Attempts to read a dataset that failed. Its files may be unreadable, which executions report."""
 
@@ -49,6 +51,9 @@ class _Entry:
     next: CurrentRows | None = None
     """A table that another thread has finished: it replaces `rows`."""
     is_making: bool = False
+    made: threading.Event = field(default_factory=threading.Event)
+    """Set when the first attempt to read the dataset has ended."""
+    has_waited: bool = False
     attempts: int = 0
     is_too_large: bool = False
 
@@ -108,6 +113,9 @@ class CurrentTables:
             if entry.is_too_large or entry.attempts >= MOST_ATTEMPTS or not _can_hold(entry.dataset):
                 return None
             self._make(entry, lambda: self._read(entry))
+            if not entry.has_waited:
+                entry.made.wait(WAIT_S)
+                entry.has_waited = True
             rows = entry.take_next()
             if rows is None:
                 return None
@@ -138,6 +146,7 @@ class CurrentTables:
                 entry.attempts += 1
             finally:
                 entry.is_making = False
+                entry.made.set()
 
         self._start(work)
 

@@ -24,7 +24,7 @@ from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.narrowing import Narrower
 from tocsin.cluster.recovery import Recovery
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
-from tocsin.cluster.spark.execution import ExecutionSize, execute
+from tocsin.cluster.spark.execution import ExecutionSize, TooMuchAtOnce, execute
 from tocsin.cluster.spark.preparing import in_authors_words
 from tocsin.cluster.spark.time_limit import time_limit
 from tocsin.cluster.spark.writing import WrittenResults
@@ -85,7 +85,7 @@ class Executions:
             try:
                 with self._writes.begin(results_owner(live.name, live.epoch)) as write:
                     execution = self._execute_from(live, start, write, started_s)
-            except SPARK_ERRORS:
+            except (*SPARK_ERRORS, TooMuchAtOnce):
                 # Nothing is at fault by itself: perhaps there are too many records for one job.
                 shorter = start.shortened()
                 if shorter is None:
@@ -103,7 +103,9 @@ class Executions:
         killed: Sequence[DeadLetter] = ()
         if live.deaths:
             inputs, killed = self._recovery.without_killer(live, inputs)
-        written, found = self._run(live, inputs, write)
+        # A continuous channel may match records in any parts; a repetitive one matches those of a period together.
+        may_split = live.prepared.channel.period_s is None and start.shortened() is not None
+        written, found = self._run(live, inputs, write, may_split)
         letters = [*killed, *found]
         tried = max(live.tried, start.newest_subscription) if inputs.rows else live.tried
         finished_s = self._now_s()
@@ -128,14 +130,14 @@ class Executions:
         return execution
 
     def _run(
-        self, live: LiveChannel, inputs: ExecutionInputs, write: Write
+        self, live: LiveChannel, inputs: ExecutionInputs, write: Write, may_split: bool
     ) -> tuple[WrittenResults, Sequence[DeadLetter]]:
         """Match the inputs. If some values make the query fail, run again without them; see `cluster.failures`."""
         size = _size(live, inputs)
         target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
         with time_limit(live.prepared.session, live.name, self._limit_s) as limit:
             try:
-                return self._execute_with_spark(live, inputs, target, size), ()
+                return self._execute_with_spark(live, inputs, target, size, may_split), ()
             except SPARK_ERRORS:
                 limit.check()
                 remaining, dead = self._recovery.without_culprits(live, inputs, limit)
@@ -144,9 +146,14 @@ class Executions:
             return self._execute_with_spark(live, remaining, target, size), dead
 
     def _execute_with_spark(
-        self, live: LiveChannel, inputs: ExecutionInputs, target: tuple[Storage, str, int], size: ExecutionSize
+        self,
+        live: LiveChannel,
+        inputs: ExecutionInputs,
+        target: tuple[Storage, str, int],
+        size: ExecutionSize,
+        may_split: bool = False,
     ) -> WrittenResults:
-        narrow = partial(self._narrower.narrowed, live, inputs)
+        narrow = partial(self._narrower.narrowed, live, inputs, may_split)
         return execute(live.prepared, live.subscribers, inputs.content, *target, size, narrow)
 
     def _read(self, query: ChannelQuery, intervals: Intervals) -> ExecutionInputs:

@@ -9,6 +9,8 @@ caller runs the execution in the ordinary way.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum, auto
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +20,21 @@ from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.inputs import ExecutionInputs
 from tocsin.cluster.live import LiveChannel
 from tocsin.cluster.settings import NarrowingLimits
-from tocsin.cluster.spark.execution import TaskInputs
-from tocsin.cluster.sql.geo import MAX_LEVEL
-from tocsin.cluster.sql.narrowing import EqualRows, NearRows
+from tocsin.cluster.spark.execution import TaskInputs, TooMuchAtOnce
+from tocsin.cluster.sql.geo import MIN_LEVEL
+from tocsin.cluster.sql.narrowing import MOST_RADIUS_M, EqualRows, NearRows
 from tocsin.cluster.store.current_rows import CurrentRows
 from tocsin.cluster.store.slots import Slots
 from tocsin.cluster.store.subscription_rows import EqualTo
 from tocsin.model.entities import DatasetKind
+
+
+class _Many(Enum):
+    """Too many rows meet a condition."""
+
+    ROWS = auto()
+    """Fewer rows would meet it for fewer NEW records."""
+    WHATEVER_IS_NEW = auto()
 
 
 class Narrower:
@@ -35,24 +45,27 @@ class Narrower:
         self._datasets = datasets
         self._limits = limits
 
-    def narrowed(self, live: LiveChannel, inputs: ExecutionInputs) -> TaskInputs | None:
-        """What is left of the subscriptions and the records of an execution; None if it is too much, or unknown."""
+    def narrowed(self, live: LiveChannel, inputs: ExecutionInputs, may_split: bool = False) -> TaskInputs | None:
+        """What is left of the subscriptions and the records of an execution; None if it is too much, or unknown.
+
+        With `may_split`, raises `TooMuchAtOnce` if less would be left for fewer NEW records.
+        """
         query, plan = live.prepared.query, live.prepared.narrowing
         if not plan.rows and not plan.subscriptions:
             return None
         tables: dict[tuple[str, bool], pa.Table] = {}
         for name in query.new_datasets:
-            table = inputs.table(name, is_new=True)
+            table = inputs.new_table(name, self._limits.most_new_rows)
             if table is None:
                 return None
             tables[name, True] = table
         for name in query.datasets:
-            table = self._rows(live, name, inputs, tables)
+            table = self._rows(live, name, inputs, tables, may_split)
             if table is None:
                 return None
             tables[name, False] = table
-        subscriptions = self._subscriptions(live, tables)
-        return None if subscriptions is None else TaskInputs(subscriptions, tables)
+        subscriptions = self._subscriptions(live, tables, may_split)
+        return None if subscriptions is None else TaskInputs(subscriptions, tables, may_split)
 
     def _rows(
         self,
@@ -60,8 +73,9 @@ class Narrower:
         name: str,
         inputs: ExecutionInputs,
         tables: Mapping[tuple[str, bool], pa.Table],
+        may_split: bool,
     ) -> pa.Table | None:
-        """The rows of a dataset that can take part."""
+        """The rows of a dataset that can take part; None if they are too many, or not in memory."""
         steps = live.prepared.narrowing.rows.get(name, ())
         dataset = self._datasets.get(name)
         whole = inputs.table(name, is_new=False)
@@ -72,12 +86,13 @@ class Narrower:
         with self._tables.rows(dataset) as current:
             if current is None:
                 return whole
-            chosen: Slots | None = None
-            for step in steps:
-                slots = self._slots(live, current, step, tables)
-                if slots is not None:
-                    chosen = slots if chosen is None else np.intersect1d(chosen, slots, assume_unique=True)
-            return whole if chosen is None else current.rows(chosen)
+            found = [self._slots(live, current, step, tables) for step in steps]
+            few = [slots for slots in found if isinstance(slots, np.ndarray)]
+            if few:
+                return current.rows(reduce(partial(np.intersect1d, assume_unique=True), few))
+            if whole is None and may_split and any(slots is _Many.ROWS for slots in found):
+                raise TooMuchAtOnce
+            return whole
 
     def _slots(
         self,
@@ -85,25 +100,33 @@ class Narrower:
         current: CurrentRows,
         step: NearRows | EqualRows,
         tables: Mapping[tuple[str, bool], pa.Table],
-    ) -> Slots | None:
-        """The rows that meet one condition; None if they are too many."""
+    ) -> Slots | _Many:
+        """The rows that meet one condition."""
         values = [tables[step.new, True][column] for column in step.new_columns]
         if isinstance(step, EqualRows):
-            return current.equal_to(step.columns, values, self._limits.most_rows)
+            found = current.equal_to(step.columns, values, self._limits.most_rows)
+            return _Many.ROWS if found is None else found
         radius_m = step.radius_m
         if step.radius_parameter is not None:
-            # Before the levels are read: changes of subscriptions add levels.
-            live.subscribers.apply_changes()
-            level = max(live.subscribers.radius_levels[step.radius_parameter], default=0)
-            radius_m = 2.0**level if level < MAX_LEVEL else None
-        return None if radius_m is None else current.near_to(step.columns, values, radius_m, self._limits.most_rows)
+            live.subscribers.apply_changes()  # before the levels are read: new subscriptions may add some
+            level = max(live.subscribers.radius_levels[step.radius_parameter], default=MIN_LEVEL)
+            radius_m = 2.0**level
+        if radius_m is None or radius_m > MOST_RADIUS_M:
+            return _Many.WHATEVER_IS_NEW
+        found = current.near_to(step.columns, values, radius_m, self._limits.most_rows)
+        return _Many.ROWS if found is None else found
 
-    def _subscriptions(self, live: LiveChannel, tables: Mapping[tuple[str, bool], pa.Table]) -> pa.Table | None:
-        """The subscriptions that can have results."""
+    def _subscriptions(
+        self, live: LiveChannel, tables: Mapping[tuple[str, bool], pa.Table], may_split: bool
+    ) -> pa.Table | None:
+        """The subscriptions that can have results; None if they are too many."""
         conditions: list[EqualTo] = [
             (step.parameters, [tables[step.dataset, step.is_new][column] for column in step.columns])
             for step in live.prepared.narrowing.subscriptions
         ]
-        if conditions and live.subscribers.count >= self._limits.least_subscriptions:
-            return live.subscribers.matching(conditions, self._limits.most_rows)
-        return live.subscribers.table()
+        if not conditions or live.subscribers.count < self._limits.least_subscriptions:
+            return live.subscribers.table()
+        matching = live.subscribers.matching(conditions, self._limits.most_rows)
+        if matching is None and may_split:
+            raise TooMuchAtOnce
+        return matching

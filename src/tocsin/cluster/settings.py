@@ -16,6 +16,8 @@ class NarrowingLimits:
 
     most_rows: int = 50_000
     """The most rows of a dataset, and the most subscriptions, that may be left."""
+    most_new_rows: int = 20_000
+    """The most NEW records."""
     least_rows: int = 1_000
     """Datasets with fewer rows are read as a whole."""
     least_subscriptions: int = 1_000

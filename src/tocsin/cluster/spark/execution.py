@@ -33,6 +33,10 @@ BYTES_PER_RESULT_TASK = 128 << 20
 """A task writes about as many rows, or as many bytes if the rows are wide."""
 
 
+class TooMuchAtOnce(Exception):
+    """The NEW records have too many results for one task. The caller executes the channel with fewer of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskInputs:
     """The rows that an execution reads if it runs as one task."""
@@ -41,6 +45,8 @@ class TaskInputs:
     """Numbers, and values as text: see `SubscriptionFrames.typed`."""
     tables: Mapping[tuple[str, bool], pa.Table]
     """By the dataset's name in the query, and by whether it is read as NEW."""
+    may_split: bool = False
+    """True if the caller rather executes parts of the NEW records one after the other than in the ordinary way."""
 
     @property
     def size_bytes(self) -> int:
@@ -77,11 +83,6 @@ class ExecutionSize:
         """
         most = max(1, SMALL_BYTES // max(1, self.result_bytes))
         return max(2, 1 << ((most.bit_length() - 1) & ~1))
-
-    @property
-    def most_narrowed_rows(self) -> int:
-        """`most_rows` for an execution that runs as one task over a small part of its rows."""
-        return 4 * self.most_rows
 
     @property
     def largest(self) -> ExecutionSize:
@@ -128,18 +129,18 @@ def _few_results(
 
     Each task stops at `most_rows`, so the driver's memory is safe also if the estimate was wrong.
     """
-    most_rows, few = size.most_rows, None
+    few = None
     if size.is_small and prepared.plans.usable:
         whole = _whole_inputs(prepared, subscribers, contents)
-        few = None if whole is None else _results_of_reused_plan(prepared, subscribers, whole, most_rows)
+        few = None if whole is None else _results_of_reused_plan(prepared, subscribers, whole, size.most_rows)
     if few is None and prepared.plans.usable and (narrowed := narrow()) is not None:
-        most_rows = size.most_narrowed_rows
-        few = _results_of_reused_plan(prepared, subscribers, narrowed, most_rows)
+        few = _results_of_reused_plan(prepared, subscribers, narrowed, size.most_rows)
+        if few is not None and few.num_rows >= size.most_rows and narrowed.may_split:
+            raise TooMuchAtOnce
     if few is None and size.is_small:
-        most_rows = size.most_rows
         frame = _ordinary_frame(prepared, subscribers, contents, size)
-        few = first_of_each_task(frame, most_rows).toArrow()
-    return few if few is not None and few.num_rows < most_rows else None
+        few = first_of_each_task(frame, size.most_rows).toArrow()
+    return few if few is not None and few.num_rows < size.most_rows else None
 
 
 def _ordinary_frame(

@@ -12,7 +12,6 @@ Only `cluster.spark.execution` uses it, which keeps the ordinary way for everyth
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +28,6 @@ from tocsin.cluster.spark.replaceable_relation import Java, ReplaceableRelation,
 
 REUSED_BYTES = 8 << 20
 """The most bytes of all tables together: they travel to the task in every execution."""
-PLANS_KEPT = 2
-"""A channel has one limit of results for small executions and one for narrowed ones, and a plan for each."""
 _ASSUMED_BYTES = 1 << 20
 """The size that the planner assumes of a table, unless told another."""
 _ONE_TASK: Mapping[str, str] = {
@@ -133,12 +130,13 @@ class ReusedPlan:
 
 
 class PlanCache:
-    """The reused plans of one channel: the last two, each made at the first small execution with its key."""
+    """The reused plan of one channel. It is made at the first small execution, and again when the key changes."""
 
     def __init__(self, session: SparkSession, query: str) -> None:
         """`query` is the channel's own text."""
         self._session = session
-        self._plans: OrderedDict[str, ReusedPlan] = OrderedDict()
+        self._key: str | None = None
+        self._plan: ReusedPlan | None = None
         self.usable = not depends_on_clock(query)
         """False if every execution of the channel must be planned anew."""
         self.reused = 0
@@ -159,18 +157,14 @@ class PlanCache:
         A record or a value that makes the query fail does so in the ordinary way too, which reports it.
         """
         try:
-            reused = self._plans.get(key)
-            if reused is None or not reused.fits(tables):
-                reused = self._plans[key] = ReusedPlan.of(self._session, tables, plan, assumed_bytes)
-                if len(self._plans) > PLANS_KEPT:
-                    self._plans.popitem(last=False)
-                return reused.run(tables)
-            self._plans.move_to_end(key)
-            results = reused.run(tables)
+            if self._plan is None or self._key != key or not self._plan.fits(tables):
+                self._plan, self._key = ReusedPlan.of(self._session, tables, plan, assumed_bytes), key
+                return self._plan.run(tables)
+            results = self._plan.run(tables)
         except NotReusable:
             self.usable = False
         except (*SPARK_ERRORS, Py4JError):
-            self._plans.clear()  # the JVM may have died
+            self._plan = None  # the JVM may have died
         else:
             self.reused += 1
             return results

@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.book import NumberSet, Rates, SubscriptionBook
+from tocsin.cluster.book import Rates, SubscriptionBook
 from tocsin.cluster.catalog import StoredFile
+from tocsin.cluster.store import numbered_rows
 from tocsin.cluster.store.merging import FAN_IN, TARGET_BYTES, files_to_merge, latest_per_key
 from tocsin.cluster.store.sizes import json_sizes
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import BrokerId, DatasetName, SubscriptionId
 from tocsin.model.schema import Schema
+from tocsin.model.subscription import fingerprint
 
 
 def numbers(*values: int) -> np.ndarray:
@@ -45,17 +47,44 @@ def test_rate_decays_and_a_clock_step_back_does_not_raise_it() -> None:
     assert rates.of(numbers(1, 2), 1000.0).tolist() == [0, 0]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 50), max_size=8)), max_size=30), st.booleans())
-def test_number_set_behaves_like_a_set(steps: list[tuple[bool, set[int]]], look_between: bool) -> None:
-    held, plain = NumberSet(), set[int]()
-    for adds, values in steps:
-        held.add(values) if adds else held.discard(values)
-        plain = plain | values if adds else plain - values
-        if look_between:
-            assert held.array().tolist() == sorted(plain)
-    asked = numbers(*range(60))
-    assert held.among(asked).tolist() == [value in plain for value in range(60)]
-    assert len(held) == len(plain)
+steps = st.lists(
+    st.tuples(st.sampled_from(["add", "hold", "release", "remove"]), st.sets(st.integers(0, 30), max_size=6)),
+    max_size=30,
+)
+
+
+@given(steps, st.booleans(), st.integers(0, 4))
+def test_book_behaves_like_a_set_of_held_numbers(
+    steps: list[tuple[str, set[int]]], look_between: bool, compact_least: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numbered_rows, "COMPACT_LEAST", compact_least)
+        book, north, known, held = SubscriptionBook(), BrokerId("north"), set[int](), set[int]()
+        ended: set[int] = set()
+        for step, values in steps:
+            if step == "add":  # a number is never given twice
+                for number in values - known - ended:
+                    book.add(number, SubscriptionId(f"{number:032x}"))
+                known |= values - ended
+            elif step == "hold":
+                book.hold(north, values)
+                held |= values & known
+            elif step == "release":
+                book.release(north, values)
+                held -= values
+            else:
+                book.remove(values)
+                ended |= values & known
+                known, held = known - values, held - values
+            if look_between:
+                assert book.held_by(north).tolist() == sorted(held)
+        asked = numbers(*range(40))
+        assert book.known(asked).tolist() == [value in known for value in range(40)]
+        flags, ids = book.named(asked, north)
+        assert flags.tolist() == [value in held for value in range(40)]
+        assert ids == [f"{number:032x}" for number in sorted(held)]
+        assert book.fingerprint(north) == (len(held), fingerprint(map(SubscriptionId, ids)))
+        assert len(book) == len(known)
 
 
 def test_book_returns_ids_and_holders() -> None:

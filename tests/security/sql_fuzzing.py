@@ -24,8 +24,8 @@ from sqlglot import exp
 from tests.security.plan_names import NameReader, PlanNames
 from tests.security.sql_texts import text_of
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
-from tocsin.cluster.spark.execution import in_authors_words
 from tocsin.cluster.spark.plan_walk import plan_nodes
+from tocsin.cluster.spark.preparing import in_authors_words
 from tocsin.cluster.spark.query_check import QueryRefused, check_parsed, check_tokens, checked_frame, parsed_plan
 from tocsin.cluster.spark.session import Session, make_session
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query

@@ -18,7 +18,7 @@ import msgspec
 
 from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.spark.execution import PreparedChannel
+from tocsin.cluster.spark.preparing import PreparedChannel
 from tocsin.cluster.spark.query_check import QueryRefused
 from tocsin.cluster.sql.declarations import (
     CreateChannel,

@@ -15,8 +15,8 @@ from tocsin.cluster.catalog import ExecutionOutcome, StoredExecution
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.dataset_writer import Mark
-from tocsin.cluster.spark.execution import PreparedChannel, prepare
 from tocsin.cluster.spark.frames import Frame, dataset_frame
+from tocsin.cluster.spark.preparing import PreparedChannel, prepare
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults
@@ -83,6 +83,8 @@ class Channels:
         self._lock = threading.RLock()
         """Guards the map, the progress of channels, the order of commits, and changes of their subscriptions."""
         self._channels: dict[str, LiveChannel] = {}
+        self._listed: tuple[LiveChannel, ...] = ()
+        """The same channels by name, replaced at each change: every batch of records reads them, without the lock."""
         self.refused: dict[ChannelName, str] = {}
         """Stored channels that an earlier version accepted and this one refuses, with the reason. They do not run.
 
@@ -110,8 +112,7 @@ class Channels:
 
     def all(self) -> list[LiveChannel]:
         """All channels, sorted by name."""
-        with self._lock:
-            return [live for _, live in sorted(self._channels.items())]
+        return list(self._listed)
 
     def get(self, name: str) -> LiveChannel:
         live = self._channels.get(name.lower())
@@ -189,6 +190,7 @@ class Channels:
             numbers = [number for number, _, _ in self._catalog.subscriptions.of_channel(live.name)]
             self._catalog.channels.drop(live.name, live.epoch, self._context.now_s())
             del self._channels[name.lower()]
+            self._list()
             self._subscriptions.forget(live.name, numbers)
             self._discard_base(live)
 
@@ -205,7 +207,11 @@ class Channels:
         subscribers = SubscriptionFrames(prepared.channel, self._context.storage, prepared.radius_parameters)
         live = LiveChannel(prepared, epoch, execution, positions, subscribers)
         self._channels[prepared.channel.name.lower()] = live
+        self._list()
         return live
+
+    def _list(self) -> None:
+        self._listed = tuple(live for _, live in sorted(self._channels.items()))
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 

@@ -64,7 +64,9 @@ class DataCluster:
         for channel in channels_of(self.catalog.writes.clear()):
             self.catalog.trials.add_death(channel, FROM_OUTSIDE)
         self.writes = Writes(self.catalog, self.storage, readers, self.retention_s)
-        context = EngineContext(spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s)
+        context = EngineContext(
+            spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s, readers
+        )
         self.datasets = Datasets(context, lambda: self.channels.all(), arrived)
         self.subscriptions = Subscriptions(self.catalog, settings.rate_window_s, settings.unheld_s, self.retention_s)
         self.announcements = AnnouncementLog(self.catalog, self.results, self.subscriptions.book)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -15,19 +16,23 @@ from tocsin.cluster.catalog import (
     results_owner,
 )
 from tocsin.cluster.channels import Channels, ExecutionStart, Intervals
+from tocsin.cluster.current_tables import CurrentTables
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.feed.columntypes import LineReader
 from tocsin.cluster.inputs import ExecutionInputs, InputFiles
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
+from tocsin.cluster.narrowing import Narrower
 from tocsin.cluster.recovery import Recovery
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
-from tocsin.cluster.spark.execution import ExecutionSize, execute, in_authors_words, warm_up
+from tocsin.cluster.spark.execution import ExecutionSize, TooMuchAtOnce, execute, warm_up
+from tocsin.cluster.spark.preparing import in_authors_words
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.time_limit import time_limit
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.smalltables import SmallTables
+from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.store.writes import Write
 from tocsin.model.entities import DatasetKind
 from tocsin.wire.errors import Code, TocsinError
@@ -47,6 +52,7 @@ class Executions:
         self._now_s = context.now_s
         self._limit_s = context.settings.execution_s
         self._small_tables = SmallTables(context.storage)
+        self._narrower = Narrower(CurrentTables.of(context), datasets, context.settings.narrowing)
         self._datasets = datasets
         self._channels = channels
 
@@ -80,7 +86,7 @@ class Executions:
             try:
                 with self._writes.begin(results_owner(live.name, live.epoch)) as write:
                     execution = self._execute_from(live, start, write, started_s)
-            except SPARK_ERRORS:
+            except (*SPARK_ERRORS, TooMuchAtOnce):
                 # Nothing is at fault by itself: perhaps there are too many records for one job.
                 shorter = start.shortened()
                 if shorter is None:
@@ -98,7 +104,9 @@ class Executions:
         killed: Sequence[DeadLetter] = ()
         if live.deaths:
             inputs, killed = self._recovery.without_killer(live, inputs)
-        written, found = self._run(live, inputs, write)
+        # A continuous channel may match records in any parts; a repetitive one matches those of a period together.
+        may_split = live.prepared.channel.period_s is None and start.shortened() is not None
+        written, found = self._run(live, inputs, write, may_split)
         letters = [*killed, *found]
         tried = max(live.tried, start.newest_subscription) if inputs.rows else live.tried
         finished_s = self._now_s()
@@ -124,20 +132,31 @@ class Executions:
         return execution
 
     def _run(
-        self, live: LiveChannel, inputs: ExecutionInputs, write: Write
+        self, live: LiveChannel, inputs: ExecutionInputs, write: Write, may_split: bool
     ) -> tuple[WrittenResults, Sequence[DeadLetter]]:
         """Match the inputs. If some values make the query fail, run again without them; see `cluster.failures`."""
         size = _size(live, inputs)
         target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
         with time_limit(live.prepared.session, live.name, self._limit_s) as limit:
             try:
-                return execute(live.prepared, live.subscribers, inputs.content, *target, size), ()
+                return self._execute_with_spark(live, inputs, target, size, may_split), ()
             except SPARK_ERRORS:
                 limit.check()
                 remaining, dead = self._recovery.without_culprits(live, inputs, limit)
                 if remaining is None:
                     raise
-            return execute(live.prepared, live.subscribers, remaining.content, *target, size), dead
+            return self._execute_with_spark(live, remaining, target, size), dead
+
+    def _execute_with_spark(
+        self,
+        live: LiveChannel,
+        inputs: ExecutionInputs,
+        target: tuple[Storage, str, int],
+        size: ExecutionSize,
+        may_split: bool = False,
+    ) -> WrittenResults:
+        narrow = partial(self._narrower.narrowed, live, inputs, may_split)
+        return execute(live.prepared, live.subscribers, inputs.content, *target, size, narrow)
 
     def _read(self, query: ChannelQuery, intervals: Intervals) -> ExecutionInputs:
         """The records that an execution reads: from memory if they are there, else from files."""
@@ -205,7 +224,7 @@ class Executions:
             target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
             try:
                 with time_limit(live.prepared.session, live.name, self._limit_s):
-                    written = execute(live.prepared, live.subscribers, inputs.content, *target, size)
+                    written = self._execute_with_spark(live, inputs, target, size)
             except SPARK_ERRORS as error:
                 message = f"channel {live.name}: the query still fails: {first_line(error)}"
                 raise TocsinError(Code.BAD_RECORDS, message) from error

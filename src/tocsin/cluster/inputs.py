@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tocsin.cluster.catalog import StoredFile
+from tocsin.cluster.feed.columntypes import arrow_schema
 from tocsin.cluster.spark.frames import Frame, dataset_frame
 from tocsin.cluster.spark.session import Session
+from tocsin.cluster.sql.result_columns import SEQUENCE, VERSION
+from tocsin.cluster.store.merging import read_files
 from tocsin.cluster.store.sizes import widest_row
 from tocsin.cluster.store.storage import Storage
-from tocsin.model.entities import Dataset
+from tocsin.model.entities import Dataset, DatasetKind
 
 UNKNOWN_ROW_BYTES = 64 << 10
 """The width of the rows of a file that an earlier release wrote: the largest record that the gateway accepts."""
@@ -37,6 +41,31 @@ class ExecutionInputs:
 
     def add(self, name: str, is_new: bool, part: pa.Table | InputFiles) -> None:
         self._parts[name, is_new] = part
+
+    def table(self, name: str, *, is_new: bool) -> pa.Table | None:
+        """The records of a dataset if they are in memory, else None."""
+        part = self._parts[name, is_new]
+        return None if isinstance(part, InputFiles) else part
+
+    def new_table(self, name: str, most_rows: int) -> pa.Table | None:
+        """The NEW records of a STREAM dataset in memory, read from its files if these have at most so many rows."""
+        part = self._parts[name, True]
+        if not isinstance(part, InputFiles):
+            return part
+        if part.dataset.kind is not DatasetKind.STREAM or _rows(part) > most_rows:
+            return None
+        schema = arrow_schema(part.dataset.schema)
+        rows = schema.empty_table()
+        if part.files:
+            stored = read_files(self._storage, part.files)
+            if part.after is not None:
+                stored = stored.filter(pc.greater(stored[VERSION], part.after))
+            if part.upto is not None:
+                stored = stored.filter(pc.less_equal(stored[VERSION], part.upto))
+            ordered = stored.sort_by([(VERSION, "ascending"), (SEQUENCE, "ascending")])
+            rows = ordered.select(schema.names).cast(schema).combine_chunks()
+        self._parts[name, True] = rows
+        return rows
 
     @property
     def rows(self) -> int:

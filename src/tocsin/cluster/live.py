@@ -15,11 +15,12 @@ from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
-from tocsin.cluster.spark.execution import PreparedChannel
 from tocsin.cluster.spark.gateway_ingestion import GatewayIngestion
 from tocsin.cluster.spark.ingestion import FailedStart, Ingestion
+from tocsin.cluster.spark.preparing import PreparedChannel
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
+from tocsin.cluster.store.readers import Readers
 from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.store.writes import Writes
 from tocsin.model.entities import Dataset, Feed
@@ -46,6 +47,7 @@ class EngineContext:
     """The wall clock, for display."""
     retention_s: Callable[[], float]
     """The clock for retention: see `cluster.retention`."""
+    readers: Readers
 
 
 @dataclass(slots=True)

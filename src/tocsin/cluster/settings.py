@@ -11,6 +11,22 @@ from tocsin.cluster.feed.outcomes import FeedLimits
 
 
 @dataclass(frozen=True, slots=True)
+class NarrowingLimits:
+    """When an execution leaves out the rows that cannot take part: see `cluster.narrowing`."""
+
+    most_rows: int = 50_000
+    """The most rows of a dataset, and the most subscriptions, that may be left."""
+    most_new_rows: int = 20_000
+    """The most NEW records."""
+    least_rows: int = 1_000
+    """Datasets with fewer rows are read as a whole."""
+    least_subscriptions: int = 1_000
+    """Channels with fewer subscriptions use all of them."""
+    in_background: bool = True
+    """False if an execution waits until the rows of a dataset are in memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSettings:
     root: Annotated[str, "Data root: a folder, or any URI that Spark and Arrow both read (`hdfs://…`, `s3://…`)."] = (
         "tocsin-data"
@@ -41,7 +57,13 @@ class ClusterSettings:
         "How long a subscription that no broker holds any more goes on getting results. A subscriber that changes its "
         "broker within this time misses nothing, even if the old broker releases before the new one subscribes.",
     ] = 30.0
+    keyed_memory_mib: Annotated[
+        int,
+        "Memory in MiB for the current rows of KEYED datasets that channels join with NEW records. Beyond it, Spark "
+        "reads the files of a dataset in each execution.",
+    ] = 1_024
     limits: FeedLimits = field(default_factory=FeedLimits)
+    narrowing: NarrowingLimits = field(default_factory=NarrowingLimits)
     rate_window_s: float = 60.0
     """Time constant of the data rates λ."""
     garbage_after_s: float = 600.0

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tocsin.cluster.book import Amounts, Numbers, Rates, SubscriptionBook
+from tocsin.cluster.book import Amounts, Rates, SubscriptionBook
 from tocsin.cluster.catalog import Catalog, StoredSubscription
 from tocsin.cluster.live import LiveChannel
+from tocsin.cluster.store.numbered_rows import Numbers
 from tocsin.model.entities import Channel
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 from tocsin.model.subscription import BadParameter, ForeignUser, bind_user, canonical_values, subscription_id

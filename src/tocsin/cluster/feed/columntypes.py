@@ -139,6 +139,11 @@ def _arrow_type(column_type: str) -> pa.DataType:
     return _SCALARS[column_type][1]
 
 
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The columns of a dataset as `LineReader` reads them."""
+    return pa.schema([(column.name, _arrow_type(column.type)) for column in schema.columns])
+
+
 def to_json_line(record: dict[str, Any]) -> str:
     """A stored record as a line that `LineReader` reads again."""
     return msgspec.json.encode(record).decode()
@@ -148,8 +153,7 @@ class LineReader:
     """Reads canonical JSON lines of one dataset into Arrow tables."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self._types = [_arrow_type(column.type) for column in schema.columns]
+        self._schema = arrow_schema(schema)
         # Numbered attributes: a column may have a name that Python reserves.
         record: Any = msgspec.defstruct(
             "Record",
@@ -163,6 +167,9 @@ class LineReader:
     def read(self, lines: bytes) -> pa.Table:
         rows = self._decoder.decode_lines(lines)
         return pa.table(
-            [pa.array([getattr(row, f"c{index}") for row in rows], kind) for index, kind in enumerate(self._types)],
-            names=list(self._schema.names),
+            [
+                pa.array([getattr(row, f"c{index}") for row in rows], kind)
+                for index, kind in enumerate(self._schema.types)
+            ],
+            schema=self._schema,
         )

@@ -1,35 +1,24 @@
 """Runs a channel: one Spark job for all its backend subscriptions [BAD §3.1, channel execution].
 
-`prepare` compiles a channel and refuses a query that Spark cannot run for all subscriptions at once. `execute` runs it
-over one interval of records and writes the results to files, which the caller commits.
+`execute` runs a prepared channel over one interval of records and writes the results to files, which the caller
+commits. A small execution reuses the channel's plan. So does one of which little is left without the rows that cannot
+take part (`cluster.narrowing`). All others are planned anew.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
-from tocsin.cluster.spark.query_check import QueryRefused, checked_frame
-from tocsin.cluster.spark.reused_plan import REUSED_BYTES, PlanCache
+from tocsin.cluster.spark.preparing import DatasetContents, PreparedChannel, results_frame, view_of
+from tocsin.cluster.spark.reused_plan import REUSED_BYTES
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, first_of_each_task, write_few_results, write_results
-from tocsin.cluster.sql.channel_query import ChannelQuery
-from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, RadiusLevels, to_lateral_sql
-from tocsin.cluster.sql.result_columns import SUBSCRIPTION
+from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, to_lateral_sql
 from tocsin.cluster.store.storage import Storage
-from tocsin.model.entities import Channel, Dataset
-from tocsin.model.schema import Column, Schema
-from tocsin.wire.errors import Code, TocsinError
-
-DatasetContents = Callable[[SparkSession, str, bool], DataFrame | pa.Table]
-"""(session, dataset name as the query writes it, NEW?) → its records."""
 
 LARGE_ROWS = 5_000_000
 SMALL_PAIRS = 1_000_000
@@ -50,6 +39,26 @@ subscription needs costs each NEW record a few rows of its cover.
 ROWS_PER_RESULT_TASK = 100_000
 BYTES_PER_RESULT_TASK = 128 << 20
 """A task writes about as many rows, or as many bytes if the rows are wide."""
+
+
+class TooMuchAtOnce(Exception):
+    """The NEW records have too many results for one task. The caller executes the channel with fewer of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInputs:
+    """The rows that an execution reads if it runs as one task."""
+
+    subscriptions: pa.Table
+    """Numbers, and values as text: see `SubscriptionFrames.typed`."""
+    tables: Mapping[tuple[str, bool], pa.Table]
+    """By the dataset's name in the query, and by whether it is read as NEW."""
+    may_split: bool = False
+    """True if the caller rather executes parts of the NEW records one after the other than in the ordinary way."""
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.subscriptions.nbytes) + sum(int(table.nbytes) for table in self.tables.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,87 +103,6 @@ class ExecutionSize:
         return min(4 * cores, max(self.results // ROWS_PER_RESULT_TASK, by_bytes) + 1)
 
 
-class Views:
-    """The views behind the names in a channel's SQL. A view whose content has not changed is not registered again."""
-
-    def __init__(self, session: SparkSession) -> None:
-        self.session = session
-        self._shown: dict[str, DataFrame | pa.Table] = {}
-
-    def show(self, view: str, content: DataFrame | pa.Table) -> None:
-        if self._shown.get(view) is not content:
-            frame = content if isinstance(content, DataFrame) else self.session.createDataFrame(content)
-            frame.createOrReplaceTempView(view)
-            self._shown[view] = content
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedChannel:
-    """A channel that Spark can run, with a session of its own for its views."""
-
-    channel: Channel
-    query: ChannelQuery
-    session: SparkSession
-    columns: StructType
-    """The columns for reading stored results. A name may be any text, also inside a STRUCT."""
-    arrow: pa.Schema
-    """The same columns as Arrow types: an answer without rows has its columns too."""
-    warnings: tuple[str, ...]
-    views: Views
-    plans: PlanCache
-
-    @property
-    def described(self) -> Schema:
-        """The columns for display, with types as SQL writes them."""
-        return Schema(tuple(Column(field.name, _spelled(field.dataType)) for field in self.columns.fields))
-
-    @property
-    def radius_parameters(self) -> set[str]:
-        """The parameters that a `near` of the query takes as its radius, in the channel's spelling."""
-        spelling = {name.upper(): name for name in self.channel.parameters.names}
-        markers = (grid.radius_marker for grid in self.query.grids)
-        return {spelling[marker.upper()] for marker in markers if marker is not None}
-
-
-def prepare(
-    spark: SparkSession,
-    channel: Channel,
-    query: ChannelQuery,
-    datasets: Mapping[str, Dataset],
-    contents: DatasetContents,
-) -> PreparedChannel:
-    """Compile a channel, or raise with the reason. `datasets` are by lower-case name; `contents` may be empty."""
-    _check_datasets(query, datasets)
-    session = spark.newSession()
-    views = Views(session)
-    empty = session.createDataFrame([], f"{SUBSCRIPTION} BIGINT, {channel.parameters.ddl()}".rstrip(", "))
-    try:
-        # Datasets are read through a file scan even when empty: else the optimiser would skip parts of the query, and
-        # would not report what it cannot do.
-        views.show(SUBSCRIPTIONS_VIEW, empty)
-        names = _show_datasets(views, query, contents)
-        frame = checked_frame(session, query, to_lateral_sql(query, _view), {SUBSCRIPTIONS_VIEW, *names})
-        plan = frame._jdf.queryExecution()
-        deterministic = plan.analyzed().deterministic()
-        physical = plan.executedPlan().toString()
-    except QueryRefused as error:
-        raise QueryRefused(f"channel {channel.name}: {error.message}", error.offset) from None
-    except SPARK_ERRORS as error:
-        raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {_reason(error, query)}") from error
-    if not deterministic:
-        raise TocsinError(
-            Code.BAD_SQL,
-            f"channel {channel.name}: its query is not deterministic, so an execution that is repeated after a crash "
-            "would give subscribers other results",
-        )
-    # Nullable, because Spark reads every column of a file as one that may be NULL.
-    columns = StructType(frame.schema.fields[1:]).toNullable()
-    _check_columns(channel, columns)
-    plans = PlanCache(session, query.text)
-    arrow = _arrow(channel, columns)
-    return PreparedChannel(channel, query, session, columns, arrow, _warnings(physical), views, plans)
-
-
 def execute(
     prepared: PreparedChannel,
     subscribers: SubscriptionFrames,
@@ -183,15 +111,15 @@ def execute(
     prefix: str,
     execution: int,
     size: ExecutionSize,
+    narrow: Callable[[], TaskInputs | None] = lambda: None,
 ) -> WrittenResults:
     """Run the channel once and write its results to files. They are invisible until the caller commits them.
 
-    `prefix` is the beginning of their paths.
+    `prefix` is the beginning of their paths. `narrow` leaves out rows that cannot take part: see `cluster.narrowing`.
     """
-    if size.is_small:
-        few = _few_results(prepared, subscribers, contents, size)
-        if few.num_rows < size.most_rows:
-            return write_few_results(few, storage, prefix, execution)
+    few = _few_results(prepared, subscribers, contents, size, narrow)
+    if few is not None:
+        return write_few_results(few, storage, prefix, execution)
     results = _ordinary_frame(prepared, subscribers, contents, size)
     expected = size.largest if size.is_small else size
     tasks = expected.result_tasks(prepared.session.sparkContext.defaultParallelism)
@@ -204,23 +132,34 @@ def warm_up(prepared: PreparedChannel, subscribers: SubscriptionFrames, empty: D
     The first plan of a channel takes seconds in a new JVM, because Spark generates and compiles code for it. After the
     warm-up, the first records do not wait for that.
     """
-    subscriptions = subscribers.table()
-    if subscriptions is not None:
-        _results_of_reused_plan(prepared, subscribers, subscriptions.slice(0, 0), empty, MOST_FEW_ROWS)
+    inputs = _whole_inputs(prepared, subscribers.none(), empty)
+    if prepared.plans.usable and inputs is not None:
+        _results_of_reused_plan(prepared, subscribers, inputs, MOST_FEW_ROWS)
 
 
 def _few_results(
-    prepared: PreparedChannel, subscribers: SubscriptionFrames, contents: DatasetContents, size: ExecutionSize
-) -> pa.Table:
-    """The results of a small execution. `size.most_rows` or more mean that some may be missing.
+    prepared: PreparedChannel,
+    subscribers: SubscriptionFrames,
+    contents: DatasetContents,
+    size: ExecutionSize,
+    narrow: Callable[[], TaskInputs | None],
+) -> pa.Table | None:
+    """The results of an execution if they are few: then they pass through the driver's memory.
 
     Each task stops at `most_rows`, so the driver's memory is safe also if the estimate was wrong.
     """
-    few = _results_of_reused_plan(prepared, subscribers, subscribers.table(), contents, size.most_rows)
-    if few is None:
+    few = None
+    if size.is_small and prepared.plans.usable:
+        whole = _whole_inputs(prepared, subscribers.table(), contents)
+        few = None if whole is None else _results_of_reused_plan(prepared, subscribers, whole, size.most_rows)
+    if few is None and prepared.plans.usable and (narrowed := narrow()) is not None:
+        few = _results_of_reused_plan(prepared, subscribers, narrowed, size.most_rows)
+        if few is not None and few.num_rows >= size.most_rows and narrowed.may_split:
+            raise TooMuchAtOnce
+    if few is None and size.is_small:
         frame = _ordinary_frame(prepared, subscribers, contents, size)
         few = first_of_each_task(frame, size.most_rows).toArrow()
-    return few
+    return few if few is not None and few.num_rows < size.most_rows else None
 
 
 def _ordinary_frame(
@@ -232,32 +171,39 @@ def _ordinary_frame(
     return results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
 
 
-def _results_of_reused_plan(
-    prepared: PreparedChannel,
-    subscribers: SubscriptionFrames,
-    subscriptions: pa.Table | None,
-    contents: DatasetContents,
-    most_rows: int,
-) -> pa.Table | None:
-    """The results of a small execution for these subscriptions; None if it must be planned anew."""
-    if subscriptions is None or not prepared.plans.usable:
+def _whole_inputs(
+    prepared: PreparedChannel, subscriptions: pa.Table | None, contents: DatasetContents
+) -> TaskInputs | None:
+    """These subscriptions and all records of an execution; None if some are not in memory."""
+    if subscriptions is None:
         return None
-    query, views = prepared.query, prepared.views
-    tables = {SUBSCRIPTIONS_VIEW: subscriptions}
-    # Spark streams the larger side of a join. NEW records keep the order in which they arrived if that side is theirs,
-    # also beside a join of all other tables, whose size Spark takes for the product of theirs.
-    assumed_bytes = {SUBSCRIPTIONS_VIEW: 1 << 8}
+    query = prepared.query
+    tables: dict[tuple[str, bool], pa.Table] = {}
     for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
         for name in names:
             content = contents(prepared.session, name, is_new)
             if not isinstance(content, pa.Table):
                 return None
-            tables[_view(name, is_new)] = content
-            assumed_bytes[_view(name, is_new)] = 1 << (22 if is_new else 6)
-    if sum(table.nbytes for table in tables.values()) > REUSED_BYTES:
+            tables[name, is_new] = content
+    return TaskInputs(subscriptions, tables)
+
+
+def _results_of_reused_plan(
+    prepared: PreparedChannel, subscribers: SubscriptionFrames, inputs: TaskInputs, most_rows: int
+) -> pa.Table | None:
+    """The results of an execution as one task; None if it must be planned anew."""
+    if inputs.size_bytes > REUSED_BYTES:
         return None
+    query, views = prepared.query, prepared.views
+    tables = {SUBSCRIPTIONS_VIEW: inputs.subscriptions}
+    # Spark streams the larger side of a join. NEW records keep the order in which they arrived if that side is theirs,
+    # also beside a join of all other tables, whose size Spark takes for the product of theirs.
+    assumed_bytes = {SUBSCRIPTIONS_VIEW: 1 << 8}
+    for (name, is_new), table in inputs.tables.items():
+        tables[view_of(name, is_new)] = table
+        assumed_bytes[view_of(name, is_new)] = 1 << (22 if is_new else 6)
     levels = {name: PLANNED_LEVELS.union(found) for name, found in subscribers.radius_levels.items()}
-    text = to_lateral_sql(query, _view, radius_levels=levels)
+    text = to_lateral_sql(query, view_of, radius_levels=levels)
 
     def plan(frames: Mapping[str, DataFrame]) -> DataFrame:
         for view, frame in frames.items():
@@ -277,97 +223,3 @@ def _plan_for(session: SparkSession, size: ExecutionSize) -> None:
     for name, value in options.items():
         if session.conf.get(name) != value:
             session.conf.set(name, value)
-
-
-def results_frame(views: Views, query: ChannelQuery, contents: DatasetContents, levels: RadiusLevels) -> DataFrame:
-    """The results of all subscriptions in SUBSCRIPTIONS_VIEW: the subscription's number, then the channel's columns.
-
-    `prepare` has checked the query. The SQL is the same except for the grid levels, which are Tocsin's own text.
-    """
-    _show_datasets(views, query, contents)
-    return views.session.sql(to_lateral_sql(query, _view, radius_levels=levels))
-
-
-def _show_datasets(views: Views, query: ChannelQuery, contents: DatasetContents) -> list[str]:
-    """Show the datasets that the query reads, and return the names of their views."""
-    shown = []
-    for names, is_new in ((query.datasets, False), (query.new_datasets, True)):
-        for name in names:
-            shown.append(_view(name, is_new))
-            views.show(shown[-1], contents(views.session, name, is_new))
-    return shown
-
-
-def _view(dataset: str, is_new: bool) -> str:
-    """The view's name. A dataset's name has only letters, digits and underscores, by the grammar."""
-    return f"_tocsin_{'new' if is_new else 'all'}_{dataset.lower()}"
-
-
-def _check_datasets(query: ChannelQuery, datasets: Mapping[str, Dataset]) -> None:
-    for name in sorted(query.datasets | query.new_datasets):
-        if name.lower() not in datasets:
-            names = ", ".join(sorted(dataset.name for dataset in datasets.values())) or "none yet"
-            raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {names})")
-
-
-def _check_columns(channel: Channel, columns: StructType) -> None:
-    seen: set[str] = set()
-    for column in columns.fields:
-        problem = None
-        if column.name.lower() in seen:
-            problem = f"two result columns are named {column.name}; give one an alias"
-        elif column.name.lower().startswith("_tocsin"):
-            problem = f"{column.name} is a name that Tocsin reserves for itself"
-        elif column.dataType.typeName() == "void":
-            problem = f"result column {column.name} is always NULL; CAST it to a type"
-        if problem is not None:
-            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {problem}")
-        seen.add(column.name.lower())
-
-
-def _arrow(channel: Channel, columns: StructType) -> pa.Schema:
-    fields = []
-    for column in columns.fields:
-        try:
-            fields += to_arrow_schema(StructType([column]), timezone="UTC")
-        except SPARK_ERRORS as error:
-            kind = _spelled(column.dataType)
-            message = f"result column {column.name} is of type {kind}, which cannot be stored; CAST it to another"
-            raise TocsinError(Code.BAD_SQL, f"channel {channel.name}: {message}") from error
-    return pa.schema(fields)
-
-
-def _spelled(kind: DataType) -> str:
-    """A type in capitals; the names inside a STRUCT as the author wrote them."""
-    match kind:
-        case ArrayType():
-            return f"ARRAY<{_spelled(kind.elementType)}>"
-        case MapType():
-            return f"MAP<{_spelled(kind.keyType)},{_spelled(kind.valueType)}>"
-        case StructType():
-            return f"STRUCT<{','.join(f'{field.name}:{_spelled(field.dataType)}' for field in kind.fields)}>"
-        case _:
-            return kind.simpleString().upper()
-
-
-def _warnings(physical: str) -> tuple[str, ...]:
-    if "BroadcastNestedLoopJoin" in physical or "CartesianProduct" in physical:
-        return (
-            "the query compares every pair of rows (no equality to join on): its cost grows with the product of both "
-            "sides; near() joins through a grid, other inequalities do not",
-        )
-    return ()
-
-
-def _reason(error: Exception, query: ChannelQuery) -> str:
-    """Spark's reason in the author's words."""
-    return f"Spark cannot run this query for all subscriptions at once: {in_authors_words(first_line(error), query)}"
-
-
-def in_authors_words(message: str, query: ChannelQuery) -> str:
-    """Spark's message with parameters and datasets named as in the query, not as in the generated SQL."""
-    for name in query.parameters.names:
-        message = re.sub(rf"(?:`?_tocsin_s`?\.)?`?_tocsin_p_{name}`?", f":{name}", message, flags=re.IGNORECASE)
-    for name in query.datasets | query.new_datasets:
-        message = re.sub(rf"`?_tocsin_(?:new|all)_{name}`?", name, message, flags=re.IGNORECASE)
-    return re.sub(r"`?_tocsin_\w*`?", "(text that Tocsin adds)", message, flags=re.IGNORECASE)

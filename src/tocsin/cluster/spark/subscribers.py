@@ -1,16 +1,17 @@
-"""A channel's backend subscriptions as the one DataFrame that its executions join with.
+"""A channel's backend subscriptions: as the one DataFrame that its executions join with, and as rows to choose from.
 
-Most subscriptions are in a Parquet file under the root, the base, which Spark caches. Later changes are in a small
-table beside it. When they exceed a tenth of the base, a new base is written. All this is derived from the catalog.
+All subscriptions are in memory, with an index over the parameters that the query compares with columns
+(`SubscriptionRows`). A small execution takes all of them, or those that can have results. For the others, most
+subscriptions are in a Parquet file under the root, the base, which Spark caches, and later changes are in a small table
+beside it. When they exceed a tenth of the base, a new base is written. All this is derived from the catalog.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,7 @@ from tocsin.cluster.spark.frames import read_parquet
 from tocsin.cluster.sql.geo import ALL_LEVELS, level_of
 from tocsin.cluster.sql.result_columns import SUBSCRIPTION
 from tocsin.cluster.store.storage import Storage
+from tocsin.cluster.store.subscription_rows import EqualTo, SubscriptionRows
 from tocsin.model.entities import Channel
 
 REBASE_SHARE = 0.1
@@ -29,7 +31,7 @@ REBASE_LEAST = 5_000
 class SubscriptionFrames:
     """The subscriptions of one channel.
 
-    Subscribing never waits for a running execution: the next `frame` applies the changes.
+    Subscribing never waits for a running execution: the next execution applies the changes.
     """
 
     def __init__(self, channel: Channel, storage: Storage, radius_parameters: Iterable[str] = ()) -> None:
@@ -40,16 +42,19 @@ class SubscriptionFrames:
         """The grid levels that the subscriptions need. Levels of ended ones stay: a superset does no harm."""
         self._folder = f"subscriptions/{channel.name}"
         self._storage = storage
+        self._rows = SubscriptionRows(channel.parameters)
         self._base: DataFrame | None = None
         self.base_path: str | None = None
         """The path of the current base; no catalog row names it."""
         self._new_base_path: str | None = None
         self._base_rows = 0
-        self._added: dict[int, str] = {}
+        self._base_newest = 0
+        """The base has the subscriptions up to this number, except those that were removed before."""
         self._removed: set[int] = set()
+        """Subscriptions of the base that were removed since."""
         self._frame: DataFrame | None = None
         self._table: pa.Table | None = None
-        """All subscriptions as text columns, while there is no base; None if they have changed since."""
+        """All subscriptions as text columns; None if they have changed since, or if there are many."""
         self._lock = threading.Lock()
         self._changes: list[tuple[int, str | None]] = []
         self.count = 0
@@ -71,42 +76,62 @@ class SubscriptionFrames:
 
     def frame(self, session: SparkSession) -> DataFrame:
         """All current subscriptions. Called by one execution at a time."""
-        self._apply_changes()
+        self.apply_changes()
         if self._frame is None:
-            changes = len(self._added) + len(self._removed)
+            changes = len(self._rows) - (self._base_rows - len(self._removed)) + len(self._removed)
             if changes > max(REBASE_LEAST, REBASE_SHARE * self._base_rows):
                 self._rebase(session)
             self._frame = self._combined(session)
         return self._frame
 
     def table(self) -> pa.Table | None:
-        """All current subscriptions as text columns, which `typed` casts; None if most of them are in a base.
+        """All current subscriptions as text columns, which `typed` casts; None if there are many.
 
         The same subscriptions give the same object. Called by one execution at a time.
         """
-        self._apply_changes()
-        if self._base is not None or len(self._added) > REBASE_LEAST:
+        self.apply_changes()
+        if len(self._rows) > REBASE_LEAST:
             return None
         if self._table is None:
-            self._table = self._text_columns(self._added)
+            self._table = self._rows.after(0)
         return self._table
+
+    def none(self) -> pa.Table:
+        """The columns of `table`, without subscriptions."""
+        return self._rows.none()
+
+    def matching(self, conditions: Sequence[EqualTo], most: int) -> pa.Table | None:
+        """The subscriptions that meet all conditions, and perhaps a few others, as `table` returns them.
+
+        None if there are more than `most`. Called by one execution at a time.
+        """
+        self.apply_changes()
+        return self._rows.matching(conditions, most)
 
     def typed(self, texts: DataFrame) -> DataFrame:
         """Cast a frame of text columns to the parameters' types."""
         return texts.selectExpr(SUBSCRIPTION, *self._casts())
 
-    def _apply_changes(self) -> None:
+    def apply_changes(self) -> None:
+        """Take over the subscriptions that were added and removed since. Called by one execution at a time."""
         with self._lock:
             changes, self._changes = self._changes, []
-        for number, parameters in changes:
-            if parameters is not None:
-                self._added[number] = parameters
-                for name, place in self._radius_places.items():
-                    self.radius_levels[name].update(_levels(msgspec.json.decode(parameters)[place]))
-            elif self._added.pop(number, None) is None:
-                self._removed.add(number)
-        if changes:
-            self._frame = self._table = None
+        if not changes:
+            return
+        self._frame = self._table = None
+        removed = {number for number, parameters in changes if parameters is None}
+        # A number is never given twice, so a removal is always the last change of its number.
+        self._rows.add((number, texts) for number, texts in changes if texts is not None and number not in removed)
+        self._rows.remove(removed)
+        if self._base is not None:
+            self._removed.update(number for number in removed if number <= self._base_newest)
+        if self._radius_places:
+            self._add_levels(texts for _, texts in changes if texts is not None)
+
+    def _add_levels(self, subscriptions: Iterable[str]) -> None:
+        for values in map(self._rows.values_of, subscriptions):
+            for name, place in self._radius_places.items():
+                self.radius_levels[name].update(_levels(values[place]))
 
     @property
     def own_paths(self) -> set[str | None]:
@@ -130,9 +155,10 @@ class SubscriptionFrames:
                 removed = session.createDataFrame([(number,) for number in self._removed], f"{SUBSCRIPTION} BIGINT")
                 base = base.join(removed.hint("broadcast"), SUBSCRIPTION, "left_anti")
             parts.append(base)
-        if self._added or self._base is None:
+        added = self._rows.after(self._base_newest)
+        if added.num_rows or self._base is None:
             # The Arrow table becomes a relation inside the plan: no job, no file.
-            parts.append(self.typed(session.createDataFrame(self._text_columns(self._added))))
+            parts.append(self.typed(session.createDataFrame(added)))
         frame = parts[0]
         for part in parts[1:]:
             frame = frame.unionAll(part)
@@ -140,13 +166,7 @@ class SubscriptionFrames:
 
     def _rebase(self, session: SparkSession) -> None:
         """Write all current subscriptions as a new base and let Spark cache it."""
-        tables = [self._text_columns(self._added)]
-        if self.base_path is not None:
-            with self._storage.open(self.base_path) as file:
-                old = pq.read_table(file)
-            keep = pa.compute.invert(pa.compute.is_in(old[SUBSCRIPTION], pa.array(self._removed, pa.int64())))
-            tables.insert(0, old.filter(keep))
-        table = pa.concat_tables(tables)
+        table = self._rows.after(0)
         path = self._new_base_path = f"{self._folder}/{uuid.uuid4().hex}.parquet"
         with self._storage.create(path) as file:
             pq.write_table(table, file, row_group_size=max(1, -(-table.num_rows // 8)))
@@ -156,17 +176,9 @@ class SubscriptionFrames:
         self.release()  # only now that the new base can be used
         self._base = base
         self.base_path, self._base_rows = path, table.num_rows
+        self._base_newest = self._rows.newest
         self._new_base_path = None
-        self._added, self._removed = {}, set()
-
-    def _text_columns(self, subscriptions: dict[int, str]) -> pa.Table:
-        """A table of numbers and values as text. Spark casts them to the parameters' types in `_casts`."""
-        rows = [msgspec.json.decode(parameters) for parameters in subscriptions.values()]
-        columns = [pa.array(subscriptions.keys(), pa.int64())]
-        columns += [
-            pa.array([_as_text(row[index]) for row in rows], pa.string()) for index in range(len(self._schema.columns))
-        ]
-        return pa.table(columns, names=[SUBSCRIPTION, *self._schema.names])
+        self._removed = set()
 
     def _casts(self) -> list[str]:
         return [
@@ -183,9 +195,3 @@ def _levels(radius: object) -> Iterable[int]:
         return (level_of(float(radius)),)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return ALL_LEVELS
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()

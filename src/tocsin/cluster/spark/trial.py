@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import functions as F
 
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
-from tocsin.cluster.spark.execution import DatasetContents, PreparedChannel, results_frame
+from tocsin.cluster.spark.preparing import DatasetContents, PreparedChannel, results_frame
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.time_limit import TimeLimit
 from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW

@@ -73,7 +73,7 @@ def cover_of(lat: float, lon: float, level: int, reach_m: float | None = None) -
     """All cells of the points within `reach_m`, which is the cell size at most and by default."""
     if not is_place(lat, lon):
         return frozenset()
-    reach = _reach_degrees(level, reach_m)
+    reach = reach_degrees(level, reach_m)
     half_width = _half_width_degrees(lat, reach)
     cells = set()
     for band in range(_band(max(-90.0, lat - reach), level), _band(min(90.0, lat + reach), level) + 1):
@@ -84,26 +84,26 @@ def cover_of(lat: float, lon: float, level: int, reach_m: float | None = None) -
     return frozenset(cells)
 
 
-def _band_degrees(level: int) -> float:
+def band_degrees(level: int) -> float:
     return 2.0**level / METRES_PER_DEGREE
 
 
-def _last_band(level: int) -> int:
-    return math.ceil(180 / _band_degrees(level)) - 1
+def last_band(level: int) -> int:
+    return math.ceil(180 / band_degrees(level)) - 1
 
 
 def _band(lat: float, level: int) -> int:
-    return min(math.floor((lat + 90) / _band_degrees(level)), _last_band(level))
+    return min(math.floor((lat + 90) / band_degrees(level)), last_band(level))
 
 
 def _columns(band: int, level: int) -> int:
     """How many columns a band has: one cell wide at the edge nearest to a pole; one column around the pole itself."""
-    height = _band_degrees(level)
+    height = band_degrees(level)
     edge = max(abs(band * height - 90), abs((band + 1) * height - 90))
     return max(1, math.floor(2 * math.pi * EARTH_RADIUS_M / 2.0**level * math.cos(math.radians(min(90.0, edge)))))
 
 
-def _reach_degrees(level: int, reach_m: float | None) -> float:
+def reach_degrees(level: int, reach_m: float | None) -> float:
     return (2.0**level if reach_m is None else reach_m) / METRES_PER_DEGREE * (1 + SLACK) + SLACK
 
 
@@ -180,11 +180,11 @@ class _Level:
 
     @classmethod
     def known(cls, level: int, reach_m: float | None = None) -> _Level:
-        reach = _reach_degrees(level, reach_m)
+        reach = reach_degrees(level, reach_m)
         return cls(
             base=f"{level * LEVEL_FACTOR}L",
-            height=_double(_band_degrees(level)),
-            last_band=f"{_last_band(level)}L",
+            height=_double(band_degrees(level)),
+            last_band=f"{last_band(level)}L",
             around=_double(2 * math.pi * EARTH_RADIUS_M / 2.0**level),
             reach=_double(reach),
             sin_reach=_double(math.sin(math.radians(min(reach, 90.0)))),

@@ -211,22 +211,22 @@ def _conditions(select: exp.Select) -> Iterator[tuple[exp.Expr, exp.Expr | None]
     """
     where = select.args.get("where")
     if where is not None:
-        yield from ((condition, None) for condition in _conjuncts(where.this))
+        yield from ((condition, None) for condition in conjuncts(where.this))
     for join in select.args.get("joins") or ():
         on = join.args.get("on")
         if on is None or join.side in ("RIGHT", "FULL") or join.args.get("method"):
             continue
         inner = join.side == "" and join.kind in ("", "INNER", "CROSS")
         only = None if inner else join.this
-        yield from ((condition, only) for condition in _conjuncts(on))
+        yield from ((condition, only) for condition in conjuncts(on))
 
 
-def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
     if isinstance(condition, exp.And):
-        yield from _conjuncts(condition.left)
-        yield from _conjuncts(condition.right)
+        yield from conjuncts(condition.left)
+        yield from conjuncts(condition.right)
     elif isinstance(condition, exp.Paren):
-        yield from _conjuncts(condition.this)
+        yield from conjuncts(condition.this)
     else:
         yield condition
 
@@ -312,7 +312,7 @@ def direct_join_offsets(
         return None
     if any(token.text == "|>" for token in tokens):
         return None  # a pipe operator may drop the subscription's column
-    if not _joins_keep_left_rows(ast) or not _calls_are_plain(ast) or _markers_inside_relations(ast):
+    if not _joins_keep_left_rows(ast) or not calls_are_plain(ast) or _markers_inside_relations(ast):
         return None
     select, from_ = _select_and_from(ast, tokens)
     if select is None or from_ is None or from_ < select:
@@ -334,7 +334,7 @@ def _joins_keep_left_rows(ast: exp.Select) -> bool:
     )
 
 
-def _calls_are_plain(ast: exp.Select) -> bool:
+def calls_are_plain(ast: exp.Select) -> bool:
     """True if no call is an aggregate, a window, or unknown to sqlglot (which may be an aggregate)."""
     for part in ast.expressions:
         for node in _own_nodes(part):

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,13 +19,13 @@ import pyarrow.compute as pc
 from tocsin.cluster.catalog import Catalog, dataset_owner
 from tocsin.cluster.feed.columntypes import arrow_schema
 from tocsin.cluster.live import EngineContext, LiveDataset
+from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.sql.result_columns import SEQUENCE, VERSION
 from tocsin.cluster.store.current_rows import CurrentRows, can_hold
 from tocsin.cluster.store.merging import latest_per_key, read_files
 from tocsin.cluster.store.readers import Readers
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset
-from tocsin.model.ids import DatasetName
 
 BYTES_OF_FILES = 5
 """A table in memory with its indexes takes about as many times the bytes of its compressed files."""
@@ -45,7 +46,6 @@ def at_once(work: Callable[[], None]) -> None:
 @dataclass(slots=True)
 class _Entry:
     dataset: Dataset
-    generation: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     rows: CurrentRows | None = None
     next: CurrentRows | None = None
@@ -60,7 +60,8 @@ class _Entry:
     def take_next(self) -> CurrentRows | None:
         """The rows, or those that another thread has finished since."""
         finished, self.next = self.next, None
-        self.rows = finished or self.rows
+        if finished is not None:
+            self.rows = finished
         return self.rows
 
 
@@ -82,7 +83,8 @@ class CurrentTables:
         self._most_bytes = most_bytes
         self._start = start
         self._lock = threading.Lock()
-        self._entries: dict[DatasetName, _Entry] = {}
+        self._entries: WeakKeyDictionary[DatasetWriter, _Entry] = WeakKeyDictionary()
+        """By the writer: a dataset that is dropped, and perhaps declared again, has another one."""
 
     @classmethod
     def of(cls, context: EngineContext) -> CurrentTables:
@@ -102,9 +104,9 @@ class CurrentTables:
 
     def _entry(self, live: LiveDataset) -> _Entry:
         with self._lock:
-            entry = self._entries.get(live.name)
-            if entry is None or entry.generation != live.generation or entry.dataset.schema != live.dataset.schema:
-                entry = self._entries[live.name] = _Entry(live.dataset, live.generation)
+            entry = self._entries.get(live.writer)
+            if entry is None:
+                entry = self._entries[live.writer] = _Entry(live.dataset)
             return entry
 
     def _current(self, live: LiveDataset, entry: _Entry) -> CurrentRows | None:

@@ -26,8 +26,8 @@ from tocsin.model.entities import Dataset, DatasetKind
 
 COMPACT_LEAST = 50_000
 """Removed rows that a table has at least before it is made anew without them."""
-MOST_PAIRS = 3_000_000
-"""The most pairs of a NEW record and a row in its neighbourhood that are compared: about a fifth of a second."""
+MOST_PAIRS = 1_000_000
+"""The most pairs of a NEW record and a row in its neighbourhood that are compared: about 100 MB for a moment."""
 _KEY = "key"
 
 

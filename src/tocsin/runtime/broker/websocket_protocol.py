@@ -35,7 +35,9 @@ class Handshake:
     token: str | None
 
 
-def shake_hands(request: bytes, paths: Collection[str] = PATHS) -> Handshake:
+def shake_hands(
+    request: bytes, paths: Collection[str] = PATHS, encodings: Collection[Encoding] = tuple(SUBPROTOCOLS.values())
+) -> Handshake:
     """Answer an upgrade request; raise `TocsinError` with the reason if it is not acceptable."""
     method, path, query, headers = _parse_request(request)
     if method != "GET" or path not in paths:
@@ -44,9 +46,10 @@ def shake_hands(request: bytes, paths: Collection[str] = PATHS) -> Handshake:
     if headers.get("sec-websocket-version") != "13" or not _is_key(key):
         raise TocsinError(Code.BAD_REQUEST, "expected a WebSocket handshake of version 13")
     offered = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",") if name.strip()]
-    chosen = next((name for name in offered if name in SUBPROTOCOLS), None)
+    served = [name for name, encoding in SUBPROTOCOLS.items() if encoding in encodings]
+    chosen = next((name for name in offered if name in served), None)
     if offered and chosen is None:
-        raise TocsinError(Code.BAD_REQUEST, f"there is no such subprotocol here, only {', '.join(SUBPROTOCOLS)}")
+        raise TocsinError(Code.BAD_REQUEST, f"there is no such subprotocol here, only {', '.join(served)}")
     return Handshake(_reply(key, chosen), SUBPROTOCOLS.get(chosen or wire.JSON, Encoding.JSON), _token(headers, query))
 
 

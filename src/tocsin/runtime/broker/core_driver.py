@@ -55,11 +55,12 @@ class CoreDriver(Generic[Event]):
 
         An event that an effect reports waits until the earlier effects are carried out.
         """
-        self._events.append(event)
         if self._handling:
+            self._events.append(event)
             return
         self._handling = True
         try:
+            self._handle(event)
             while self._events:
                 self._handle(self._events.popleft())
         finally:

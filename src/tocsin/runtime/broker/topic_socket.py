@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar
 
 import msgspec
 
@@ -24,19 +26,24 @@ from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
 
-_DECODERS: dict[Encoding, Any] = {
-    Encoding.JSON: msgspec.json.Decoder(wire.FromClient),
-    Encoding.MSGPACK: msgspec.msgpack.Decoder(wire.FromClient),
+_DECODE: dict[Encoding, Callable[[bytes], wire.FromClient]] = {
+    Encoding.JSON: msgspec.json.Decoder(wire.FromClient).decode,
+    Encoding.MSGPACK: msgspec.msgpack.Decoder(wire.FromClient).decode,
 }
 
 
 class TopicSocket(ClientSocket):
-    __slots__ = ()
+    __slots__ = ("write",)
     turn_share: ClassVar[float] = 0.5
     """More than for sessions: a publisher's messages are the traffic itself, and `topic_rate_per_s` limits them."""
     paths = frozenset({wire.PATH})
-    encodings = tuple(_DECODERS)
+    encodings = tuple(_DECODE)
     missing_token = "send a token with a scope send:<topic> or receive:<topic>"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.write: Callable[[bytes], None] = self._transport.write
+        """Writes a frame. The transport's own method: the fan-out calls it for every receiver."""
 
     @property
     def queue_bytes(self) -> int:
@@ -70,7 +77,7 @@ class TopicSocket(ClientSocket):
 
     def on_request(self, payload: bytes) -> None:
         try:
-            request = _DECODERS[self._encoding].decode(payload)
+            request = _DECODE[self._encoding](payload)
         except MALFORMED as error:
             self._close_with("bad_request", f"not a message of this protocol: {error}")
             return
@@ -97,11 +104,6 @@ class TopicSocket(ClientSocket):
 
     def report_lost(self, reason: str) -> None:
         self.guard.topics.connection_lost(self._connection)
-
-    # -- called by the process ---------------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        self._transport.write(data)
 
 
 def topic_socket_class(guard: ConnectionGuard) -> type[TopicSocket]:

@@ -24,6 +24,8 @@ PATHS = frozenset({"/v1/session", "/v1", "/v1/", "/"})
 CONTINUATION, CLOSE, PING, PONG = 0x0, 0x8, 0x9, 0xA
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _MOST_FRAGMENTS = 1024
+_WHOLE = (0x80 | BINARY, 0x80 | TEXT)
+"""First byte of a message in a single frame."""
 
 # -- the opening handshake ---------------------------------------------------------------------------------------------
 
@@ -115,6 +117,22 @@ class FrameReader:
         self._opcode = 0
         self._parts: list[bytes] | None = None
         self._violated = False
+
+    def whole_message(self, data: bytes) -> Message | None:
+        """The message, if these bytes are exactly one unfragmented message and no earlier bytes wait; else None.
+
+        This is how small requests arrive, and it is cheaper than `feed`, which the caller must use otherwise.
+        """
+        if self._rest or self._parts is not None or len(data) < 6:
+            return None
+        first, size = data[0], data[1] - 0x80
+        begin = 2
+        if size >= 126:
+            begin = 4 if size == 126 else 10
+            size = int.from_bytes(data[2:begin], "big")
+        if first not in _WHOLE or not 0 <= size <= self._limit_bytes or len(data) != begin + 4 + size:
+            return None
+        return first & 0x0F, apply_mask(data[begin + 4 :], data[begin : begin + 4])
 
     def feed(self, data: bytes = b"") -> Iterator[Message | Violation]:
         """Add bytes and return an iterator over the complete messages, in order. A violation is the last of all.

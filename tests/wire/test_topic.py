@@ -14,7 +14,10 @@ from tocsin.wire import topic
 T1 = TopicName("a/b")
 FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (topic.Login(1, "t"), {"op": "login", "id": 1, "token": "t"}),
-    (topic.AttachSender(2, T1, 77, 5), {"op": "attach_sender", "id": 2, "topic": "a/b", "run": 77, "number": 5}),
+    (
+        topic.AttachSender(2, T1, 77, 5, prompt=False),
+        {"op": "attach_sender", "id": 2, "topic": "a/b", "run": 77, "number": 5, "prompt": False},
+    ),
     (topic.AttachReceiver(3, T1, (4, 9)), {"op": "attach_receiver", "id": 3, "topic": "a/b", "after": [4, 9]}),
     (topic.Publish(6, 5, [b"x", b""]), {"op": "publish", "at": 6, "number": 5, "messages": ["eA==", ""]}),
     (topic.Detach(4, 6), {"op": "detach", "id": 4, "at": 6}),

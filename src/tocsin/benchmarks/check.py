@@ -68,6 +68,11 @@ SHORT_FORMS = (
         ("--sessions", "500", "--results", "600", "--rounds", "3"),
         (Bar("ratio_nats", at_least=1.0), Bar("ratio_mosquitto", at_least=3.0)),
     ),
+    ShortForm(
+        "topics",
+        ("--seconds", "1", "--rounds", "3", "--payloads", "128"),
+        (Bar("ratio_p50_nats", at_most=2.0), Bar("ratio_rate_nats", at_least=0.5)),
+    ),
     ShortForm("sessions", ("--sessions", "2000"), (Bar("kib_per_session", at_most=12.0),)),
     ShortForm("edge", ("--readings", "100000", "--repeat", "1"), (Bar("ratio", at_least=1.0),)),
     ShortForm(

@@ -26,9 +26,10 @@ _FINAL = {str(code) for code in (Code.FORBIDDEN, Code.TOO_MANY, Code.BAD_REQUEST
 
 
 class TopicSession:
-    def __init__(self, run: int, jitter: Jitter, patience: Patience | None = None) -> None:
-        """`run` is a random number below 2**53 that no other run of a program has."""
+    def __init__(self, run: int, jitter: Jitter, patience: Patience | None = None, *, prompt: bool = True) -> None:
+        """`run` is a random number below 2**53 that no other run of a program has. `prompt`: see `AttachSender`."""
         self._run = run
+        self._prompt = prompt
         self._homes = Attachments(patience or Patience(), jitter)
         self.senders: dict[TopicName, SenderState] = {}
         self.receivers: dict[TopicName, ReceiverState] = {}
@@ -166,7 +167,7 @@ class TopicSession:
             else:
                 sender = self.senders[topic]
                 sender.restart()
-                request = wire.AttachSender(number, topic, self._run, sender.first_number)
+                request = wire.AttachSender(number, topic, self._run, sender.first_number, self._prompt)
             yield events.Send(connection.number, request)
         yield from self._homes.connects()
 

@@ -54,14 +54,17 @@ class Topics:
         waiting_messages: int = 100_000,
         patience: Patience | None = None,
         verify: Verify = True,
+        prompt: bool = True,
     ) -> None:
         """`token` has scopes such as `send:swarm/3/#` and `receive:swarm/#`. `waiting_messages`: how many received
-        messages may wait for the application before the client stops reading; a home then reports a gap."""
+        messages may wait for the application before the client stops reading; a home then reports a gap. `prompt=False`
+        is for programs that do not wait for each message: homes acknowledge ten times a second, which costs them less.
+        """
         self._coordinator = coordinator
         self._token = token
         self._tls = context_for(verify)
         self._limit = waiting_messages
-        self._session = TopicSession(secrets.randbits(_RUN_BITS), random.random, patience)
+        self._session = TopicSession(secrets.randbits(_RUN_BITS), random.random, patience, prompt=prompt)
         self._numbers = count(1)
         self._tickets: dict[int, asyncio.Future[None]] = {}
         self._subscriptions: dict[int, TopicSubscription] = {}

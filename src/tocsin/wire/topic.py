@@ -47,6 +47,9 @@ class AttachSender(FromClientMessage, tag="attach_sender"):
     """The client's own number for this run of the program, drawn at random."""
     number: Number = 1
     """The first number that was not acknowledged yet."""
+    prompt: bool = True
+    """False if the sender does not wait for acknowledgements: the home then sends one several times a second instead of
+    one for every turn of its event loop."""
 
 
 class AttachReceiver(FromClientMessage, tag="attach_receiver"):

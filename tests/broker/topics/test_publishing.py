@@ -24,6 +24,31 @@ def test_home_numbers_messages_and_acknowledges_a_batch_once() -> None:
     assert bench.take(sender) == [wire.Acknowledged(messages.at, 3)]
 
 
+def test_sender_that_does_not_wait_is_acknowledged_at_the_next_tick() -> None:
+    bench = HomeBench(T)
+    sender, receiver = bench.connect(), bench.receiver()
+    bench.ask(sender, wire.AttachSender(2, T, 7, prompt=False))
+    bench.take(sender), bench.take(receiver)
+    bench.publish(sender, 1, b"a")
+    bench.publish(sender, 2, b"b")
+    assert bench.data(receiver) == [b"a", b"b"]
+    assert bench.take(sender) == []
+    bench.pass_time(0.1)
+    assert bench.take(sender) == [wire.Acknowledged(1, 2)]
+    bench.pass_time(0.1)
+    assert bench.take(sender) == []
+
+
+def test_sender_that_attaches_again_as_prompt_is_acknowledged_at_once() -> None:
+    bench = HomeBench(T)
+    sender = bench.connect()
+    bench.ask(sender, wire.AttachSender(2, T, 7, prompt=False))
+    bench.ask(sender, wire.AttachSender(3, T, 7))
+    bench.take(sender)
+    bench.publish(sender, 1, b"a")
+    assert bench.take(sender) == [wire.Acknowledged(1, 1)]
+
+
 def test_repeated_numbers_are_acknowledged_and_not_delivered_again() -> None:
     bench = HomeBench(T)
     sender, receiver = bench.sender(), bench.receiver()

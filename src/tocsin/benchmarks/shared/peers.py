@@ -42,10 +42,10 @@ class Peer:
         if path is None:
             yield None
             return
-        port = _free_port()
+        port = free_port()
         quiet = asyncio.subprocess.DEVNULL
         async with child_process(path, *self.arguments(port, folder), stdout=quiet, stderr=quiet) as process:
-            reader, writer = await _connect(port)
+            reader, writer = await await_port(port)
             discarding = asyncio.create_task(_discard(reader))
             writer.write(self.connect)
             packets = cycle(range(1, 1 << 16)) if acknowledged else repeat(0)
@@ -65,7 +65,7 @@ async def _discard(reader: asyncio.StreamReader) -> None:
         pass
 
 
-async def _connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def await_port(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect within 4 s: the server has just been started."""
     for _ in range(200):
         try:
@@ -78,7 +78,7 @@ async def _connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     raise RuntimeError(f"no server listens on port {port}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

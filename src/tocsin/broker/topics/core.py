@@ -150,6 +150,7 @@ class TopicHomes:
     def _tick(self, _event: events.Ticked) -> None:
         state = self.state
         self._ownership.tick()
+        self._delivery.acknowledge_later()
         quiet_s = state.limits.topic_beat_s / 2
         quiet = [c.id for c in state.connections.values() if not c.blocked and state.now_s - c.heard_s >= quiet_s]
         state.send_to_all(quiet, wire.Beat())

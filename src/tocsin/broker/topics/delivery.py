@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import islice
 
 from tocsin.broker.topics.effects import AwaitDrain
+from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.hosted import Connection, HostedTopic, TopicsState
 from tocsin.model.permission import RECEIVE, permits_topic
 from tocsin.wire import topic as wire
@@ -56,12 +57,21 @@ class Delivery:
         for topic in state.dirty.values():
             self.flush_topic(topic)
         state.dirty.clear()
-        for (identity, at), number in state.acknowledge.items():
-            connection = state.connections.get(identity)
+        if state.acknowledge:
+            self._acknowledge(state.acknowledge)
+        if state.recent_bytes > state.limits.topic_recent_bytes:
+            self._trim()
+
+    def acknowledge_later(self) -> None:
+        """Acknowledge the messages of senders that do not wait for it."""
+        self._acknowledge(self._state.acknowledge_later)
+
+    def _acknowledge(self, numbers: dict[tuple[ConnectionId, int], int]) -> None:
+        for (identity, at), number in numbers.items():
+            connection = self._state.connections.get(identity)
             if connection is not None:
-                state.send(connection, wire.Acknowledged(at, number))
-        state.acknowledge.clear()
-        self._trim()
+                self._state.send(connection, wire.Acknowledged(at, number))
+        numbers.clear()
 
     def flush_topic(self, topic: HostedTopic) -> None:
         if not topic.unsent:
@@ -71,7 +81,7 @@ class Delivery:
         if topic.live:
             message = wire.Messages(topic.at, topic.epoch, first, entries)
             self._state.delivered += len(entries) * len(topic.live)
-            self._state.send_to_all(topic.live, message)
+            self._state.fan_out(topic.live, message)
 
     def _trim(self) -> None:
         """Forget the oldest messages of all topics beyond `topic_recent_bytes`."""
@@ -114,7 +124,7 @@ class Delivery:
         position += len(piece)
         if position == topic.sent:
             del topic.lagging[connection.id]
-            topic.live[connection.id] = None
+            topic.live[connection.id] = connection.encoding
             self._announce_move(connection, topic)
             return True
         topic.lagging[connection.id] = position

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -13,6 +13,7 @@ from tocsin.broker.topics.encoding import encoded
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.lease import Lease
 from tocsin.broker.topics.limits import TopicLimits
+from tocsin.broker.topics.receivers import Receivers
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
@@ -46,7 +47,7 @@ class HostedTopic:
     unsent: list[wire.Entry] = field(default_factory=list)
     """Accepted since the last flush: the end of `recent`, or more if that was trimmed."""
     senders: dict[ConnectionId, None] = field(default_factory=dict)
-    live: dict[ConnectionId, None] = field(default_factory=dict)
+    live: Receivers = field(default_factory=Receivers)
     """Receivers that have got everything up to the last flush."""
     lagging: dict[ConnectionId, int] = field(default_factory=dict)
     """Receivers whose connection is full → the last sequence number that was sent to them."""
@@ -63,7 +64,7 @@ class HostedTopic:
     @property
     def clients(self) -> dict[ConnectionId, None]:
         """Every connection that sends or receives."""
-        return self.senders | self.live | dict.fromkeys(self.lagging)
+        return dict.fromkeys((*self.senders, *self.live, *self.lagging))
 
     def open(self, epoch: int, state: topic_link.TopicState | None) -> None:
         """Begin an epoch: with the sequence that the source handed over, or with a new one."""
@@ -85,10 +86,12 @@ class Connection:
     """Messages that the connection may publish now."""
     allowed_at_s: float
     heard_s: float = 0.0
-    """When the last frame was sent to it."""
+    """When the last frame was sent to it; frames with messages of a topic do not count."""
     blocked: bool = False
     senders: dict[TopicName, int] = field(default_factory=dict)
     """Topic → its publisher there."""
+    unhurried: set[int] = field(default_factory=set)
+    """Numbers of the topics whose messages are acknowledged at the next tick."""
     receiving: dict[TopicName, None] = field(default_factory=dict)
 
 
@@ -108,6 +111,8 @@ class TopicsState:
     """Topics with unsent messages."""
     acknowledge: dict[tuple[ConnectionId, int], int] = field(default_factory=dict)
     """(connection, topic) → number to acknowledge at the next flush."""
+    acknowledge_later: dict[tuple[ConnectionId, int], int] = field(default_factory=dict)
+    """The same for senders that do not wait: at the next tick."""
     effects: list[Effect] = field(default_factory=list)
     topic_numbers: int = 0
     accepted: int = 0
@@ -129,16 +134,16 @@ class TopicsState:
 
     def send_to_all(self, connections: Iterable[ConnectionId], message: wire.ToClient) -> None:
         """Send one message to many connections: one frame per encoding."""
-        for encoding, group in self._by_encoding(connections).items():
-            self.effects.append(Send(tuple(group), message, encoded(message, encoding)))
-
-    def _by_encoding(self, connections: Iterable[ConnectionId]) -> dict[Encoding, Sequence[ConnectionId]]:
-        groups: dict[Encoding, list[ConnectionId]] = {}
+        receivers = Receivers()
         for identity in connections:
             connection = self.connections[identity]
             connection.heard_s = self.now_s
-            groups.setdefault(connection.encoding, []).append(identity)
-        return dict(groups)
+            receivers[identity] = connection.encoding
+        self.fan_out(receivers, message)
+
+    def fan_out(self, receivers: Receivers, message: wire.ToClient) -> None:
+        for encoding, group in receivers.groups().items():
+            self.effects.append(Send(group, message, encoded(message, encoding)))
 
     def refuse(
         self, connection: Connection, request: int, code: Code, message: str, retry_after_s: float | None = None

@@ -6,6 +6,8 @@ everything else that the same connection published in that turn.
 
 from __future__ import annotations
 
+from itertools import repeat
+
 from tocsin.broker.topics.effects import RequestFlush
 from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
 from tocsin.model.permission import SEND, permits_topic
@@ -16,6 +18,7 @@ from tocsin.wire.errors import Code
 _LEASE_RETRY_S = 0.2
 """When a sender should try again while the home waits for its lease."""
 _LARGEST_NUMBER = 2**53
+_FLUSH = RequestFlush()
 
 
 class Publishing:
@@ -36,6 +39,10 @@ class Publishing:
         topic.publishers[publisher] = last
         self._forget_old_publishers(topic)
         connection.senders[topic.name] = publisher
+        if request.prompt:
+            connection.unhurried.discard(topic.at)
+        else:
+            connection.unhurried.add(topic.at)
         topic.senders[connection.id] = None
         state.send(connection, wire.SenderAttached(request.id, topic.at, last + 1))
 
@@ -58,8 +65,10 @@ class Publishing:
             return
         last = self._accept(connection, topic, publisher, expected, new)
         if last >= expected or request.messages:
-            self._state.acknowledge[connection.id, topic.at] = last
-            self._request_flush()
+            state = self._state
+            numbers = state.acknowledge_later if topic.at in connection.unhurried else state.acknowledge
+            numbers[connection.id, topic.at] = last
+            state.effects.append(_FLUSH)
 
     def _may_accept(self, connection: Connection, topic: HostedTopic, expected: int) -> bool:
         """True if this home may order messages now: it owns the topic in this epoch and holds its lease."""
@@ -77,6 +86,8 @@ class Publishing:
     ) -> int:
         """Accept messages in order until one exceeds the rate. Returns the last number that is decided."""
         state, limits = self._state, self._state.limits
+        if len(messages) <= connection.allowance and max(map(len, messages), default=0) <= limits.topic_message_bytes:
+            return self._accept_all(connection, topic, publisher, number, messages)
         for data in messages:
             if len(data) > limits.topic_message_bytes:
                 message = f"a message has at most {limits.topic_message_bytes:,} bytes"
@@ -97,6 +108,23 @@ class Publishing:
             topic.publishers[publisher] = number
             number += 1
         return number - 1
+
+    def _accept_all(
+        self, connection: Connection, topic: HostedTopic, publisher: int, number: int, messages: list[bytes]
+    ) -> int:
+        """Accept messages that exceed no limit. Returns the last number."""
+        state, count = self._state, len(messages)
+        entries = list(zip(repeat(publisher), range(number, number + count), messages, strict=False))
+        connection.allowance -= count
+        topic.sequence += count
+        topic.recent.extend(entries)
+        topic.unsent.extend(entries)
+        topic.publishers[publisher] = number + count - 1
+        state.recent_order.extend(repeat(topic, count))
+        state.recent_bytes += sum(map(len, messages))
+        state.accepted += count
+        state.dirty[topic.name] = topic
+        return number + count - 1
 
     def _spend(self, connection: Connection) -> float:
         """Count one message; returns the seconds until there is room if the connection is too fast, else 0."""
@@ -120,7 +148,3 @@ class Publishing:
         retry_after_s: float | None = None,
     ) -> None:
         self._state.send(connection, wire.NotAccepted(at, number, str(code), message, retry_after_s))
-
-    def _request_flush(self) -> None:
-        if not any(isinstance(effect, RequestFlush) for effect in self._state.effects):
-            self._state.effects.append(RequestFlush())

@@ -64,8 +64,10 @@ def broker(context: typer.Context) -> None:
 
     def run(settings: BrokerSettings, as_json: bool) -> None:
         from tocsin.runtime.broker.server import BrokerServer
+        from tocsin.runtime.http.listening import collect_garbage_rarely
 
         def ready(address: str) -> None:
+            collect_garbage_rarely()
             show(as_json, {"broker": settings.id, "address": address}, lambda: print_address(address))
 
         def print_address(address: str) -> None:

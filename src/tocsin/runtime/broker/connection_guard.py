@@ -17,6 +17,8 @@ from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
 
+_UNKNOWN = "this token is unknown, expired, revoked or meant for another part"
+
 
 class ConnectionGuard:
     def __init__(self, process: BrokerProcess, keys: TrustedKeys, topics: TopicsProcess | None = None) -> None:
@@ -50,23 +52,21 @@ class ConnectionGuard:
         """The claims of a subscriber's token, after fetching newer keys if necessary; raises for any other token."""
         if not token:
             raise TocsinError(Code.UNAUTHENTICATED, "send a token with the scope subscribe")
-        return self.checked(await self._claims(token), token)
+        return self.checked(await self.fetched_claims(token), token)
 
-    async def topic_claims(self, token: str | None) -> Claims:
-        """The claims of a token for topics, after fetching newer keys if necessary; raises for any other token."""
-        if not token:
-            raise TocsinError(Code.UNAUTHENTICATED, "send a token with a scope send:<topic> or receive:<topic>")
-        claims = await self._claims(token)
-        if claims is None:
-            raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired, revoked or meant for another part")
-        if not topic_scopes(claims.scopes):
-            raise TocsinError(Code.FORBIDDEN, "this token has no scope send:<topic> or receive:<topic>")
-        return claims
-
-    async def _claims(self, token: str) -> Claims | None:
+    async def fetched_claims(self, token: str) -> Claims | None:
+        """Check a token after fetching newer keys if necessary; None if the token is not valid here."""
         claims = await self.keys.claims(token, self.process.now_s(), audience=self._audiences)
         if claims is None and not self.keys.can_judge(token):
             raise TocsinError(Code.NOT_READY, "this broker has not fetched the key of this token yet", retry_after_s=2)
+        return claims
+
+    def topic_checked(self, claims: Claims | None) -> Claims:
+        """Return the claims if they allow a topic connection; raise otherwise."""
+        if claims is None:
+            raise TocsinError(Code.UNAUTHENTICATED, _UNKNOWN)
+        if not topic_scopes(claims.scopes):
+            raise TocsinError(Code.FORBIDDEN, "this token has no scope send:<topic> or receive:<topic>")
         return claims
 
     def checked(self, claims: Claims | None, token: str) -> Claims:
@@ -75,7 +75,7 @@ class ConnectionGuard:
         The token is kept: it proves to the other processes that this broker serves the subscriber.
         """
         if claims is None:
-            raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired, revoked or meant for another part")
+            raise TocsinError(Code.UNAUTHENTICATED, _UNKNOWN)
         if not may_subscribe(claims.scopes):
             raise TocsinError(Code.FORBIDDEN, "this token has no scope subscribe; ask the coordinator for one that has")
         self.process.user_tokens.add(token, claims)

@@ -65,8 +65,16 @@ class PacedSocket(asyncio.Protocol, ABC):
         """Handle the messages in these bytes, now or in later turns. A message has at most `limit_bytes`."""
         if self._reader is None:
             self._reader = FrameReader(limit_bytes)
-        if not self._ignores_input:
+        if self._ignores_input:
+            return
+        message = self._reader.whole_message(data)
+        if message is None:
             self._take_turn(self._reader.feed(data))
+            return
+        started_s = time.perf_counter()
+        self.on_message(*message)
+        if not self._paused and (pause_s := self._pause_s(started_s)) > 0.0:
+            self._wait_for_turn(pause_s)
 
     def _take_turn(self, messages: Iterator[Message | Violation]) -> None:
         """Handle messages until none is left, the connection's queue is full or the turn is over."""

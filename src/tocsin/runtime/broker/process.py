@@ -1,7 +1,7 @@
-"""Drives the broker core: handles one event at a time and carries out its effects before the next.
+"""The process around the broker core: its sessions, its REST calls and its clock.
 
-Everything runs on one asyncio loop. The subscribers' connections, the link to the data cluster and the link to the
-coordinator report events here and receive effects; they do not know each other.
+The subscribers' connections, the link to the data cluster and the link to the coordinator report events here and
+receive effects; they do not know each other.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import itertools
 import random
 import secrets
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from tocsin.broker import effects, events
 from tocsin.broker.core import Broker
@@ -23,10 +22,10 @@ from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.permission import ALL_RIGHTS, Rights
 from tocsin.runtime.broker.audited_sessions import AuditedSessions
+from tocsin.runtime.broker.core_driver import CoreDriver
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.user_tokens import UserTokens
 from tocsin.runtime.http.credentials import Claims
-from tocsin.runtime.http.logs import logger
 from tocsin.wire import link
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
@@ -66,31 +65,36 @@ class SteadyClock:
         return self._offset_s + self._elapsed_s()
 
 
-class BrokerProcess:
+class BrokerProcess(CoreDriver[events.Event]):
     def __init__(self, settings: BrokerSettings) -> None:
+        super().__init__(SteadyClock(), TICK_S, events.Ticked(), events.StopRequested())
         self.settings = settings
         self.id = BrokerId(settings.id)
-        self.now_s = SteadyClock()
         self.connections: dict[SessionId, SessionConnection] = {}
         self.user_tokens = UserTokens()
-        self.audited: AuditedSessions | None = None
         self.incarnation = secrets.token_hex(8)
         self.core: Broker
-        self._events: deque[events.Event] = deque()
-        self._handling = False
         self._session_numbers = itertools.count(1)
         self._call_numbers = itertools.count(1)
         self._answers: dict[CallId, asyncio.Future[wire.ToSubscriber]] = {}
-        self._ticking: asyncio.Task[None] | None = None
-        self._log = logger()
-        self.handlers: dict[type[effects.Effect], Callable[[Any], None]] = {
+        self.handlers |= {
             effects.SendResults: self._send_results,
             effects.SendToSessions: self._send_to_sessions,
             effects.AnswerCall: self._answer,
             effects.AwaitDrain: self._await_drain,
             effects.CloseSession: self._close,
         }
-        """The handler of each kind of effect. The server adds the handlers of the links and of the webhooks."""
+        # The server adds the handlers of the links and of the webhooks.
+
+    def audit(self, audited: AuditedSessions) -> None:
+        """Record logins and requests in the audit log."""
+
+        def observe(event: events.Event, handled: Sequence[effects.Effect]) -> None:
+            audited.on_event(event)
+            for effect in handled:
+                audited.on_effect(effect)
+
+        self.observe = observe
 
     def start(self, address: str) -> None:
         """Start the process. `address` is the URL to which subscribers connect."""
@@ -107,55 +111,17 @@ class BrokerProcess:
                 topics=True,
             )
         self.core = Broker(self.id, self.incarnation, settings.limits, random.Random().random, register)
-        self._ticking = asyncio.create_task(self._tick())
+        self.handle = self.core.handle
+        self.start_ticking()
 
     async def stop(self) -> None:
         """End every session and every pending REST call. The owners of the connections close them."""
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
-            self.happened(events.StopRequested())
+        await self.stop_ticking()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(TocsinError(Code.NOT_READY, "this broker is stopping", retry_after_s=1))
 
-    async def _tick(self) -> None:
-        while True:
-            self.happened(events.Ticked())
-            await asyncio.sleep(TICK_S)
-
-    # -- events and effects ----------------------------------------------------------------------------------------
-
-    def happened(self, event: events.Event) -> None:
-        """Handle an event; call it from the loop's thread.
-
-        An event that an effect reports waits until the earlier effects are carried out.
-        """
-        self._events.append(event)
-        if self._handling:
-            return
-        self._handling = True
-        try:
-            while self._events:
-                self._handle(self._events.popleft())
-        finally:
-            self._handling = False
-
-    def _handle(self, event: events.Event) -> None:
-        try:
-            handled = self.core.handle(event, self.now_s())
-        except Exception as error:
-            self._log.error("an event could not be handled", kind=type(event).__name__, exc_info=error)
-            return
-        if self.audited is not None:
-            self.audited.on_event(event)
-            for effect in handled:
-                self.audited.on_effect(effect)
-        for effect in handled:
-            try:
-                self.handlers[type(effect)](effect)
-            except Exception as error:
-                self._log.error("an effect failed", kind=type(effect).__name__, exc_info=error)
+    # -- effects ---------------------------------------------------------------------------------------------------
 
     def _send_results(self, effect: effects.SendResults) -> None:
         connections, batch, data = self.connections, effect.batch, effect.data

@@ -49,7 +49,7 @@ class BrokerServer:
         self.keys.on_change = self.guard.end_revoked
         self.guard.audit = open_audit_log(settings, f"broker {settings.id}")
         if self.guard.audit is not None:
-            self.process.audited = AuditedSessions(self.guard.audit)
+            self.process.audit(AuditedSessions(self.guard.audit))
         self.cluster = DataClusterLink(self.process)
         self.metrics = BrokerMetrics(
             self.process, self.topics, lambda: len(self.guard.half_open), lambda: self.cluster.announcements.heard

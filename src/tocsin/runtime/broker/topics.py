@@ -1,14 +1,12 @@
-"""Drives the topics core of a broker: handles one event at a time and carries out its effects before the next.
+"""The process around the topics core: its connections, and one flush per turn of the event loop.
 
-Messages that clients publish in one turn of the event loop are flushed together at its end, in one frame per topic and
-encoding.
+Messages that clients publish in one turn are flushed together at its end, in one frame per topic and encoding.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,8 +15,8 @@ from tocsin.broker.topics.core import TopicHomes
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.model.ids import BrokerId
+from tocsin.runtime.broker.core_driver import CoreDriver
 from tocsin.runtime.http.credentials import Claims
-from tocsin.runtime.http.logs import logger
 from tocsin.wire import topic_link
 
 _TICK_S = 0.1
@@ -35,34 +33,32 @@ class TopicConnection(Protocol):
     def claims(self) -> Claims | None: ...
 
 
-class TopicsProcess:
+class TopicsProcess(CoreDriver[events.Event]):
     def __init__(self, broker: BrokerId, limits: TopicLimits, now_s: Callable[[], float]) -> None:
+        super().__init__(now_s, _TICK_S, events.Ticked(), events.StopRequested())
         self.limits = limits
         self.core = TopicHomes(broker, limits)
-        self.now_s = now_s
+        self.handle = self.core.handle
         self.connections: dict[ConnectionId, TopicConnection] = {}
         self.report: Callable[[topic_link.FromBroker], None] = lambda message: None
         """Sends a message to the coordinator; set by the link."""
-        self._events: deque[events.Event] = deque()
-        self._handling = False
         self._flushing = False
         self._numbers = itertools.count(1)
-        self._ticking: asyncio.Task[None] | None = None
-        self._log = logger()
+        self.handlers |= {
+            effects.Send: self._send,
+            effects.RequestFlush: self._request_flush,
+            effects.SendToCoordinator: lambda effect: self.report(effect.message),
+            effects.AwaitDrain: self._await_drain,
+            effects.CloseConnection: self._close,
+        }
 
     def start(self) -> None:
-        self._ticking = asyncio.create_task(self._tick())
+        self.start_ticking()
 
     async def stop(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
-            self.happened(events.StopRequested())
+        await self.stop_ticking()
 
-    async def _tick(self) -> None:
-        while True:
-            self.happened(events.Ticked())
-            await asyncio.sleep(_TICK_S)
+    # -- for connections -----------------------------------------------------------------------------------------------
 
     def new_connection(self, connection: TopicConnection) -> ConnectionId:
         identity = ConnectionId(next(self._numbers))
@@ -78,47 +74,27 @@ class TopicsProcess:
             if connection.claims is not None and is_revoked(connection.claims):
                 self.happened(events.ConnectionRevoked(identity))
 
-    # -- events and effects --------------------------------------------------------------------------------------------
+    # -- effects -------------------------------------------------------------------------------------------------------
 
-    def happened(self, event: events.Event) -> None:
-        """Handle an event. An event that an effect reports waits until the earlier effects are carried out."""
-        self._events.append(event)
-        if self._handling:
-            return
-        self._handling = True
-        try:
-            while self._events:
-                self._handle(self._events.popleft())
-        finally:
-            self._handling = False
+    def _send(self, effect: effects.Send) -> None:
+        connections, data = self.connections, effect.data
+        for identity in effect.connections:
+            connection = connections.get(identity)
+            if connection is not None:
+                connection.write(data)
 
-    def _handle(self, event: events.Event) -> None:
-        try:
-            handled = self.core.handle(event, self.now_s())
-        except Exception as error:
-            self._log.error("an event of a topic could not be handled", kind=type(event).__name__, exc_info=error)
-            return
-        for effect in handled:
-            self._carry_out(effect)
+    def _await_drain(self, effect: effects.AwaitDrain) -> None:
+        if (connection := self.connections.get(effect.connection)) is not None:
+            connection.await_drain()
 
-    def _carry_out(self, effect: effects.Effect) -> None:
-        match effect:
-            case effects.Send(connections, _, data):
-                for identity in connections:
-                    if (connection := self.connections.get(identity)) is not None:
-                        connection.write(data)
-            case effects.RequestFlush():
-                if not self._flushing:
-                    self._flushing = True
-                    asyncio.get_running_loop().call_soon(self._flush)
-            case effects.SendToCoordinator(message):
-                self.report(message)
-            case effects.AwaitDrain(identity):
-                if (connection := self.connections.get(identity)) is not None:
-                    connection.await_drain()
-            case effects.CloseConnection(identity, reason):
-                if (connection := self.connections.get(identity)) is not None:
-                    connection.close(reason)
+    def _close(self, effect: effects.CloseConnection) -> None:
+        if (connection := self.connections.get(effect.connection)) is not None:
+            connection.close(effect.reason)
+
+    def _request_flush(self, _effect: effects.RequestFlush) -> None:
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False

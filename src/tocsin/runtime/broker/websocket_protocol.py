@@ -24,6 +24,8 @@ PATHS = frozenset({"/v1/session", "/v1", "/v1/", "/"})
 CONTINUATION, CLOSE, PING, PONG = 0x0, 0x8, 0x9, 0xA
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _MOST_FRAGMENTS = 1024
+_WHOLE = (0x80 | BINARY, 0x80 | TEXT)
+"""First byte of a message in a single frame."""
 
 # -- the opening handshake ---------------------------------------------------------------------------------------------
 
@@ -35,7 +37,9 @@ class Handshake:
     token: str | None
 
 
-def shake_hands(request: bytes, paths: Collection[str] = PATHS) -> Handshake:
+def shake_hands(
+    request: bytes, paths: Collection[str] = PATHS, encodings: Collection[Encoding] = tuple(SUBPROTOCOLS.values())
+) -> Handshake:
     """Answer an upgrade request; raise `TocsinError` with the reason if it is not acceptable."""
     method, path, query, headers = _parse_request(request)
     if method != "GET" or path not in paths:
@@ -44,9 +48,10 @@ def shake_hands(request: bytes, paths: Collection[str] = PATHS) -> Handshake:
     if headers.get("sec-websocket-version") != "13" or not _is_key(key):
         raise TocsinError(Code.BAD_REQUEST, "expected a WebSocket handshake of version 13")
     offered = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",") if name.strip()]
-    chosen = next((name for name in offered if name in SUBPROTOCOLS), None)
+    served = [name for name, encoding in SUBPROTOCOLS.items() if encoding in encodings]
+    chosen = next((name for name in offered if name in served), None)
     if offered and chosen is None:
-        raise TocsinError(Code.BAD_REQUEST, f"there is no such subprotocol here, only {', '.join(SUBPROTOCOLS)}")
+        raise TocsinError(Code.BAD_REQUEST, f"there is no such subprotocol here, only {', '.join(served)}")
     return Handshake(_reply(key, chosen), SUBPROTOCOLS.get(chosen or wire.JSON, Encoding.JSON), _token(headers, query))
 
 
@@ -112,6 +117,22 @@ class FrameReader:
         self._opcode = 0
         self._parts: list[bytes] | None = None
         self._violated = False
+
+    def whole_message(self, data: bytes) -> Message | None:
+        """The message, if these bytes are exactly one unfragmented message and no earlier bytes wait; else None.
+
+        This is how small requests arrive, and it is cheaper than `feed`, which the caller must use otherwise.
+        """
+        if self._rest or self._parts is not None or len(data) < 6:
+            return None
+        first, size = data[0], data[1] - 0x80
+        begin = 2
+        if size >= 126:
+            begin = 4 if size == 126 else 10
+            size = int.from_bytes(data[2:begin], "big")
+        if first not in _WHOLE or not 0 <= size <= self._limit_bytes or len(data) != begin + 4 + size:
+            return None
+        return first & 0x0F, apply_mask(data[begin + 4 :], data[begin : begin + 4])
 
     def feed(self, data: bytes = b"") -> Iterator[Message | Violation]:
         """Add bytes and return an iterator over the complete messages, in order. A violation is the last of all.

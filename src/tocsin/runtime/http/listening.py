@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -14,6 +15,8 @@ import uvicorn
 
 CLOSE_S = 5
 """Seconds that connections get to finish once the process stops."""
+_COLLECT_AFTER = 7_000
+"""New objects that trigger a garbage collection; Python's default is 700."""
 _BACKLOG = 2_048
 """Connections that may wait to be accepted; uvicorn's default."""
 
@@ -25,6 +28,17 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:  # not on Windows
         return None
     return uvloop.new_event_loop
+
+
+def collect_garbage_rarely() -> None:
+    """Exempt everything that the process has loaded from garbage collections, and collect a tenth as often.
+
+    Call it once, when the process is ready. A broker's own objects are freed by their reference counts; a collection
+    only delays the messages behind it.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 class Server(uvicorn.Server):

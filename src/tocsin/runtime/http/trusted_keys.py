@@ -83,6 +83,9 @@ class TrustedKeys:
                 Code.BAD_REQUEST, f"keys: an attacker could replace the keys from {source}; use https, or set insecure"
             )
         self._ca = ca
+        self._tls: ssl.SSLContext | None = None
+        """Made once, off the loop: reading the certificates of all authorities takes tens of milliseconds. A failure
+        drops it, because the file `ca` may have been replaced."""
         self._kept = kept if self._url else None
         self._monotonic_s = monotonic_s
         self._verifier_of = verifier_of
@@ -187,7 +190,7 @@ class TrustedKeys:
         except (OSError, httpx.HTTPError, *_BAD_DOCUMENT) as error:
             if not self._failed or not self.ready:
                 self._log.warning("no keys", source=str(self._url or self._path), reason=str(error) or repr(error))
-            self._failed = True
+            self._failed, self._tls = True, None
 
     def _read_kept(self, kept: Path) -> None:
         try:
@@ -202,9 +205,10 @@ class TrustedKeys:
         if self._path is not None:
             return await asyncio.to_thread(self._path.read_bytes)
         assert self._url is not None
-        verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=self._ca) if self._ca else True
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca)
         async with (
-            httpx.AsyncClient(timeout=_ANSWER_S, verify=verify) as client,
+            httpx.AsyncClient(timeout=_ANSWER_S, verify=self._tls) as client,
             client.stream("GET", self._url, headers={"If-None-Match": self._etag} if self._etag else {}) as response,
         ):
             if response.status_code == 304:

@@ -1,0 +1,114 @@
+"""The servers of `bench topics`: a coordinator with one broker, nats-server and mosquitto, all idle until measured."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tocsin.benchmarks.shared.machine import find_program
+from tocsin.benchmarks.shared.peers import await_port, free_port
+from tocsin.benchmarks.shared.processes import child_process
+
+TOPIC = "bench/hot"
+START_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicServer:
+    """A running server; its fields are those of a task of `topic_load`."""
+
+    server: str
+    process: int
+    """The process whose CPU time counts."""
+    port: int
+    topic: str
+    token: str = ""
+
+
+@asynccontextmanager
+async def topic_servers(folder: Path) -> AsyncIterator[list[TopicServer]]:
+    """All servers that are installed, the broker first."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(_tocsin(folder / "tocsin"))]
+        for peer in (_nats(folder), _mosquitto(folder)):
+            server = await stack.enter_async_context(peer)
+            servers += [] if server is None else [server]
+        yield servers
+
+
+@asynccontextmanager
+async def _tocsin(folder: Path) -> AsyncIterator[TopicServer]:
+    import httpx
+
+    from tocsin.runtime.stack.stack import Stack, StackSettings
+
+    folder.mkdir()
+    stack = Stack(StackSettings(folder, 1, free_ports=True, data_cluster=False, logs=folder, restart=False))
+    try:
+        await stack.start()
+        headers = {"Authorization": f"Bearer {stack.admin_token()}"}
+        async with httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=START_S) as http:
+            (await http.post("/v1/topics", json={"topic": TOPIC})).raise_for_status()
+            scopes = [f"send:{TOPIC}", f"receive:{TOPIC}"]
+            granted = await http.post("/v1/tokens", json={"subject": "bench", "scopes": scopes})
+            token = granted.raise_for_status().json()["token"]
+            async with asyncio.timeout(START_S):
+                while True:
+                    [entry] = (await http.get("/v1/topics", params={"pattern": TOPIC})).json()["topics"]
+                    if entry["home"] is not None:
+                        break
+                    await asyncio.sleep(0.05)
+        port = urlsplit(entry["address"]).port
+        assert port is not None
+        await asyncio.sleep(1.0)  # the home requests its lease
+        process = stack.brokers[entry["home"]].pid
+        assert process is not None
+        yield TopicServer("tocsin", process, port, TOPIC, token)
+    finally:
+        await stack.stop()
+
+
+@asynccontextmanager
+async def _nats(_folder: Path) -> AsyncIterator[TopicServer | None]:
+    port = free_port()
+    async with _peer("nats-server", "-a", "127.0.0.1", "-p", str(port)) as process:
+        if process is not None:
+            await _await_port(port)
+        yield None if process is None else TopicServer("nats", process, port, "bench.hot")
+
+
+@asynccontextmanager
+async def _mosquitto(folder: Path) -> AsyncIterator[TopicServer | None]:
+    port = free_port()
+    configuration = folder / "mosquitto.conf"
+    configuration.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nlog_type none\nset_tcp_nodelay true\n"
+        "max_queued_messages 0\nmax_inflight_messages 0\n",
+        encoding="utf-8",
+    )
+    async with _peer("mosquitto", "-c", str(configuration)) as process:
+        if process is not None:
+            await _await_port(port)
+        yield None if process is None else TopicServer("mosquitto", process, port, TOPIC)
+
+
+async def _await_port(port: int) -> None:
+    _, writer = await await_port(port)
+    writer.close()
+    await writer.wait_closed()
+
+
+@asynccontextmanager
+async def _peer(program: str, *arguments: str) -> AsyncIterator[int | None]:
+    """The process id of a running peer; None if it is not installed."""
+    path = find_program(program)
+    if path is None:
+        yield None
+        return
+    quiet = asyncio.subprocess.DEVNULL
+    async with child_process(path, *arguments, stdout=quiet, stderr=quiet) as process:
+        yield process.pid

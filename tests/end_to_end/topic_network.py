@@ -41,8 +41,12 @@ class TopicNetwork:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["token"])
 
-    async def create(self, topic: str) -> dict[str, Any]:
-        answer = await self.http.post("/v1/topics", json={"topic": topic, "within_s": 0.04})
+    async def create(self, topic: str, **options: Any) -> dict[str, Any]:
+        """Create a topic; `options` are further fields of the request, such as `replicas`."""
+        async with asyncio.timeout(TAKE_S):
+            body = {"topic": topic, "within_s": 0.04, **options}
+            while (answer := await self.http.post("/v1/topics", json=body)).status_code == 503:
+                await asyncio.sleep(0.05)  # a broker has just been killed by another test
         assert answer.status_code == 201, answer.text
         return await self.until(topic, lambda entry: entry["home"] is not None)
 

@@ -36,6 +36,17 @@ class Position:
         return f"{self.epoch}-{self.sequence}"
 
 
+BEGINNING = Position(0, 0)
+"""In front of every message of a topic."""
+
+
+def parse_position(text: str) -> Position | None:
+    """A position as it is printed, such as `12-345`; None if the text is none."""
+    epoch, dash, sequence = text.partition("-")
+    is_position = dash and epoch.isascii() and epoch.isdigit() and sequence.isascii() and sequence.isdigit()
+    return Position(int(epoch), int(sequence)) if is_position else None
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDefinition:
     name: TopicName

@@ -37,6 +37,9 @@ class Publishing:
         self._forget_old_publishers(topic)
         connection.senders[topic.name] = publisher
         topic.senders[connection.id] = None
+        if topic.log is not None:
+            # Messages that are not committed yet may still be lost with this home: the sender keeps them.
+            last = max(topic.log.numbers.get(publisher, 0), request.number - 1)
         state.send(connection, wire.SenderAttached(request.id, topic.at, last + 1))
 
     def _forget_old_publishers(self, topic: HostedTopic) -> None:
@@ -58,7 +61,10 @@ class Publishing:
             return
         last = self._accept(connection, topic, publisher, expected, new)
         if last >= expected or request.messages:
-            self._state.acknowledge[connection.id, topic.at] = last
+            if topic.log is None:
+                self._state.acknowledge[connection.id, topic.at] = last
+            else:
+                topic.log.acknowledge.append((topic.sequence, connection.id, last))
             self._request_flush()
 
     def _may_accept(self, connection: Connection, topic: HostedTopic, expected: int) -> bool:
@@ -70,6 +76,10 @@ class Publishing:
             message = "this broker cannot reach the coordinator and does not know whether it is still the home"
             self._refuse(connection, topic.at, expected, Code.NOT_READY, message, _LEASE_RETRY_S)
             return False
+        if topic.log is not None and topic.log.uncommitted_bytes > self._state.limits.topic_uncommitted_bytes:
+            message = f"{topic.log.plan.quorum} replicas must store earlier messages first; too few do so in time"
+            self._refuse(connection, topic.at, expected, Code.BACKLOGGED, message, _LEASE_RETRY_S)
+            return False
         return True
 
     def _accept(
@@ -77,6 +87,7 @@ class Publishing:
     ) -> int:
         """Accept messages in order until one exceeds the rate. Returns the last number that is decided."""
         state, limits = self._state, self._state.limits
+        dirty = state.dirty if topic.log is None else state.unlogged
         for data in messages:
             if len(data) > limits.topic_message_bytes:
                 message = f"a message has at most {limits.topic_message_bytes:,} bytes"
@@ -93,7 +104,7 @@ class Publishing:
                 state.recent_order.append(topic)
                 state.recent_bytes += len(data)
                 state.accepted += 1
-                state.dirty[topic.name] = topic
+                dirty[topic.name] = topic
             topic.publishers[publisher] = number
             number += 1
         return number - 1

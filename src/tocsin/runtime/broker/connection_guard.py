@@ -16,6 +16,7 @@ from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.link import REPLICATE
 
 
 class ConnectionGuard:
@@ -61,6 +62,13 @@ class ConnectionGuard:
             raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired, revoked or meant for another part")
         if not topic_scopes(claims.scopes):
             raise TocsinError(Code.FORBIDDEN, "this token has no scope send:<topic> or receive:<topic>")
+        return claims
+
+    async def replica_claims(self, token: str | None) -> Claims:
+        """The claims of a home's token for its followers; raises for any other token."""
+        claims = None if not token else await self._claims(token)
+        if claims is None or REPLICATE not in claims.scopes:
+            raise TocsinError(Code.UNAUTHENTICATED, "this needs a token that the coordinator gives to homes of topics")
         return claims
 
     async def _claims(self, token: str) -> Claims | None:

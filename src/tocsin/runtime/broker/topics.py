@@ -14,12 +14,15 @@ from typing import Protocol
 
 from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.core import TopicHomes
-from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.events import ConnectionId, StreamId
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.model.ids import BrokerId
+from tocsin.runtime.broker.replicas import Replicas
+from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.http.credentials import Claims
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import topic_link
+from tocsin.wire.topic_log import FromFollower
 
 _TICK_S = 0.1
 
@@ -35,6 +38,12 @@ class TopicConnection(Protocol):
     def claims(self) -> Claims | None: ...
 
 
+class HomeStream(Protocol):
+    """The connection of a home that this broker follows."""
+
+    def send(self, message: FromFollower) -> None: ...
+
+
 class TopicsProcess:
     def __init__(self, broker: BrokerId, limits: TopicLimits, now_s: Callable[[], float]) -> None:
         self.limits = limits
@@ -43,6 +52,10 @@ class TopicsProcess:
         self.connections: dict[ConnectionId, TopicConnection] = {}
         self.report: Callable[[topic_link.FromBroker], None] = lambda message: None
         """Sends a message to the coordinator; set by the link."""
+        self.streams: dict[StreamId, HomeStream] = {}
+        self.logs: TopicLogs | None = None
+        """The logs of persistent topics, and the connections to their followers; set by the server."""
+        self.replicas: Replicas | None = None
         self._events: deque[events.Event] = deque()
         self._handling = False
         self._flushing = False
@@ -58,6 +71,10 @@ class TopicsProcess:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
             self.happened(events.StopRequested())
+        if self.replicas is not None:
+            await self.replicas.stop()
+        if self.logs is not None:
+            await self.logs.stop()
 
     async def _tick(self) -> None:
         while True:
@@ -72,6 +89,11 @@ class TopicsProcess:
     def connection_lost(self, identity: ConnectionId) -> None:
         if self.connections.pop(identity, None) is not None:
             self.happened(events.ConnectionLost(identity))
+
+    def new_stream(self, stream: HomeStream) -> StreamId:
+        identity = StreamId(next(self._numbers))
+        self.streams[identity] = stream
+        return identity
 
     def end_revoked(self, is_revoked: Callable[[Claims], bool]) -> None:
         for identity, connection in list(self.connections.items()):
@@ -119,6 +141,14 @@ class TopicsProcess:
             case effects.CloseConnection(identity, reason):
                 if (connection := self.connections.get(identity)) is not None:
                     connection.close(reason)
+            case effects.LogEffect() | effects.KeepLogs() if self.logs is not None:
+                self.logs.perform(effect)
+            case effects.ConnectReplica() | effects.DisconnectReplica() | effects.SendToReplica():
+                if self.replicas is not None:
+                    self.replicas.perform(effect)
+            case effects.AnswerHome(identity, answer):
+                if (stream := self.streams.get(identity)) is not None:
+                    stream.send(answer)
 
     def _flush(self) -> None:
         self._flushing = False

@@ -112,6 +112,8 @@ class Began(FromFollowerMessage, tag="began"):
     epoch: int
     end: int | None
     """The last sequence number that both logs have; None asks for a snapshot."""
+    log_epoch: int = 0
+    """The last epoch that began in the follower's log."""
 
 
 class Stored(FromFollowerMessage, tag="stored"):

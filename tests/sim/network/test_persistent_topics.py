@@ -42,6 +42,10 @@ class PersistentInterleaving(Interleaving):
     def settle(self) -> None:
         for disk in self.network.disks.values():
             disk.fails = False
+        self.steps.settle()
+        self.run(20.0)
+        unsettled = [ticket for ticket, (client, _) in self.tickets.items() if ticket not in client.settled]
+        assert not unsettled, "messages wait for an acknowledgement, though all brokers work"
         super().settle()
 
     def check(self, *, gaps: bool = False) -> None:

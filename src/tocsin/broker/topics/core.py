@@ -16,6 +16,7 @@ from typing import Any
 from tocsin.broker.topics import events
 from tocsin.broker.topics.delivery import Delivery
 from tocsin.broker.topics.effects import Effect
+from tocsin.broker.topics.home_log import CommitFigures
 from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.ownership import Attach, Ownership
@@ -59,6 +60,10 @@ class TopicHomes:
             events.ReplicaAnswered: self._ownership.replication.on_answer,
             events.HomeMessageReceived: self._ownership.following.receive,
         }
+
+    @property
+    def commits(self) -> CommitFigures:
+        return self._ownership.replication.commits
 
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
         state = self.state

@@ -96,9 +96,11 @@ class FollowerFeed:
         match message:
             case Began(end=None):
                 self._state.effects.append(effects.ReadSnapshot(topic.name, log.plan.created, broker))
-            case Began(end=int(end)) if not follower.begun:
-                follower.begun, follower.sent, follower.marked = True, end, end > log.base
+            case Began(end=int(end), log_epoch=log_epoch) if not follower.begun:
+                follower.begun, follower.sent, follower.marked = True, end, log_epoch == topic.epoch
                 follower.problem = "catches up"
+                if follower.marked:  # it was away, and has nothing to store before the next message
+                    follower.stored, follower.problem = end, None
                 self.send_more(topic, log, follower)
             case Stored(log_epoch=log_epoch, end=end) if follower.begun:
                 follower.confirm(end)

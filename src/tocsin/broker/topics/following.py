@@ -104,7 +104,7 @@ class Following:
         else:
             log.stored = (log.last_epoch, event.end)
             if log.home is not None:
-                self._answer(log.home, Began(log.topic, event.epoch, event.end))
+                self._answer(log.home, Began(log.topic, event.epoch, event.end, log.last_epoch))
 
     def on_stored(self, log: LocalLog) -> None:
         if log.home is not None:
@@ -117,7 +117,7 @@ class Following:
             log.home = None
 
     def _refuse(self, stream: events.StreamId, message: Begin | Install | Append, reason: str) -> None:
-        self._answer(stream, NotStored(message.topic, message.epoch, f"{self._state.broker}: {reason}"))
+        self._answer(stream, NotStored(message.topic, message.epoch, reason))
 
     def _answer(self, stream: events.StreamId, message: FromFollower) -> None:
         self._state.effects.append(effects.AnswerHome(stream, message))

@@ -11,6 +11,15 @@ from tocsin.wire.topic_link import StopTopic
 from tocsin.wire.topic_log import LogPlan, Replica
 
 
+@dataclass(slots=True)
+class CommitFigures:
+    """For metrics."""
+
+    count: int = 0
+    seconds: float = 0.0
+    """From handing a piece to the log until it was committed, summed over all pieces."""
+
+
 @dataclass(slots=True, eq=False)
 class Follower:
     replica: Replica
@@ -63,6 +72,8 @@ class HomeLog:
     acknowledge: deque[tuple[int, ConnectionId, int]] = field(default_factory=deque)
     """(sequence number that must be committed, connection, number to acknowledge)."""
     uncommitted_bytes: int = 0
+    handed_s: deque[tuple[int, float]] = field(default_factory=deque)
+    """(sequence number, time) of what was handed to the log and is not committed yet."""
     reading: set[ConnectionId] = field(default_factory=set)
     """Receivers for which a part of the log is being read."""
     stopping: StopTopic | None = None

@@ -15,7 +15,7 @@ from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.delivery import Delivery
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.follower_feed import FollowerFeed
-from tocsin.broker.topics.home_log import HomeLog
+from tocsin.broker.topics.home_log import CommitFigures, HomeLog
 from tocsin.broker.topics.hosted import HostedTopic, Phase, TopicsState
 from tocsin.broker.topics.local_logs import LocalLogs
 from tocsin.model.ids import BrokerId, TopicName
@@ -44,6 +44,7 @@ class Replication:
         self._opened = opened
         self._failed = failed
         self._feed = FollowerFeed(state, logs)
+        self.commits = CommitFigures()
 
     # -- open ----------------------------------------------------------------------------------------------------------
 
@@ -112,6 +113,7 @@ class Replication:
         if new and log.base >= 0:
             piece = Piece(topic.epoch, log.handed + 1, new)
             log.handed = piece.last
+            log.handed_s.append((piece.last, self._state.now_s))
             log.uncommitted_bytes += piece.size_bytes
             self._logs.append(self._logs.logs[topic.name], piece)
             for follower in log.followers.values():
@@ -137,6 +139,9 @@ class Replication:
             log.numbers.update((publisher, number) for publisher, number, _ in entries)
             log.uncommitted_bytes -= Piece(topic.epoch, 0, entries).size_bytes
             self._delivery.send_ready(topic, len(entries))
+        while log.handed_s and log.handed_s[0][0] <= topic.sent:
+            self.commits.count += 1
+            self.commits.seconds += self._state.now_s - log.handed_s.popleft()[1]
         last: dict[ConnectionId, int] = {}
         while log.acknowledge and log.acknowledge[0][0] <= topic.sent:
             _, identity, number = log.acknowledge.popleft()

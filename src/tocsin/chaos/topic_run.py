@@ -108,7 +108,7 @@ class TopicChaos:
             tasks = [asyncio.create_task(self._follow(subscription)) for subscription in await self._subscribe(stack)]
             publisher = await stack.enter_async_context(self._client())
             publishing = [asyncio.create_task(self._publish(publisher, topic)) for topic in _KEPT]
-            addresses = {broker["id"]: broker["address"] for broker in (await self._brokers())}
+            addresses = {broker["broker"]: broker["address"] for broker in (await self._brokers())}
             observers = [
                 Observer(name, address, lambda: self._token, self._homes) for name, address in addresses.items()
             ]

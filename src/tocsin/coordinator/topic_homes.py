@@ -148,7 +148,7 @@ def find_home(turn: Turn, record: TopicRecord, avoid: Collection[BrokerId] = ())
     The caller knows that the former home cannot accept messages any more.
     """
     if record.log is not None:
-        return topic_logs.elect(turn, record, avoid)
+        return topic_logs.elect(turn, record)
     broker = None if turn.now_s < record.not_before_s else choose_home(turn, record, avoid)
     if broker is None:
         if record.holder is not None:
@@ -269,7 +269,7 @@ def _handle_refused(turn: Turn, record: TopicRecord, broker: BrokerRecord, messa
     if record.holder == holder_of(broker) and record.epoch == message.epoch:
         topic_moves.forget(turn, record)
         if record.log is not None:
-            record.log.problem = f"{broker.id}: {message.message}"
+            record.log.problem, record.log.failed = f"{broker.id}: {message.message}", broker.id
             record.not_before_s = turn.now_s + _DISK_S
         if not find_home(turn, record, avoid={broker.id}) and record.log is None:
             record.not_before_s = turn.now_s + _REFUSED_S

@@ -8,8 +8,6 @@ becomes the home. With fewer answers the topic waits.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.topic_placing import choose_home, holder_of, lease_holds, may_host
@@ -22,6 +20,8 @@ from tocsin.wire.topic_link import FenceTopic, LogReport, OpenTopic, OwnedTopic,
 from tocsin.wire.topic_log import LogPlan, Replica
 
 _ASK_AGAIN_S = 1.0
+_WAIT_FOR_ANOTHER_S = 2.0
+"""How long an election waits for another replica than the one whose disk refused."""
 
 
 def owned(turn: Turn, record: TopicRecord) -> OwnedTopic:
@@ -79,7 +79,7 @@ def dead_replica(turn: Turn, record: TopicRecord) -> BrokerId | None:
 # -- the home ----------------------------------------------------------------------------------------------------------
 
 
-def elect(turn: Turn, record: TopicRecord, avoid: Collection[BrokerId] = ()) -> bool:
+def elect(turn: Turn, record: TopicRecord) -> bool:
     """Choose a home among the replicas. Returns True if one is chosen; else the next answer or tick goes on."""
     log = record.log
     assert log is not None
@@ -89,14 +89,14 @@ def elect(turn: Turn, record: TopicRecord, avoid: Collection[BrokerId] = ()) -> 
     if turn.now_s < record.not_before_s:
         return False
     if log.election is None:
-        log.election = Election(turn.next_topic_epoch(), float("-inf"))
+        log.election = Election(turn.next_topic_epoch(), turn.now_s)
         log.opened, log.in_sync = False, ()
     if turn.now_s - log.election.asked_s >= _ASK_AGAIN_S:
         log.election.asked_s = turn.now_s
         for name in log.replicas:
             if name not in log.election.answers:
                 turn.send(name, FenceTopic(record.name, record.created, log.election.epoch))
-    return _decide(turn, record, log, log.election, avoid)
+    return _decide(turn, record, log, log.election)
 
 
 def handle_fenced(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: TopicFenced) -> None:
@@ -104,10 +104,10 @@ def handle_fenced(turn: Turn, record: TopicRecord, broker: BrokerRecord, message
     if log is None or log.election is None or log.election.epoch != message.epoch or broker.id not in log.replicas:
         return
     log.election.answers[broker.id] = (message.log_epoch, message.end)
-    _decide(turn, record, log, log.election, ())
+    _decide(turn, record, log, log.election)
 
 
-def _decide(turn: Turn, record: TopicRecord, log: TopicLog, election: Election, avoid: Collection[BrokerId]) -> bool:
+def _decide(turn: Turn, record: TopicRecord, log: TopicLog, election: Election) -> bool:
     answers, needed = election.answers, log.persistence.answers
     if len(answers) < needed:
         return False
@@ -116,7 +116,10 @@ def _decide(turn: Turn, record: TopicRecord, log: TopicLog, election: Election, 
     able = [broker for broker in able if broker.topics and broker.linked and lease_holds(turn, broker)]
     if not able:
         return False
-    broker = min(able, key=lambda broker: (broker.id in avoid, not may_host(turn, broker)))
+    broker = min(able, key=lambda broker: (broker.id == log.failed, not may_host(turn, broker)))
+    others_may_answer = len(answers) < len(log.replicas) and turn.now_s - election.began_s < _WAIT_FOR_ANOTHER_S
+    if broker.id == log.failed and others_may_answer:
+        return False
     log.election, log.least, record.epoch = None, end[1], election.epoch
     turn.registry.topics.set_holder(record, holder_of(broker))
     turn.store_topic(record)

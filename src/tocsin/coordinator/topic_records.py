@@ -49,7 +49,8 @@ class Election:
     """The choice of a home among the replicas of a persistent topic [decision 16]."""
 
     epoch: int
-    asked_s: float
+    began_s: float
+    asked_s: float = float("-inf")
     answers: dict[BrokerId, tuple[int, int]] = field(default_factory=dict)
     """Replica → (last epoch, last sequence number) of its log."""
 
@@ -68,6 +69,8 @@ class TopicLog:
     in_sync: tuple[BrokerId, ...] = ()
     """Replicas whose logs are complete, as the home reported."""
     problem: str | None = None
+    failed: BrokerId | None = None
+    """The replica whose disk refused last: another one is preferred as home."""
 
 
 @dataclass(slots=True)

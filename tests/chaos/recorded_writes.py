@@ -1,4 +1,4 @@
-"""What a power failure may leave: replays a recording of a process's system calls up to any point. Pure.
+"""What a power failure may leave: records the system calls of a process, and replays them up to any point.
 
 `strace` records every write, truncation, fsync, rename and unlink, also those of SQLite, and the acknowledgements that
 the process printed. Of calls that no fsync followed, the disk may have any subset, and any part of a single write. A
@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 TRACED = (
     "openat,write,pwrite64,writev,pwritev,pwritev2,fsync,fdatasync,ftruncate,rename,renameat,renameat2,unlink,unlinkat"
@@ -32,6 +37,27 @@ class Call:
     """The place of a write, -1 for a write at the file's position; the size of a truncation."""
     target: str = ""
     """The new name of a renamed file."""
+
+
+def record_calls(module: str, folder: Path, recording: Path) -> list[Call]:
+    """The calls of `python -m module folder`. Skips the test if strace is not there or may not trace."""
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace (make system)")
+    strace = ["strace", "-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={TRACED}", "-o", str(recording)]
+    child = [sys.executable, "-m", module, str(folder)]
+    ran = subprocess.run([*strace, *child], capture_output=True, text=True, check=False, timeout=300)
+    if "ptrace" in ran.stderr and not recording.exists():
+        pytest.skip(f"strace may not trace here: {ran.stderr.splitlines()[0]}")
+    assert ran.returncode == 0, ran.stderr
+    return list(calls_of(recording.read_text(encoding="ascii")))
+
+
+def restore_files(files: Mapping[str, bytes], original: Path, folder: Path) -> None:
+    """Write the files that a crash left into another folder."""
+    for path, content in files.items():
+        target = folder / Path(path).relative_to(original)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
 
 
 def calls_of(recording: str) -> Iterator[Call]:

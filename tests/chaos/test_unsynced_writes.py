@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import writing_child
-from tests.chaos.recorded_writes import TRACED, Call, Disk, calls_of
+from tests.chaos.recorded_writes import Call, Disk, record_calls, restore_files
 from tocsin.cluster.catalog.tables import read_fact
 from tocsin.cluster.feed.feedlog_reader import FeedLogReader
 
@@ -22,16 +20,8 @@ CRASHES = 150
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
     """(the folder of the process, its calls)."""
-    if shutil.which("strace") is None:
-        pytest.skip("needs strace (make system)")
-    folder, recording = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("recording") / "calls"
-    strace = ["strace", "-f", "-y", "-xx", "-s", "1000000", "-e", f"trace={TRACED}", "-o", str(recording)]
-    child = [sys.executable, "-m", writing_child.__name__, str(folder)]
-    ran = subprocess.run([*strace, *child], capture_output=True, text=True, check=False, timeout=300)
-    if "ptrace" in ran.stderr and not recording.exists():
-        pytest.skip(f"strace may not trace here: {ran.stderr.splitlines()[0]}")
-    assert ran.returncode == 0, ran.stderr
-    return folder, list(calls_of(recording.read_text(encoding="ascii")))
+    folder = tmp_path_factory.mktemp("store")
+    return folder, record_calls(writing_child.__name__, folder, tmp_path_factory.mktemp("recording") / "calls")
 
 
 class Acknowledged:
@@ -52,13 +42,6 @@ class Acknowledged:
                 self.records[name] = int(position)
             elif kind == "ingested":
                 self.ingested = int(rest)
-
-
-def restored(files: dict[str, bytes], original: Path, folder: Path) -> None:
-    for path, content in files.items():
-        target = folder / Path(path).relative_to(original)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
 
 
 def check(folder: Path, acknowledged: Acknowledged) -> None:
@@ -108,7 +91,7 @@ def test_power_failure_at_any_moment_loses_nothing_acknowledged(
             done += 1
             if acknowledged.opened:  # before, the folder is not a store yet
                 left = tmp_path / f"crash-{crashes}"
-                restored(disk.after_crash(rng), folder, left)
+                restore_files(disk.after_crash(rng), folder, left)
                 check(left, acknowledged)
                 shutil.rmtree(left)
                 crashes += 1

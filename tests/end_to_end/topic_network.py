@@ -41,13 +41,26 @@ class TopicNetwork:
         assert answer.status_code == 201, answer.text
         return str(answer.json()["token"])
 
-    async def create(self, topic: str) -> dict[str, Any]:
-        answer = await self.http.post("/v1/topics", json={"topic": topic, "within_s": 0.04})
+    async def create(self, topic: str, **options: Any) -> dict[str, Any]:
+        """Create a topic; `options` are further fields of the request, such as `replicas`."""
+        async with asyncio.timeout(TAKE_S):
+            body = {"topic": topic, "within_s": 0.04, **options}
+            while (answer := await self.request("POST", "/v1/topics", json=body)).status_code == 503:
+                await asyncio.sleep(0.05)  # a broker has just been killed by another test
         assert answer.status_code == 201, answer.text
         return await self.until(topic, lambda entry: entry["home"] is not None)
 
+    async def request(self, method: str, path: str, **request: Any) -> httpx.Response:
+        """Send a request, again while no coordinator answers: a test has just killed it."""
+        async with asyncio.timeout(TAKE_S):
+            while True:
+                try:
+                    return await self.http.request(method, path, **request)
+                except httpx.TransportError:
+                    await asyncio.sleep(0.1)
+
     async def entry(self, topic: str) -> dict[str, Any] | None:
-        answer = await self.http.get("/v1/topics", params={"pattern": topic})
+        answer = await self.request("GET", "/v1/topics", params={"pattern": topic})
         assert answer.status_code == 200, answer.text
         return next(iter(answer.json()["topics"]), None)
 
@@ -63,7 +76,9 @@ class TopicNetwork:
         entry = await self.until(topic, lambda entry: entry["home"] is not None)
         target = next(name for name in self.stack.brokers if name != entry["home"])
         async with asyncio.timeout(TAKE_S):
-            while (answer := await self.http.post("/v1/topics/move", json={"topic": topic, "target": target})).is_error:
+            while (
+                answer := await self.request("POST", "/v1/topics/move", json={"topic": topic, "target": target})
+            ).is_error:
                 assert answer.status_code == 503, answer.text
                 await asyncio.sleep(0.05)
         await self.until(topic, lambda entry: entry["home"] == target and entry["moving_to"] is None)

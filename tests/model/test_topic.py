@@ -17,6 +17,7 @@ from tocsin.model.topic import (
     publisher_id,
     topic_problem,
 )
+from tocsin.model.topic_persistence import Persistence
 
 LEVEL = st.text("ab1._-", min_size=1, max_size=3)
 NAME = st.lists(LEVEL, min_size=1, max_size=5).map("/".join)
@@ -76,6 +77,16 @@ def test_name_with_some_levels_replaced_by_plus_still_matches(name: str, data: s
         (" create topic a\n within 2 seconds ", TopicDefinition(TopicName("a"), 2.0)),
         ("CREATE TOPIC a;", TopicDefinition(TopicName("a"))),
         ("CREATE TOPIC a WITHIN 1.5S", TopicDefinition(TopicName("a"), 1.5)),
+        ("CREATE TOPIC a PERSISTENT;", TopicDefinition(TopicName("a"), None, Persistence())),
+        ("CREATE TOPIC a WITHIN 1 S PERSISTENT", TopicDefinition(TopicName("a"), 1.0, Persistence())),
+        (
+            "create topic a persistent replicas 5 retain 2 gb;",
+            TopicDefinition(TopicName("a"), None, Persistence(5, 3, 2 << 30)),
+        ),
+        (
+            "CREATE TOPIC a PERSISTENT REPLICAS 2 QUORUM 1 RETAIN 5 MB, 7 DAYS;",
+            TopicDefinition(TopicName("a"), None, Persistence(2, 1, 5 << 20, 7 * 86_400.0)),
+        ),
     ],
 )
 def test_statement_declares_a_topic(text: str, expected: TopicDefinition) -> None:
@@ -83,7 +94,13 @@ def test_statement_declares_a_topic(text: str, expected: TopicDefinition) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["CREATE TOPIC", "CREATE TOPIC a/+", "CREATE TOPIC a WITHIN soon;", "CREATE TOPIC a PERSISTENT;", "DROP a"]
+    "text",
+    [
+        *("CREATE TOPIC", "CREATE TOPIC a/+", "CREATE TOPIC a WITHIN soon;", "DROP a", "CREATE TOPIC a PERSISTENTLY;"),
+        *("CREATE TOPIC a PERSISTENT REPLICAS 0", "CREATE TOPIC a PERSISTENT REPLICAS 2 QUORUM 3"),
+        *("CREATE TOPIC a PERSISTENT REPLICAS 9", "CREATE TOPIC a PERSISTENT RETAIN 7", "CREATE TOPIC a PERSISTENT 3"),
+        "CREATE TOPIC a PERSISTENT RETAIN 10 KB",
+    ],
 )
 def test_other_statements_are_refused_with_a_reason(text: str) -> None:
     assert isinstance(parse_create_topic(text), str)

@@ -10,6 +10,7 @@ import pytest
 
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId, TopicName
 from tocsin.wire import link, topic_link
+from tocsin.wire.topic_log import LogPlan, Replica
 
 ANN = SubscriberId("ann")
 S1 = SubscriptionId("s1")
@@ -17,7 +18,16 @@ B2 = BrokerId("b2")
 T1 = TopicName("a/b")
 HANDED_OVER = topic_link.TopicState(7, 2, [(5, 9)])
 HANDED_OVER_JSON = {"sequence": 7, "since": 2, "publishers": [[5, 9]]}
-OWNED_JSON = {"topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON}
+PLAN = LogPlan(2, [Replica(B2, "ws://b2")], 1, 1 << 20, 60.0, 7)
+PLAN_JSON = {
+    "created": 2,
+    "replicas": [{"broker": "b2", "address": "ws://b2"}],
+    "quorum": 1,
+    "retain_bytes": 1 << 20,
+    "retain_s": 60.0,
+    "least": 7,
+}
+OWNED_JSON = {"topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON, "log": PLAN_JSON}
 STATE = link.SubscriberState(ANN, [link.Frontend(S1, ChannelName("C"), {"kind": "fire"}, "1-5")])
 STATE_JSON = {
     "subscriber": "ann",
@@ -104,6 +114,15 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     ),
     (topic_link.TopicOpened(T1, 3), {"type": "topic_opened", "topic": "a/b", "epoch": 3}),
     (topic_link.TopicRefused(T1, 3, "full"), {"type": "topic_refused", "topic": "a/b", "epoch": 3, "message": "full"}),
+    (
+        topic_link.TopicFenced(T1, 5, 3, 7),
+        {"type": "topic_fenced", "topic": "a/b", "epoch": 5, "log_epoch": 3, "end": 7},
+    ),
+    (topic_link.TopicCopied(T1, 3, B2), {"type": "topic_copied", "topic": "a/b", "epoch": 3, "target": "b2"}),
+    (
+        topic_link.LogReport(T1, 3, [B2], "b1: away"),
+        {"type": "log_report", "topic": "a/b", "epoch": 3, "in_sync": ["b2"], "problem": "b1: away"},
+    ),
 ]
 FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     (
@@ -134,18 +153,27 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     (link.Beat(), {"type": "beat"}),
     (topic_link.LeaseRenewed(4, 5.0), {"type": "lease_renewed", "number": 4, "lease_s": 5.0}),
     (
-        topic_link.OwnTopics([topic_link.OwnedTopic(T1, 3, HANDED_OVER)]),
-        {"type": "own_topics", "topics": [OWNED_JSON]},
-    ),
-    (topic_link.OpenTopic(topic_link.OwnedTopic(T1, 3, HANDED_OVER)), {"type": "open_topic", "topic": OWNED_JSON}),
-    (topic_link.PrepareTopic(T1, 3), {"type": "prepare_topic", "topic": "a/b", "epoch": 3}),
-    (
-        topic_link.StopTopic(T1, 3, B2, "ws://b2"),
-        {"type": "stop_topic", "topic": "a/b", "epoch": 3, "broker": "b2", "address": "ws://b2"},
+        topic_link.OwnTopics([topic_link.OwnedTopic(T1, 3, HANDED_OVER, PLAN)], [(T1, 2)]),
+        {"type": "own_topics", "topics": [OWNED_JSON], "logs": [["a/b", 2]]},
     ),
     (
-        topic_link.ReleaseTopic(T1, 3, True),
-        {"type": "release_topic", "topic": "a/b", "epoch": 3, "deleted": True},
+        topic_link.OpenTopic(topic_link.OwnedTopic(T1, 3, HANDED_OVER, PLAN)),
+        {"type": "open_topic", "topic": OWNED_JSON},
+    ),
+    (topic_link.PrepareTopic(T1, 3, 2), {"type": "prepare_topic", "topic": "a/b", "epoch": 3, "created": 2}),
+    (
+        topic_link.StopTopic(T1, 3, B2, "ws://b2", [B2]),
+        {"type": "stop_topic", "topic": "a/b", "epoch": 3, "broker": "b2", "address": "ws://b2", "replicas": ["b2"]},
+    ),
+    (topic_link.FollowTopic(T1, 2), {"type": "follow_topic", "topic": "a/b", "created": 2}),
+    (topic_link.FenceTopic(T1, 2, 5), {"type": "fence_topic", "topic": "a/b", "created": 2, "epoch": 5}),
+    (
+        topic_link.CopyTopic(T1, 3, Replica(B2, "ws://b2")),
+        {"type": "copy_topic", "topic": "a/b", "epoch": 3, "target": {"broker": "b2", "address": "ws://b2"}},
+    ),
+    (
+        topic_link.ReleaseTopic(T1, 3, True, 2),
+        {"type": "release_topic", "topic": "a/b", "epoch": 3, "deleted": True, "drop_log": 2},
     ),
 ]
 

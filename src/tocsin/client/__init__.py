@@ -20,14 +20,17 @@ from tocsin.client.subscriber import Subscriber, Subscription
 from tocsin.client.timing import Patience
 from tocsin.client.topic_events import TopicGap, TopicMessage
 from tocsin.client.topics import Topics, TopicSubscription
+from tocsin.model.topic import BEGINNING, Position
 
 __all__ = [
+    "BEGINNING",
     "BadResult",
     "ClientError",
     "Denied",
     "Gap",
     "Notification",
     "Patience",
+    "Position",
     "Published",
     "Publisher",
     "Recovered",

@@ -65,6 +65,8 @@ class FlushDue:
 class SubscribeRequested:
     subscription: int
     pattern: str
+    after: Position | None = None
+    """Begin behind this position; None begins with the next message of each topic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class TopicSession:
         """Subscription → topics it waits for; None before the directory has answered."""
         self._begun_epoch: dict[int, int] = {}
         """Subscription → last epoch when it began: topics created later are received from their first message."""
+        self._after: dict[int, Position] = {}
+        """Subscription → the position behind which it begins."""
         self._interest_changed = False
         """True if the session must ask the directory for other topics."""
         self._unsent: dict[TopicName, SenderState] = {}
@@ -73,8 +75,10 @@ class TopicSession:
             case events.FlushDue():
                 unsent, self._unsent = self._unsent, {}
                 yield from self._send_all(unsent, now_s)
-            case events.SubscribeRequested(subscription, pattern):
+            case events.SubscribeRequested(subscription, pattern, after):
                 self._patterns[subscription] = pattern
+                if after is not None:
+                    self._after[subscription] = after
                 self._unready[subscription] = None
                 self._interest_changed = True
             case events.UnsubscribeRequested(subscription):
@@ -117,6 +121,7 @@ class TopicSession:
         self._patterns.pop(subscription, None)
         self._unready.pop(subscription, None)
         self._begun_epoch.pop(subscription, None)
+        self._after.pop(subscription, None)
         for topic in [topic for topic in self.receivers if not self._subscriptions(topic)]:
             del self.receivers[topic]
             yield from self._homes.release(topic, "receive")
@@ -143,7 +148,8 @@ class TopicSession:
         begun = self._begun_epoch.setdefault(subscription, answer.epoch)
         for entry in matching:
             if entry.topic not in self.receivers:
-                self.receivers[entry.topic] = ReceiverState(entry.topic, _first_position(entry, begun))
+                after = self._after.get(subscription) or _first_position(entry, begun)
+                self.receivers[entry.topic] = ReceiverState(entry.topic, after)
                 self._homes.need(entry.topic, "receive")
         if self._unready.get(subscription, set()) is None:
             waits_for = {entry.topic for entry in matching if not self._homes.is_attached(entry.topic, "receive")}

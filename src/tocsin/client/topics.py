@@ -39,7 +39,7 @@ from tocsin.client.topic_events import (
 )
 from tocsin.client.topic_session import TopicSession
 from tocsin.model.ids import TopicName
-from tocsin.model.topic import pattern_problem, topic_problem
+from tocsin.model.topic import BEGINNING, Position, is_exact, matches, pattern_problem, topic_problem
 from tocsin.wire.errors import Code
 
 _RUN_BITS = 52
@@ -114,16 +114,26 @@ class Topics:
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
-    def subscribe(self, pattern: str) -> TopicSubscription:
-        """Receive every message of the topics that match, from now on; of topics created later, from their first."""
+    def subscribe(self, pattern: str, *, after: Position | None = None) -> TopicSubscription:
+        """Receive every message of the topics that match, from now on; of topics created later, from their first.
+
+        `after` resumes behind the position of a message that the program has handled: a persistent topic sends
+        everything since then, a volatile one what its home still keeps, after a gap for the rest. `BEGINNING` starts
+        with the oldest message that is kept.
+        """
         problem = pattern_problem(pattern)
         if problem is not None:
             raise RequestRefused(Code.BAD_REQUEST, problem)
+        if after is not None and after != BEGINNING and not is_exact(pattern):
+            raise RequestRefused(Code.BAD_REQUEST, "a position belongs to one topic: subscribe to it by its name")
+        if after is not None and any(matches(pattern, topic) for topic in self._session.receivers):
+            message = f"this client receives {pattern} already, from another position: use another client"
+            raise RequestRefused(Code.BAD_REQUEST, message)
         if self._driver.failure is not None:
             raise self._driver.failure
         number = next(self._numbers)
         subscription = self._subscriptions[number] = TopicSubscription(self, number, pattern)
-        self._driver.handle(SubscribeRequested(number, pattern))
+        self._driver.handle(SubscribeRequested(number, pattern, after))
         return subscription
 
     def home(self, topic: str) -> str | None:

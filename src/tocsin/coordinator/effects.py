@@ -196,6 +196,17 @@ class StoreTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreTopicLog:
+    """How a persistent topic is kept. `ForgetTopic` removes it."""
+
+    topic: TopicName
+    replicas: tuple[BrokerId, ...]
+    quorum: int
+    retain_bytes: int
+    retain_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetTopic:
     topic: TopicName
 
@@ -217,6 +228,7 @@ StoreEffect = (
     | StoreFact
     | StoreRevocation
     | StoreTopic
+    | StoreTopicLog
     | ForgetTopic
     | CheckStore
 )
@@ -236,3 +248,4 @@ class StoredState:
     facts: tuple[StoreFact, ...] = ()
     revocations: tuple[StoreRevocation, ...] = ()
     topics: tuple[StoreTopic, ...] = ()
+    topic_logs: tuple[StoreTopicLog, ...] = ()

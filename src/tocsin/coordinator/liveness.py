@@ -157,6 +157,9 @@ def dismiss(turn: Turn, name: BrokerId) -> bool | RequestRejection:
         return RequestRejection(Code.IN_USE, f"{name} still has {left} subscribers: wait until they have moved")
     if turn.registry.topics.homed_at(name):
         return RequestRejection(Code.IN_USE, f"{name} is still the home of topics: wait until they have moved")
+    if turn.registry.topics.logs_of(name) and broker.health is not Health.DEAD:
+        message = f"{name} still keeps logs of persistent topics: stop it, and other brokers get copies of them"
+        return RequestRejection(Code.IN_USE, message)
     _start_dismissal(turn, broker)
     return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tocsin.coordinator import liveness, migrations, sessions, topic_homes
+from tocsin.coordinator import liveness, migrations, sessions, topic_homes, topic_logs
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -48,7 +48,10 @@ def _record_broker(turn: Turn, link: int, message: Register) -> BrokerRecord:
     broker.link, broker.heard_s = link, turn.now_s
     if broker.health in (Health.SUSPECT, Health.DEAD):
         liveness.welcome_back(turn, broker)
+    moved = broker.address not in ("", message.address)
     broker.address, broker.incarnation = message.address, message.incarnation
+    if moved:
+        topic_logs.readdress(turn, broker)
     broker.capacity = message.capacity if 0 < message.capacity < 1e12 else 1.0
     broker.topics = message.topics
     broker.place = None if message.lat is None or message.lon is None else Place(message.lat, message.lon)

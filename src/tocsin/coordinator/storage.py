@@ -22,14 +22,16 @@ from tocsin.coordinator.effects import (
     StoreSubscriber,
     StoreSubscriptions,
     StoreTopic,
+    StoreTopicLog,
     StoreWebhook,
 )
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, MigrationStep, SubscriberRecord
 from tocsin.coordinator.topic_homes import LEASE_MARGIN
-from tocsin.coordinator.topic_records import TopicRecord
+from tocsin.coordinator.topic_records import TopicLog, TopicRecord
 from tocsin.coordinator.turn import TOPIC_EPOCH, TOPIC_LEASE_S, Turn
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId, TopicName
 from tocsin.model.plan import Urgency
+from tocsin.model.topic_persistence import Persistence
 from tocsin.wire.link import Frontend
 
 
@@ -77,9 +79,14 @@ def _restore_topics(turn: Turn, state: StoredState) -> None:
     if topics.epoch:
         longest_s = max(topics.stored_lease_s, turn.rules.topic_lease_s)
         topics.settled_s = turn.now_s + LEASE_MARGIN * longest_s
+    logs = {row.topic: row for row in state.topic_logs}
     for row in state.topics:
         holder = None if row.home is None else (row.home, row.incarnation)
-        topics.add(TopicRecord(row.topic, row.created, row.within_s, row.made_on_use, holder, row.epoch))
+        record = TopicRecord(row.topic, row.created, row.within_s, row.made_on_use, holder, row.epoch)
+        if (kept := logs.get(row.topic)) is not None:
+            persistence = Persistence(len(kept.replicas), kept.quorum, kept.retain_bytes, kept.retain_s)
+            record.log = TopicLog(persistence, kept.replicas)
+        topics.add(record)
         if holder is not None:
             topics.leases[holder] = topics.settled_s
 
@@ -102,6 +109,7 @@ class InMemoryStore:
         self._facts: dict[str, StoreFact] = {}
         self._revocations: dict[tuple[str, str], StoreRevocation] = {}
         self._topics: dict[TopicName, StoreTopic] = {}
+        self._topic_logs: dict[TopicName, StoreTopicLog] = {}
 
     def commit(self, effects: Iterable[Effect]) -> None:
         """Store the rows of `Store…` and `Forget…` effects; other effects are skipped."""
@@ -139,8 +147,11 @@ class InMemoryStore:
                 self._revocations[kind, name] = effect
             case StoreTopic(topic):
                 self._topics[topic] = effect
+            case StoreTopicLog(topic):
+                self._topic_logs[topic] = effect
             case ForgetTopic(topic):
                 self._topics.pop(topic, None)
+                self._topic_logs.pop(topic, None)
 
     def load(self) -> StoredState:
         return StoredState(
@@ -156,4 +167,5 @@ class InMemoryStore:
             tuple(self._facts.values()),
             tuple(self._revocations.values()),
             tuple(self._topics.values()),
+            tuple(self._topic_logs.values()),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tocsin.coordinator import topic_moves
+from tocsin.coordinator import topic_logs, topic_moves
 from tocsin.coordinator.effects import CheckStore, ForgetTopic, RequestRejection
 from tocsin.coordinator.events import TopicCreated, TopicsUsed
 from tocsin.coordinator.records import BrokerRecord
@@ -20,14 +20,17 @@ from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.topic import topic_problem
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_link import (
+    FollowTopic,
     FromBroker,
     LeaseRenewed,
+    LogReport,
     OpenTopic,
     OwnTopics,
-    PrepareTopic,
     ReleaseTopic,
     RenewLease,
     ReturnLease,
+    TopicCopied,
+    TopicFenced,
     TopicOpened,
     TopicPrepared,
     TopicRefused,
@@ -39,6 +42,8 @@ LEASE_MARGIN = 1.1
 _OWN_STALL = 0.5
 """A pause between two ticks, as a share of a lease, after which missing renewals are the coordinator's own fault."""
 _REFUSED_S = 5.0
+_DISK_S = 1.0
+"""A disk that refuses may do so again: the replicas choose a home no more often."""
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -53,7 +58,13 @@ def create_topic(turn: Turn, event: TopicCreated) -> TopicRecord | RequestReject
         return RequestRejection(Code.EXISTS, f"there is a topic {definition.name} already")
     if _is_full(turn):
         return RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
-    return _create(turn, TopicRecord(definition.name, 0, definition.within_s, place=event.place))
+    record = TopicRecord(definition.name, 0, definition.within_s, place=event.place)
+    if definition.persistence is not None:
+        log = topic_logs.choose_replicas(turn, record, definition.persistence)
+        if isinstance(log, RequestRejection):
+            return log
+        record.log = log
+    return _create(turn, record)
 
 
 def use_topics(turn: Turn, event: TopicsUsed) -> dict[TopicName, RequestRejection]:
@@ -84,7 +95,11 @@ def _create(turn: Turn, record: TopicRecord) -> TopicRecord:
     former, until_s = topics.retired.pop(record.name, (None, topics.settled_s))
     record.not_before_s = until_s
     topics.add(record)
-    if former is not None and former[0] in turn.registry.brokers and _is_present(turn, former):
+    for replica in () if record.log is None else record.log.replicas:
+        turn.send(replica, FollowTopic(record.name, record.created))
+    if record.log is not None and turn.now_s >= until_s:
+        assign(turn, record, turn.registry.brokers[record.log.replicas[0]])
+    elif record.log is None and former is not None and former[0] in turn.registry.brokers and _is_present(turn, former):
         record.not_before_s = 0.0  # its link delivers the deletion before the new assignment
         assign(turn, record, turn.registry.brokers[former[0]])
     else:
@@ -106,14 +121,22 @@ def delete_topic(turn: Turn, name: TopicName) -> bool | RequestRejection:
     topics = turn.registry.topics
     if record.move is not None:
         for broker, epoch in ((record.move.source, record.move.source_epoch), (record.move.target, record.move.epoch)):
-            turn.send(broker, ReleaseTopic(name, epoch, deleted=True))
+            turn.send(broker, ReleaseTopic(name, epoch, deleted=True, drop_log=_log_of(record)))
+    if record.log is not None:
+        for broker in {*record.log.replicas} - {record.home}:
+            turn.send(broker, ReleaseTopic(name, 0, deleted=True, drop_log=record.created))
     if record.holder is not None:
-        turn.send(record.holder[0], ReleaseTopic(name, record.epoch, deleted=True))
+        turn.send(record.holder[0], ReleaseTopic(name, record.epoch, deleted=True, drop_log=_log_of(record)))
         topics.retired[name] = (record.holder, topics.leases.get(record.holder, topics.settled_s))
     topics.remove(record)
     turn.do(ForgetTopic(name))
     turn.note("topic deleted", topic=name)
     return True
+
+
+def _log_of(record: TopicRecord) -> int | None:
+    """What `ReleaseTopic` names to delete the topic's log; None for a volatile topic."""
+    return None if record.log is None else record.created
 
 
 # -- assignment --------------------------------------------------------------------------------------------------------
@@ -124,6 +147,8 @@ def find_home(turn: Turn, record: TopicRecord, avoid: Collection[BrokerId] = ())
 
     The caller knows that the former home cannot accept messages any more.
     """
+    if record.log is not None:
+        return topic_logs.elect(turn, record)
     broker = None if turn.now_s < record.not_before_s else choose_home(turn, record, avoid)
     if broker is None:
         if record.holder is not None:
@@ -139,7 +164,7 @@ def assign(turn: Turn, record: TopicRecord, broker: BrokerRecord) -> None:
     record.state = None
     turn.registry.topics.set_holder(record, holder_of(broker))
     turn.store_topic(record)
-    turn.send(broker.id, OpenTopic(record.owned))
+    turn.send(broker.id, OpenTopic(topic_logs.owned(turn, record)))
 
 
 def check(turn: Turn) -> None:
@@ -162,6 +187,7 @@ def check(turn: Turn) -> None:
         del topics.retired[name]
     topic_moves.check_deadlines(turn)
     topic_moves.drain(turn)
+    topic_moves.replace_dead_replicas(turn)
 
 
 def _fail_over(turn: Turn, record: TopicRecord) -> None:
@@ -170,7 +196,8 @@ def _fail_over(turn: Turn, record: TopicRecord) -> None:
     turn.note("the home's lease has ended", "warning", topic=record.name, home=record.home, epoch=record.epoch)
     prepared = None if move is None else turn.registry.brokers.get(move.target)
     topic_moves.forget(turn, record)
-    if prepared is not None and move is not None and move.source == record.home and may_host(turn, prepared):
+    volatile_target = record.log is None and move is not None and move.source == record.home
+    if prepared is not None and volatile_target and may_host(turn, prepared):
         assign(turn, record, prepared)
     else:
         find_home(turn, record)
@@ -186,12 +213,14 @@ def settle_broker(turn: Turn, broker: BrokerRecord) -> None:
     topics = turn.registry.topics
     if not broker.topics:
         return
-    turn.send(broker.id, OwnTopics([record.owned for record in topics.records_of(holder_of(broker))]))
+    owned = [topic_logs.owned(turn, record) for record in topics.records_of(holder_of(broker))]
+    turn.send(broker.id, OwnTopics(owned, topics.logs_of(broker.id)))
     for name, move in topics.moving.items():
         record = topics.topics[name]
         if move.target == broker.id and record.home != broker.id:
-            turn.send(broker.id, PrepareTopic(name, move.epoch))
+            turn.send(broker.id, topic_moves.prepare(record, move.epoch))
         elif move.source == broker.id and record.home == broker.id:
+            topic_moves.send_copy(turn, record)
             topic_moves.send_stop(turn, record)
 
 
@@ -220,17 +249,27 @@ def handle_report(turn: Turn, broker: BrokerRecord, message: FromBroker) -> None
         case TopicOpened(epoch=epoch):
             if record.holder == holder_of(broker) and record.epoch == epoch:
                 record.state = None
+                topic_logs.handle_opened(record)
                 topic_moves.handle_opened(turn, record)
         case TopicRefused():
             _handle_refused(turn, record, broker, message)
+        case TopicFenced():
+            topic_logs.handle_fenced(turn, record, broker, message)
+        case TopicCopied():
+            topic_moves.handle_copied(turn, record, broker, message)
+        case LogReport():
+            topic_logs.handle_log_report(turn, record, broker, message)
 
 
 def _handle_refused(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: TopicRefused) -> None:
-    """The broker has too many topics. It has not opened this epoch, so another broker may at once."""
+    """The broker has too many topics, or its disk refuses. It does not serve this epoch, so another broker may."""
     turn.note("a broker refuses a topic", "warning", topic=record.name, broker=broker.id, reason=message.message)
     if record.move is not None and record.move.target == broker.id and record.move.epoch == message.epoch:
         topic_moves.abort(turn, record, message.message)
     if record.holder == holder_of(broker) and record.epoch == message.epoch:
         topic_moves.forget(turn, record)
-        if not find_home(turn, record, avoid={broker.id}):
+        if record.log is not None:
+            record.log.problem, record.log.failed = f"{broker.id}: {message.message}", broker.id
+            record.not_before_s = turn.now_s + _DISK_S
+        if not find_home(turn, record, avoid={broker.id}) and record.log is None:
             record.not_before_s = turn.now_s + _REFUSED_S

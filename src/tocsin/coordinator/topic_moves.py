@@ -1,6 +1,7 @@
 """A planned move of a topic to another home, make-before-break [ePulsar §3.6, decision 13].
 
-    preparing   the target lets clients attach          → stopping when it is prepared
+    preparing   the target lets clients attach          → stopping when it is prepared; a persistent topic copies first
+    copying     the target's log catches up             → stopping
     stopping    the source stops and reports its state  → opening: the target is the home, stored before it opens
     opening     the target opens with that state        → done: the source forgets the topic
 
@@ -12,11 +13,25 @@ from __future__ import annotations
 from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.events import TopicMoveOrdered
 from tocsin.coordinator.records import BrokerRecord
+from tocsin.coordinator.topic_logs import dead_replica, owned, replicas_after
 from tocsin.coordinator.topic_placing import choose_home, holder_of, may_host
 from tocsin.coordinator.topic_records import TopicMove, TopicMoveStep, TopicRecord
 from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId
 from tocsin.wire.errors import Code
-from tocsin.wire.topic_link import OpenTopic, PrepareTopic, ReleaseTopic, StopTopic, TopicStopped
+from tocsin.wire.topic_link import (
+    CopyTopic,
+    OpenTopic,
+    PrepareTopic,
+    ReleaseTopic,
+    StopTopic,
+    TopicCopied,
+    TopicStopped,
+)
+from tocsin.wire.topic_log import Replica
+
+_COPY_FACTOR = 60.0
+"""Copying a log may take this many times as long as the other steps of a move together."""
 
 
 def order_move(turn: Turn, event: TopicMoveOrdered) -> bool | RequestRejection:
@@ -42,17 +57,44 @@ def start(turn: Turn, record: TopicRecord, target: BrokerRecord, reason: str) ->
     assert record.home is not None
     epoch, deadline_s = turn.next_topic_epoch(), turn.now_s + turn.rules.topic_move_s
     move = TopicMove(record.home, record.epoch, target.id, epoch, reason, turn.now_s, deadline_s)
+    if record.log is not None:
+        move.replicas = replicas_after(turn, record, target.id)
     turn.registry.topics.set_move(record, move)
-    turn.send(target.id, PrepareTopic(record.name, epoch))
+    turn.send(target.id, prepare(record, epoch))
     turn.note("topic moves", topic=record.name, source=record.home, target=target.id, reason=reason)
+
+
+def prepare(record: TopicRecord, epoch: int) -> PrepareTopic:
+    return PrepareTopic(record.name, epoch, None if record.log is None else record.created)
 
 
 def handle_prepared(turn: Turn, record: TopicRecord, broker: BrokerRecord, epoch: int) -> None:
     move = record.move
     if move is None or (move.target, move.epoch) != (broker.id, epoch):
         turn.send(broker.id, ReleaseTopic(record.name, epoch))
+    elif move.step is TopicMoveStep.PREPARING and record.log is not None:
+        move.step = TopicMoveStep.COPYING
+        move.deadline_s = turn.now_s + _COPY_FACTOR * turn.rules.topic_move_s
+        send_copy(turn, record)
     elif move.step is TopicMoveStep.PREPARING:
         move.step = TopicMoveStep.STOPPING
+        send_stop(turn, record)
+
+
+def send_copy(turn: Turn, record: TopicRecord) -> None:
+    move = record.move
+    target = None if move is None else turn.registry.brokers.get(move.target)
+    if move is not None and target is not None and move.step is TopicMoveStep.COPYING:
+        turn.send(move.source, CopyTopic(record.name, record.epoch, Replica(target.id, target.address)))
+
+
+def handle_copied(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: TopicCopied) -> None:
+    move = record.move
+    if move is None or move.step is not TopicMoveStep.COPYING or record.holder != holder_of(broker):
+        return
+    if message.epoch == record.epoch and message.target == move.target:
+        move.step = TopicMoveStep.STOPPING
+        move.deadline_s = turn.now_s + turn.rules.topic_move_s
         send_stop(turn, record)
 
 
@@ -60,7 +102,8 @@ def send_stop(turn: Turn, record: TopicRecord) -> None:
     move = record.move
     target = None if move is None else turn.registry.brokers.get(move.target)
     if move is not None and target is not None and move.step is TopicMoveStep.STOPPING:
-        turn.send(move.source, StopTopic(record.name, record.epoch, target.id, target.address))
+        where = (target.id, target.address, list(move.replicas))
+        turn.send(move.source, StopTopic(record.name, record.epoch, *where))
 
 
 def handle_stopped(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: TopicStopped) -> None:
@@ -76,16 +119,19 @@ def handle_stopped(turn: Turn, record: TopicRecord, broker: BrokerRecord, messag
         return
     move.step = TopicMoveStep.OPENING
     record.epoch, record.state = move.epoch, message.state
+    if record.log is not None:
+        record.log.replicas, record.log.least = move.replicas, message.state.sequence
+        record.log.opened, record.log.in_sync = False, ()
     turn.registry.topics.set_holder(record, holder_of(target))
     turn.store_topic(record)
-    turn.send(target.id, OpenTopic(record.owned))
+    turn.send(target.id, OpenTopic(owned(turn, record)))
 
 
 def handle_opened(turn: Turn, record: TopicRecord) -> None:
     move = record.move
     if move is not None and move.step is TopicMoveStep.OPENING:
         turn.registry.topics.set_move(record, None)
-        turn.send(move.source, ReleaseTopic(record.name, move.source_epoch))
+        _release(turn, record, move.source, move.source_epoch)
         took_s = turn.now_s - move.began_s
         turn.note("topic moved", topic=record.name, source=move.source, target=move.target, took_s=round(took_s, 4))
 
@@ -96,8 +142,8 @@ def abort(turn: Turn, record: TopicRecord, reason: str) -> None:
     if move is None or move.step is TopicMoveStep.OPENING:
         return
     forget(turn, record)
-    if move.step is TopicMoveStep.STOPPING and record.home is not None:
-        turn.send(record.home, OpenTopic(record.owned))
+    if move.step in (TopicMoveStep.STOPPING, TopicMoveStep.COPYING) and record.home is not None:
+        turn.send(record.home, OpenTopic(owned(turn, record)))
     turn.note("topic stays", "warning", topic=record.name, source=move.source, target=move.target, reason=reason)
 
 
@@ -107,9 +153,15 @@ def forget(turn: Turn, record: TopicRecord) -> None:
     if move is not None:
         turn.registry.topics.set_move(record, None)
         if move.step is TopicMoveStep.OPENING:
-            turn.send(move.source, ReleaseTopic(record.name, move.source_epoch))
+            _release(turn, record, move.source, move.source_epoch)
         else:
-            turn.send(move.target, ReleaseTopic(record.name, move.epoch))
+            _release(turn, record, move.target, move.epoch)
+
+
+def _release(turn: Turn, record: TopicRecord, broker: BrokerId, epoch: int) -> None:
+    """The broker is not the topic's home. It keeps the log of a persistent topic only if it is one of its replicas."""
+    drops = record.log is not None and broker not in record.log.replicas
+    turn.send(broker, ReleaseTopic(record.name, epoch, drop_log=record.created if drops else None))
 
 
 def check_deadlines(turn: Turn) -> None:
@@ -129,6 +181,25 @@ def drain(turn: Turn) -> None:
         for record in topics.records_of(holder):
             if len(topics.moving) >= turn.rules.topic_moves:
                 return
-            target = choose_home(turn, record, avoid={broker.id}) if record.move is None else None
+            target = _drain_target(turn, record, broker.id) if record.move is None else None
             if target is not None:
                 start(turn, record, target, f"{broker.id} drains")
+
+
+def _drain_target(turn: Turn, record: TopicRecord, source: BrokerId) -> BrokerRecord | None:
+    """Another home. For a persistent topic rather a broker that is no replica: the source leaves the replicas then."""
+    avoid = {source} if record.log is None else {source, *record.log.replicas}
+    return choose_home(turn, record, avoid) or choose_home(turn, record, {source})
+
+
+def replace_dead_replicas(turn: Turn) -> None:
+    """Copy logs whose follower is dead to another broker, by a move to it: it takes the place of the dead one."""
+    topics = turn.registry.topics
+    for name in list(topics.logged):
+        record = topics.topics[name]
+        dead = dead_replica(turn, record)
+        if dead is None or record.log is None or len(topics.moving) >= turn.rules.topic_moves:
+            continue
+        target = choose_home(turn, record, avoid=record.log.replicas)
+        if target is not None:
+            start(turn, record, target, f"{dead} is dead, and kept a replica")

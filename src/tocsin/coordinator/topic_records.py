@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.snapshot import Place
-from tocsin.wire.topic_link import OwnedTopic, TopicState
+from tocsin.model.topic_persistence import Persistence
+from tocsin.wire.topic_link import TopicState
 
 Holder = tuple[BrokerId, str]
 """One run of a broker: its id and its incarnation. Leases belong to it."""
@@ -20,6 +21,8 @@ Holder = tuple[BrokerId, str]
 class TopicMoveStep(StrEnum):
     PREPARING = "preparing"
     """The target gets ready; the source is the home."""
+    COPYING = "copying"
+    """Persistent topics: the target's log catches up; the source is the home."""
     STOPPING = "stopping"
     """The source stops and reports its state; it is the home."""
     OPENING = "opening"
@@ -37,6 +40,37 @@ class TopicMove:
     began_s: float
     deadline_s: float
     step: TopicMoveStep = TopicMoveStep.PREPARING
+    replicas: tuple[BrokerId, ...] = ()
+    """Persistent topics: who keeps the log when the target is the home."""
+
+
+@dataclass(slots=True)
+class Election:
+    """The choice of a home among the replicas of a persistent topic [decision 16]."""
+
+    epoch: int
+    began_s: float
+    asked_s: float = float("-inf")
+    answers: dict[BrokerId, tuple[int, int]] = field(default_factory=dict)
+    """Replica → (last epoch, last sequence number) of its log."""
+
+
+@dataclass(slots=True)
+class TopicLog:
+    """How a persistent topic is kept."""
+
+    persistence: Persistence
+    replicas: tuple[BrokerId, ...]
+    election: Election | None = None
+    least: int = 0
+    """The sequence number that the home's log reaches, as far as the coordinator knows."""
+    opened: bool = False
+    """The present home has opened the topic."""
+    in_sync: tuple[BrokerId, ...] = ()
+    """Replicas whose logs are complete, as the home reported."""
+    problem: str | None = None
+    failed: BrokerId | None = None
+    """The replica whose disk refused last: another one is preferred as home."""
 
 
 @dataclass(slots=True)
@@ -57,14 +91,12 @@ class TopicRecord:
     """Assign no home earlier: a former home may still hold its lease, or every broker has refused the topic."""
     place: Place | None = None
     """Where the clients are, as the creator said; not stored."""
+    log: TopicLog | None = None
+    """None for a volatile topic."""
 
     @property
     def home(self) -> BrokerId | None:
         return None if self.holder is None else self.holder[0]
-
-    @property
-    def owned(self) -> OwnedTopic:
-        return OwnedTopic(self.name, self.epoch, self.state)
 
 
 @dataclass(slots=True)
@@ -73,6 +105,8 @@ class TopicRegistry:
     held: dict[Holder, dict[TopicName, None]] = field(default_factory=dict)
     unassigned: dict[TopicName, None] = field(default_factory=dict)
     """Topics without a home."""
+    logged: dict[TopicName, None] = field(default_factory=dict)
+    """Persistent topics."""
     moving: dict[TopicName, TopicMove] = field(default_factory=dict)
     leases: dict[Holder, float] = field(default_factory=dict)
     """The time until which this run of a broker may accept messages, as the coordinator counts it."""
@@ -92,12 +126,15 @@ class TopicRegistry:
 
     def add(self, record: TopicRecord) -> None:
         self.topics[record.name] = record
+        if record.log is not None:
+            self.logged[record.name] = None
         self.set_holder(record, record.holder)
 
     def remove(self, record: TopicRecord) -> None:
         self._leave(record)
         self.unassigned.pop(record.name, None)
         self.moving.pop(record.name, None)
+        self.logged.pop(record.name, None)
         del self.topics[record.name]
         self.revision += 1
 
@@ -130,6 +167,15 @@ class TopicRegistry:
         held = sum(len(names) for holder, names in self.held.items() if holder[0] == broker)
         arriving = sum(1 for move in self.moving.values() if move.target == broker)
         return held + arriving
+
+    def logs_of(self, broker: BrokerId) -> list[tuple[TopicName, int]]:
+        """(topic, created) of every log that this broker keeps, or will keep when a move has succeeded."""
+        return [
+            (record.name, record.created)
+            for record in (self.topics[name] for name in self.logged)
+            if record.log is not None
+            and (broker in record.log.replicas or (record.move is not None and record.move.target == broker))
+        ]
 
     def records_of(self, holder: Holder) -> Iterable[TopicRecord]:
         return [self.topics[name] for name in self.held.get(holder, ())]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tocsin.coordinator.registry import Registry
+from tocsin.coordinator.topic_logs import status
 from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.wire.topic_directory import TopicEntry
 
 
 def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True) -> TopicEntry:
     broker, move = registry.broker(record.home), record.move
+    log = record.log
     return TopicEntry(
         record.name,
         record.created,
@@ -18,4 +20,8 @@ def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True
         record.within_s,
         None if move is None else move.target,
         receive,
+        log is not None,
+        None if log is None else log.persistence.quorum,
+        [] if log is None else list(log.replicas),
+        status(record),
     )

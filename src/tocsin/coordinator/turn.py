@@ -23,6 +23,7 @@ from tocsin.coordinator.effects import (
     StoreMigration,
     StoreSubscriber,
     StoreTopic,
+    StoreTopicLog,
 )
 from tocsin.coordinator.loads import BrokerLoads
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, SubscriberRecord
@@ -165,6 +166,9 @@ class Turn:
         home, incarnation = record.holder or (None, "")
         what = (record.name, record.created, record.within_s, record.made_on_use)
         self.do(StoreTopic(*what, home, incarnation, record.epoch))
+        if record.log is not None:
+            keep = record.log.persistence
+            self.do(StoreTopicLog(record.name, record.log.replicas, keep.quorum, keep.retain_bytes, keep.retain_s))
 
     # -- subscribers ---------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from tocsin.model.duration import parse_duration_s
 from tocsin.model.ids import TopicName
+from tocsin.model.topic_persistence import Persistence, parse_persistence
 
 MOST_CHARACTERS = 200
 MOST_LEVELS = 16
 LONGEST_BOUND_S = 3_600.0
 _LEVEL = re.compile(r"[A-Za-z0-9._~-]+")
 _STATEMENT = re.compile(
-    r"\s*CREATE\s+TOPIC\s+(?P<name>[^\s;]+)(?:\s+WITHIN\s+(?P<bound>[^;]+?))?\s*;?\s*", re.IGNORECASE
+    r"\s*CREATE\s+TOPIC\s+(?P<name>[^\s;]+)(?:\s+WITHIN\s+(?P<bound>[^;]+?))?(?:\s+PERSISTENT(?P<log>(?:\s[^;]*)?))?\s*;?\s*",
+    re.IGNORECASE,
 )
 _SHORT_BOUND = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(M?)S\s*", re.IGNORECASE)
 
@@ -34,11 +36,24 @@ class Position:
         return f"{self.epoch}-{self.sequence}"
 
 
+BEGINNING = Position(0, 0)
+"""In front of every message of a topic."""
+
+
+def parse_position(text: str) -> Position | None:
+    """A position as it is printed, such as `12-345`; None if the text is none."""
+    epoch, dash, sequence = text.partition("-")
+    is_position = dash and epoch.isascii() and epoch.isdigit() and sequence.isascii() and sequence.isdigit()
+    return Position(int(epoch), int(sequence)) if is_position else None
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDefinition:
     name: TopicName
     within_s: float | None = None
     """Bound on the time from publishing a message to receiving it; None for none."""
+    persistence: Persistence | None = None
+    """None for a volatile topic, which is kept in the memory of its home alone."""
 
 
 def topic_problem(name: str) -> str | None:
@@ -92,19 +107,20 @@ def publisher_id(user: str, run: int) -> int:
 
 
 def parse_create_topic(text: str) -> TopicDefinition | str:
-    """The definition in `CREATE TOPIC name [WITHIN 40 MS];`, or the reason why the text is none."""
+    """The definition in `CREATE TOPIC name [WITHIN 40 MS] [PERSISTENT …];`, or the reason why the text is none."""
     match = _STATEMENT.fullmatch(text)
     if match is None:
-        return "expected CREATE TOPIC name [WITHIN duration];"
+        return "expected CREATE TOPIC name [WITHIN duration] [PERSISTENT …];"
     problem = topic_problem(match["name"])
     if problem is not None:
         return problem
-    if match["bound"] is None:
-        return TopicDefinition(TopicName(match["name"]))
-    within_s = parse_bound_s(match["bound"])
-    if within_s is None:
+    within_s = None if match["bound"] is None else parse_bound_s(match["bound"])
+    if within_s is None and match["bound"] is not None:
         return f"WITHIN {match['bound'].strip()}: expected a duration such as 40 MS, up to an hour"
-    return TopicDefinition(TopicName(match["name"]), within_s)
+    persistence = None if match["log"] is None else parse_persistence(match["log"])
+    if isinstance(persistence, str):
+        return persistence
+    return TopicDefinition(TopicName(match["name"]), within_s, persistence)
 
 
 def parse_bound_s(text: str) -> float | None:

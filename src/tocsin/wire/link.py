@@ -17,6 +17,9 @@ from tocsin.wire import topic_link
 from tocsin.wire.session import CursorText
 
 VOUCHERS = "/v1/brokers/{broker}/vouchers"
+REPLICA_TOKENS = "/v1/brokers/{broker}/replica_tokens"
+REPLICATE = "replicate"
+"""Scope of a token by which a home connects to its followers. The coordinator signs it for brokers alone."""
 """POST `VoucherRequest` → `Voucher`: the coordinator's word to the data cluster that the broker serves some users."""
 
 
@@ -278,3 +281,9 @@ class Voucher(msgspec.Struct):
     """Signed for the data cluster; valid for a few minutes."""
     users: list[SubscriberId]
     """Those of the requested users that the broker serves. The token names only them."""
+
+
+class ReplicaToken(msgspec.Struct):
+    """For the connections of a home to its followers."""
+
+    token: str

@@ -19,10 +19,19 @@ LONGEST_WAIT_S = 60.0
 
 
 class CreateRequest(msgspec.Struct):
+    """A topic is persistent if it has `replicas`, `quorum`, `retain_bytes` or `retain_s`, or `persistent` is true."""
+
     topic: str
     within_s: Annotated[float, msgspec.Meta(gt=0, le=3_600)] | None = None
     lat: Annotated[float, msgspec.Meta(ge=-90, le=90)] | None = None
     lon: Annotated[float, msgspec.Meta(ge=-180, le=180)] | None = None
+    persistent: bool = False
+    replicas: int | None = None
+    """Brokers that keep the log, the home included; 1 by default."""
+    quorum: int | None = None
+    """Brokers that must have a message on disk before it is acknowledged; the majority by default."""
+    retain_bytes: int | None = None
+    retain_s: float | None = None
 
 
 class MoveRequest(msgspec.Struct):
@@ -52,6 +61,12 @@ class TopicEntry(msgspec.Struct, frozen=True):
     moving_to: BrokerId | None = None
     receive: bool = True
     """False in a watch if the topic is listed only because the client sends to it."""
+    persistent: bool = False
+    quorum: int | None = None
+    replicas: list[BrokerId] = []
+    """Brokers that keep the log of a persistent topic."""
+    status: str | None = None
+    """Why a persistent topic is not available, or has fewer replicas than it should; None if all is well."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

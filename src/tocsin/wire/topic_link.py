@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tocsin.model.ids import BrokerId, TopicName
+from tocsin.wire.topic_log import LogPlan, Replica
 
 
 class TopicState(msgspec.Struct, frozen=True):
@@ -27,6 +28,8 @@ class OwnedTopic(msgspec.Struct, frozen=True):
     epoch: int
     state: TopicState | None = None
     """None starts a new sequence, unless the broker has this topic in this epoch already."""
+    log: LogPlan | None = None
+    """Of a persistent topic: its state is in its log."""
 
 
 # -- from the broker ---------------------------------------------------------------------------------------------------
@@ -64,14 +67,43 @@ class TopicOpened(FromBrokerMessage, tag="topic_opened"):
 
 
 class TopicRefused(FromBrokerMessage, tag="topic_refused"):
-    """The broker does not host this topic: it has too many."""
+    """The broker does not host this topic: it has too many, or its disk refuses the log."""
 
     topic: TopicName
     epoch: int
     message: str
 
 
-FromBroker = RenewLease | ReturnLease | TopicPrepared | TopicStopped | TopicOpened | TopicRefused
+class TopicFenced(FromBrokerMessage, tag="topic_fenced"):
+    """The answer to `FenceTopic`: the end of the broker's log. It follows no home of an earlier epoch any more."""
+
+    topic: TopicName
+    epoch: int
+    log_epoch: int
+    """The last epoch that began in the log; 0 for an empty log."""
+    end: int
+
+
+class TopicCopied(FromBrokerMessage, tag="topic_copied"):
+    """From the source of a move: the target's log has caught up."""
+
+    topic: TopicName
+    epoch: int
+    target: BrokerId
+
+
+class LogReport(FromBrokerMessage, tag="log_report"):
+    """From the home, when it changes: the brokers whose logs are complete."""
+
+    topic: TopicName
+    epoch: int
+    in_sync: list[BrokerId]
+    problem: str | None = None
+    """Why a replica is missing, as far as the home knows."""
+
+
+OfTopic = TopicPrepared | TopicStopped | TopicOpened | TopicRefused | TopicFenced | TopicCopied | LogReport
+FromBroker = RenewLease | ReturnLease | OfTopic
 
 
 # -- from the coordinator ----------------------------------------------------------------------------------------------
@@ -91,6 +123,8 @@ class OwnTopics(FromCoordinatorMessage, tag="own_topics"):
     """The broker is home of exactly these topics."""
 
     topics: list[OwnedTopic]
+    logs: list[tuple[TopicName, int]] = []
+    """(topic, created) of every log that the broker keeps, as home or follower. It deletes all others."""
 
 
 class OpenTopic(FromCoordinatorMessage, tag="open_topic"):
@@ -105,6 +139,8 @@ class PrepareTopic(FromCoordinatorMessage, tag="prepare_topic"):
     topic: TopicName
     epoch: int
     """The epoch in which the target will open the topic."""
+    created: int | None = None
+    """Of a persistent topic: the broker may follow the present home, as after `FollowTopic`."""
 
 
 class StopTopic(FromCoordinatorMessage, tag="stop_topic"):
@@ -114,6 +150,31 @@ class StopTopic(FromCoordinatorMessage, tag="stop_topic"):
     epoch: int
     broker: BrokerId
     address: str
+    replicas: list[BrokerId] = []
+    """Persistent topics: a quorum of these brokers, the target included, must have the whole log first."""
+
+
+class FollowTopic(FromCoordinatorMessage, tag="follow_topic"):
+    """The broker keeps a replica of this topic: it may follow the topic's home."""
+
+    topic: TopicName
+    created: int
+
+
+class FenceTopic(FromCoordinatorMessage, tag="fence_topic"):
+    """Follow no home of an earlier epoch any more, store that, and report the end of the log."""
+
+    topic: TopicName
+    created: int
+    epoch: int
+
+
+class CopyTopic(FromCoordinatorMessage, tag="copy_topic"):
+    """To the source of a move: copy the log to the target, and answer `TopicCopied` when it has caught up."""
+
+    topic: TopicName
+    epoch: int
+    target: Replica
 
 
 class ReleaseTopic(FromCoordinatorMessage, tag="release_topic"):
@@ -122,6 +183,18 @@ class ReleaseTopic(FromCoordinatorMessage, tag="release_topic"):
     topic: TopicName
     epoch: int
     deleted: bool = False
+    drop_log: int | None = None
+    """The broker is no replica any more: delete the log of the topic that was created in this epoch."""
 
 
-FromCoordinator = LeaseRenewed | OwnTopics | OpenTopic | PrepareTopic | StopTopic | ReleaseTopic
+FromCoordinator = (
+    LeaseRenewed
+    | OwnTopics
+    | OpenTopic
+    | PrepareTopic
+    | StopTopic
+    | FollowTopic
+    | FenceTopic
+    | CopyTopic
+    | ReleaseTopic
+)

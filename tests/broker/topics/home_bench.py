@@ -47,8 +47,13 @@ class HomeBench:
                     self.drains.append(connection)
                 case effects.RequestFlush():
                     flush = True
+                case _:
+                    self.carry_out(effect)
         if flush:
             self.do(events.FlushDue())
+
+    def carry_out(self, effect: effects.Effect) -> None:
+        """Effects of persistent topics; there are none here."""
 
     def hear(self, message: topic_link.FromCoordinator) -> None:
         self.do(events.CoordinatorMessageReceived(message))

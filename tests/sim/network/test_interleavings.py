@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
 
 from tests.coordinator.invariants import broken_invariants
+from tests.sim.network.interleaving import Action, RandomSteps
 from tocsin.broker.state import Limits
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.events import PlanProposed, RequestedMove
@@ -15,7 +13,6 @@ from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import ChannelName, SubscriptionId
 from tocsin.model.subscription import subscription_id
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.network.coordinator import RECONNECT_S
 from tocsin.sim.network.network import SimulatedNetwork
 from tocsin.sim.network.subscriber import ReceivedResults
 
@@ -39,32 +36,23 @@ class Interleaving:
     def __init__(self, seed: int) -> None:
         kernel = Kernel(seed)
         self.rng = kernel.stream("faults")
-        self._delays = kernel.stream("delays")
         limits = Limits(cache_bytes=1_000_000, queue_bytes=int(self.rng.choice((300, 100_000))))
         brokers = ["b0", "b1", "b2"]
         self.network = SimulatedNetwork(kernel, {CHANNEL: None}, lambda _name, _rng: [], brokers, RULES, limits)
+        self.steps = RandomSteps(kernel, self.network, 3.0, (0.1, 0.6))
         self.network.cluster.piece = 2
         self.network.coordinator.after_event = assert_invariants
-        self.log: list[str] = []
         self._histories: dict[int, tuple[SubscriptionId, ReceivedResults]] = {}
         """Received results, also of ended subscriptions; the report counts only subscriptions that are held."""
         for number in range(3):
             self.network.add_subscriber(f"s{number}", [(CHANNEL, {"kind": kind}) for kind in KINDS[:2]])
         self.run(15.0)
         assert all(subscriber.is_settled for subscriber in self.network.subscribers.values())
-        self.network.transport.delay_s = self._draw_delay_s
+        self.network.transport.delay_s = self.steps.draw_delay_s
         self.network.cluster.fail_pull = lambda: bool(self.rng.random() < 0.1)
 
-    def _draw_delay_s(self, usual_s: float) -> float:
-        """A random delay, long enough for any message of another pipe to overtake.
-
-        Broken links stay down for longer, so that brokers admit subscribers without the coordinator.
-        """
-        mean_s = 3.0 if usual_s >= RECONNECT_S else float(self._delays.choice((0.1, 0.6)))
-        return float(self._delays.exponential(mean_s))
-
     def run(self, seconds: float) -> None:
-        self.network.kernel.run(self.network.kernel.now_s + seconds)
+        self.steps.run(seconds)
         for subscriber in self.network.subscribers.values():
             for subscription, received in subscriber.received.items():
                 self._histories[id(received)] = (subscription, received)
@@ -100,10 +88,7 @@ class Interleaving:
             if connection is not None:
                 connection.break_off()
 
-        def crash_on_message(moment: str) -> Callable[[], None]:
-            return lambda: setattr(network.coordinator, "crash_on_message", moment)
-
-        actions: list[tuple[int, str, Callable[[], object]]] = [
+        actions: list[Action] = [
             (5, "execute", execute),
             (2, "subscribe", lambda: subscriber.subscribe(CHANNEL, {"kind": kind})),
             (2, "unsubscribe", lambda: subscriber.unsubscribe(identity(kind))),
@@ -112,16 +97,11 @@ class Interleaving:
             (1, "break connection", break_connection),
             (1, "cut link", lambda: network.coordinator.cut_link(broker)),
             (1, "crash broker", crash_broker),
-            (1, "restart coordinator", network.coordinator.restart),
-            (1, "crash coordinator before storing", crash_on_message("before storing")),
-            (1, "crash coordinator before sending", crash_on_message("before sending")),
+            *self.steps.coordinator_faults(),
             (1, "freeze", lambda: network.transport.freeze(float(rng.choice((6.0, 11.0))))),
             (2, "let everything arrive", lambda: self.run(3.0)),
         ]
-        weights = np.array([weight for weight, _, _ in actions], float)
-        _, name, action = actions[int(rng.choice(len(actions), p=weights / weights.sum()))]
-        self.log.append(f"{network.kernel.now_s:.1f} s {name} {broker.id} {subscriber.id} {kind}")
-        action()
+        self.steps.take(actions, f"{broker.id} {subscriber.id} {kind}")
         self.run(float(rng.exponential(0.1)))
 
     def assert_that_no_held_subscription_has_ended(self) -> None:
@@ -132,9 +112,8 @@ class Interleaving:
 
     def settle(self, seconds: float) -> None:
         """No more faults: every message arrives after its usual delay."""
-        self.network.transport.delay_s = lambda usual_s: usual_s
+        self.steps.settle()
         self.network.cluster.fail_pull = lambda: False
-        self.network.coordinator.crash_on_message = None
         self.run(seconds)
 
     def check(self) -> None:
@@ -178,5 +157,5 @@ def test_each_result_arrives_once_and_subscriptions_agree_despite_faults(seed: i
         interleaving.settle(30)
         interleaving.check()
     except AssertionError as error:
-        error.add_note("\n".join(interleaving.log[-40:]))
+        error.add_note("\n".join(interleaving.steps.log[-40:]))
         raise

@@ -117,7 +117,7 @@ def crash(network: SimulatedNetwork, rng: np.random.Generator, broker: BrokerId)
 
 
 def pause(network: SimulatedNetwork, rng: np.random.Generator, broker: BrokerId) -> None:
-    if not network.brokers[broker].paused:
+    if not network.brokers[broker].process.paused:
         network.pause_broker(broker, float(rng.uniform(1, 40)))
 
 

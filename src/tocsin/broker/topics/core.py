@@ -2,6 +2,7 @@
 
     ownership   which topics, the lease, moves          publishing   senders: order, repeats, limits
     delivery    receivers: fan-out, slow ones, gaps     lease        until when this broker may accept
+    replication persistent topics: log, followers       following    this broker as a follower
 
 `now_s` must come from a clock that goes on while the process is stopped and while the machine sleeps: the lease depends
 on it.
@@ -15,6 +16,7 @@ from typing import Any
 from tocsin.broker.topics import events
 from tocsin.broker.topics.delivery import Delivery
 from tocsin.broker.topics.effects import Effect
+from tocsin.broker.topics.home_log import CommitFigures
 from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.ownership import Attach, Ownership
@@ -42,12 +44,26 @@ class TopicHomes:
             events.ConnectionDrained: self._with_connection(self._delivery.on_drained),
             events.ConnectionRevoked: self._on_revoked,
             events.RequestReceived: self._on_request,
-            events.FlushDue: lambda event: self._delivery.flush(),
+            events.FlushDue: self._flush,
             events.LinkLost: lambda event: self._ownership.on_link_lost(),
             events.CoordinatorMessageReceived: lambda event: self._ownership.handle(event.message),
             events.Ticked: self._tick,
             events.StopRequested: self._stop,
+            events.LogOpened: self._ownership.logs.on_opened,
+            events.LogStored: self._on_log_stored,
+            events.LogAdopted: self._ownership.following.on_adopted,
+            events.LogRead: self._ownership.replication.on_read,
+            events.SnapshotRead: self._ownership.replication.on_snapshot,
+            events.LogFailed: self._on_log_failed,
+            events.ReplicaConnected: lambda event: self._ownership.replication.on_connection(event.broker, None),
+            events.ReplicaLost: lambda event: self._ownership.replication.on_connection(event.broker, event.reason),
+            events.ReplicaAnswered: self._ownership.replication.on_answer,
+            events.HomeMessageReceived: self._ownership.following.receive,
         }
+
+    @property
+    def commits(self) -> CommitFigures:
+        return self._ownership.replication.commits
 
     def handle(self, event: events.Event, now_s: float) -> list[Effect]:
         state = self.state
@@ -144,6 +160,24 @@ class TopicHomes:
             self._publishing.attach(connection, topic, request)
         else:
             self._delivery.attach(connection, topic, request)
+
+    # -- messages and logs ---------------------------------------------------------------------------------------------
+
+    def _flush(self, _event: events.FlushDue) -> None:
+        self._ownership.replication.flush()
+        self._delivery.flush()
+
+    def _on_log_stored(self, event: events.LogStored) -> None:
+        log = self._ownership.logs.on_stored(event)
+        if log is not None:
+            self._ownership.following.on_stored(log)
+            self._ownership.replication.on_stored(event.topic, event.log_epoch, event.end)
+
+    def _on_log_failed(self, event: events.LogFailed) -> None:
+        log = self._ownership.logs.on_failed(event)
+        if log is not None:
+            self._ownership.following.on_failed(log, event.message)
+            self._ownership.replication.on_failed(event.topic, event.message)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tocsin.broker.topics.effects import AwaitDrain
-from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.effects import AwaitDrain, ReadLog
+from tocsin.broker.topics.events import ConnectionId, LogRead
 from tocsin.broker.topics.hosted import Connection, HostedTopic, TopicsState
 from tocsin.model.permission import RECEIVE, permits_topic
 from tocsin.wire import topic as wire
@@ -74,10 +74,14 @@ class Delivery:
         numbers.clear()
 
     def flush_topic(self, topic: HostedTopic) -> None:
-        if not topic.unsent:
-            return
-        first, entries = topic.sent + 1, topic.unsent
-        topic.unsent = []
+        """Send what was accepted. A persistent topic sends a message when it is committed instead."""
+        if topic.unsent and topic.log is None:
+            self.send_ready(topic, len(topic.unsent))
+
+    def send_ready(self, topic: HostedTopic, count: int) -> None:
+        """Send the next `count` messages to the live receivers."""
+        first, entries = topic.sent + 1, topic.unsent[:count]
+        topic.unsent = topic.unsent[count:]
         if topic.live:
             message = wire.Messages(topic.at, topic.epoch, first, entries)
             self._state.delivered += len(entries) * len(topic.live)
@@ -112,12 +116,15 @@ class Delivery:
         if connection.blocked:
             return False
         position = topic.lagging[connection.id]
-        oldest = topic.sequence - len(topic.recent)
+        oldest = min(topic.sequence - len(topic.recent), topic.sent)
+        if position < oldest and topic.log is not None:
+            self._read_log(connection, topic, position)
+            return False
         if position < oldest:
             self._state.missed += oldest - position
             self._state.send(connection, wire.Gap(topic.at, topic.epoch, position + 1, oldest))
             position = oldest
-        piece = _piece(topic, position - oldest, topic.sent - position)
+        piece = _piece(topic, max(0, position - topic.sequence + len(topic.recent)), topic.sent - position)
         if piece:
             self._state.delivered += len(piece)
             self._state.send(connection, wire.Messages(topic.at, topic.epoch, position + 1, piece))
@@ -131,6 +138,42 @@ class Delivery:
         self._state.effects.append(AwaitDrain(connection.id))
         return False
 
+    def _read_log(self, connection: Connection, topic: HostedTopic, position: int) -> None:
+        """The receiver needs older messages of a persistent topic than those in memory."""
+        if topic.log is not None and connection.id not in topic.log.reading:
+            topic.log.reading.add(connection.id)
+            where = (connection.id, position, topic.sent, _PIECE_BYTES)
+            self._state.effects.append(ReadLog(topic.name, topic.log.plan.created, *where))
+
+    def on_read(self, topic: HostedTopic, identity: ConnectionId, event: LogRead) -> None:
+        """Send what was read from the log; the retention may have removed its first part."""
+        if topic.log is not None:
+            topic.log.reading.discard(identity)
+        connection, position = self._state.connections.get(identity), topic.lagging.get(identity)
+        if connection is None or position is None or connection.blocked:
+            return
+        if event.start > position + 1:
+            self._state.missed += event.start - 1 - position
+            self._state.send(connection, wire.Gap(topic.at, topic.epoch, position + 1, event.start - 1))
+            position = event.start - 1
+        for piece in event.pieces:
+            if piece.entries and piece.first == position + 1:
+                self._state.delivered += len(piece.entries)
+                self._state.send(connection, wire.Messages(topic.at, piece.epoch, piece.first, piece.entries))
+                position = piece.last
+        topic.lagging[identity] = position
+        self._state.effects.append(AwaitDrain(identity))
+
+    def leave(self, topic: HostedTopic, message: wire.ToClient) -> None:
+        """Send every client away. They continue from their positions elsewhere."""
+        clients = topic.clients
+        self._state.send_to_all(clients, message)
+        for identity in clients:
+            connection = self._state.connections[identity]
+            self.detach(connection, topic)
+            topic.senders.pop(identity, None)
+            connection.senders.pop(topic.name, None)
+
     def _announce_move(self, connection: Connection, topic: HostedTopic) -> None:
         """Send `moved` to a receiver that has caught up with a stopped topic."""
         if topic.moved_to is not None:
@@ -140,10 +183,12 @@ class Delivery:
 def _start(topic: HostedTopic, after: tuple[int, int] | None) -> tuple[int, tuple[int, int] | None]:
     """The sequence number to start behind, and from where on messages of an earlier epoch are lost."""
     if after is None:
-        return topic.sequence, None
+        return topic.sent, None
     epoch, sequence = after
     if epoch >= topic.since:
-        return min(max(sequence, 0), topic.sequence), None
+        return min(max(sequence, 0), topic.sent), None
+    if epoch == 0:
+        return 0, None  # from the oldest message that the home keeps
     return 0, (epoch, sequence + 1)
 
 

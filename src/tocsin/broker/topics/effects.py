@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.events import ConnectionId, StreamId
+from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
+from tocsin.wire.topic_log import FromFollower, FromHome, Piece, Snapshot
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -39,3 +41,93 @@ class SendToCoordinator(Effect, frozen=True):
 
 class RequestFlush(Effect, frozen=True):
     """Report `FlushDue` at the end of this turn of the event loop."""
+
+
+# -- logs of persistent topics -----------------------------------------------------------------------------------------
+
+
+class LogEffect(Effect, frozen=True):
+    """An operation on a log. The driver carries out those of one log one after the other, never on the event loop."""
+
+    topic: TopicName
+    created: int
+
+
+class OpenLog(LogEffect, frozen=True):
+    """Open the log, or create it, and report `LogOpened`; also if it is open already."""
+
+
+class AppendToLog(LogEffect, frozen=True):
+    """Append and fsync; appends that wait together share one fsync. Report `LogStored`."""
+
+    piece: Piece
+
+
+class AdoptEpoch(LogEffect, frozen=True):
+    """Cut the log after `end`, inside `last_epoch`, and store the promise. None keeps the log as it is.
+    Report `LogAdopted`."""
+
+    epoch: int
+    cut: tuple[int, int] | None
+    """(last epoch, end)."""
+
+
+class ResetLog(LogEffect, frozen=True):
+    """Replace the log by an empty one that begins at the snapshot, and store the promise. Report `LogAdopted`."""
+
+    epoch: int
+    snapshot: Snapshot
+
+
+class ReadLog(LogEffect, frozen=True):
+    """Read about `limit_bytes` after `after`, at least one message, and report `LogRead`."""
+
+    reader: ConnectionId | BrokerId
+    after: int
+    upto: int
+    limit_bytes: int
+
+
+class ReadSnapshot(LogEffect, frozen=True):
+    """Report the snapshot with which the log begins as `SnapshotRead`."""
+
+    reader: BrokerId
+
+
+class TrimLog(LogEffect, frozen=True):
+    """Delete whole segments: those before `before` if it is given, else the oldest ones beyond the retention."""
+
+    before: int | None = None
+    retain_bytes: int | None = None
+    retain_s: float | None = None
+
+
+class DropLog(LogEffect, frozen=True):
+    """Delete the log."""
+
+
+class KeepLogs(Effect, frozen=True):
+    """Delete every log on disk that is not one of these (topic, created)."""
+
+    logs: list[tuple[TopicName, int]]
+
+
+class ConnectReplica(Effect, frozen=True):
+    """Keep a connection to this broker open, and report `ReplicaConnected` and `ReplicaLost`."""
+
+    broker: BrokerId
+    address: str
+
+
+class DisconnectReplica(Effect, frozen=True):
+    broker: BrokerId
+
+
+class SendToReplica(Effect, frozen=True):
+    broker: BrokerId
+    message: FromHome
+
+
+class AnswerHome(Effect, frozen=True):
+    stream: StreamId
+    message: FromFollower

@@ -7,11 +7,15 @@ from typing import NewType
 import msgspec
 
 from tocsin.broker.message_encoding import Encoding
+from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.permission import ALL_TOPICS
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
+from tocsin.wire.topic_log import Epochs, FromFollower, FromHome, Piece, Snapshot
 
 ConnectionId = NewType("ConnectionId", int)
+StreamId = NewType("StreamId", int)
+"""A connection from a home to this broker as its follower."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -76,3 +80,83 @@ class Ticked(Event, frozen=True):
 
 class StopRequested(Event, frozen=True):
     """The process is stopping: close every connection."""
+
+
+# -- logs of persistent topics -----------------------------------------------------------------------------------------
+
+
+class LogEvent(Event, frozen=True):
+    """The driver carries out the effects of one log in order, and reports these events in the same order."""
+
+    topic: TopicName
+    created: int
+
+
+class LogOpened(LogEvent, frozen=True):
+    """The answer to `OpenLog`. Everything that it names is on disk."""
+
+    promised: int
+    epochs: Epochs
+    start: int
+    end: int
+    publishers: list[tuple[int, int]]
+
+
+class LogStored(LogEvent, frozen=True):
+    """The pieces up to here are on disk."""
+
+    log_epoch: int
+    end: int
+    start: int
+    """The oldest sequence number that the log keeps."""
+
+
+class LogAdopted(LogEvent, frozen=True):
+    """The answer to `AdoptEpoch` and `ResetLog`."""
+
+    epoch: int
+    end: int
+
+
+class LogRead(LogEvent, frozen=True):
+    """The answer to `ReadLog`, with the same reader."""
+
+    reader: ConnectionId | BrokerId
+    pieces: list[Piece]
+    start: int
+
+
+class SnapshotRead(LogEvent, frozen=True):
+    """The answer to `ReadSnapshot`."""
+
+    reader: BrokerId
+    snapshot: Snapshot
+
+
+class LogFailed(LogEvent, frozen=True):
+    """The disk refused, or the log is damaged. The log is closed; later effects of it were not carried out."""
+
+    message: str
+
+
+class ReplicaConnected(Event, frozen=True):
+    """A connection that `ConnectReplica` requested is open."""
+
+    broker: BrokerId
+
+
+class ReplicaLost(Event, frozen=True):
+    broker: BrokerId
+    reason: str
+
+
+class ReplicaAnswered(Event, frozen=True):
+    broker: BrokerId
+    message: FromFollower
+
+
+class HomeMessageReceived(Event, frozen=True):
+    """A home that this broker follows sent a message."""
+
+    stream: StreamId
+    message: FromHome

@@ -11,6 +11,7 @@ from tocsin.broker.message_encoding import Encoding
 from tocsin.broker.topics.effects import CloseConnection, Effect, Send, SendToCoordinator
 from tocsin.broker.topics.encoding import encoded
 from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.home_log import HomeLog
 from tocsin.broker.topics.lease import Lease
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.receivers import Receivers
@@ -45,7 +46,8 @@ class HostedTopic:
     recent: deque[wire.Entry] = field(default_factory=deque)
     """The last accepted messages, without holes, up to `sequence`."""
     unsent: list[wire.Entry] = field(default_factory=list)
-    """Accepted since the last flush: the end of `recent`, or more if that was trimmed."""
+    """Accepted since the last flush: the end of `recent`, or more if that was trimmed. Persistent topics: not committed
+    yet."""
     senders: dict[ConnectionId, None] = field(default_factory=dict)
     live: Receivers = field(default_factory=Receivers)
     """Receivers that have got everything up to the last flush."""
@@ -55,6 +57,8 @@ class HostedTopic:
     """Attaches that arrived before the topic was opened."""
     moved_to: tuple[BrokerId, str] | None = None
     """STOPPED: broker and address of the target."""
+    log: HomeLog | None = None
+    """Of a persistent topic, while this broker is its home or becomes it."""
 
     @property
     def sent(self) -> int:
@@ -109,6 +113,8 @@ class TopicsState:
     recent_bytes: int = 0
     dirty: dict[TopicName, HostedTopic] = field(default_factory=dict)
     """Topics with unsent messages."""
+    unlogged: dict[TopicName, HostedTopic] = field(default_factory=dict)
+    """Persistent topics with messages that were not handed to the log yet."""
     acknowledge: dict[tuple[ConnectionId, int], int] = field(default_factory=dict)
     """(connection, topic) → number to acknowledge at the next flush."""
     acknowledge_later: dict[tuple[ConnectionId, int], int] = field(default_factory=dict)

@@ -23,5 +23,8 @@ class TopicLimits:
     topic_recent_bytes: Annotated[
         int, "Recent messages kept for receivers that reconnect or were slow, in bytes over all topics."
     ] = 32 << 20
+    topic_uncommitted_bytes: Annotated[
+        int, "Bytes of a persistent topic that may wait for its replicas; then the home refuses further messages."
+    ] = 8 << 20
     topic_publishers: Annotated[int, "Publishers per topic whose repeats are recognised."] = 10_000
     topic_beat_s: Annotated[float, "Longest silence of a healthy topic connection in seconds."] = 5.0

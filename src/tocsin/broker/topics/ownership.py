@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tocsin.broker.topics.delivery import Delivery
+from tocsin.broker.topics.effects import KeepLogs
 from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.following import Following
 from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
+from tocsin.broker.topics.local_logs import LocalLogs
+from tocsin.broker.topics.replication import Replication
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
@@ -28,21 +32,35 @@ class Ownership:
         self._attach = attach
         self._held_lease = False
         """Whether the lease was valid at the last tick."""
+        self.logs = LocalLogs(state)
+        self.following = Following(state, self.logs)
+        self.replication = Replication(state, self.logs, delivery, self._on_log_opened, self._on_log_failed)
 
     def handle(self, message: topic_link.FromCoordinator) -> None:
         match message:
             case topic_link.LeaseRenewed(number, lease_s):
                 self._state.lease.renewed(number, lease_s)
-            case topic_link.OwnTopics(topics):
-                self._own_exactly(topics)
+            case topic_link.OwnTopics(topics, logs):
+                self._own_exactly(topics, logs)
             case topic_link.OpenTopic(topic):
                 self._open(topic)
-            case topic_link.PrepareTopic(name, epoch):
+            case topic_link.PrepareTopic(name, epoch, created):
+                if created is not None:
+                    self.logs.named[name] = created
                 self._prepare(name, epoch)
+            case topic_link.FollowTopic(name, created):
+                self.logs.named[name] = created
             case topic_link.StopTopic():
                 self._stop(message)
-            case topic_link.ReleaseTopic(name, epoch, deleted):
-                self._release(name, epoch, deleted)
+            case topic_link.ReleaseTopic():
+                self._release(message)
+            case topic_link.CopyTopic():
+                self.replication.copy(message)
+            case topic_link.FenceTopic(name, _, epoch):
+                hosted = self._state.topics.get(name)
+                if hosted is not None and hosted.epoch < epoch:
+                    self._drop(hosted, Code.NOT_HOME, "the topic gets another home")
+                self.following.fence(message)
 
     # -- the lease -----------------------------------------------------------------------------------------------------
 
@@ -52,6 +70,7 @@ class Ownership:
         number = state.lease.request(state.now_s)
         if number is not None:
             state.report(topic_link.RenewLease(number))
+        self.replication.tick()
         held, self._held_lease = self._held_lease, state.lease.valid(state.now_s)
         if held and not self._held_lease:
             for topic in state.topics.values():
@@ -62,11 +81,15 @@ class Ownership:
 
     # -- the list of topics --------------------------------------------------------------------------------------------
 
-    def _own_exactly(self, topics: list[topic_link.OwnedTopic]) -> None:
+    def _own_exactly(self, topics: list[topic_link.OwnedTopic], logs: list[tuple[TopicName, int]]) -> None:
         """Adopt the coordinator's complete list. A topic that is not on it has another home, or is prepared no more."""
         listed = {topic.topic for topic in topics}
         for name in [name for name in self._state.topics if name not in listed]:
             self._drop(self._state.topics[name], Code.NOT_HOME, "another broker is the home of this topic")
+        for log in [log for log in self.logs.logs.values() if (log.topic, log.created) not in logs]:
+            self.logs.drop(log.topic, log.created)
+        self.logs.named = dict(logs)
+        self._state.effects.append(KeepLogs(logs))
         for topic in topics:
             self._open(topic)
         self._state.lease.start(self._state.now_s)
@@ -84,12 +107,32 @@ class Ownership:
             if self._is_full(owned.topic, owned.epoch):
                 return
             topic = state.add_topic(owned.topic, owned.epoch, Phase.PREPARED)
+        if owned.log is not None:
+            self._open_log(topic, owned)
+            return
         if topic.phase is Phase.PREPARED:
             topic.open(owned.epoch, owned.state)
         elif topic.phase is Phase.STOPPED:
             topic.phase, topic.moved_to = Phase.OPEN, None
         state.report(topic_link.TopicOpened(topic.name, topic.epoch))
         self._attach_waiting(topic)
+
+    def _open_log(self, topic: HostedTopic, owned: topic_link.OwnedTopic) -> None:
+        """Open a persistent topic: at once if it is open in this epoch, else when its log is."""
+        if topic.phase is Phase.STOPPED:
+            topic.phase, topic.moved_to = Phase.OPEN, None
+        self.replication.open(topic, owned)
+        if topic.phase is Phase.OPEN and topic.log is not None:
+            self._on_log_opened(topic)
+
+    def _on_log_opened(self, topic: HostedTopic) -> None:
+        self._state.report(topic_link.TopicOpened(topic.name, topic.epoch))
+        self._attach_waiting(topic)
+
+    def _on_log_failed(self, topic: HostedTopic, message: str) -> None:
+        """This broker cannot be the home: the coordinator chooses one in another epoch."""
+        self._state.report(topic_link.TopicRefused(topic.name, topic.epoch, message))
+        self._drop(topic, Code.NOT_HOME, message)
 
     def _attach_waiting(self, topic: HostedTopic) -> None:
         waiting, topic.waiting = topic.waiting, []
@@ -122,6 +165,9 @@ class Ownership:
         topic = self._state.topics.get(message.topic)
         if topic is None or topic.epoch != message.epoch or topic.phase is Phase.PREPARED:
             return
+        if topic.log is not None:
+            self.replication.stop(topic, message)
+            return
         self._delivery.flush()
         if topic.phase is Phase.OPEN:
             topic.phase, topic.moved_to = Phase.STOPPED, (message.broker, message.address)
@@ -133,10 +179,14 @@ class Ownership:
         if topic.moved_to is not None:
             self._state.send_to_all(clients, wire.Moved(topic.at, topic.name, *topic.moved_to))
 
-    def _release(self, name: TopicName, epoch: int, deleted: bool) -> None:
-        topic = self._state.topics.get(name)
-        if topic is None or topic.epoch != epoch:
-            return
+    def _release(self, message: topic_link.ReleaseTopic) -> None:
+        topic = self._state.topics.get(message.topic)
+        if topic is not None and topic.epoch == message.epoch:
+            self._release_topic(topic, message.deleted)
+        if message.drop_log is not None and message.topic not in self._state.topics:
+            self.logs.drop(message.topic, message.drop_log)
+
+    def _release_topic(self, topic: HostedTopic, deleted: bool) -> None:
         if deleted:
             self._drop(topic, Code.UNKNOWN_TOPIC, "the topic was deleted")
         elif topic.phase is Phase.STOPPED:
@@ -168,6 +218,8 @@ class Ownership:
         state = self._state
         for identity in topic.clients:
             self._forget_client(state.connections[identity], topic)
+        self.replication.close(topic)
+        state.unlogged.pop(topic.name, None)
         del state.topics[topic.name], state.by_number[topic.at]
         state.recent_bytes -= sum(len(entry[2]) for entry in topic.recent)
         if topic.recent:

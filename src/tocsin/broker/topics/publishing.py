@@ -44,6 +44,9 @@ class Publishing:
         else:
             connection.unhurried.add(topic.at)
         topic.senders[connection.id] = None
+        if topic.log is not None:
+            # Messages that are not committed yet may still be lost with this home: the sender keeps them.
+            last = max(topic.log.numbers.get(publisher, 0), request.number - 1)
         state.send(connection, wire.SenderAttached(request.id, topic.at, last + 1))
 
     def _forget_old_publishers(self, topic: HostedTopic) -> None:
@@ -66,8 +69,12 @@ class Publishing:
         last = self._accept(connection, topic, publisher, expected, new)
         if last >= expected or request.messages:
             state = self._state
-            numbers = state.acknowledge_later if topic.at in connection.unhurried else state.acknowledge
-            numbers[connection.id, topic.at] = last
+            if topic.log is not None:
+                topic.log.acknowledge.append((topic.sequence, connection.id, last))
+            elif topic.at in connection.unhurried:
+                state.acknowledge_later[connection.id, topic.at] = last
+            else:
+                state.acknowledge[connection.id, topic.at] = last
             state.effects.append(_FLUSH)
 
     def _may_accept(self, connection: Connection, topic: HostedTopic, expected: int) -> bool:
@@ -79,6 +86,10 @@ class Publishing:
             message = "this broker cannot reach the coordinator and does not know whether it is still the home"
             self._refuse(connection, topic.at, expected, Code.NOT_READY, message, _LEASE_RETRY_S)
             return False
+        if topic.log is not None and topic.log.uncommitted_bytes > self._state.limits.topic_uncommitted_bytes:
+            message = f"{topic.log.plan.quorum} replicas must store earlier messages first; too few do so in time"
+            self._refuse(connection, topic.at, expected, Code.BACKLOGGED, message, _LEASE_RETRY_S)
+            return False
         return True
 
     def _accept(
@@ -88,6 +99,7 @@ class Publishing:
         state, limits = self._state, self._state.limits
         if len(messages) <= connection.allowance and max(map(len, messages), default=0) <= limits.topic_message_bytes:
             return self._accept_all(connection, topic, publisher, number, messages)
+        dirty = state.dirty if topic.log is None else state.unlogged
         for data in messages:
             if len(data) > limits.topic_message_bytes:
                 message = f"a message has at most {limits.topic_message_bytes:,} bytes"
@@ -104,7 +116,7 @@ class Publishing:
                 state.recent_order.append(topic)
                 state.recent_bytes += len(data)
                 state.accepted += 1
-                state.dirty[topic.name] = topic
+                dirty[topic.name] = topic
             topic.publishers[publisher] = number
             number += 1
         return number - 1
@@ -123,7 +135,8 @@ class Publishing:
         state.recent_order.extend(repeat(topic, count))
         state.recent_bytes += sum(map(len, messages))
         state.accepted += count
-        state.dirty[topic.name] = topic
+        dirty = state.dirty if topic.log is None else state.unlogged
+        dirty[topic.name] = topic
         return number + count - 1
 
     def _spend(self, connection: Connection) -> float:

@@ -18,6 +18,7 @@ from tocsin.cli.console import (
     show,
     table,
 )
+from tocsin.cli.coordinator_requests import ask_coordinator
 
 _SHOWN_MOVES = 50
 """Moves of a plan that are printed; `--json` prints all."""
@@ -30,10 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def status(url: CoordinatorUrl = DEFAULT_COORDINATOR_URL, token: Token = None, as_json: AsJson = False) -> None:
     """Show the network: brokers, sessions, subscriptions, loads, and channels whose results are late."""
-    from tocsin.cli.connection import ask, connect_coordinator
-
-    with failing_on_errors(as_json), connect_coordinator(url, token) as client:
-        reply: dict[str, Any] = ask(client, "GET", "/v1/status")
+    reply: dict[str, Any] = ask_coordinator(url, token, as_json, "GET", "/v1/status")
     show(as_json, reply, lambda: _print_status(reply))
 
 

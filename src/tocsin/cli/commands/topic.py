@@ -19,10 +19,11 @@ from tocsin.cli.console import (
     show,
     table,
 )
+from tocsin.cli.coordinator_requests import ask_coordinator
 
 if TYPE_CHECKING:
     from tocsin.client import TopicGap, TopicMessage
-    from tocsin.model.topic import TopicDefinition
+    from tocsin.model.topic import Position, TopicDefinition
 
 TopicArgument = Annotated[str, typer.Argument(help="Name of the topic, such as swarm/3/leader.")]
 _MOST_WAITING = 10_000
@@ -36,20 +37,26 @@ def register(app: typer.Typer) -> None:
     app.add_typer(commands, name="topic")
 
 
-def _ask(url: str, token: str | None, as_json: bool, method: str, path: str, **request: Any) -> Any:
-    from tocsin.cli.connection import ask, connect_coordinator
-
-    with failing_on_errors(as_json), connect_coordinator(url, token) as client:
-        return ask(client, method, path, **request)
-
-
-def definition_of(text: str, within: str | None) -> TopicDefinition | str:
-    """The definition from a name and a bound, or from a whole statement; or the reason why it is none."""
+def definition_of(text: str, within: str | None, persistence: str | None = None) -> TopicDefinition | str:
+    """The definition from a name and options, or from a whole statement; or the reason why it is none."""
     from tocsin.model.topic import parse_create_topic
 
     if text.lstrip().upper().startswith("CREATE "):
-        return "give the bound in the statement: WITHIN …" if within else parse_create_topic(text)
-    return parse_create_topic(f"CREATE TOPIC {text}" + (f" WITHIN {within}" if within else ""))
+        given = within is not None or persistence is not None
+        return "give every option in the statement: WITHIN … PERSISTENT …" if given else parse_create_topic(text)
+    bound = f" WITHIN {within}" if within else ""
+    return parse_create_topic(f"CREATE TOPIC {text}{bound}" + ("" if persistence is None else f" {persistence}"))
+
+
+def persistence_of(persistent: bool, replicas: int | None, quorum: int | None, retain: str | None) -> str | None:
+    """The clause PERSISTENT … of the options; None for a volatile topic."""
+    from tocsin.model.topic_persistence import majority
+
+    if not persistent and replicas is None and quorum is None and retain is None:
+        return None
+    count = 1 if replicas is None else replicas
+    needed = majority(count) if quorum is None else quorum
+    return f"PERSISTENT REPLICAS {count} QUORUM {needed}" + (f" RETAIN {retain}" if retain else "")
 
 
 def create(
@@ -57,16 +64,26 @@ def create(
     within: Annotated[str | None, typer.Option(help="Bound on the delay from publishing to receiving: 40 MS.")] = None,
     lat: Annotated[float | None, typer.Option(help="Latitude of the clients, for a home nearby.")] = None,
     lon: Annotated[float | None, typer.Option(help="Longitude of the clients.")] = None,
+    persistent: Annotated[bool, typer.Option("--persistent", help="Keep messages on the disks of brokers.")] = False,
+    replicas: Annotated[int | None, typer.Option(help="Brokers that keep the messages: 1 by default.")] = None,
+    quorum: Annotated[
+        int | None, typer.Option(help="Brokers that must have a message before it is acknowledged.")
+    ] = None,
+    retain: Annotated[str | None, typer.Option(help="How much to keep: '1 GB', '7 DAYS' or '1 GB, 7 DAYS'.")] = None,
     url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
-    definition = definition_of(topic, within)
+    definition = definition_of(topic, within, persistence_of(persistent, replicas, quorum, retain))
     if isinstance(definition, str):
         fail(as_json, definition, code="bad_request")
-    body = {"topic": definition.name, "within_s": definition.within_s, "lat": lat, "lon": lon}
-    entry = _ask(url, token, as_json, "POST", "/v1/topics", json=body)
+    body: dict[str, Any] = {"topic": definition.name, "within_s": definition.within_s, "lat": lat, "lon": lon}
+    if definition.persistence is not None:
+        kept = definition.persistence
+        body |= {"persistent": True, "replicas": kept.replicas, "quorum": kept.quorum}
+        body |= {"retain_bytes": kept.retain_bytes, "retain_s": kept.retain_s}
+    entry = ask_coordinator(url, token, as_json, "POST", "/v1/topics", json=body)
     show(as_json, entry, lambda: print(f"{entry['topic']}: home {entry['home'] or 'not assigned yet'}"))
 
 
@@ -77,14 +94,18 @@ def list_topics(
     as_json: AsJson = False,
 ) -> None:
     """List topics with their homes."""
-    answer = _ask(url, token, as_json, "GET", "/v1/topics", params={"pattern": pattern})
+    answer = ask_coordinator(url, token, as_json, "GET", "/v1/topics", params={"pattern": pattern})
 
     def text() -> None:
         rows = [
-            (entry["topic"], entry["home"], entry["epoch"], _bound(entry["within_s"]), entry["moving_to"])
+            (
+                *(entry["topic"], entry["home"], entry["epoch"], _bound(entry["within_s"]), entry["moving_to"]),
+                " ".join(entry["replicas"]),
+                entry["status"],
+            )
             for entry in answer["topics"]
         ]
-        table(("topic", "home", "epoch", "within", "moving to"), rows)
+        table(("topic", "home", "epoch", "within", "moving to", "replicas", "status"), rows)
 
     show(as_json, answer, text)
 
@@ -101,7 +122,7 @@ def move(
     as_json: AsJson = False,
 ) -> None:
     """Move a topic to another home. The command returns when the move has begun."""
-    answer = _ask(url, token, as_json, "POST", "/v1/topics/move", json={"topic": topic, "target": target})
+    answer = ask_coordinator(url, token, as_json, "POST", "/v1/topics/move", json={"topic": topic, "target": target})
     text = f"{topic} moves to {target}" if answer["moving"] else f"{target} is the home of {topic} already"
     show(as_json, answer, lambda: print(text))
 
@@ -113,7 +134,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a topic."""
-    answer = _ask(url, token, as_json, "DELETE", f"/v1/topics/{quote(topic)}")
+    answer = ask_coordinator(url, token, as_json, "DELETE", f"/v1/topics/{quote(topic)}")
     show(as_json, answer, lambda: print(f"{topic} is deleted"))
 
 
@@ -165,6 +186,8 @@ async def _publish(url: str, token: str | None, topic: str, message: str | None,
 def subscribe(
     pattern: Annotated[str, typer.Argument(help="Topic, or pattern with + for one level and # for the rest.")],
     count: Annotated[int | None, typer.Option(help="Stop after this many messages.", min=1)] = None,
+    after: Annotated[str | None, typer.Option(help="Resume behind this position, such as 12-345.")] = None,
+    beginning: Annotated[bool, typer.Option("--beginning", help="Start with the oldest message that is kept.")] = False,
     url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
     token: Token = None,
     as_json: AsJson = False,
@@ -173,19 +196,25 @@ def subscribe(
     import asyncio
 
     from tocsin.cli.connection import coordinator_token
+    from tocsin.model.topic import BEGINNING, parse_position
 
+    start = BEGINNING if beginning else None if after is None else parse_position(after)
+    if start is None and after is not None:
+        fail(as_json, f"--after {after}: expected a position such as 12-345", code="bad_request")
     with failing_on_errors(as_json):
         try:
-            asyncio.run(_subscribe(url, coordinator_token(url, token), pattern, count, as_json))
+            asyncio.run(_subscribe(url, coordinator_token(url, token), pattern, count, as_json, start))
         except KeyboardInterrupt:
             note("stopped")
 
 
-async def _subscribe(url: str, token: str | None, pattern: str, count: int | None, as_json: bool) -> None:
+async def _subscribe(
+    url: str, token: str | None, pattern: str, count: int | None, as_json: bool, after: Position | None
+) -> None:
     from tocsin.client import TopicMessage, Topics
 
     printed = 0
-    async with Topics(url, token=token) as topics, topics.subscribe(pattern) as subscription:
+    async with Topics(url, token=token) as topics, topics.subscribe(pattern, after=after) as subscription:
         note(f"receiving {pattern}")
         async for item in subscription:
             _print(item, as_json)

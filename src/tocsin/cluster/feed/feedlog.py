@@ -6,7 +6,7 @@ record that a power failure could remove. Spark reads the log and takes the reco
 
 `feedlog_reader.py` describes the files. This module has no threads and knows neither records nor duplicates:
 `gateway.py` does. One process writes. `append` may be called while another thread runs `sync`. Only the standard
-library is imported.
+library and `tocsin.segments` are imported.
 """
 
 from __future__ import annotations
@@ -30,14 +30,11 @@ from tocsin.cluster.feed.feedlog_reader import (
     decode_frame,
     encode_frame,
     published_end,
-    segment_path,
-    segment_starts,
 )
+from tocsin.segments.files import fsync_directory, segment_path, segment_starts, write_durably
 
 DEFAULT_SEGMENT_BYTES = 64 << 20
 """`trim` frees this much at a time, and recovery reads at most this much."""
-_IOV_MAX = 1024
-"""The most pieces that one pwritev accepts on Linux."""
 _Buffered: TypeAlias = tuple[int, int, tuple[bytes, bytes]]
 """(position, next position, pieces) of a frame that no sync has written yet."""
 
@@ -196,15 +193,7 @@ class FeedLog:
         self._durable_end = end
 
     def _write_durably(self, position: int, pieces: list[bytes]) -> None:
-        offset = position - self._first
-        for batch in (pieces[start : start + _IOV_MAX] for start in range(0, len(pieces), _IOV_MAX)):
-            written = os.pwritev(self._fd, batch, offset)
-            unwritten = memoryview(b"".join(batch))[written:] if written < sum(map(len, batch)) else memoryview(b"")
-            offset += written
-            while unwritten:
-                written = os.pwrite(self._fd, unwritten, offset)
-                unwritten, offset = unwritten[written:], offset + written
-        os.fdatasync(self._fd)
+        write_durably(self._fd, position - self._first, pieces)
 
     def _cut(self) -> None:
         """Cut the files to the durable end: after a crash, no byte of a failed sync may pass for a stored record."""
@@ -230,11 +219,7 @@ class FeedLog:
         os.pwrite(self._end_fd, END.pack(end), 0)
 
     def _fsync_directory(self) -> None:
-        fd = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        fsync_directory(self.directory)
 
 
 def _scan(path: Path, first: int) -> tuple[int, str]:

@@ -12,7 +12,7 @@ The CRC also covers the frame's position in the log. So bytes that an earlier us
 mistaken for a frame at their position, and neither can a file of zeros.
 
 `feedlog.py` writes the log. Any number of processes may read it, each with its own `FeedLogReader`. Only the standard
-library is imported, because Spark's Python workers load this module.
+library and `tocsin.segments` are imported, because Spark's Python workers load this module.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tocsin.segments.files import segment_path, segment_starts
+
 HEADER = struct.Struct("<IIII")
 _COVERED = struct.Struct("<QIII")
 """Position, length, record count and meta length, as the CRC covers them."""
@@ -33,7 +35,6 @@ END = struct.Struct("<Q")
 """The content of the file `end`."""
 MAX_FRAME_BYTES = 1 << 30
 """Longer than any request that the gateway accepts: a greater length is damage."""
-_SUFFIX = ".log"
 
 
 class FeedLogError(Exception):
@@ -124,15 +125,6 @@ def decode_frame(view: memoryview, offset: int, position: int) -> LogFrame | str
 
 def _crc(position: int, length: int, count: int, meta: bytes | memoryview, payload: bytes | memoryview) -> int:
     return zlib.crc32(payload, zlib.crc32(meta, zlib.crc32(_COVERED.pack(position, length, count, len(meta)))))
-
-
-def segment_path(directory: Path, first: int) -> Path:
-    return directory / f"{first:020d}{_SUFFIX}"
-
-
-def segment_starts(directory: Path) -> list[int]:
-    """The first position of each segment, in order."""
-    return sorted(int(name[: -len(_SUFFIX)]) for name in os.listdir(directory) if name.endswith(_SUFFIX))  # noqa: PTH208
 
 
 def published_end(directory: Path) -> int | None:

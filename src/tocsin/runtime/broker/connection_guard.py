@@ -16,6 +16,7 @@ from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.link import REPLICATE
 
 _UNKNOWN = "this token is unknown, expired, revoked or meant for another part"
 
@@ -53,6 +54,13 @@ class ConnectionGuard:
         if not token:
             raise TocsinError(Code.UNAUTHENTICATED, "send a token with the scope subscribe")
         return self.checked(await self.fetched_claims(token), token)
+
+    async def replica_claims(self, token: str | None) -> Claims:
+        """The claims of a home's token for its followers; raises for any other token."""
+        claims = None if not token else await self.fetched_claims(token)
+        if claims is None or REPLICATE not in claims.scopes:
+            raise TocsinError(Code.UNAUTHENTICATED, "this needs a token that the coordinator gives to homes of topics")
+        return claims
 
     async def fetched_claims(self, token: str) -> Claims | None:
         """Check a token after fetching newer keys if necessary; None if the token is not valid here."""

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.broker.topics import TopicsProcess
 
 
@@ -58,6 +59,31 @@ class BrokerMetrics(Collector):
         }
         for name, (help_text, value) in counters.items():
             yield CounterMetricFamily(f"tocsin_broker_{name}", help_text, value=value)
+        if self._topics.logs is not None:
+            yield from self._collect_logs(self._topics.logs)
+
+    def _collect_logs(self, logs: TopicLogs) -> Iterable[Metric]:
+        figures, hosted = logs.figures, self._topics.core.state.topics.values()
+        waiting_bytes = sum(topic.log.uncommitted_bytes for topic in hosted if topic.log is not None)
+        gauges = {
+            "topic_logs": ("Open logs of persistent topics, as home or follower", logs.open_logs),
+            "topic_log_uncommitted_bytes": ("Bytes that wait for a quorum of replicas", waiting_bytes),
+        }
+        for name, (help_text, value) in gauges.items():
+            yield GaugeMetricFamily(f"tocsin_broker_{name}", help_text, value=value)
+        counters = {
+            "topic_log_bytes": ("Bytes written to logs of persistent topics", figures.written_bytes),
+            "topic_log_fsyncs": ("Fsyncs of logs of persistent topics", figures.fsyncs),
+            "topic_log_pieces": ("Pieces stored: messages that one turn of the event loop accepted", figures.appends),
+            "topic_log_store_seconds": ("Seconds until pieces were on disk, summed over pieces", figures.append_s),
+            "topic_log_failures": ("Operations on logs that the disk refused", figures.failures),
+        }
+        for name, (help_text, number) in counters.items():
+            yield CounterMetricFamily(f"tocsin_broker_{name}", help_text, value=number)
+        commits = self._topics.core.commits
+        yield CounterMetricFamily("tocsin_broker_topic_commits", "Commits of persistent topics", value=commits.count)
+        help_text = "Seconds from accepting a message until a quorum had it on disk, summed over commits"
+        yield CounterMetricFamily("tocsin_broker_topic_commit_seconds", help_text, value=commits.seconds)
 
     def collect(self) -> Iterable[Metric]:
         yield from self._collect_topics()

@@ -16,9 +16,12 @@ from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
 from tocsin.runtime.broker.metrics import BrokerMetrics
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.replica_socket import replica_socket_class
+from tocsin.runtime.broker.replicas import Replicas
 from tocsin.runtime.broker.routes import BrokerContext, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.subscriber_socket import socket_class
+from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.broker.topic_socket import topic_socket_class
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.broker.upgrades import upgrade_class
@@ -29,6 +32,7 @@ from tocsin.runtime.http.listening import Server, listen, stop_on_signals, url_h
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
 from tocsin.wire import topic as wire
+from tocsin.wire import topic_log
 
 _BACKLOG = 4096
 _DEAD_MS = 60_000
@@ -45,6 +49,10 @@ class BrokerServer:
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
         self.topics = TopicsProcess(self.process.id, settings.topic_limits, self.process.now_s)
+        if settings.coordinator is not None:
+            self.topics.logs = TopicLogs(Path(settings.state) / "topics" / settings.id)
+            self.topics.logs.report = self.topics.happened
+            self.topics.replicas = Replicas(settings, self.topics.happened)
         self.guard = ConnectionGuard(self.process, self.keys, self.topics)
         self.keys.on_change = self.guard.end_revoked
         self.guard.audit = open_audit_log(settings, f"broker {settings.id}")
@@ -73,7 +81,10 @@ class BrokerServer:
             uvicorn.Config(
                 make_app(self.context),
                 http=make_http_class(self.guard.half_open),
-                ws=upgrade_class({wire.PATH: topic_socket_class(self.guard)}, socket_class(self.guard)),
+                ws=upgrade_class(
+                    {wire.PATH: topic_socket_class(self.guard), topic_log.PATH: replica_socket_class(self.guard)},
+                    socket_class(self.guard),
+                ),
                 log_config=None,
                 access_log=False,
                 lifespan="off",

@@ -31,7 +31,8 @@ class BrokerSettings(ListenerSettings):
     ] = None
     state: Annotated[
         str,
-        "Local folder. It holds the public keys fetched last, so that the broker can start without the coordinator.",
+        "Local folder. It holds the logs of persistent topics, and the public keys fetched last, so that the broker "
+        "can start without the coordinator.",
     ] = "tocsin-broker"
     cluster: Annotated[str, "Address of the data cluster."] = DATA_CLUSTER
     token_file: Annotated[

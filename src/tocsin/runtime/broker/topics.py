@@ -12,12 +12,15 @@ from typing import Protocol
 
 from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.core import TopicHomes
-from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.events import ConnectionId, StreamId
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.broker.core_driver import CoreDriver
+from tocsin.runtime.broker.replicas import Replicas
+from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import topic_link
+from tocsin.wire.topic_log import FromFollower
 
 _TICK_S = 0.1
 
@@ -33,6 +36,12 @@ class TopicConnection(Protocol):
     def claims(self) -> Claims | None: ...
 
 
+class HomeStream(Protocol):
+    """The connection of a home that this broker follows."""
+
+    def send(self, message: FromFollower) -> None: ...
+
+
 class TopicsProcess(CoreDriver[events.Event]):
     def __init__(self, broker: BrokerId, limits: TopicLimits, now_s: Callable[[], float]) -> None:
         super().__init__(now_s, _TICK_S, events.Ticked(), events.StopRequested())
@@ -42,6 +51,10 @@ class TopicsProcess(CoreDriver[events.Event]):
         self.connections: dict[ConnectionId, TopicConnection] = {}
         self.report: Callable[[topic_link.FromBroker], None] = lambda message: None
         """Sends a message to the coordinator; set by the link."""
+        self.streams: dict[StreamId, HomeStream] = {}
+        self.logs: TopicLogs | None = None
+        """The logs of persistent topics, and the connections to their followers; set by the server."""
+        self.replicas: Replicas | None = None
         self._flushing = False
         self._numbers = itertools.count(1)
         self.handlers |= {
@@ -50,13 +63,22 @@ class TopicsProcess(CoreDriver[events.Event]):
             effects.SendToCoordinator: lambda effect: self.report(effect.message),
             effects.AwaitDrain: self._await_drain,
             effects.CloseConnection: self._close,
+            effects.AnswerHome: self._answer_home,
         }
+        on_log: tuple[type, ...] = (*effects.LogEffect.__subclasses__(), effects.KeepLogs)
+        on_replica: tuple[type, ...] = (effects.ConnectReplica, effects.DisconnectReplica, effects.SendToReplica)
+        self.handlers |= dict.fromkeys(on_log, self._perform_on_log)
+        self.handlers |= dict.fromkeys(on_replica, self._perform_on_replica)
 
     def start(self) -> None:
         self.start_ticking()
 
     async def stop(self) -> None:
         await self.stop_ticking()
+        if self.replicas is not None:
+            await self.replicas.stop()
+        if self.logs is not None:
+            await self.logs.stop()
 
     # -- for connections -----------------------------------------------------------------------------------------------
 
@@ -68,6 +90,11 @@ class TopicsProcess(CoreDriver[events.Event]):
     def connection_lost(self, identity: ConnectionId) -> None:
         if self.connections.pop(identity, None) is not None:
             self.happened(events.ConnectionLost(identity))
+
+    def new_stream(self, stream: HomeStream) -> StreamId:
+        identity = StreamId(next(self._numbers))
+        self.streams[identity] = stream
+        return identity
 
     def end_revoked(self, is_revoked: Callable[[Claims], bool]) -> None:
         for identity, connection in list(self.connections.items()):
@@ -95,6 +122,20 @@ class TopicsProcess(CoreDriver[events.Event]):
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    def _perform_on_log(self, effect: effects.LogEffect | effects.KeepLogs) -> None:
+        if self.logs is not None:
+            self.logs.perform(effect)
+
+    def _perform_on_replica(
+        self, effect: effects.ConnectReplica | effects.DisconnectReplica | effects.SendToReplica
+    ) -> None:
+        if self.replicas is not None:
+            self.replicas.perform(effect)
+
+    def _answer_home(self, effect: effects.AnswerHome) -> None:
+        if (stream := self.streams.get(effect.stream)) is not None:
+            stream.send(effect.message)
 
     def _flush(self) -> None:
         self._flushing = False

@@ -30,6 +30,7 @@ from tocsin.coordinator.effects import (
     StoreSubscriber,
     StoreSubscriptions,
     StoreTopic,
+    StoreTopicLog,
     StoreWebhook,
 )
 from tocsin.coords.coordinate import Coordinate
@@ -93,6 +94,13 @@ _topics = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
 )  # fmt: skip
 
+_topic_logs = sa.Table(
+    "coordinator_topic_logs", _metadata,
+    sa.Column("topic", _ID, primary_key=True), sa.Column("replicas", sa.Text, nullable=False),
+    sa.Column("quorum", sa.Integer, nullable=False), sa.Column("retain_bytes", sa.BigInteger, nullable=False),
+    sa.Column("retain_s", sa.Double),
+)  # fmt: skip
+
 _EPOCH = "epoch"
 _TABLES_OF_SUBSCRIBERS = (_subscribers, _subscriptions, _webhooks)
 
@@ -137,6 +145,10 @@ class CoordinatorStore:
                 tuple(StoreFact(row["name"], row["value"]) for row in _rows(connection, _facts)),
                 tuple(StoreRevocation(**row) for row in _rows(connection, _revocations)),
                 tuple(StoreTopic(**row) for row in _rows(connection, _topics)),
+                tuple(
+                    StoreTopicLog(**{**row, "replicas": tuple(msgspec.json.decode(row["replicas"]))})
+                    for row in _rows(connection, _topic_logs)
+                ),
             )
 
 
@@ -187,8 +199,12 @@ class _Batch:
                 self._put(_revocations, (kind, name), {"kind": kind, "name": name, "at_s": at_s})
             case StoreTopic(topic):
                 self._put(_topics, (topic,), msgspec.to_builtins(effect))
+            case StoreTopicLog(topic, replicas):
+                row = msgspec.to_builtins(effect) | {"replicas": msgspec.json.encode(replicas).decode()}
+                self._put(_topic_logs, (topic,), row)
             case ForgetTopic(topic):
                 self._put(_topics, (topic,), None)
+                self._put(_topic_logs, (topic,), None)
 
     def _put(self, table: sa.Table, key: Key, row: Row | None) -> None:
         self._rows[table.name][key] = row

@@ -13,6 +13,7 @@ from tocsin.broker.hosted import SessionId
 from tocsin.broker.state import Limits
 from tocsin.model.ids import BrokerId
 from tocsin.sim.network.data_cluster import SimulatedDataCluster
+from tocsin.sim.network.process import ProcessState
 from tocsin.sim.network.transport import LINK_S, Pipe, Transport
 from tocsin.wire import link
 from tocsin.wire import session as wire
@@ -40,15 +41,12 @@ class SimulatedBroker:
         jitter = transport.kernel.stream(f"jitter-{identity}").random
         register = link.Register(identity, incarnation, f"ws://{identity}")
         self.core = Broker(identity, incarnation, limits, jitter, register)
-        self.running = True
-        self.paused = False
+        self.process: ProcessState[events.Event] = ProcessState(self._handle, events.Ticked)
         self.link: Pipe[link.FromBroker] | None = None
         """Carries messages to the coordinator; None while the link is down."""
         self.connections: dict[SessionId, BrokerSideConnection] = {}
         self._transport = transport
         self._cluster = cluster
-        self._backlog: list[events.Event] = []
-        """Events that arrived while the process was paused."""
         self._orders: deque[effects.RequestBackend | effects.ReleaseBackend] = deque()
         self._order_in_flight = False
         self._fetches: dict[int, Pipe[events.Event]] = {}
@@ -56,26 +54,20 @@ class SimulatedBroker:
         announcements.send(events.AnnouncementsMissed())
         cluster.announcements[identity] = announcements
 
+    @property
+    def running(self) -> bool:
+        return self.process.running
+
     def handle(self, event: events.Event) -> None:
-        if not self.running:
-            return
-        if self.paused:
-            if not isinstance(event, events.Ticked):
-                self._backlog.append(event)
-            return
+        self.process.happened(event)
+
+    def _handle(self, event: events.Event) -> None:
         for effect in self.core.handle(event, self._transport.kernel.now_s):
             self._perform(effect)
 
-    def resume(self) -> None:
-        """End a pause: handle everything that arrived meanwhile, at once."""
-        self.paused = False
-        backlog, self._backlog = self._backlog, []
-        for event in backlog:
-            self.handle(event)
-
     def kill(self) -> None:
         """End the process. Its connections break at once; the caller closes its link."""
-        self.running = False
+        self.process.running = False
         del self._cluster.announcements[self.id]
         for connection in list(self.connections.values()):
             connection.break_off()

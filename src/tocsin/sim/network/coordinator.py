@@ -24,8 +24,10 @@ class LinkedBroker(Protocol):
     """A broker process as the coordinator's end of its link sees it."""
 
     id: BrokerId
-    running: bool
     link: Pipe[link.FromBroker] | None
+
+    @property
+    def running(self) -> bool: ...
 
     def handle(self, event: Event) -> None: ...
 

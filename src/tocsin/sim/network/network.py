@@ -110,8 +110,9 @@ class SimulatedNetwork:
 
     def pause_broker(self, broker: BrokerId, seconds: float) -> None:
         """Stop the process as SIGSTOP does: connections stay open, and events wait until it resumes."""
-        self.brokers[broker].paused = True
-        self.kernel.call_after(seconds, self.brokers[broker].resume)
+        process = self.brokers[broker].process
+        process.paused = True
+        self.kernel.call_after(seconds, process.resume)
 
     def _tick_brokers(self) -> None:
         for broker in self.brokers.values():

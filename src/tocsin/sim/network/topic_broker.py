@@ -14,6 +14,9 @@ from tocsin.broker.topics.core import TopicHomes
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.model.ids import BrokerId, TopicName
+from tocsin.sim.network.process import ProcessState
+from tocsin.sim.network.topic_disk import SimulatedDisk
+from tocsin.sim.network.topic_replicas import ReplicaNetwork
 from tocsin.sim.network.transport import Pipe, Transport
 from tocsin.wire import link, topic_link
 from tocsin.wire import topic as wire
@@ -52,19 +55,26 @@ class SimulatedTopicBroker:
         transport: Transport,
         accepted: list[Accepted],
         clock: tuple[float, float],
+        disk: SimulatedDisk,
+        replicas: ReplicaNetwork,
     ) -> None:
         """`clock` is (rate, offset in seconds) of this machine's clock. `accepted` gets every accepted message."""
         self.id = identity
         self.run = run
         self.core = TopicHomes(identity, limits)
-        self.running = True
-        self.paused = False
+        self.process: ProcessState[events.Event] = ProcessState(self._handle, events.Ticked)
+        self.disk = disk
+        self._replicas = replicas
         self.link: Pipe[link.FromBroker] | None = None
         self.connections: dict[ConnectionId, TopicBrokerSide] = {}
         self._transport = transport
         self._accepted = accepted
         self._clock = clock
-        self._backlog: list[events.Event] = []
+        disk.start(self.happened)
+
+    @property
+    def running(self) -> bool:
+        return self.process.running
 
     def handle(self, event: broker_events.Event) -> None:
         """An event of the link, or a tick."""
@@ -80,12 +90,9 @@ class SimulatedTopicBroker:
                 self.happened(events.Ticked())
 
     def happened(self, event: events.Event) -> None:
-        if not self.running:
-            return
-        if self.paused:
-            if not isinstance(event, events.Ticked):
-                self._backlog.append(event)
-            return
+        self.process.happened(event)
+
+    def _handle(self, event: events.Event) -> None:
         before = {name: topic.sequence for name, topic in self.core.state.topics.items()}
         rate, offset_s = self._clock
         performed = self.core.handle(event, offset_s + rate * self._transport.kernel.now_s)
@@ -101,16 +108,11 @@ class SimulatedTopicBroker:
                 where = (name, topic.epoch, topic.sequence - new + 1 + index, (self.id, self.run))
                 self._accepted.append(Accepted(self._transport.kernel.now_s, *where, publisher, number, data))
 
-    def resume(self) -> None:
-        """End a pause: handle everything that arrived meanwhile, at once."""
-        self.paused = False
-        backlog, self._backlog = self._backlog, []
-        for event in backlog:
-            self.happened(event)
-
     def kill(self) -> None:
         """End the process. Its connections break at once; the caller closes its link."""
-        self.running = False
+        self.process.running = False
+        self.disk.kill()
+        self._replicas.break_off(self)
         for connection in list(self.connections.values()):
             connection.break_off()
 
@@ -128,3 +130,15 @@ class SimulatedTopicBroker:
                 self._transport.kernel.call_after(0.0, self.happened, events.FlushDue())
             case effects.SendToCoordinator(report) if self.link is not None:
                 self.link.send(report)
+            case effects.LogEffect():
+                self.disk.perform(effect)
+            case effects.KeepLogs(logs):
+                self.disk.keep(logs)
+            case effects.ConnectReplica(broker):
+                self._replicas.connect(self, broker)
+            case effects.DisconnectReplica(broker):
+                self._replicas.disconnect(self, broker)
+            case effects.SendToReplica(broker, message):
+                self._replicas.send(self, broker, message)
+            case effects.AnswerHome(stream, answer):
+                self._replicas.answer(self, stream, answer)

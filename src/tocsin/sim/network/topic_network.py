@@ -18,19 +18,28 @@ from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.topic_views import topic_entry
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.topic import TopicDefinition, matches
+from tocsin.model.topic_persistence import Persistence
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.network.coordinator import SimulatedCoordinator
 from tocsin.sim.network.data_cluster import SimulatedDataCluster
 from tocsin.sim.network.topic_broker import Accepted, SimulatedTopicBroker
 from tocsin.sim.network.topic_client import SimulatedTopicClient
+from tocsin.sim.network.topic_disk import SimulatedDisk
+from tocsin.sim.network.topic_replicas import ReplicaNetwork
 from tocsin.sim.network.transport import LINK_S, Transport
 from tocsin.wire.topic_directory import WatchAnswer
 
 
 class SimulatedTopicNetwork:
     def __init__(
-        self, kernel: Kernel, brokers: Sequence[str], rules: CoordinatorRules, limits: TopicLimits = TopicLimits()
+        self,
+        kernel: Kernel,
+        brokers: Sequence[str],
+        rules: CoordinatorRules,
+        limits: TopicLimits = TopicLimits(),
+        retain: int = 1_000_000,
     ) -> None:
+        """`retain`: messages that a log keeps when it is trimmed."""
         self.kernel = kernel
         self.transport = Transport(kernel)
         self.accepted: list[Accepted] = []
@@ -39,6 +48,9 @@ class SimulatedTopicNetwork:
         self.clients: dict[str, SimulatedTopicClient] = {}
         self._limits = limits
         self._clocks = kernel.stream("clocks")
+        self._retain = retain
+        self.disks: dict[BrokerId, SimulatedDisk] = {}
+        self.replicas = ReplicaNetwork(self.transport, lambda name: self.brokers.get(name))
         self._numbers = count(1)
         cluster = SimulatedDataCluster(kernel, {}, lambda _name, _rng: [])
         self.coordinator = SimulatedCoordinator(rules, self.transport, cluster, lambda: list(self.brokers.values()))
@@ -61,7 +73,10 @@ class SimulatedTopicNetwork:
         former = self.brokers.get(broker)
         run = 1 if former is None else former.run + 1
         clock = (float(self._clocks.uniform(0.96, 1.04)), float(self._clocks.uniform(-1e6, 1e6)))
-        started = SimulatedTopicBroker(broker, run, self._limits, self.transport, self.accepted, clock)
+        if broker not in self.disks:
+            self.disks[broker] = SimulatedDisk(self.kernel, self.kernel.stream(f"disk-{broker}"), self._retain)
+        around = (self.disks[broker], self.replicas)
+        started = SimulatedTopicBroker(broker, run, self._limits, self.transport, self.accepted, clock, *around)
         self.brokers[broker] = started
         self.transport.later(LINK_S, self.coordinator.open_link, started)
 
@@ -80,7 +95,7 @@ class SimulatedTopicNetwork:
 
     def pause_broker(self, broker: BrokerId, seconds: float) -> None:
         """Stop the process as SIGSTOP does: connections stay open, and events wait until it resumes."""
-        paused = self.brokers[broker]
+        paused = self.brokers[broker].process
         if not paused.paused:
             paused.paused = True
             self.kernel.call_after(seconds, paused.resume)
@@ -96,8 +111,9 @@ class SimulatedTopicNetwork:
 
     # -- the coordinator's REST API ------------------------------------------------------------------------------------
 
-    def create(self, topic: TopicName) -> object:
-        return self._request(TopicCreated(next(self._numbers), TopicDefinition(topic)))
+    def create(self, topic: TopicName, persistence: Persistence | None = None) -> object:
+        definition = TopicDefinition(topic, persistence=persistence)
+        return self._request(TopicCreated(next(self._numbers), definition))
 
     def delete(self, topic: TopicName) -> object:
         return self._request(TopicDeleted(next(self._numbers), topic))

@@ -18,14 +18,15 @@ from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.broker_link import BrokerLink
 from tocsin.runtime.coordinator.routes.authentication import require_admin, require_broker, require_read
 from tocsin.runtime.http.answers import answer, read_json, request_body
-from tocsin.runtime.http.credentials import CLUSTER
+from tocsin.runtime.http.credentials import BROKERS, CLUSTER
 from tocsin.wire.cluster import MOST_PROOFS
 from tocsin.wire.errors import Code, TocsinError
-from tocsin.wire.link import VOUCHERS, Voucher, VoucherRequest
+from tocsin.wire.link import REPLICA_TOKENS, REPLICATE, VOUCHERS, ReplicaToken, Voucher, VoucherRequest
 
 router = APIRouter(tags=["brokers"])
 
 VOUCHER_S = 600.0
+REPLICA_TOKEN_S = 300.0
 _CHUNK = 5_000
 """Subscribers handled before the event loop gets a turn."""
 
@@ -120,6 +121,14 @@ async def vouch(request: Request, broker: str) -> Response:
     users = [user for user in wanted if registry.serves(name, user)]
     token, _ = context.sign(name, [], VOUCHER_S, audience=CLUSTER, users=users)
     return answer(Voucher(token, users))
+
+
+@router.post(REPLICA_TOKENS, response_class=Response)
+async def replica_token(request: Request, broker: str) -> Response:
+    """A token by which this broker, as the home of persistent topics, connects to their followers."""
+    context, name = require_broker(request, broker)
+    token, _ = context.sign(name, [REPLICATE], REPLICA_TOKEN_S, audience=BROKERS)
+    return answer(ReplicaToken(token))
 
 
 @router.websocket("/v1/brokers/{broker}/link")

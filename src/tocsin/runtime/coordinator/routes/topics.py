@@ -13,6 +13,7 @@ from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.permission import RECEIVE, SEND, permits_topic
 from tocsin.model.snapshot import Place
 from tocsin.model.topic import TopicDefinition, is_exact, matches, pattern_problem
+from tocsin.model.topic_persistence import DEFAULT_RETAIN_BYTES, Persistence, majority
 from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_admin
 from tocsin.runtime.coordinator.routes.context import CoordinatorContext, context_of
 from tocsin.runtime.http.answers import answer, read_json, request_body
@@ -37,15 +38,27 @@ _HOUR_S = 3_600.0
 
 @router.post(TOPICS, openapi_extra=request_body(CreateRequest), response_class=Response)
 async def create_topic(request: Request) -> Response:
-    """Create a topic: `CREATE TOPIC name WITHIN within_s`. Its home is near `lat` and `lon`, if they are given."""
+    """Create a topic: `CREATE TOPIC name WITHIN within_s PERSISTENT …`. Its home is near `lat` and `lon`, if they are
+    given."""
     context = _require_author(request)
     body = await read_json(request, CreateRequest)
     if (body.lat is None) != (body.lon is None):
         raise TocsinError(Code.BAD_REQUEST, "lat and lon go together: send both or none")
     place = None if body.lat is None or body.lon is None else Place(body.lat, body.lon)
-    definition = TopicDefinition(TopicName(body.topic), body.within_s)
+    definition = TopicDefinition(TopicName(body.topic), body.within_s, _persistence(body))
     record = await context.process.request(lambda number: TopicCreated(number, definition, place))
     return answer(topic_entry(context.core.registry, record), 201)
+
+
+def _persistence(body: CreateRequest) -> Persistence | None:
+    """How to keep the topic; None for a volatile one. The coordinator checks the numbers."""
+    options = (body.replicas, body.quorum, body.retain_bytes, body.retain_s)
+    if not body.persistent and options == (None, None, None, None):
+        return None
+    replicas = 1 if body.replicas is None else body.replicas
+    quorum = majority(replicas) if body.quorum is None else body.quorum
+    retain_bytes = DEFAULT_RETAIN_BYTES if body.retain_bytes is None else body.retain_bytes
+    return Persistence(replicas, quorum, retain_bytes, body.retain_s)
 
 
 @router.get(TOPICS, response_class=Response)

@@ -1,0 +1,274 @@
+"""`tocsin chaos --topics`: SIGKILL and SIGSTOP of home, target and coordinator while topics move, over real processes.
+
+Each round orders a move of one topic and injects one fault at a random moment of it: the delays cover the time from the
+order to well after the end of an undisturbed move. Publishers and subscribers work all the time. A round ends when
+every topic accepts and delivers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tocsin.chaos.topic_ledger import PROBE, Homes, Received, TopicLedger
+from tocsin.chaos.topic_observer import Observer
+from tocsin.client import Patience, TopicMessage, Topics, TopicSubscription
+from tocsin.runtime.stack.stack import Stack, StackSettings
+from tocsin.wire.topic_directory import TOPICS, WATCH
+
+VICTIMS = ("home", "target", "coordinator")
+FAULTS = (signal.SIGKILL, signal.SIGSTOP)
+_LATEST_S = 0.25
+"""The latest fault after the order of a move; an undisturbed move takes some 20 to 100 ms."""
+_FROZEN_S = (0.5, 3.0)
+"""Shorter and longer than a lease."""
+_RECOVER_S = 90.0
+_COORDINATOR = {
+    "heartbeat-s": "0.5",
+    "suspect-s": "1.5",
+    "dead-s": "4",
+    "grace-s": "5",
+    "probation-s": "0.2",
+    "forgive-s": "0.5",
+    "topic-lease-s": "1.5",
+    "topic-move-s": "4",
+}
+_KEPT: dict[str, dict[str, Any]] = {
+    "chaos/volatile": {},
+    "chaos/kept-2-2": {"replicas": 2, "quorum": 2},
+    "chaos/kept-3-2": {"replicas": 3, "quorum": 2},
+}
+_PATIENCE = Patience(open_s=4.0, shortest_s=0.1, longest_s=0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChaosSettings:
+    rounds: int = 10
+    brokers: int = 4
+    subscribers: int = 2
+    """Per topic."""
+    rate_per_s: float = 100.0
+    """Messages per second and topic."""
+    seed: int = 7
+
+
+class TopicChaos:
+    def __init__(self, settings: TopicChaosSettings, folder: Path, report_progress: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._progress = report_progress
+        self._rng = random.Random(settings.seed)
+        self._stack = Stack(
+            StackSettings(
+                folder,
+                settings.brokers,
+                free_ports=True,
+                data_cluster=False,
+                logs=folder,
+                coordinator=_COORDINATOR,
+                restart=True,
+            )
+        )
+        self._ledgers = {topic: TopicLedger(topic, bool(options)) for topic, options in _KEPT.items()}
+        self._homes = {topic: Homes() for topic in _KEPT}
+        self._http: httpx.AsyncClient
+        self._published = dict.fromkeys(_KEPT, 0)
+        self._stopping = False
+        self._faults: Counter[str] = Counter()
+        self._recovery_s: list[float] = []
+        self._interrupted = 0
+        self._token = ""
+
+    async def run(self) -> dict[str, Any]:
+        try:
+            await self._stack.start()
+            headers = {"Authorization": f"Bearer {self._stack.admin_token()}"}
+            url = self._stack.coordinator_url
+            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=10) as self._http:
+                return await self._on_running_stack()
+        finally:
+            await self._stack.stop()
+
+    async def _on_running_stack(self) -> dict[str, Any]:
+        began_s = time.monotonic()
+        for topic, options in _KEPT.items():
+            await self._request("POST", TOPICS, {"topic": topic, **options})
+        self._token = (await self._request("POST", WATCH, {"receive": ["chaos/#"]}))["token"]
+        async with AsyncExitStack() as stack:
+            tasks = [asyncio.create_task(self._follow(subscription)) for subscription in await self._subscribe(stack)]
+            publisher = await stack.enter_async_context(self._client())
+            publishing = [asyncio.create_task(self._publish(publisher, topic)) for topic in _KEPT]
+            addresses = {broker["broker"]: broker["address"] for broker in (await self._brokers())}
+            observers = [
+                Observer(name, address, lambda: self._token, self._homes) for name, address in addresses.items()
+            ]
+            for number in range(self._settings.rounds):
+                await self._round(number)
+            self._stopping = True
+            async with asyncio.timeout(_RECOVER_S):
+                await asyncio.gather(*publishing)
+            await self._wait_until_received()
+            for task in (*tasks, *(observer.task for observer in observers)):
+                task.cancel()
+            await asyncio.gather(*tasks, *(observer.task for observer in observers), return_exceptions=True)
+        return self._report(time.monotonic() - began_s)
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def _client(self) -> Topics:
+        return Topics(self._stack.coordinator_url, token=self._stack.admin_token(), patience=_PATIENCE)
+
+    async def _subscribe(self, stack: AsyncExitStack) -> list[tuple[TopicLedger, Received, TopicSubscription]]:
+        subscriptions = []
+        for ledger in self._ledgers.values():
+            for _ in range(self._settings.subscribers):
+                client = await stack.enter_async_context(self._client())
+                subscription = await stack.enter_async_context(client.subscribe(ledger.topic))
+                ledger.subscribers.append(Received())
+                subscriptions.append((ledger, ledger.subscribers[-1], subscription))
+        return subscriptions
+
+    async def _follow(self, what: tuple[TopicLedger, Received, TopicSubscription]) -> None:
+        ledger, received, subscription = what
+        async for item in subscription:
+            if not isinstance(item, TopicMessage):
+                received.items.append(None)
+                continue
+            ledger.place(item.position.epoch, item.position.sequence, item.data)
+            if not item.data.startswith(PROBE):
+                received.items.append(int(item.data))
+
+    async def _publish(self, publisher: Topics, topic: str) -> None:
+        ledger = self._ledgers[topic]
+        waiting: set[asyncio.Future[None]] = set()
+        while not self._stopping:
+            number = self._published[topic]
+            self._published[topic] += 1
+            future = publisher.send(topic, b"%d" % number)
+            future.add_done_callback(partial(_note_acknowledged, ledger, number))
+            waiting.add(future)
+            future.add_done_callback(waiting.discard)
+            await asyncio.sleep(1.0 / self._settings.rate_per_s)
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    async def _round(self, number: int) -> None:
+        topics = list(_KEPT)
+        topic = topics[number % len(topics)]
+        victim, fault = VICTIMS[number // len(topics) % 3], FAULTS[number // (3 * len(topics)) % 2]
+        entry = await self._entry(topic)
+        target = self._rng.choice([name for name in self._stack.brokers if name != entry["home"]])
+        process = {"home": self._stack.brokers[entry["home"]], "target": self._stack.brokers[target]}.get(
+            victim, self._stack.coordinator
+        )
+        delay_s = self._rng.uniform(0.0, _LATEST_S)
+        began_s = time.monotonic()
+        await self._request("POST", f"{TOPICS}/move", {"topic": topic, "target": target})
+        await asyncio.sleep(max(0.0, delay_s - (time.monotonic() - began_s)))
+        process.signal(fault)
+        if fault is signal.SIGSTOP:
+            await asyncio.sleep(self._rng.choice(_FROZEN_S))
+            process.signal(signal.SIGCONT)
+        self._faults[f"{fault.name} {victim}"] += 1
+        moved = await self._wait_until_healthy(topic, target)
+        self._interrupted += not moved
+        self._recovery_s.append(time.monotonic() - began_s)
+        what = f"{topic}: {fault.name} of the {victim} {delay_s * 1000:.0f} ms after the order of a move"
+        self._progress(f"round {number + 1}: {what}; all well after {self._recovery_s[-1]:.1f} s")
+
+    async def _wait_until_healthy(self, topic: str, target: str) -> bool:
+        """Wait until every topic accepts again and all brokers are linked. Returns True if the move succeeded."""
+        before = {name: len(ledger.acknowledged) for name, ledger in self._ledgers.items()}
+        async with asyncio.timeout(_RECOVER_S):
+            while True:
+                await asyncio.sleep(0.1)
+                entries = (await self._request("GET", TOPICS))["topics"]
+                settled = all(
+                    entry["home"] is not None and entry["moving_to"] is None and entry["status"] is None
+                    for entry in entries
+                )
+                served = all(len(ledger.acknowledged) > before[name] for name, ledger in self._ledgers.items())
+                linked = [broker["state"] == "alive" for broker in await self._brokers()]
+                if settled and served and all(linked) and len(linked) == self._settings.brokers:
+                    return any(entry["topic"] == topic and entry["home"] == target for entry in entries)
+
+    async def _wait_until_received(self) -> None:
+        """Wait until every subscriber has the last acknowledged message of its topic, at most for a while."""
+        deadline_s = time.monotonic() + 30.0
+        while time.monotonic() < deadline_s:
+            if all(
+                max(received.numbers, default=-1) >= max(ledger.acknowledged, default=-1)
+                for ledger in self._ledgers.values()
+                for received in ledger.subscribers
+            ):
+                return
+            await asyncio.sleep(0.1)
+
+    # -- the coordinator -----------------------------------------------------------------------------------------------
+
+    async def _request(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request until it succeeds: the coordinator may be dead or frozen, or a broker not ready."""
+        async with asyncio.timeout(_RECOVER_S):
+            while True:
+                try:
+                    answer = await self._http.request(method, path, json=body)
+                    if answer.is_success or answer.status_code == 409:
+                        return answer.json()
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(0.1)
+
+    async def _entry(self, topic: str) -> dict[str, Any]:
+        entries = (await self._request("GET", TOPICS))["topics"]
+        return next(entry for entry in entries if entry["topic"] == topic)
+
+    async def _brokers(self) -> list[dict[str, Any]]:
+        return list((await self._request("GET", "/v1/brokers"))["brokers"])
+
+    # -- the report ----------------------------------------------------------------------------------------------------
+
+    def _report(self, took_s: float) -> dict[str, Any]:
+        two_homes = sum(homes.two_homes() for homes in self._homes.values())
+        topics = {topic: ledger.report() for topic, ledger in self._ledgers.items()}
+        kept = [report for topic, report in topics.items() if self._ledgers[topic].persistent]
+        volatile = [report for topic, report in topics.items() if not self._ledgers[topic].persistent]
+        return {
+            "rounds": len(self._recovery_s),
+            "seed": self._settings.seed,
+            "faults": dict(sorted(self._faults.items())),
+            "moves_interrupted": self._interrupted,
+            "epochs": sum(len(homes.first_s) for homes in self._homes.values()),
+            "probes_accepted": sum(len(set(homes.probes)) for homes in self._homes.values()),
+            "two_homes": two_homes,
+            "persistent_lost": sum(report["lost"] for report in kept),
+            "persistent_gaps": sum(report["gaps"] for report in kept),
+            "volatile_lost": sum(report["lost"] for report in volatile),
+            "volatile_lost_untold": sum(report["lost_untold"] for report in volatile),
+            "recovery_s_median": round(sorted(self._recovery_s)[len(self._recovery_s) // 2], 2),
+            "recovery_s_max": round(max(self._recovery_s), 2),
+            "topics": topics,
+            "took_s": round(took_s, 1),
+            "correct": two_homes == 0 and all(ledger.correct for ledger in self._ledgers.values()),
+        }
+
+
+def _note_acknowledged(ledger: TopicLedger, number: int, done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        ledger.acknowledged.add(number)
+
+
+async def run_topic_chaos(
+    settings: TopicChaosSettings, folder: Path, report_progress: Callable[[str], None]
+) -> dict[str, Any]:
+    return await TopicChaos(settings, folder, report_progress).run()

@@ -1,4 +1,4 @@
-"""Rows in memory that can be found by codes: for a million people, of whom a thousand move every second.
+"""Rows in memory that can be found by codes: for a dataset of a million people and a thousand moves every second.
 
 A row has a slot, a number that grows. Rows do not change: a new row gets a new slot, and the old one is removed. Rows
 and index entries lie in runs. An addition makes a small run, and neighbouring runs of about the same size are merged,

@@ -157,7 +157,7 @@ class ClientSocket(PacedSocket):
         try:
             handshake = shake_hands(data, self.paths, self.encodings)
         except TocsinError as error:
-            self._transport.write(_refusal(error))
+            self._transport.write(refusal(error))
             self._state = SocketState.CLOSING
             self._transport.close()
             return
@@ -256,7 +256,7 @@ class ClientSocket(PacedSocket):
         self._loop.call_later(CLOSE_S, self._transport.abort)
 
 
-def _refusal(error: TocsinError) -> bytes:
+def refusal(error: TocsinError) -> bytes:
     """The HTTP response to a handshake that is not acceptable."""
     answer = error_answer(error)
     body = bytes(answer.body)

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from tocsin.client import Patience, TopicGap, TopicMessage, Topics, TopicSubscription
+from tocsin.runtime.stack.distance import EmulatedDistance
 from tocsin.runtime.stack.stack import Stack, StackSettings
 
 # Shorter times than in production, to keep the tests fast.
@@ -86,12 +87,25 @@ class TopicNetwork:
 
 
 @asynccontextmanager
-async def topic_network(folder: Path, brokers: int = 3) -> AsyncIterator[TopicNetwork]:
+async def topic_network(
+    folder: Path, brokers: int = 3, distance: EmulatedDistance | None = None
+) -> AsyncIterator[TopicNetwork]:
+    """A network; with `distance` all connections between its processes, and of clients to brokers, are delayed."""
+    via = None if distance is None else distance.via
     settings = StackSettings(
-        folder, brokers, free_ports=True, data_cluster=False, logs=folder, coordinator=COORDINATOR, restart=True
+        folder,
+        brokers,
+        free_ports=True,
+        data_cluster=False,
+        logs=folder,
+        coordinator=COORDINATOR,
+        restart=True,
+        via=via,
     )
     stack = Stack(settings)
     try:
+        if distance is not None:
+            await distance.open_routes()
         await stack.start()
         headers = {"Authorization": f"Bearer {stack.admin_token()}"}
         async with httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=30) as http:

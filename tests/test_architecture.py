@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cluster": {"model", "wire", "database"},
     "cluster/server": {"cluster", "model", "wire", "database", "runtime/http"},
     "runtime/http": {"model", "wire"},
-    "runtime/broker": {"runtime/http", *_CORES},
+    "runtime/broker": {"runtime/http", "client", *_CORES},
     "runtime/coordinator": {"runtime/http", "database", *_CORES},
     "runtime/stack": {"runtime/http", "runtime/coordinator", "model", "wire"},
     "sim": {"client", "cluster/sql", *_CORES},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,18 @@ class TopicNetwork:
 
 
 @asynccontextmanager
-async def topic_network(folder: Path, brokers: int = 3) -> AsyncIterator[TopicNetwork]:
+async def topic_network(
+    folder: Path, brokers: int = 3, *, coordinator: Mapping[str, str] = COORDINATOR, broker: Mapping[str, str] = {}
+) -> AsyncIterator[TopicNetwork]:
     settings = StackSettings(
-        folder, brokers, free_ports=True, data_cluster=False, logs=folder, coordinator=COORDINATOR, restart=True
+        folder,
+        brokers,
+        free_ports=True,
+        data_cluster=False,
+        logs=folder,
+        coordinator=coordinator,
+        broker=broker,
+        restart=True,
     )
     stack = Stack(settings)
     try:

@@ -218,6 +218,14 @@ def test_silent_client_is_disconnected_after_one_and_a_half_keep_alive_times() -
     assert client.only(packets.Disconnect).reason == Reason.KEEP_ALIVE_TIMEOUT
 
 
+def test_client_that_asks_for_a_long_keep_alive_gets_the_longest() -> None:
+    bench = MqttBench(mqtt_keep_alive_s=60)
+    client = bench.client()
+    assert client.connect(keep_alive_s=120).properties["server_keep_alive_s"] == 60
+    bench.pass_time(91)
+    assert client.only(packets.Disconnect).reason == Reason.KEEP_ALIVE_TIMEOUT
+
+
 def test_client_that_pings_stays_connected() -> None:
     bench = MqttBench()
     client = bench.connected(keep_alive_s=10)

@@ -168,7 +168,7 @@ class Connecting:
     def _attach(self, session: Session, connection: Connection, packet: packets.Connect, event: TokenAccepted) -> None:
         connection.session, session.connection = session, connection
         connection.user, connection.expires_s = event.user, event.expires_s
-        connection.keep_alive_s = packet.keep_alive_s
+        connection.keep_alive_s = min(packet.keep_alive_s, self._state.limits.mqtt_keep_alive_s)
         self._state.detached.pop(session, None)
         session.ends_s = session.will_due_s = None
         session.will = packet.will
@@ -190,6 +190,8 @@ class Connecting:
         }
         if session.expiry_s != packet.properties.get("session_expiry_s", 0):
             options["session_expiry_s"] = session.expiry_s
+        if connection.keep_alive_s != packet.keep_alive_s:
+            options["server_keep_alive_s"] = connection.keep_alive_s
         if not packet.client_id:
             options["assigned_client_id"] = session.client_id
         if connection.method is not None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-CONTROL_TOPIC = "~24mqtt/control"
+from tocsin.model.topic import CONTROL_PREFIX
+
+CONTROL_TOPIC = f"{CONTROL_PREFIX}control"
 """In MQTT `$mqtt/control`: clients cannot publish to it, and no filter matches it."""
-CONTROL_PREFIX = "~24mqtt/"
 
 
 class Record(msgspec.Struct, array_like=True, tag=True, frozen=True):

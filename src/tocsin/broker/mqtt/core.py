@@ -12,7 +12,7 @@ from typing import Any
 
 from tocsin.broker.mqtt import events, packets
 from tocsin.broker.mqtt.connecting import Connecting
-from tocsin.broker.mqtt.control import CONTROL_PREFIX, CONTROL_TOPIC
+from tocsin.broker.mqtt.control import CONTROL_TOPIC
 from tocsin.broker.mqtt.effects import Close, Effect
 from tocsin.broker.mqtt.incoming import IncomingMessages
 from tocsin.broker.mqtt.limits import MqttLimits
@@ -21,16 +21,20 @@ from tocsin.broker.mqtt.outgoing import Outgoing
 from tocsin.broker.mqtt.packets import V5, Packet
 from tocsin.broker.mqtt.peers import Peers
 from tocsin.broker.mqtt.publication import Publication, publication_of
-from tocsin.broker.mqtt.reasons import Reason
+from tocsin.broker.mqtt.reasons import Reason, Violation
 from tocsin.broker.mqtt.retained import Retained
 from tocsin.broker.mqtt.session import Connection, MqttState, Outbound, Session
 from tocsin.broker.mqtt.sharing import Sharing
 from tocsin.broker.mqtt.subscribing import Subscribing
+from tocsin.model.topic import CONTROL_PREFIX
 from tocsin.wire.topic_envelope import MessageProperties
 
 _MOST_EARLY = 1_000
 _GRACE = 1.5
 """A client is lost after this many keep-alive times without a packet [MQTT-3.1.2-22]."""
+
+
+_EVICTED_AT_ONCE = 50
 
 
 class MqttBroker:
@@ -142,7 +146,10 @@ class MqttBroker:
                 connection.closed = True  # MQTT 3.1.1 has no answer to a malformed CONNECT [MQTT3 §3.1.4]
                 self.state.effects.append(Close(connection.id))
                 return
-        self._end(connection, violation.reason, violation.message)
+        if connection.checking and connection.session is None:
+            connection.early.append(violation)  # the CONNECT is valid, so its answer comes first
+        else:
+            self._end(connection, violation.reason, violation.message)
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
@@ -176,7 +183,10 @@ class MqttBroker:
         self._connecting.on_accepted(connection, event)
         early, connection.early = connection.early, []
         for packet in early:
-            self._on_packet(connection, packet)
+            if isinstance(packet, Violation):
+                self._end(connection, packet.reason, packet.message)
+            else:
+                self._on_packet(connection, packet)
 
     def _on_refused(self, event: events.TokenRefused) -> None:
         connection = self.state.connections.get(event.connection)
@@ -237,12 +247,27 @@ class MqttBroker:
         state = self.state
         if event.reference is None:
             state.references.pop(event.user, None)
+            if event.user is None:
+                self.peers.announce(is_open=True)
             return
         state.references[event.user] = (event.reference, event.moved)
-        reason = Reason.SERVER_MOVED if event.moved else Reason.USE_ANOTHER_SERVER
-        for connection in list(state.connections.values()):
-            if connection.session is not None and event.user in (None, connection.user):
-                self._end(connection, reason, "connect to another broker", event.reference or None)
+        if event.user is None:
+            self.peers.announce(is_open=False)
+        self._evict()
+
+    def _evict(self) -> None:
+        """End connections that belong elsewhere, some at a time, so that they do not all return at once."""
+        references, left = self.state.references, _EVICTED_AT_ONCE
+        for connection in list(self.state.connections.values()) if references else ():
+            placed = references.get(connection.user) or references.get(None)
+            if placed is None or connection.session is None:
+                continue
+            reference, moved = placed
+            reason = Reason.SERVER_MOVED if moved else Reason.USE_ANOTHER_SERVER
+            self._end(connection, reason, "connect to another broker", reference or None)
+            left -= 1
+            if not left:
+                return
 
     def _tick(self, event: events.Ticked) -> None:
         now_s = self.state.now_s
@@ -253,6 +278,7 @@ class MqttBroker:
                 self._end(connection, Reason.KEEP_ALIVE_TIMEOUT, "no packet within one and a half keep-alive times")
             elif connection.expires_s is not None and now_s >= connection.expires_s:
                 self._end(connection, Reason.NOT_AUTHORIZED, "the token has expired; connect with a new one")
+        self._evict()
         self._connecting.tick()
         self.peers.tick()
         self._subscribing.tick()

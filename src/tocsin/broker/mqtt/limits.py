@@ -21,6 +21,9 @@ class MqttLimits:
     mqtt_session_s: Annotated[int, "Longest time in seconds that a session of a disconnected MQTT client is kept."] = (
         86_400
     )
+    mqtt_keep_alive_s: Annotated[int, "Longest keep-alive in seconds; a client that asks for more gets this one."] = (
+        3_600
+    )
     mqtt_sessions: Annotated[int, "Most MQTT sessions at this broker, connected or not."] = 100_000
     mqtt_user_sessions: Annotated[int, "Most MQTT sessions of one user at this broker."] = 10_000
     mqtt_subscriptions: Annotated[int, "Most subscriptions of one MQTT session."] = 1_000

@@ -30,6 +30,7 @@ class Peers:
         self.addresses: dict[str, str] = {}
         self.address = ""
         """Where clients reach this broker."""
+        self._is_open = True
         self.is_ready = False
         """True once the retained messages are known here."""
 
@@ -39,11 +40,12 @@ class Peers:
     def on_watched(self) -> None:
         """This broker receives the control topic from now on."""
         self._ask()
-        self.announce(self.address)
+        self.announce(is_open=self._is_open)
 
-    def announce(self, address: str) -> None:
-        self.address = address
-        self._write(control.BrokerAnnounced(self._state.broker, address))
+    def announce(self, *, is_open: bool) -> None:
+        """Tell the other brokers where clients reach this one; they name no address of a broker that is not open."""
+        self._is_open = is_open
+        self._write(control.BrokerAnnounced(self._state.broker, self.address if is_open else ""))
 
     def _ask(self) -> None:
         self._asked_s = self._state.now_s
@@ -67,7 +69,7 @@ class Peers:
             case control.StateRequested(broker) if not own:
                 if self.is_ready:
                     self._answer_s[broker] = self._state.now_s + _delay_s(self._state.broker, broker)
-                self._write(control.BrokerAnnounced(self._state.broker, self.address))
+                self.announce(is_open=self._is_open)
             case control.StateAnswered(_, asker, entries, is_last):
                 self._answer_s.pop(asker, None)
                 if asker == self._state.broker:

@@ -16,7 +16,7 @@ from tocsin.broker.mqtt.events import ConnectionId
 from tocsin.broker.mqtt.limits import MqttLimits
 from tocsin.broker.mqtt.packets import V5, Packet
 from tocsin.broker.mqtt.publication import Publication
-from tocsin.broker.mqtt.reasons import Reason
+from tocsin.broker.mqtt.reasons import Reason, Violation
 from tocsin.broker.mqtt.subscriptions import Subscription, SubscriptionTree
 from tocsin.broker.mqtt.writing import written
 from tocsin.model.permission import RECEIVE, SEND, permits_topic
@@ -113,7 +113,7 @@ class Connection:
     connect: packets.Connect | None = None
     checking: bool = False
     """True while a token is checked."""
-    early: list[Packet] = field(default_factory=list)
+    early: list[Packet | Violation] = field(default_factory=list)
     """Packets that the client sent before its CONNACK."""
     user: str = ""
     expires_s: float | None = None

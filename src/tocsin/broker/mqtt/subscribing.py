@@ -166,7 +166,7 @@ class Subscribing:
         for pending in self._pending:
             if pending.connection.closed or pending.session.connection is not pending.connection:
                 continue
-            if pending.patterns or pending.channels or not self._peers.is_ready:
+            if pending.patterns or pending.channels or (pending.fresh and not self._peers.is_ready):
                 waiting.append(pending)
             else:
                 self._answer(pending)

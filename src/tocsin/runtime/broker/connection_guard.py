@@ -12,6 +12,7 @@ from tocsin.model.permission import may_subscribe, topic_scopes
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.audit import AuditLog
+from tocsin.runtime.http.callers import caller_of_claims
 from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.trusted_keys import TrustedKeys
@@ -61,6 +62,17 @@ class ConnectionGuard:
             raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired, revoked or meant for another part")
         if not topic_scopes(claims.scopes):
             raise TocsinError(Code.FORBIDDEN, "this token has no scope send:<topic> or receive:<topic>")
+        return claims
+
+    async def mqtt_claims(self, token: str | None) -> Claims:
+        """The claims of a token for topics or for channels; raises for any other token."""
+        if not token:
+            raise TocsinError(Code.UNAUTHENTICATED, "send a token as the password")
+        claims = await self._claims(token)
+        if claims is None:
+            raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, expired, revoked or meant for another part")
+        if not (caller_of_claims(claims).topic_scopes or may_subscribe(claims.scopes)):
+            raise TocsinError(Code.FORBIDDEN, "this token has no scope send:<topic>, receive:<topic> or subscribe")
         return claims
 
     async def _claims(self, token: str) -> Claims | None:

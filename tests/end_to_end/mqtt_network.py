@@ -41,9 +41,10 @@ class MqttNetwork:
 
 
 @asynccontextmanager
-async def mqtt_network(folder: Path, brokers: int = 2) -> AsyncIterator[MqttNetwork]:
+async def mqtt_network(folder: Path, brokers: int = 2, **flags: str) -> AsyncIterator[MqttNetwork]:
+    """`flags` are further flags of the brokers."""
     coordinator = {**COORDINATOR, "topic-prefixes": PREFIXES}
-    async with topic_network(folder, brokers, coordinator=coordinator, broker={"mqtt-port": "0"}) as topics:
+    async with topic_network(folder, brokers, coordinator=coordinator, broker={"mqtt-port": "0", **flags}) as topics:
         yield MqttNetwork(topics)
 
 

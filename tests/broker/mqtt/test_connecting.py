@@ -9,10 +9,6 @@ from tocsin.broker.mqtt import events, packets
 from tocsin.broker.mqtt.reasons import Reason
 
 
-def will(payload: bytes = b"gone", **properties: int) -> packets.Will:
-    return packets.Will("wills/c1", payload, 1, False, properties)
-
-
 @pytest.mark.parametrize("version", [V311, V5])
 def test_connect_with_a_valid_token_opens_a_session(version: int) -> None:
     answer = MqttBench().client(version).connect()
@@ -101,6 +97,13 @@ def test_packet_before_connect_closes_the_connection_without_an_answer() -> None
     client.send(packets.PingReq())
     assert client.closed
     assert client.got == []
+
+
+def test_connect_with_a_forbidden_property_is_answered_with_the_reason() -> None:
+    client = MqttBench().client()
+    client.send_bytes(b"\x10\x11\x00\x04MQTT\x05\x02\x00\x3c\x03\x21\x00\x00\x00\x01c")
+    assert client.only(packets.ConnAck).reason == Reason.PROTOCOL_ERROR
+    assert client.closed
 
 
 def test_empty_client_id_without_clean_session_is_refused_in_version_3() -> None:
@@ -233,82 +236,6 @@ def test_client_that_pings_stays_connected() -> None:
         bench.pass_time(9)
         client.send(packets.PingReq())
     assert not client.closed
-
-
-# -- wills -------------------------------------------------------------------------------------------------------------
-
-
-def test_will_is_published_when_the_connection_is_lost() -> None:
-    bench = MqttBench()
-    other = bench.connected("other")
-    other.subscribe("wills/#")
-    bench.connected(will=will()).lose()
-    assert other.payloads == [b"gone"]
-
-
-def test_normal_disconnect_removes_the_will() -> None:
-    bench = MqttBench()
-    other = bench.connected("other")
-    other.subscribe("wills/#")
-    bench.connected(will=will()).send(packets.Disconnect())
-    assert other.payloads == []
-
-
-def test_disconnect_with_will_publishes_it() -> None:
-    bench = MqttBench()
-    other = bench.connected("other")
-    other.subscribe("wills/#")
-    bench.connected(will=will()).send(packets.Disconnect(Reason.DISCONNECT_WITH_WILL))
-    assert other.payloads == [b"gone"]
-
-
-def test_will_waits_for_its_delay_and_a_return_cancels_it() -> None:
-    bench = MqttBench()
-    other = bench.connected("other")
-    other.subscribe("wills/#")
-    options = {"session_expiry_s": 100}
-    bench.connected(will=will(will_delay_s=5), properties=options).lose()
-    bench.pass_time(4)
-    back = bench.connected(clean_start=False, will=will(b"second", will_delay_s=5), properties=options)
-    bench.pass_time(10)
-    assert other.payloads == []
-    back.lose()
-    bench.pass_time(6)
-    assert other.payloads == [b"second"]
-
-
-def test_will_is_published_at_the_latest_when_the_session_ends() -> None:
-    bench = MqttBench()
-    other = bench.connected("other")
-    other.subscribe("wills/#")
-    bench.connected(will=will(will_delay_s=500), properties={"session_expiry_s": 3}).lose()
-    bench.pass_time(2)
-    assert other.payloads == []
-    bench.pass_time(2)
-    assert other.payloads == [b"gone"]
-
-
-def test_will_of_a_client_that_missed_its_keep_alive_is_published() -> None:
-    bench = MqttBench()
-    other = bench.connected("other")
-    other.subscribe("wills/#")
-    bench.connected(will=will(), keep_alive_s=2)
-    bench.pass_time(4)
-    assert other.payloads == [b"gone"]
-
-
-def test_will_to_a_topic_without_permission_is_refused_at_connect() -> None:
-    bench = MqttBench()
-    bench.users["reader"] = ("bob", frozenset({"receive:#"}), None)
-    assert bench.client().connect(password=b"reader", will=will()).reason == Reason.NOT_AUTHORIZED
-
-
-def test_retained_will_is_kept_for_later_subscribers() -> None:
-    bench = MqttBench()
-    bench.connected(will=packets.Will("wills/c1", b"gone", 1, True)).lose()
-    later = bench.connected("later")
-    later.subscribe("wills/c1")
-    assert [(message.payload, message.retain) for message in later.messages] == [(b"gone", True)]
 
 
 # -- placement ---------------------------------------------------------------------------------------------------------

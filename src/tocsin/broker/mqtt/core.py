@@ -140,10 +140,8 @@ class MqttBroker:
         violation = event.violation
         if connection.connect is None:
             connection.version = violation.version
-            if violation.reason == Reason.PROTOCOL_ERROR or (
-                violation.version != V5 and violation.reason != Reason.UNSUPPORTED_VERSION
-            ):
-                connection.closed = True  # MQTT 3.1.1 has no answer to a malformed CONNECT [MQTT3 §3.1.4]
+            if violation.version != V5 and violation.reason != Reason.UNSUPPORTED_VERSION:
+                connection.closed = True  # there was no CONNECT, or MQTT 3.1.1 has no answer to it [MQTT3 §3.1.4]
                 self.state.effects.append(Close(connection.id))
                 return
         if connection.checking and connection.session is None:

@@ -79,11 +79,11 @@ class PacketReader:
         kind, flags = header >> 4, header & 0x0F
         if kind == properties.PUBLISH and self.version is not None:
             return read_publish(cursor, flags, self.version)
+        if self.version is None and kind != properties.CONNECT:
+            raise PacketError(Reason.PROTOCOL_ERROR, "the first packet must be CONNECT", version=0)
         if flags != _FLAGS.get(kind, 0):
             raise PacketError(Reason.MALFORMED_PACKET, "the flags of the fixed header are reserved")
         if self.version is None:
-            if kind != properties.CONNECT:
-                raise PacketError(Reason.PROTOCOL_ERROR, "the first packet must be CONNECT")
             try:
                 connect = read_connect(cursor)
             except PacketError as error:

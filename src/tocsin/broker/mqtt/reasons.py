@@ -59,15 +59,15 @@ class Violation:
     reason: Reason
     message: str
     version: int = 5
-    """The version of the client, as far as its CONNECT tells."""
+    """The version of the client, as far as its CONNECT tells; 0 if the first packet was no CONNECT."""
 
 
 class PacketError(Exception):
     """Raised and caught inside the codec only."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: Reason, message: str, version: int = 5) -> None:
         super().__init__(message)
-        self.violation = Violation(reason, message)
+        self.violation = Violation(reason, message, version)
 
 
 _RETURN_CODES = {

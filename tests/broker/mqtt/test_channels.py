@@ -80,3 +80,17 @@ def test_unsubscribe_and_the_end_of_the_session_release_the_channel() -> None:
         else:
             client.send(packets.Unsubscribe(1, [NEAR]))
         assert effects.UnsubscribeChannel("ann\x1fc1", "ann", NEAR) in bench.effects
+
+
+def test_client_whose_channels_ended_is_disconnected_and_resumes_them() -> None:
+    bench = MqttBench()
+    expiry = {"session_expiry_s": 1_000}
+    client, other = bench.connected(properties=expiry), bench.connected("other")
+    client.subscribe(Filter(NEAR, 1))
+    bench.do(events.ChannelAnswered("ann\x1fc1", NEAR, Reason.GRANTED_QOS_1))
+    bench.do(events.ChannelsLost("ann", Reason.SESSION_TAKEN_OVER, "another session of this user"))
+    assert client.only(packets.Disconnect).reason == Reason.SESSION_TAKEN_OVER
+    assert not other.closed, "a client without channels stays"
+    bench.effects.clear()
+    bench.connected(clean_start=False, properties=expiry)
+    assert [effect.pattern for effect in bench.effects if isinstance(effect, effects.SubscribeChannel)] == [NEAR]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiomqtt
+import httpx
 
 from tests.broker.mqtt.paho_properties import connect_properties
 from tests.broker.mqtt.server_packets import read_all
@@ -230,5 +231,55 @@ def test_draining_broker_sends_its_mqtt_clients_away(tmp_path: Path) -> None:
             answer = await late.receive()
             assert isinstance(answer, packets.ConnAck)
             assert answer.reason == Reason.USE_ANOTHER_SERVER
+
+    asyncio.run(scenario())
+
+
+def test_other_session_of_the_user_ends_the_mqtt_client_with_a_reason(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with mqtt_broker(tmp_path) as (_, broker), raw(broker) as client:
+            client.writer.write(connect_bytes())
+            client.writer.write(written(packets.Subscribe(1, [packets.Filter(FIRE, 1)]), V5))
+            assert isinstance(await client.receive(), packets.ConnAck)
+            assert isinstance(await client.receive(), packets.SubAck)
+            async with broker.session("ann"):
+                parting = await client.receive()
+            assert isinstance(parting, packets.Disconnect)
+            assert parting.reason == Reason.SESSION_TAKEN_OVER
+
+    asyncio.run(scenario())
+
+
+def test_broker_stops_reading_clients_while_homes_do_not_answer(tmp_path: Path) -> None:
+    """No coordinator answers, so no message reaches a home; the messages that wait stay below the limit."""
+    limit, size = 200_000, 1_000
+
+    async def scenario() -> None:
+        async with mqtt_broker(tmp_path, mqtt_waiting_bytes=limit) as (_, broker), raw(broker) as sender:
+            assert broker.server.mqtt is not None
+            relay = broker.server.mqtt.process.relay
+            login = packets.Connect("raw", V5, username="ann", password=token("ann", "send:#").encode())
+            message = written(packets.Publish("a", b"x" * size), V5)
+            sender.writer.write(written(login, V5) + message * 1_000 + b"\xc0\x00")
+            assert isinstance(await sender.receive(), packets.ConnAck)
+            await until(lambda: relay.waiting_bytes > limit)
+            await asyncio.sleep(0.3)
+            assert relay.waiting_bytes < limit + 2 * size
+            while relay.waiting_bytes:
+                for number in list(relay._waiting):
+                    relay.settle(number, None, "")
+                await asyncio.sleep(0.02)
+            assert isinstance(await sender.receive(), packets.PingResp)
+
+    asyncio.run(scenario())
+
+
+def test_metrics_count_mqtt_clients(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with mqtt_broker(tmp_path, open_metrics=True) as (_, broker), client(broker):
+            async with httpx.AsyncClient(base_url=broker.url) as http:
+                text = (await http.get("/metrics")).text
+            assert "tocsin_broker_mqtt_connections 1.0" in text
+            assert "tocsin_broker_mqtt_sessions 1.0" in text
 
     asyncio.run(scenario())

@@ -123,6 +123,7 @@ class Connecting:
         self._attach(session, connection, packet, event)
         state.send(connection, self._connack(session, connection, packet, present))
         self._outgoing.resume(session)
+        self._subscribing.resume_channels(session)
 
     def _will_refusal(self, packet: packets.Connect, scopes: frozenset[str]) -> tuple[Reason, str] | None:
         if packet.will is None:

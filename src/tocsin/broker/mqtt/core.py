@@ -64,6 +64,7 @@ class MqttBroker:
             events.PatternReady: self._on_pattern_ready,
             events.ChannelAnswered: self._on_channel_answered,
             events.ChannelResultArrived: self._on_result,
+            events.ChannelsLost: self._on_channels_lost,
             events.PlacementChanged: self._on_placement,
             events.Ticked: self._tick,
             events.StopRequested: self._stop,
@@ -237,6 +238,12 @@ class MqttBroker:
                 cursor=(event.subscription, event.cursor),
             ),
         )
+
+    def _on_channels_lost(self, event: events.ChannelsLost) -> None:
+        for connection in list(self.state.connections.values()):
+            session = connection.session
+            if session is not None and session.channels and session.user == event.user:
+                self._end(connection, event.reason, event.message)
 
     # -- placement and time --------------------------------------------------------------------------------------------
 

@@ -118,6 +118,14 @@ class ChannelResultArrived(Event, frozen=True):
     """True if results before this one are missing."""
 
 
+class ChannelsLost(Event, frozen=True):
+    """The user's session for channels has ended: clients with channels must connect again."""
+
+    user: str
+    reason: Reason
+    message: str
+
+
 class PlacementChanged(Event, frozen=True):
     """Clients belong on another broker from now on (`reference` is its address), or here again (None)."""
 

@@ -31,6 +31,9 @@ class MqttLimits:
     mqtt_retained_bytes: Annotated[int, "Bytes of retained messages in the network; each MQTT broker has a copy."] = (
         64 << 20
     )
+    mqtt_waiting_bytes: Annotated[
+        int, "Bytes of messages of MQTT clients that may wait for homes; beyond it the broker stops reading clients."
+    ] = 32 << 20
     mqtt_subscribe_s: Annotated[
         float, "How long a subscription may wait for the homes of its topics before the broker refuses it."
     ] = 15.0

@@ -102,12 +102,22 @@ class Subscribing:
         if identifier is not None:
             session.channel_ids[wanted.pattern] = identifier
         pending.channels.add(wanted.pattern)
-        assert session.connection is not None
-        asked = SubscribeChannel(
-            session.key, session.user, session.scopes, wanted.pattern, *parsed, session.connection.id
-        )
-        self._state.effects.append(asked)
+        self._ask_for_channel(session, wanted.pattern, *parsed)
         return Reason(wanted.qos), ""
+
+    def resume_channels(self, session: Session) -> None:
+        """Subscribe again to the channels of a session whose client has returned."""
+        for pattern in session.channels:
+            parsed = parsed_channel(pattern)
+            assert not isinstance(parsed, str), "it was valid when the client subscribed"
+            self._ask_for_channel(session, pattern, *parsed)
+
+    def _ask_for_channel(self, session: Session, pattern: str, channel: str, parameters: dict[str, str]) -> None:
+        assert session.connection is not None
+        identity = session.connection.id
+        self._state.effects.append(
+            SubscribeChannel(session.key, session.user, session.scopes, pattern, channel, parameters, identity)
+        )
 
     def _watch(self, pattern: str) -> None:
         users = self._watched[pattern] = self._watched.get(pattern, 0) + 1

@@ -35,6 +35,8 @@ class MqttConnection(Protocol):
 
     def on_open(self) -> None: ...
 
+    def read_on(self) -> None: ...
+
 
 class MqttProcess:
     def __init__(self, guard: ConnectionGuard, relay: TopicRelay) -> None:
@@ -46,7 +48,8 @@ class MqttProcess:
         self.connections: dict[ConnectionId, MqttConnection] = {}
         self.claims: dict[ConnectionId, tuple[Claims, str]] = {}
         """Connection → its claims, and the token itself: it proves the user to the data cluster."""
-        self.channels = MqttChannels(guard, self.happened)
+        self.channels = MqttChannels(guard, self.happened, lambda broker: self.core.peers.addresses.get(broker, ""))
+        self._paused: set[MqttConnection] = set()
         self._numbers = itertools.count(1)
         self._events: deque[events.Event] = deque()
         self._handling = False
@@ -105,6 +108,13 @@ class MqttProcess:
         if self.connections.pop(identity, None) is not None:
             self.happened(events.ConnectionLost(identity))
 
+    def is_full(self, connection: MqttConnection) -> bool:
+        """True if the connection must not be read now: too much waits for homes. `read_on` is called later."""
+        if self.relay.waiting_bytes <= self.limits.mqtt_waiting_bytes:
+            return False
+        self._paused.add(connection)
+        return True
+
     def end_revoked(self, is_revoked: Callable[[Claims], bool]) -> None:
         for identity, (claims, _) in list(self.claims.items()):
             if is_revoked(claims):
@@ -162,6 +172,10 @@ class MqttProcess:
     def _on_settled(self, ticket: int, code: str | None, message: str) -> None:
         if ticket or code is not None:
             self.happened(events.PublishSettled(ticket, code, message))
+        if self._paused and self.relay.waiting_bytes <= self.limits.mqtt_waiting_bytes // 2:
+            paused, self._paused = self._paused, set()
+            for connection in paused:
+                connection.read_on()
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ that has the filter. The cursor is acknowledged when the client acknowledges the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -32,13 +33,24 @@ _REASONS = {
     str(Code.BAD_PARAMETER): Reason.TOPIC_FILTER_INVALID,
     str(Code.TOO_MANY): Reason.QUOTA_EXCEEDED,
 }
+_PLACED_S = 30.0
+"""How long a user whose session has moved is refused here: the client needs this time to read the reference."""
+_LOSSES = {
+    "replaced": (Reason.SESSION_TAKEN_OVER, "another session of this user has begun at this broker"),
+    "expired": (Reason.NOT_AUTHORIZED, "the token has expired; connect with a new one"),
+    "revoked": (Reason.NOT_AUTHORIZED, "the token was revoked"),
+    "stopping": (Reason.SERVER_SHUTTING_DOWN, "this broker is stopping"),
+    "draining": (Reason.USE_ANOTHER_SERVER, "this broker takes no sessions now"),
+}
 Report = Callable[[events.Event], None]
 
 
 class MqttChannels:
-    def __init__(self, guard: ConnectionGuard, report: Report) -> None:
+    def __init__(self, guard: ConnectionGuard, report: Report, address_of: Callable[[str], str]) -> None:
+        """`address_of` gives the MQTT address of another broker; empty if it has none."""
         self._guard = guard
         self._report = report
+        self._address_of = address_of
         self._users: dict[str, _UserChannels] = {}
 
     def subscribe(self, effect: effects.SubscribeChannel, claims: Claims, token: str) -> None:
@@ -51,7 +63,9 @@ class MqttChannels:
                 self._report(events.ChannelAnswered(effect.session, effect.pattern, reason, error.message))
                 return
             previous = user
-            user = self._users[effect.user] = _UserChannels(self._guard, claims, self._report, self._forget)
+            user = self._users[effect.user] = _UserChannels(
+                self._guard, claims, self._report, self._forget, self._address_of
+            )
             user.begin({} if previous is None else previous.filters)
         user.subscribe(effect)
 
@@ -83,7 +97,14 @@ class _Filter:
 class _UserChannels:
     """The connection of a user's session in the broker's core, as a WebSocket would be."""
 
-    def __init__(self, guard: ConnectionGuard, claims: Claims, report: Report, forget: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        guard: ConnectionGuard,
+        claims: Claims,
+        report: Report,
+        forget: Callable[[str], None],
+        address_of: Callable[[str], str],
+    ) -> None:
         self.claims: Claims | None = claims
         self.is_closed = False
         self.filters: dict[str, _Filter] = {}
@@ -92,6 +113,7 @@ class _UserChannels:
         self._process = guard.process
         self._report = report
         self._forget = forget
+        self._address_of = address_of
         self._numbers = count(1)
         self._is_open = False
         self._unsent: list[str] = []
@@ -172,8 +194,18 @@ class _UserChannels:
             case wire.Gap(subscription):
                 for known in self.filters.values():
                     known.gap = known.gap or known.subscription == subscription
+            case wire.Move(broker=broker):
+                self._on_moved(str(broker))
             case _:
                 pass
+
+    def _on_moved(self, broker: str) -> None:
+        """The coordinator has placed the user on another broker: send its MQTT clients there, for a while."""
+        reference = self._address_of(broker)
+        if reference:
+            self._report(events.PlacementChanged(reference, True, self._user))
+            loop = asyncio.get_running_loop()
+            loop.call_later(_PLACED_S, self._report, events.PlacementChanged(None, user=self._user))
 
     def _answered(self, number: int, subscription: SubscriptionId) -> None:
         for pattern, known in self.filters.items():
@@ -204,6 +236,9 @@ class _UserChannels:
             self._process.session_lost(self._session, reason)
             if not self.filters:
                 self._forget(self._user)
+            elif reason != "refused":
+                code, message = _LOSSES.get(reason, (Reason.SERVER_BUSY, f"the session for channels ended: {reason}"))
+                self._report(events.ChannelsLost(self._user, code, message))
 
 
 def _typed(parameters: dict[str, str]) -> dict[str, Any]:

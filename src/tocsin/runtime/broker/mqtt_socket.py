@@ -99,6 +99,9 @@ class MqttSocket(asyncio.Protocol):
             self.mqtt.happened(events.PacketReceived(self._connection, packet))
             if self._blocked:
                 return  # `resume_writing` continues
+            if self.mqtt.is_full(self):
+                self._pause_reading()
+                return  # `read_on` continues
             if time.perf_counter() - started_s > TURN_S:
                 self._end_turn(started_s)
                 return
@@ -112,6 +115,11 @@ class MqttSocket(asyncio.Protocol):
         pause_s = self._budget.spend(now_s - started_s, now_s)
         if self._next_turn is None:
             self._next_turn = self._loop.call_later(pause_s, self._read_on)
+
+    def read_on(self) -> None:
+        """Messages of clients have reached their homes: handle the packets that wait."""
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         self._next_turn = None

@@ -59,6 +59,7 @@ class BrokerServer:
         self.context = BrokerContext(self.guard, self.metrics, self.webhooks)
         self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process, self.topics)
         self.mqtt = None if settings.mqtt_port is None else MqttServer(self.guard)
+        self.metrics.mqtt = None if self.mqtt is None else self.mqtt.process
         self.address = ""
 
     @property

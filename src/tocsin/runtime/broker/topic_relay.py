@@ -39,6 +39,9 @@ _RUN_BITS = 52
 _MOST_PER_SESSION = MOST_NAMES * 2 // 5
 """Topics to send to, and patterns to receive, of one session: each is an attachment, and a connection has 10,000."""
 _RETRY_S = 5.0
+_OVERHEAD_BYTES = 200
+"""Memory of a message that waits, besides its data."""
+_SWEEP_TOPICS = 1_000
 _decoder = msgspec.msgpack.Decoder(wire.ToClient)
 
 
@@ -63,6 +66,10 @@ class TopicRelay:
         self._senders: dict[str, _RelaySession] = {}
         self._patterns: dict[str, tuple[_RelaySession, int]] = {}
         self._numbers = count(1)
+        self._waiting: dict[int, tuple[int, int]] = {}
+        """Number of a message without an answer of its home → (ticket, size in bytes)."""
+        self.waiting_bytes = 0
+        """Size of the messages that wait for homes: it grows while a home is unreachable."""
         self.last: dict[TopicName, tuple[int, int]] = {}
         """Topic → the last position that was delivered, while there are several sessions."""
 
@@ -70,9 +77,28 @@ class TopicRelay:
         """Publish at the home of the topic; `on_settled` reports the outcome."""
         session = self._senders.get(topic)
         if session is None:
+            self._forget_refused()
             session = self._senders[topic] = self._session_with_room()
             session.topics += 1
-        session.driver.handle(events.PublishRequested(ticket, TopicName(topic), data))
+        number = next(self._numbers)
+        size_bytes = len(data) + _OVERHEAD_BYTES
+        self._waiting[number] = (ticket, size_bytes)
+        self.waiting_bytes += size_bytes
+        session.driver.handle(events.PublishRequested(number, TopicName(topic), data))
+
+    def settle(self, number: int, code: str | None, message: str) -> None:
+        ticket, size_bytes = self._waiting.pop(number)
+        self.waiting_bytes -= size_bytes
+        self.on_settled(ticket, code, message)
+
+    def _forget_refused(self) -> None:
+        """Forget topics that the coordinator has refused, so that messages to many such topics take no memory."""
+        if len(self._senders) % _SWEEP_TOPICS:
+            return
+        for topic, session in list(self._senders.items()):
+            if not session.sends_to(topic):
+                del self._senders[topic]
+                session.topics -= 1
 
     def watch(self, pattern: str) -> None:
         """Receive the topics that match; `on_ready` reports when all of them send."""
@@ -117,6 +143,9 @@ class _RelaySession:
         self.driver.make_socket = self._make_socket
         self.driver.on_failure = self._on_failure
 
+    def sends_to(self, topic: str) -> bool:
+        return TopicName(topic) in self.driver.session.senders
+
     def _make_socket(self, driver: TopicDriver, number: int, address: str) -> TopicSocket | LocalHome:
         if address.rstrip("/") == self._relay.own_address.rstrip("/"):
             return LocalHome(driver, number, self._relay.topics, self._relay.user)
@@ -130,7 +159,7 @@ class _RelaySession:
     def _on_effect(self, effect: events.Effect) -> None:
         match effect:
             case events.Settle(ticket, code, message):
-                self._relay.on_settled(ticket, code, message)
+                self._relay.settle(ticket, code, message)
             case events.Deliver(_, items):
                 if items is not self._delivered:  # the same list follows once for each pattern that matches
                     self._delivered = items

@@ -18,7 +18,9 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from tests.broker.mqtt.paho_properties import connect_properties, publish_properties
+from tests.end_to_end.mqtt_conformance.client import ServerUnderTest
 from tests.end_to_end.mqtt_network import TAKE_S, MqttNetwork, mqtt_network, output_of, until_line
+from tocsin.broker.mqtt import packets
 from tocsin.client import TopicMessage
 
 
@@ -53,6 +55,7 @@ def test_unchanged_clients_work_with_topics_of_a_network(tmp_path: Path) -> None
                 check_websocket,
                 check_refusals,
                 check_move_of_the_home,
+                check_draining,
                 check_death_of_the_home,
             ):
                 await check(network)
@@ -214,6 +217,35 @@ async def check_move_of_the_home(network: MqttNetwork) -> None:
         await moving
         messages = await take(receiver, number)
         assert [int(message.payload) for message in messages] == list(range(number))
+
+
+async def check_draining(network: MqttNetwork) -> None:
+    """A draining broker names the other one, and takes clients again afterwards."""
+    port = network.port(2)
+
+    async def references() -> list[str]:
+        """The server references in the answers to a new connection and to an open one."""
+        tester = ServerUnderTest("127.0.0.1", port, "ann", network.token, "draining", 5)
+        staying = await tester.connect("staying")
+        answer = await network.topics.http.post("/v1/brokers/broker-2/drain", json={"on": True})
+        assert answer.is_success, answer.text
+        parting = await staying.expect(packets.Disconnect)
+        late = await tester.raw()
+        late.send(tester.connect_packet("late"))
+        refused = await late.expect(packets.ConnAck)
+        assert parting.reason == refused.reason == 0x9C
+        await tester.close()
+        return [packet.properties["server_reference"] for packet in (parting, refused)]
+
+    assert await references() == [f"127.0.0.1:{network.port(1)}"] * 2
+    await network.topics.http.post("/v1/brokers/broker-2/drain", json={"on": False})
+    async with asyncio.timeout(TAKE_S):
+        while True:
+            try:
+                async with client(network, 2):
+                    return
+            except aiomqtt.MqttError:
+                await asyncio.sleep(0.2)
 
 
 async def check_death_of_the_home(network: MqttNetwork) -> None:

@@ -141,6 +141,16 @@ def test_older_state_of_another_broker_does_not_replace_a_newer_message() -> Non
     assert sender.payloads == [b"new"]
 
 
+def test_subscription_is_refused_when_the_retained_messages_stay_unknown() -> None:
+    bench = MqttBench(mqtt_subscribe_s=5.0)
+    bench.core.peers.is_ready = False
+    client = bench.connected()
+    client.subscribe("a")
+    bench.pass_time(6)
+    assert client.only(packets.SubAck).reasons == [Reason.UNSPECIFIED_ERROR]
+    assert "a" not in bench.watched
+
+
 def test_bytes_on_the_control_topic_that_are_no_record_are_ignored() -> None:
     bench = MqttBench()
     bench.network.send("~24mqtt/control", b"\xc1 nothing")

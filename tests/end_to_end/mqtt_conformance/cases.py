@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tests.end_to_end.mqtt_conformance.client import Tester
+from tests.end_to_end.mqtt_conformance.client import ServerUnderTest
 from tocsin.broker.mqtt.packets import V5, V311
 
-Check = Callable[[Tester], Awaitable[None]]
+Check = Callable[[ServerUnderTest], Awaitable[None]]
 BOTH = (V311, V5)
 ONLY_5 = (V5,)
 
@@ -41,7 +41,7 @@ async def run_all(host: str, port: int, username: str, password: str, at_once: i
 
     async def run(each: Case) -> tuple[str, str]:
         async with slots:
-            tester = Tester(host, port, username, password, each.name, each.version)
+            tester = ServerUnderTest(host, port, username, password, each.name, each.version)
             try:
                 async with asyncio.timeout(60):
                     await each.check(tester)

@@ -170,7 +170,7 @@ class ConformanceClient:
 
 
 @dataclass
-class Tester:
+class ServerUnderTest:
     """The server under test, and the clients of one case."""
 
     host: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.end_to_end.mqtt_conformance.cases import CASES, Case, Check
-from tests.end_to_end.mqtt_conformance.client import Tester
+from tests.end_to_end.mqtt_conformance.client import ServerUnderTest
 from tocsin.broker.mqtt.packets import V5, V311
 
 
@@ -14,7 +14,7 @@ def framed(kind: int, body: bytes, flags: int = 0) -> bytes:
 def sends(data: bytes, *reasons: int) -> Check:
     """The server closes the connection after this packet; with reasons, it names one of them before."""
 
-    async def check(t: Tester) -> None:
+    async def check(t: ServerUnderTest) -> None:
         client = await t.connect()
         client.send_bytes(data)
         await client.expect_close(*reasons)

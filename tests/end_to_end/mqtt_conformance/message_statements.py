@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.end_to_end.mqtt_conformance.cases import BOTH, case
-from tests.end_to_end.mqtt_conformance.client import Tester
+from tests.end_to_end.mqtt_conformance.client import ServerUnderTest
 from tocsin.broker.mqtt import packets
 from tocsin.broker.mqtt.packets import V5
 
 
 @case("MQTT-4.3.3-10", BOTH)
-async def repeated_publish_of_quality_two_is_delivered_once(t: Tester) -> None:
+async def repeated_publish_of_quality_two_is_delivered_once(t: ServerUnderTest) -> None:
     watcher = await t.connect("b")
     await watcher.subscribe(t.topic)
     client = await t.connect()
@@ -26,7 +26,7 @@ async def repeated_publish_of_quality_two_is_delivered_once(t: Tester) -> None:
 
 
 @case("MQTT-4.3.3-11", BOTH)
-async def packet_identifier_is_free_after_pubcomp(t: Tester) -> None:
+async def packet_identifier_is_free_after_pubcomp(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(t.topic)
     for number in range(2):
@@ -36,21 +36,21 @@ async def packet_identifier_is_free_after_pubcomp(t: Tester) -> None:
 
 
 @case("should 3.6.2.1")
-async def pubrel_for_an_unknown_identifier(t: Tester) -> None:
+async def pubrel_for_an_unknown_identifier(t: ServerUnderTest) -> None:
     client = await t.connect()
     client.send(packets.PubRel(77))
     assert (await client.expect(packets.PubComp, 77)).reason == 0x92
 
 
 @case("should 3.5.2.1")
-async def pubrec_for_an_unknown_identifier(t: Tester) -> None:
+async def pubrec_for_an_unknown_identifier(t: ServerUnderTest) -> None:
     client = await t.connect()
     client.send(packets.PubRec(77))
     assert (await client.expect(packets.PubRel, 77)).reason == 0x92
 
 
 @case("MQTT-4.4.0-1", BOTH)
-async def pubrel_is_repeated_after_a_reconnect(t: Tester) -> None:
+async def pubrel_is_repeated_after_a_reconnect(t: ServerUnderTest) -> None:
     client = await t.keeping()
     await client.subscribe(t.topic)
     client.acknowledges = False
@@ -68,7 +68,7 @@ async def pubrel_is_repeated_after_a_reconnect(t: Tester) -> None:
 
 
 @case("MQTT-4.6.0-6", BOTH)
-async def messages_keep_their_order(t: Tester) -> None:
+async def messages_keep_their_order(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(t.topic)
     sender = await t.connect("b")
@@ -78,7 +78,7 @@ async def messages_keep_their_order(t: Tester) -> None:
 
 
 @case("MQTT-3.3.1-5", BOTH)
-async def delivered_quality_is_the_lower_one(t: Tester) -> None:
+async def delivered_quality_is_the_lower_one(t: ServerUnderTest) -> None:
     client = await t.connect()
     for wanted in range(3):
         await client.subscribe(f"{t.topic}/{wanted}", qos=wanted)

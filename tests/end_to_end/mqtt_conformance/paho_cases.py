@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from tests.end_to_end.mqtt_conformance.cases import BOTH, case
-from tests.end_to_end.mqtt_conformance.client import Tester
+from tests.end_to_end.mqtt_conformance.client import ServerUnderTest
 from tocsin.broker.mqtt import packets
 from tocsin.broker.mqtt.packets import V5, Filter
 
 
 @case("paho", BOTH)
-async def basic_three_qualities(t: Tester) -> None:
+async def basic_three_qualities(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(t.topic)
     for qos in range(3):
@@ -21,14 +21,14 @@ async def basic_three_qualities(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def second_connect_is_refused(t: Tester) -> None:
+async def second_connect_is_refused(t: ServerUnderTest) -> None:
     client = await t.connect()
     client.send(t.connect_packet())
     await client.expect_close()
 
 
 @case("paho", BOTH)
-async def wrong_protocol_name_is_refused(t: Tester) -> None:
+async def wrong_protocol_name_is_refused(t: ServerUnderTest) -> None:
     client = await t.raw()
     body = b"\x00\x02hj" + bytes((t.version, 2, 0, 60)) + (b"\x00" if t.version == V5 else b"") + b"\x00\x01c"
     client.send_bytes(bytes((0x10, len(body))) + body)
@@ -36,7 +36,7 @@ async def wrong_protocol_name_is_refused(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def retained_messages(t: Tester) -> None:
+async def retained_messages(t: ServerUnderTest) -> None:
     sender = await t.connect("a")
     for qos in range(3):
         await sender.publish(f"{t.topic}/{qos}", b"%d" % qos, qos, True)
@@ -56,7 +56,7 @@ async def retained_messages(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def will_message(t: Tester) -> None:
+async def will_message(t: ServerUnderTest) -> None:
     watcher = await t.connect("b")
     await watcher.subscribe(t.topic)
     doomed = await t.connect("a", will=packets.Will(t.topic, b"gone", 1, False))
@@ -65,7 +65,7 @@ async def will_message(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def zero_length_client_id(t: Tester) -> None:
+async def zero_length_client_id(t: ServerUnderTest) -> None:
     client = await t.raw()
     packet = t.connect_packet()
     packet.client_id = ""
@@ -83,7 +83,7 @@ async def zero_length_client_id(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def offline_message_queueing(t: Tester) -> None:
+async def offline_message_queueing(t: ServerUnderTest) -> None:
     client = await t.keeping("a")
     await client.subscribe(f"{t.topic}/+")
     await client.disconnect()
@@ -98,7 +98,7 @@ async def offline_message_queueing(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def overlapping_subscriptions(t: Tester) -> None:
+async def overlapping_subscriptions(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(Filter(f"{t.topic}/#", 2), Filter(f"{t.topic}/+", 1))
     await client.publish(f"{t.topic}/x", b"x", 2)
@@ -111,7 +111,7 @@ async def overlapping_subscriptions(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def keep_alive(t: Tester) -> None:
+async def keep_alive(t: ServerUnderTest) -> None:
     watcher = await t.connect("b")
     await watcher.subscribe(t.topic)
     silent = await t.connect("a", keep_alive_s=2, will=packets.Will(t.topic, b"silent", 1, False))
@@ -120,7 +120,7 @@ async def keep_alive(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def redelivery_on_reconnect(t: Tester) -> None:
+async def redelivery_on_reconnect(t: ServerUnderTest) -> None:
     client = await t.keeping()
     await client.subscribe(f"{t.topic}/#")
     client.acknowledges = False
@@ -138,7 +138,7 @@ async def redelivery_on_reconnect(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def dollar_topics_do_not_match_wildcards(t: Tester) -> None:
+async def dollar_topics_do_not_match_wildcards(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(f"+/{t.identity()}")
     client.send(packets.Publish(f"$x/{t.identity()}", b"x", 0))
@@ -146,7 +146,7 @@ async def dollar_topics_do_not_match_wildcards(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def unsubscribe(t: Tester) -> None:
+async def unsubscribe(t: ServerUnderTest) -> None:
     client = await t.connect("a")
     await client.subscribe(f"{t.topic}/a", f"{t.topic}/b")
     await client.unsubscribe(f"{t.topic}/a")
@@ -158,7 +158,7 @@ async def unsubscribe(t: Tester) -> None:
 
 
 @case("paho", BOTH)
-async def names_with_empty_levels_and_blanks(t: Tester) -> None:
+async def names_with_empty_levels_and_blanks(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(f"/{t.topic}/+/a b")
     await client.publish(f"/{t.topic}//a b", b"x")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from tests.end_to_end.mqtt_conformance.cases import ONLY_5, case
-from tests.end_to_end.mqtt_conformance.client import Tester
+from tests.end_to_end.mqtt_conformance.client import ServerUnderTest
 from tocsin.broker.mqtt import packets
 from tocsin.broker.mqtt.packets import Filter
 
 
 @case("paho", ONLY_5)
-async def session_expiry(t: Tester) -> None:
+async def session_expiry(t: ServerUnderTest) -> None:
     async def visit(expiry_s: int, clean: bool, at_end: int | None = None) -> bool:
         client = await t.connect(clean_start=clean, properties={"session_expiry_s": expiry_s})
         assert client.connack is not None
@@ -32,7 +32,7 @@ async def session_expiry(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def shared_subscription(t: Tester) -> None:
+async def shared_subscription(t: ServerUnderTest) -> None:
     first, second = await t.connect("a"), await t.connect("b")
     for member in (first, second):
         await member.subscribe(f"$share/g/{t.topic}")
@@ -50,7 +50,7 @@ async def shared_subscription(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def user_properties(t: Tester) -> None:
+async def user_properties(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(t.topic)
     pairs = [("a", "2"), ("c", "3"), ("a", "2")]
@@ -60,7 +60,7 @@ async def user_properties(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def payload_format_and_content_type(t: Tester) -> None:
+async def payload_format_and_content_type(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(t.topic)
     for qos in range(3):
@@ -70,7 +70,7 @@ async def payload_format_and_content_type(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def publication_expiry(t: Tester) -> None:
+async def publication_expiry(t: ServerUnderTest) -> None:
     client = await t.keeping("a")
     await client.subscribe(t.topic)
     await client.disconnect()
@@ -87,7 +87,7 @@ async def publication_expiry(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def no_local(t: Tester) -> None:
+async def no_local(t: ServerUnderTest) -> None:
     first, second = await t.connect("a"), await t.connect("b")
     for client in (first, second):
         await client.subscribe(Filter(t.topic, 2, no_local=True))
@@ -97,7 +97,7 @@ async def no_local(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def retain_as_published(t: Tester) -> None:
+async def retain_as_published(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(Filter(t.topic, 2, retain_as_published=True))
     await client.publish(t.topic, b"no", 1, False)
@@ -107,7 +107,7 @@ async def retain_as_published(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def retain_handling(t: Tester) -> None:
+async def retain_handling(t: ServerUnderTest) -> None:
     sender = await t.connect("s")
     await sender.publish(t.topic, b"kept", 1, True)
     await asyncio.sleep(0.7)
@@ -122,7 +122,7 @@ async def retain_handling(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def assigned_client_id_is_unique(t: Tester) -> None:
+async def assigned_client_id_is_unique(t: ServerUnderTest) -> None:
     names = set()
     for _ in range(3):
         client = await t.raw()
@@ -134,7 +134,7 @@ async def assigned_client_id_is_unique(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def subscription_identifiers(t: Tester) -> None:
+async def subscription_identifiers(t: ServerUnderTest) -> None:
     first, second = await t.connect("a"), await t.connect("b")
     await first.subscribe(t.topic, subscription_ids=[456_789])
     await second.subscribe(t.topic, subscription_ids=[2])
@@ -148,7 +148,7 @@ async def subscription_identifiers(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def request_and_response(t: Tester) -> None:
+async def request_and_response(t: ServerUnderTest) -> None:
     asks, answers = await t.connect("a"), await t.connect("b")
     await asks.subscribe(f"{t.topic}/reply")
     await answers.subscribe(f"{t.topic}/ask")
@@ -162,7 +162,7 @@ async def request_and_response(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def client_topic_alias(t: Tester) -> None:
+async def client_topic_alias(t: ServerUnderTest) -> None:
     client = await t.connect()
     assert client.connack is not None
     assert client.connack.properties.get("topic_alias_maximum", 0) > 0
@@ -177,14 +177,14 @@ async def client_topic_alias(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def client_topic_alias_zero(t: Tester) -> None:
+async def client_topic_alias_zero(t: ServerUnderTest) -> None:
     client = await t.connect()
     client.send(packets.Publish(t.topic, b"x", 1, packet_id=9, properties={"topic_alias": 0}))
     await client.expect_close()
 
 
 @case("paho", ONLY_5)
-async def server_topic_alias(t: Tester) -> None:
+async def server_topic_alias(t: ServerUnderTest) -> None:
     client = await t.connect(properties={"topic_alias_maximum": 1})
     await client.subscribe(t.topic)
     for qos in range(3):
@@ -195,7 +195,7 @@ async def server_topic_alias(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def no_server_topic_alias_without_permission(t: Tester) -> None:
+async def no_server_topic_alias_without_permission(t: ServerUnderTest) -> None:
     client = await t.connect()
     await client.subscribe(t.topic)
     for qos in range(3):
@@ -204,7 +204,7 @@ async def no_server_topic_alias_without_permission(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def maximum_packet_size_of_the_client(t: Tester) -> None:
+async def maximum_packet_size_of_the_client(t: ServerUnderTest) -> None:
     client = await t.connect(properties={"maximum_packet_bytes": 100})
     await client.subscribe(t.topic)
     await client.publish(t.topic, b"." * 20, 0)
@@ -214,7 +214,7 @@ async def maximum_packet_size_of_the_client(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def maximum_packet_size_of_the_server(t: Tester) -> None:
+async def maximum_packet_size_of_the_server(t: ServerUnderTest) -> None:
     client = await t.connect()
     assert client.connack is not None
     limit = client.connack.properties["maximum_packet_bytes"]
@@ -223,14 +223,14 @@ async def maximum_packet_size_of_the_server(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def server_keep_alive(t: Tester) -> None:
+async def server_keep_alive(t: ServerUnderTest) -> None:
     client = await t.connect(keep_alive_s=120)
     assert client.connack is not None
     assert client.connack.properties["server_keep_alive_s"] == 60
 
 
 @case("paho", ONLY_5)
-async def flow_control_of_the_client(t: Tester) -> None:
+async def flow_control_of_the_client(t: ServerUnderTest) -> None:
     client = await t.connect(properties={"receive_maximum": 2})
     await client.subscribe(t.topic)
     client.acknowledges = False
@@ -249,7 +249,7 @@ async def flow_control_of_the_client(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def flow_control_of_the_server(t: Tester) -> None:
+async def flow_control_of_the_server(t: ServerUnderTest) -> None:
     client = await t.connect()
     assert client.connack is not None
     limit = client.connack.properties.get("receive_maximum", 65_535)
@@ -260,7 +260,7 @@ async def flow_control_of_the_server(t: Tester) -> None:
 
 
 @case("paho", ONLY_5)
-async def will_delay(t: Tester) -> None:
+async def will_delay(t: ServerUnderTest) -> None:
     watcher = await t.connect("b")
     await watcher.subscribe(t.topic)
     will = packets.Will(t.topic, b"late", 1, False, {"will_delay_s": 2})

@@ -159,7 +159,9 @@ class Subscribing:
         for pending in [pending for pending in self._pending if self._state.now_s >= pending.ends_s]:
             for index, text in enumerate(pending.filters):
                 subscription = pending.session.subscriptions.get(text)
-                late = subscription is not None and subscription.filter.topic_pattern in pending.patterns
+                late = subscription is not None and (
+                    subscription.filter.topic_pattern in pending.patterns or not self._peers.is_ready
+                )
                 if late or text in pending.channels:
                     self._remove(pending.session, text)
                     pending.reasons[index] = Reason.UNSPECIFIED_ERROR

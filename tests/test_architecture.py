@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cluster": {"model", "wire", "database", "segments"},
     "cluster/server": {"cluster", "model", "wire", "database", "runtime/http"},
     "runtime/http": {"model", "wire"},
-    "runtime/broker": {"runtime/http", "segments", *_CORES},
+    "runtime/broker": {"runtime/http", "client", "segments", *_CORES},
     "runtime/coordinator": {"runtime/http", "database", *_CORES},
     "runtime/stack": {"runtime/http", "runtime/coordinator", "model", "wire"},
     "sim": {"client", "cluster/sql", *_CORES},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,12 @@ class TopicNetwork:
 
 @asynccontextmanager
 async def topic_network(
-    folder: Path, brokers: int = 3, distance: EmulatedDistance | None = None
+    folder: Path,
+    brokers: int = 3,
+    distance: EmulatedDistance | None = None,
+    *,
+    coordinator: Mapping[str, str] = COORDINATOR,
+    broker: Mapping[str, str] = {},
 ) -> AsyncIterator[TopicNetwork]:
     """A network; with `distance` all connections between its processes, and of clients to brokers, are delayed."""
     via = None if distance is None else distance.via
@@ -98,7 +103,8 @@ async def topic_network(
         free_ports=True,
         data_cluster=False,
         logs=folder,
-        coordinator=COORDINATOR,
+        coordinator=coordinator,
+        broker=broker,
         restart=True,
         via=via,
     )

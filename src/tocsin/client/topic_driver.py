@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from ssl import SSLContext
+from typing import Protocol
 
 import httpx
 import msgspec
@@ -101,6 +102,17 @@ class TopicSocket:
                 return  # the reader reports the loss
 
 
+class HomeSocket(Protocol):
+    """A connection to a home. It reports `ConnectionOpened`, `MessageReceived` and, by `lost`, its end."""
+
+    socket: ClientConnection | None
+    task: asyncio.Task[None]
+
+    def send(self, message: wire.FromClient) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class TopicDriver:
     def __init__(
         self,
@@ -116,12 +128,15 @@ class TopicDriver:
         self.tls = tls
         self._on_effect = on_effect
         self._room = room
-        self._sockets: dict[int, TopicSocket] = {}
+        self._sockets: dict[int, HomeSocket] = {}
+        self.make_socket: Callable[[TopicDriver, int, str], HomeSocket] = TopicSocket
+        """Opens a connection to the home at an address. A relay replaces it for the broker that it is a part of."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         timeout = httpx.Timeout(_WAIT_S + 15.0, connect=5.0)
         self._http = httpx.AsyncClient(base_url=coordinator.rstrip("/"), headers=headers, verify=tls, timeout=timeout)
         self._watch: asyncio.Task[None] | None = None
         self._revision: str | None = None
+        self._watched: events.Watch | None = None
         self._flushing = False
         self._ticking = asyncio.create_task(self._tick())
         self.failure: ClientError | None = None
@@ -169,7 +184,7 @@ class TopicDriver:
                 if (socket := self._sockets.get(number)) is not None:
                     socket.send(message)
             case events.Connect(number, address):
-                self._sockets[number] = TopicSocket(self, number, address)
+                self._sockets[number] = self.make_socket(self, number, address)
             case events.Disconnect(number):
                 if (socket := self._sockets.pop(number, None)) is not None:
                     socket.close()
@@ -192,7 +207,14 @@ class TopicDriver:
         if self._watch is not None:
             self._watch.cancel()
         self._revision = None
+        self._watched = watch
         self._watch = asyncio.create_task(self._watch_forever(watch)) if watch.send or watch.receive else None
+
+    def watch_again(self) -> None:
+        """Ask the directory again after a refusal."""
+        self.failure = None
+        if self._watched is not None:
+            self._restart_watch(self._watched)
 
     async def _watch_forever(self, watch: events.Watch) -> None:
         while True:

@@ -8,6 +8,7 @@ from tocsin.model.ids import TopicName
 from tocsin.model.topic import Position
 from tocsin.wire import topic as wire
 from tocsin.wire.topic_directory import WatchAnswer
+from tocsin.wire.topic_envelope import MessageProperties
 
 # -- for the application -----------------------------------------------------------------------------------------------
 
@@ -21,6 +22,8 @@ class TopicMessage:
     """One run of one publishing program."""
     number: int
     """The publisher's number of the message; numbers of a publisher grow."""
+    properties: MessageProperties | None = None
+    """What an MQTT client sent with the message: content type, response topic, user properties; None without any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -41,6 +42,7 @@ from tocsin.client.topic_session import TopicSession
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import BEGINNING, Position, is_exact, matches, pattern_problem, topic_problem
 from tocsin.wire.errors import Code
+from tocsin.wire.topic_envelope import MARK, unwrapped
 
 _RUN_BITS = 52
 
@@ -239,4 +241,7 @@ class TopicSubscription:
         self._topics._take(1)
         if isinstance(item, TopicFailure):
             raise error_for(item.code, f"{item.topic}: {item.message}")
+        if isinstance(item, TopicMessage) and item.data.startswith(MARK):
+            data, properties = unwrapped(item.data)
+            return replace(item, data=data, properties=properties)
         return item

@@ -17,7 +17,7 @@ from tocsin.coordinator.topic_placing import choose_home, holder_of, may_host
 from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, TopicName
-from tocsin.model.topic import topic_problem
+from tocsin.model.topic import CONTROL_PREFIX, topic_problem
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_link import (
     FollowTopic,
@@ -76,13 +76,19 @@ def use_topics(turn: Turn, event: TopicsUsed) -> dict[TopicName, RequestRejectio
             continue
         if problem is not None:
             refused[name] = RequestRejection(Code.BAD_REQUEST, problem)
-        elif not any(name.startswith(prefix) for prefix in (turn.rules.topic_prefixes or "").split(",") if prefix):
+        elif not _may_create(name, turn.rules.topic_prefixes):
             refused[name] = RequestRejection(Code.UNKNOWN_TOPIC, f"there is no topic {name}; create it first")
         elif _is_full(turn):
             refused[name] = RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
         else:
             _create(turn, TopicRecord(name, 0, made_on_use=True, place=event.place))
     return refused
+
+
+def _may_create(name: TopicName, prefixes: str | None) -> bool:
+    """True if the first message may create the topic."""
+    allowed = [prefix for prefix in (prefixes or "").split(",") if prefix]
+    return any(name.startswith(prefix) for prefix in (*allowed, CONTROL_PREFIX))
 
 
 def _is_full(turn: Turn) -> bool:

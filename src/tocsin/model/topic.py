@@ -17,6 +17,8 @@ from tocsin.model.topic_persistence import Persistence, parse_persistence
 MOST_CHARACTERS = 200
 MOST_LEVELS = 16
 LONGEST_BOUND_S = 3_600.0
+CONTROL_PREFIX = "~24mqtt/"
+"""Topics by which the brokers' MQTT parts talk to each other; in MQTT `$mqtt/`. They are created on first use."""
 _LEVEL = re.compile(r"[A-Za-z0-9._~-]+")
 _STATEMENT = re.compile(
     r"\s*CREATE\s+TOPIC\s+(?P<name>[^\s;]+)(?:\s+WITHIN\s+(?P<bound>[^;]+?))?(?:\s+PERSISTENT(?P<log>(?:\s[^;]*)?))?\s*;?\s*",

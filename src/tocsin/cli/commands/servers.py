@@ -66,14 +66,21 @@ def broker(context: typer.Context) -> None:
         from tocsin.runtime.broker.server import BrokerServer
         from tocsin.runtime.http.listening import collect_garbage_rarely
 
-        def ready(address: str) -> None:
+        def ready(address: str, mqtt: str | None) -> None:
             collect_garbage_rarely()
-            show(as_json, {"broker": settings.id, "address": address}, lambda: print_address(address))
+            content = {"broker": settings.id, "address": address} | ({} if mqtt is None else {"mqtt": mqtt})
+            show(as_json, content, lambda: print_address(address, mqtt))
 
-        def print_address(address: str) -> None:
+        def print_address(address: str, mqtt: str | None) -> None:
             print(f"Tocsin broker {settings.id}: {address}", flush=True)
+            if mqtt is not None:
+                print(f"MQTT: {mqtt}", flush=True)
             note("Press Ctrl-C to stop.")
 
-        run_on_event_loop(lambda: BrokerServer(settings, ready).run())
+        async def serve() -> None:
+            server = BrokerServer(settings, lambda address: ready(address, server.mqtt_address))
+            await server.run()
+
+        run_on_event_loop(serve)
 
     run_with_flags(context, BrokerSettings, run)

@@ -12,6 +12,7 @@ from tocsin.model.permission import may_subscribe, topic_scopes
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.audit import AuditLog
+from tocsin.runtime.http.callers import caller_of_claims
 from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.trusted_keys import TrustedKeys
@@ -60,6 +61,17 @@ class ConnectionGuard:
         claims = None if not token else await self.fetched_claims(token)
         if claims is None or REPLICATE not in claims.scopes:
             raise TocsinError(Code.UNAUTHENTICATED, "this needs a token that the coordinator gives to homes of topics")
+        return claims
+
+    async def mqtt_claims(self, token: str | None) -> Claims:
+        """The claims of a token for topics or for channels; raises for any other token."""
+        if not token:
+            raise TocsinError(Code.UNAUTHENTICATED, "send a token as the password")
+        claims = await self.fetched_claims(token)
+        if claims is None:
+            raise TocsinError(Code.UNAUTHENTICATED, _UNKNOWN)
+        if not (caller_of_claims(claims).topic_scopes or may_subscribe(claims.scopes)):
+            raise TocsinError(Code.FORBIDDEN, "this token has no scope send:<topic>, receive:<topic> or subscribe")
         return claims
 
     async def fetched_claims(self, token: str) -> Claims | None:

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tocsin.runtime.broker.mqtt import MqttProcess
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.broker.topics import TopicsProcess
@@ -24,6 +25,8 @@ class BrokerMetrics(Collector):
     ) -> None:
         """`half_open` counts connections that have not logged in; `receiving` is true while announcements arrive."""
         self._topics = topics
+        self.mqtt: MqttProcess | None = None
+        """Set by the server if the broker has MQTT clients."""
         self._process = process
         self._half_open = half_open
         self._receiving = receiving
@@ -85,8 +88,29 @@ class BrokerMetrics(Collector):
         help_text = "Seconds from accepting a message until a quorum had it on disk, summed over commits"
         yield CounterMetricFamily("tocsin_broker_topic_commit_seconds", help_text, value=commits.seconds)
 
+    def _collect_mqtt(self, mqtt: MqttProcess) -> Iterable[Metric]:
+        state = mqtt.core.state
+        gauges = {
+            "mqtt_connections": ("MQTT connections", len(state.connections)),
+            "mqtt_sessions": ("MQTT sessions, connected or not", len(state.sessions)),
+            "mqtt_retained_messages": ("Retained messages of the network", len(mqtt.core.retained)),
+            "mqtt_waiting_bytes": ("Messages of MQTT clients that wait for homes", mqtt.relay.waiting_bytes),
+        }
+        for name, (help_text, value) in gauges.items():
+            yield GaugeMetricFamily(f"tocsin_broker_{name}", help_text, value=value)
+        counters = {
+            "mqtt_messages_received": ("Messages from MQTT clients", state.received),
+            "mqtt_messages_delivered": ("Messages sent to MQTT clients", state.delivered),
+            "mqtt_messages_dropped": ("Messages that a session could not hold", state.dropped),
+            "mqtt_messages_refused": ("Messages from MQTT clients that were refused", state.refused),
+        }
+        for name, (help_text, value) in counters.items():
+            yield CounterMetricFamily(f"tocsin_broker_{name}", help_text, value=value)
+
     def collect(self) -> Iterable[Metric]:
         yield from self._collect_topics()
+        if self.mqtt is not None:
+            yield from self._collect_mqtt(self.mqtt)
         core, state = self._process.core, self._process.core.state
         now_s = self._process.now_s()
         frontend = sum(len(subscriber.frontends) for subscriber in state.subscribers.values())

@@ -15,6 +15,7 @@ from tocsin.runtime.broker.cluster import DataClusterLink
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
 from tocsin.runtime.broker.metrics import BrokerMetrics
+from tocsin.runtime.broker.mqtt_server import MqttServer
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.replica_socket import replica_socket_class
 from tocsin.runtime.broker.replicas import Replicas
@@ -54,7 +55,7 @@ class BrokerServer:
             self.topics.logs.report = self.topics.happened
             self.topics.replicas = Replicas(settings, self.topics.happened)
         self.guard = ConnectionGuard(self.process, self.keys, self.topics)
-        self.keys.on_change = self.guard.end_revoked
+        self.keys.on_change = self._end_revoked
         self.guard.audit = open_audit_log(settings, f"broker {settings.id}")
         if self.guard.audit is not None:
             self.process.audit(AuditedSessions(self.guard.audit))
@@ -65,7 +66,19 @@ class BrokerServer:
         self.webhooks = WebhookSessions(self.process, self.metrics)
         self.context = BrokerContext(self.guard, self.metrics, self.webhooks)
         self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process, self.topics)
+        self.mqtt = None if settings.mqtt_port is None else MqttServer(self.guard)
+        self.metrics.mqtt = None if self.mqtt is None else self.mqtt.process
         self.address = ""
+
+    @property
+    def mqtt_address(self) -> str | None:
+        """Where MQTT clients connect; None without MQTT."""
+        return None if self.mqtt is None else self.mqtt.address
+
+    def _end_revoked(self) -> None:
+        self.guard.end_revoked()
+        if self.mqtt is not None:
+            self.mqtt.process.end_revoked(self.keys.is_revoked)
 
     def stop(self) -> None:
         """Begin to stop the server. Call it from the loop's thread."""
@@ -81,10 +94,7 @@ class BrokerServer:
             uvicorn.Config(
                 make_app(self.context),
                 http=make_http_class(self.guard.half_open),
-                ws=upgrade_class(
-                    {wire.PATH: topic_socket_class(self.guard), topic_log.PATH: replica_socket_class(self.guard)},
-                    socket_class(self.guard),
-                ),
+                ws=upgrade_class(self._upgrades(), socket_class(self.guard)),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -113,6 +123,16 @@ class BrokerServer:
                     task.cancel()
                 await self._close(server, serving)
 
+    def _upgrades(self) -> dict[str, type[asyncio.Protocol]]:
+        """Path → the protocol of the WebSockets there."""
+        upgrades: dict[str, type[asyncio.Protocol]] = {
+            wire.PATH: topic_socket_class(self.guard),
+            topic_log.PATH: replica_socket_class(self.guard),
+        }
+        if self.mqtt is not None:
+            upgrades |= self.mqtt.upgrades
+        return upgrades
+
     async def _start(self) -> None:
         self.process.handlers |= {
             effects.CallWebhook: self.webhooks.begin,
@@ -131,10 +151,14 @@ class BrokerServer:
         if self.coordinator is not None:
             self.coordinator.start()
             self.cluster.settled = lambda: self.process.core.linked
+        if self.mqtt is not None:
+            await self.mqtt.start(self.settings.address or self.address)
 
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         logger().info("stopping")
         self.context.stopping = True
+        if self.mqtt is not None:
+            await self.mqtt.stop()
         await self.topics.stop()
         await self.process.stop()
         server.should_exit = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from tocsin.broker.mqtt.limits import MqttLimits
 from tocsin.broker.state import Limits
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.runtime.http.callers import is_broker_id
@@ -58,6 +59,13 @@ class BrokerSettings(ListenerSettings):
     oidc: OidcSettings = field(default_factory=OidcSettings)
     limits: Limits = field(default_factory=Limits)
     topic_limits: TopicLimits = field(default_factory=TopicLimits)
+    mqtt_port: Annotated[
+        int | None, "Port for MQTT clients; 0 takes a free port. Default: no MQTT. Needs `coordinator`."
+    ] = None
+    mqtt_address: Annotated[
+        str | None, "Address as `host:port` that other brokers name to MQTT clients. Default: the one it listens on."
+    ] = None
+    mqtt_limits: MqttLimits = field(default_factory=MqttLimits)
     frame_bytes: Annotated[
         int, "Largest message from a subscriber; a larger one closes the connection with code 1009."
     ] = 64 << 10
@@ -92,6 +100,14 @@ class BrokerSettings(ListenerSettings):
             _check_positive(name, getattr(self.limits, name))
         for name in TopicLimits.__slots__:
             _check_positive(name, getattr(self.topic_limits, name))
+        for name in MqttLimits.__slots__:
+            _check_positive(name, getattr(self.mqtt_limits, name))
+        if self.mqtt_port is not None and not 0 <= self.mqtt_port <= 65535:
+            raise invalid(f"mqtt_port {self.mqtt_port}: expected 0 to 65535")
+        if self.mqtt_port is not None and self.coordinator is None:
+            raise invalid("mqtt_port: MQTT clients use topics, and topics need a coordinator; set coordinator")
+        if max(self.mqtt_limits.mqtt_receive_maximum, self.mqtt_limits.mqtt_topic_aliases) > 65535:
+            raise invalid("mqtt_receive_maximum and mqtt_topic_aliases: expected at most 65535")
         if self.topic_limits.topic_message_bytes > self.topic_limits.topic_frame_bytes // 2:
             raise invalid("topic_frame_bytes: expected at least twice topic_message_bytes")
         if _ORIGIN.fullmatch(self.webhook_origin) is None:

@@ -55,6 +55,19 @@ def shake_hands(
     return Handshake(_reply(key, chosen), SUBPROTOCOLS.get(chosen or wire.JSON, Encoding.JSON), _token(headers, query))
 
 
+def shake_hands_for(request: bytes, path: str, subprotocol: str) -> bytes:
+    """The answer to an upgrade request for one path and one subprotocol; raise `TocsinError` if it is another one."""
+    method, requested, _, headers = _parse_request(request)
+    if method != "GET" or requested != path:
+        raise TocsinError(Code.NOT_FOUND, f"clients with the subprotocol {subprotocol} connect at {path}")
+    key = headers.get("sec-websocket-key", "")
+    if headers.get("sec-websocket-version") != "13" or not _is_key(key):
+        raise TocsinError(Code.BAD_REQUEST, "expected a WebSocket handshake of version 13")
+    if subprotocol not in (name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")):
+        raise TocsinError(Code.BAD_REQUEST, f"clients connect at {path} with the subprotocol {subprotocol}")
+    return _reply(key, subprotocol)
+
+
 def _parse_request(request: bytes) -> tuple[str, str, str, dict[str, str]]:
     """(method, path, query, headers) of a request that uvicorn has parsed and serialised again."""
     head, *lines = request.decode("latin-1").split("\r\n\r\n", 1)[0].split("\r\n")

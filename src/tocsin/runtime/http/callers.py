@@ -72,8 +72,8 @@ class Caller:
 
     @property
     def topic_scopes(self) -> frozenset[str]:
-        """Scopes `send:` and `receive:`; an administrator has them for all topics."""
-        return ALL_TOPICS if self.is_admin else topic_scopes(self.scopes)
+        """Scopes `send:` and `receive:`; administrators, and brokers that relay topics, have them for all topics."""
+        return ALL_TOPICS if self.is_trusted_broker else topic_scopes(self.scopes)
 
     @property
     def may_read(self) -> bool:

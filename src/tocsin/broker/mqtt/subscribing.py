@@ -1,0 +1,231 @@
+"""SUBSCRIBE and UNSUBSCRIBE [MQTT5 §3.8–§3.11]: the answer waits until the homes of the topics send to this broker.
+
+Retained messages follow the answer. Sessions with the same filter share one watch of the network's topics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tocsin.broker.mqtt import packets
+from tocsin.broker.mqtt.effects import SubscribeChannel, UnsubscribeChannel, UnwatchPattern, WatchPattern
+from tocsin.broker.mqtt.names import CHANNELS, ParsedFilter, parsed_channel, parsed_filter
+from tocsin.broker.mqtt.outgoing import Outgoing
+from tocsin.broker.mqtt.peers import Peers
+from tocsin.broker.mqtt.reasons import Reason
+from tocsin.broker.mqtt.retained import Retained
+from tocsin.broker.mqtt.session import Connection, MqttState, Outbound, Session
+from tocsin.broker.mqtt.subscriptions import Subscription
+from tocsin.model.permission import RECEIVE
+from tocsin.model.topic import is_exact
+
+_NOT_READY = "the homes of these topics do not answer; subscribe again"
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A SUBSCRIBE without an answer."""
+
+    session: Session
+    connection: Connection
+    packet_id: int
+    reasons: list[Reason]
+    ends_s: float
+    message: str = ""
+    patterns: set[str] = field(default_factory=set)
+    """Patterns of the network that are not ready."""
+    channels: set[str] = field(default_factory=set)
+    filters: list[str] = field(default_factory=list)
+    fresh: list[tuple[Subscription, int, bool]] = field(default_factory=list)
+    """(subscription, retain handling, whether it existed before)."""
+
+
+class Subscribing:
+    def __init__(self, state: MqttState, outgoing: Outgoing, retained: Retained, peers: Peers) -> None:
+        self._state = state
+        self._outgoing = outgoing
+        self._retained = retained
+        self._peers = peers
+        self._watched: dict[str, int] = {}
+        """Pattern of the network → subscriptions that need it."""
+        self._ready: set[str] = set()
+        self._pending: list[_Pending] = []
+
+    # -- SUBSCRIBE -----------------------------------------------------------------------------------------------------
+
+    def on_subscribe(self, session: Session, connection: Connection, packet: packets.Subscribe) -> None:
+        limit_s = self._state.now_s + self._state.limits.mqtt_subscribe_s
+        pending = _Pending(session, connection, packet.packet_id, [], limit_s)
+        identifier = packet.properties.get("subscription_ids", [None])[0]
+        for wanted in packet.filters:
+            reason, message = self._subscribe(session, wanted, identifier, pending)
+            pending.reasons.append(reason)
+            pending.filters.append(wanted.pattern)
+            pending.message = pending.message or message
+        self._pending.append(pending)
+        self._answer_ready()
+
+    def _subscribe(
+        self, session: Session, wanted: packets.Filter, identifier: int | None, pending: _Pending
+    ) -> tuple[Reason, str]:
+        known = wanted.pattern in session.subscriptions or wanted.pattern in session.channels
+        limit = self._state.limits.mqtt_subscriptions
+        if not known and len(session.subscriptions) + len(session.channels) >= limit:
+            return Reason.QUOTA_EXCEEDED, f"a session has at most {limit} subscriptions"
+        if wanted.pattern.startswith(CHANNELS):
+            return self._subscribe_channel(session, wanted, identifier, pending)
+        parsed = parsed_filter(wanted.pattern)
+        if isinstance(parsed, str):
+            return Reason.TOPIC_FILTER_INVALID, parsed
+        if not _may_subscribe(session, parsed):
+            return Reason.NOT_AUTHORIZED, f"this needs a token with the scope receive:{parsed.topic_pattern}"
+        subscription = Subscription(parsed, wanted.qos, wanted.no_local, wanted.retain_as_published, identifier)
+        if not known:
+            self._watch(parsed.topic_pattern)
+        session.subscriptions[wanted.pattern] = subscription
+        self._state.tree.add(session, subscription)
+        if parsed.topic_pattern not in self._ready:
+            pending.patterns.add(parsed.topic_pattern)
+        if parsed.group is None:
+            pending.fresh.append((subscription, wanted.retain_handling, known))
+        return Reason(wanted.qos), ""
+
+    def _subscribe_channel(
+        self, session: Session, wanted: packets.Filter, identifier: int | None, pending: _Pending
+    ) -> tuple[Reason, str]:
+        parsed = parsed_channel(wanted.pattern)
+        if isinstance(parsed, str):
+            return Reason.TOPIC_FILTER_INVALID, parsed
+        wanted.qos = min(wanted.qos, 1)
+        session.channels[wanted.pattern] = wanted
+        session.channel_ids.pop(wanted.pattern, None)
+        if identifier is not None:
+            session.channel_ids[wanted.pattern] = identifier
+        pending.channels.add(wanted.pattern)
+        self._ask_for_channel(session, wanted.pattern, *parsed)
+        return Reason(wanted.qos), ""
+
+    def resume_channels(self, session: Session) -> None:
+        """Subscribe again to the channels of a session whose client has returned."""
+        for pattern in session.channels:
+            parsed = parsed_channel(pattern)
+            assert not isinstance(parsed, str), "it was valid when the client subscribed"
+            self._ask_for_channel(session, pattern, *parsed)
+
+    def _ask_for_channel(self, session: Session, pattern: str, channel: str, parameters: dict[str, str]) -> None:
+        assert session.connection is not None
+        identity = session.connection.id
+        self._state.effects.append(
+            SubscribeChannel(session.key, session.user, session.scopes, pattern, channel, parameters, identity)
+        )
+
+    def _watch(self, pattern: str) -> None:
+        users = self._watched[pattern] = self._watched.get(pattern, 0) + 1
+        if users == 1:
+            self._state.effects.append(WatchPattern(pattern))
+
+    def _unwatch(self, pattern: str) -> None:
+        self._watched[pattern] -= 1
+        if not self._watched[pattern]:
+            del self._watched[pattern]
+            self._ready.discard(pattern)
+            self._state.effects.append(UnwatchPattern(pattern))
+
+    # -- the answer ----------------------------------------------------------------------------------------------------
+
+    def on_pattern_ready(self, pattern: str) -> None:
+        if pattern in self._watched:
+            self._ready.add(pattern)
+            for pending in self._pending:
+                pending.patterns.discard(pattern)
+            self._answer_ready()
+
+    def on_channel_answered(self, key: str, pattern: str, reason: Reason, message: str) -> None:
+        session = self._state.sessions.get(key)
+        if session is None or pattern not in session.channels:
+            return
+        if reason >= Reason.UNSPECIFIED_ERROR:
+            del session.channels[pattern]
+        for pending in self._pending:
+            if pending.session is session and pattern in pending.channels:
+                pending.channels.discard(pattern)
+                if reason >= Reason.UNSPECIFIED_ERROR:
+                    pending.reasons[pending.filters.index(pattern)] = reason
+                    pending.message = pending.message or message
+        self._answer_ready()
+
+    def tick(self) -> None:
+        """Refuse subscriptions whose homes did not answer in time."""
+        for pending in [pending for pending in self._pending if self._state.now_s >= pending.ends_s]:
+            for index, text in enumerate(pending.filters):
+                subscription = pending.session.subscriptions.get(text)
+                late = subscription is not None and (
+                    subscription.filter.topic_pattern in pending.patterns or not self._peers.is_ready
+                )
+                if late or text in pending.channels:
+                    self._remove(pending.session, text)
+                    pending.reasons[index] = Reason.UNSPECIFIED_ERROR
+                    pending.message = pending.message or _NOT_READY
+                    pending.fresh = [fresh for fresh in pending.fresh if fresh[0] is not subscription]
+            pending.patterns.clear()
+            pending.channels.clear()
+        self._answer_ready()
+
+    def _answer_ready(self) -> None:
+        if not self._pending:
+            return
+        waiting: list[_Pending] = []
+        for pending in self._pending:
+            if pending.connection.closed or pending.session.connection is not pending.connection:
+                continue
+            if pending.patterns or pending.channels or (pending.fresh and not self._peers.is_ready):
+                waiting.append(pending)
+            else:
+                self._answer(pending)
+        self._pending = waiting
+
+    def _answer(self, pending: _Pending) -> None:
+        state, session, connection = self._state, pending.session, pending.connection
+        options = state.reasons(connection, pending.message)
+        state.send(connection, packets.SubAck(pending.packet_id, pending.reasons, options))
+        for subscription, handling, known in pending.fresh:
+            if handling == 2 or (handling == 1 and known) or subscription.filter.text not in session.subscriptions:
+                continue
+            for publication in self._retained.matching(subscription.filter.pattern):
+                if session.may_receive(publication.topic):
+                    identifiers = () if subscription.identifier is None else (subscription.identifier,)
+                    qos = min(subscription.qos, publication.properties.qos)
+                    self._outgoing.offer(session, Outbound(publication, qos, True, identifiers))
+
+    # -- UNSUBSCRIBE ---------------------------------------------------------------------------------------------------
+
+    def on_unsubscribe(self, session: Session, connection: Connection, packet: packets.Unsubscribe) -> None:
+        reasons = [
+            Reason.SUCCESS if self._remove(session, pattern) else Reason.NO_SUBSCRIPTION_EXISTED
+            for pattern in packet.patterns
+        ]
+        self._state.send(connection, packets.UnsubAck(packet.packet_id, reasons))
+
+    def _remove(self, session: Session, text: str) -> bool:
+        if session.channels.pop(text, None) is not None:
+            session.channel_ids.pop(text, None)
+            self._state.effects.append(UnsubscribeChannel(session.key, session.user, text))
+            return True
+        subscription = session.subscriptions.pop(text, None)
+        if subscription is None:
+            return False
+        self._state.tree.remove(session, subscription.filter)
+        self._unwatch(subscription.filter.topic_pattern)
+        return True
+
+    def remove_all(self, session: Session) -> None:
+        """The session has ended."""
+        for text in [*session.subscriptions, *session.channels]:
+            self._remove(session, text)
+
+
+def _may_subscribe(session: Session, wanted: ParsedFilter) -> bool:
+    """A filter without wildcards needs the right to its topic; a wider one gets the topics that the token permits."""
+    if is_exact(wanted.topic_pattern):
+        return session.may_receive(wanted.topic_pattern)
+    return any(scope.startswith(f"{RECEIVE}:") for scope in session.scopes)

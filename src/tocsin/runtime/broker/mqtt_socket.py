@@ -1,0 +1,246 @@
+"""Connections of MQTT clients: over TCP or TLS, and in a WebSocket with the subprotocol `mqtt` [MQTT5 §4.2, §6].
+
+What the core sends in one turn of the event loop is written together. A client that does not read is not read either,
+and its packets are handled in turns, as with `paced_socket`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from tocsin.broker.message_encoding import BINARY, frame
+from tocsin.broker.mqtt import events
+from tocsin.broker.mqtt.events import ConnectionId
+from tocsin.broker.mqtt.packets import Packet
+from tocsin.broker.mqtt.reading import PacketReader
+from tocsin.broker.mqtt.reasons import Reason, Violation
+from tocsin.runtime.broker.client_socket import refusal
+from tocsin.runtime.broker.mqtt import MqttProcess
+from tocsin.runtime.broker.turns import TURN_S, TurnBudget
+from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, FrameReader, close_frame, shake_hands_for
+from tocsin.runtime.broker.websocket_protocol import Violation as FrameViolation
+from tocsin.wire.errors import TocsinError
+
+PATH = "/mqtt"
+SUBPROTOCOL = "mqtt"
+_QUEUE_BYTES = 256 << 10
+"""Bytes that may wait in a connection; the core keeps the rest in the session's queue, which is bounded."""
+_SHARE = 0.5
+"""Share of the loop's time for one client, as for connections of topics."""
+_CLOSE_S = 2.0
+
+
+class MqttSocket(asyncio.Protocol):
+    """A connection over TCP."""
+
+    mqtt: ClassVar[MqttProcess]
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._reader = PacketReader(self.mqtt.limits.mqtt_packet_bytes)
+        self._connection = ConnectionId(0)
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._closing = False
+        self._blocked = False
+        self._reading_paused = False
+        self._budget: TurnBudget | None = None
+        self._next_turn: asyncio.Handle | None = None
+
+    # -- called by the transport ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.set_write_buffer_limits(high=_QUEUE_BYTES, low=_QUEUE_BYTES // 4)
+        self.mqtt.guard.half_open.add(self, self._loop.time())
+        self._connection = self.mqtt.new_connection(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self.mqtt.guard.half_open.remove(self)
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+        self.mqtt.connection_lost(self._connection)
+
+    def eof_received(self) -> None:
+        return
+
+    def data_received(self, data: bytes) -> None:
+        self._take_turn(self._packets(data))
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+        self._pause_reading()
+        self.mqtt.happened(events.ConnectionBlocked(self._connection))
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        self.mqtt.happened(events.ConnectionDrained(self._connection))
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_soon(self._read_on)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _packets(self, data: bytes) -> Iterator[Packet | Violation]:
+        return self._reader.feed(data)
+
+    def _take_turn(self, packets: Iterator[Packet | Violation]) -> None:
+        started_s = time.perf_counter()
+        for packet in packets:
+            if self._closing:
+                return
+            if isinstance(packet, Violation):
+                self.mqtt.happened(events.PacketViolated(self._connection, packet))
+                return
+            self.mqtt.happened(events.PacketReceived(self._connection, packet))
+            if self._blocked:
+                return  # `resume_writing` continues
+            if self.mqtt.is_full(self):
+                self._pause_reading()
+                return  # `read_on` continues
+            if time.perf_counter() - started_s > TURN_S:
+                self._end_turn(started_s)
+                return
+        self._resume_reading()
+
+    def _end_turn(self, started_s: float) -> None:
+        self._pause_reading()
+        if self._budget is None:
+            self._budget = TurnBudget(_SHARE)
+        now_s = time.perf_counter()
+        pause_s = self._budget.spend(now_s - started_s, now_s)
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_later(pause_s, self._read_on)
+
+    def read_on(self) -> None:
+        """Messages of clients have reached their homes: handle the packets that wait."""
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._next_turn = None
+        if not (self._blocked or self._closing):
+            self._take_turn(self._packets(b""))
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    # -- called by the process -----------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        self._out.append(data)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        out, self._out = self._out, []
+        if out and not self._transport.is_closing():
+            self._transport.write(self._framed(out[0] if len(out) == 1 else b"".join(out)))
+
+    def _framed(self, data: bytes) -> bytes:
+        return data
+
+    def on_open(self) -> None:
+        """The client's token is valid."""
+        self.mqtt.guard.half_open.remove(self)
+
+    def expire(self) -> None:
+        """Close a connection that did not log in in time, or that is one of too many half-open connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close after the bytes that were written."""
+        if not self._closing:
+            self._closing = True
+            self._flush()
+            self._end_stream()
+            self._loop.call_later(_CLOSE_S, self._transport.abort)
+
+    def _end_stream(self) -> None:
+        self._transport.close()
+
+
+class MqttWebSocket(MqttSocket):
+    """A connection in a WebSocket. uvicorn makes one for each upgrade at `/mqtt` and feeds it the request."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
+        super().__init__()
+        self._shaken = False
+        self._frames = FrameReader(self.mqtt.limits.mqtt_packet_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        if self._shaken:
+            super().data_received(data)
+        else:
+            self._shake_hands(data)
+
+    def _shake_hands(self, data: bytes) -> None:
+        try:
+            reply = shake_hands_for(data, PATH, SUBPROTOCOL)
+        except TocsinError as error:
+            self._closing = True
+            self._transport.write(refusal(error))
+            self._transport.close()
+            return
+        self._shaken = True
+        self._transport.write(reply)
+
+    def _packets(self, data: bytes) -> Iterator[Packet | Violation]:
+        return self._unframed(self._frames.feed(data))
+
+    def _unframed(self, messages: Iterator[tuple[int, bytes] | FrameViolation]) -> Iterator[Packet | Violation]:
+        """The packets in binary frames; a packet may begin in one frame and end in another [MQTT-6.0.0-2]."""
+        yield from self._reader.feed()
+        for message in messages:
+            if isinstance(message, FrameViolation):
+                yield Violation(Reason.MALFORMED_PACKET, message.message)
+                return
+            opcode, payload = message
+            if opcode == BINARY:
+                yield from self._reader.feed(payload)
+            elif opcode == PING:
+                self._transport.write(frame(payload, PONG))
+            elif opcode == CLOSE:
+                self._transport.write(close_frame(1000, ""))
+                self._transport.close()
+                return
+            elif opcode != PONG:
+                yield Violation(Reason.MALFORMED_PACKET, "MQTT travels in binary frames")
+                return
+
+    def _framed(self, data: bytes) -> bytes:
+        return frame(data, BINARY)
+
+    def _end_stream(self) -> None:
+        self._transport.write(close_frame(1000, ""))
+        self._transport.close()
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server stops."""
+        self.close()
+
+
+def mqtt_socket_classes(mqtt: MqttProcess) -> tuple[type[MqttSocket], type[MqttWebSocket]]:
+    """The protocol classes for TCP and for uvicorn's upgrades."""
+
+    class BoundMqttSocket(MqttSocket):
+        pass
+
+    class BoundMqttWebSocket(MqttWebSocket):
+        pass
+
+    BoundMqttSocket.mqtt = BoundMqttWebSocket.mqtt = mqtt
+    return BoundMqttSocket, BoundMqttWebSocket

@@ -206,17 +206,27 @@ async def check_refusals(network: MqttNetwork) -> None:
 
 
 async def check_move_of_the_home(network: MqttNetwork) -> None:
-    """Messages that are published while their topic moves arrive once and in order."""
-    async with client(network, 1) as sender, client(network, 2) as receiver:
+    """Messages that a client publishes without waiting, while their topic moves, arrive once and in order."""
+    tester = ServerUnderTest("127.0.0.1", network.port(1), "ann", network.token, "moving", 5)
+    sender = await tester.connect("sender")
+    async with client(network, 2) as receiver:
         await receiver.subscribe("test/a", 1)
         moving = asyncio.create_task(network.topics.move("test/a"))
         number = 0
-        while not moving.done() or number < 100:
-            await sender.publish("test/a", b"%d" % number, 1)
+        while not moving.done() or number < 500:
             number += 1
+            assert number < 60_000, "the move takes too long"
+            sender.send(packets.Publish("test/a", b"%d" % number, 1, packet_id=number))
+            if number % 10 == 0:
+                await asyncio.sleep(0.002)
+            if number % 500 == 0:
+                await sender.expect(packets.PubAck, number - 250)
         await moving
+        await sender.expect(packets.PubAck, number)
         messages = await take(receiver, number)
-        assert [int(message.payload) for message in messages] == list(range(number))
+        assert [int(message.payload) for message in messages] == list(range(1, number + 1))
+        assert not any(hasattr(message.properties, "UserProperty") for message in messages), "there is no gap"
+    await tester.close()
 
 
 async def check_draining(network: MqttNetwork) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tocsin.model.topic import matches
+from tocsin.model.topic import CONTROL_PREFIX, matches
 
 SEND, RECEIVE = "send", "receive"
 ALL_TOPICS = frozenset({"send:#", "receive:#"})
+RELAYED_TOPICS = ALL_TOPICS | {f"send:{CONTROL_PREFIX}#", f"receive:{CONTROL_PREFIX}#"}
+"""For brokers: all topics, and those by which brokers talk to each other."""
 
 
 def permits(scopes: Iterable[str], action: str, name: str) -> bool:
@@ -35,8 +37,15 @@ def may_subscribe(scopes: Iterable[str]) -> bool:
 
 
 def permits_topic(scopes: Iterable[str], action: str, topic: str) -> bool:
-    """True if a scope allows `action` (`send` or `receive`) for this topic."""
-    return any(kind == action and matches(pattern, topic) for kind, pattern in _topic_scopes(scopes))
+    """True if a scope allows `action` (`send` or `receive`) for this topic.
+
+    The topics of brokers must be named: no scope that begins with a wildcard permits them.
+    """
+    is_control = topic.startswith(CONTROL_PREFIX)
+    return any(
+        kind == action and matches(pattern, topic) and (not is_control or pattern.startswith(CONTROL_PREFIX))
+        for kind, pattern in _topic_scopes(scopes)
+    )
 
 
 def topic_scopes(scopes: Iterable[str]) -> frozenset[str]:

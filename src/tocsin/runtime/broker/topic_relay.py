@@ -28,7 +28,7 @@ from tocsin.client.topic_driver import TopicDriver, TopicSocket
 from tocsin.client.topic_events import Item
 from tocsin.client.topic_session import TopicSession
 from tocsin.model.ids import TopicName
-from tocsin.model.permission import ALL_TOPICS
+from tocsin.model.permission import RELAYED_TOPICS
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.credentials import Claims
 from tocsin.runtime.http.logs import logger
@@ -207,7 +207,7 @@ class LocalHome:
     def send(self, message: wire.FromClient) -> None:
         if isinstance(message, wire.Login):
             opened = topic_events.ConnectionOpened(
-                self._identity, self._user, message.id, Encoding.MSGPACK, ALL_TOPICS, None
+                self._identity, self._user, message.id, Encoding.MSGPACK, RELAYED_TOPICS, None
             )
             self._topics.happened(opened)
         else:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tocsin.model.ids import BrokerId
-from tocsin.model.permission import ALL_TOPICS, RECEIVE, SEND, may_subscribe, permits, topic_scopes
+from tocsin.model.permission import RECEIVE, RELAYED_TOPICS, SEND, may_subscribe, permits, topic_scopes
 from tocsin.model.topic import pattern_problem
 
 if TYPE_CHECKING:  # settings import this module, and commands must start without cryptography
@@ -73,7 +73,7 @@ class Caller:
     @property
     def topic_scopes(self) -> frozenset[str]:
         """Scopes `send:` and `receive:`; administrators, and brokers that relay topics, have them for all topics."""
-        return ALL_TOPICS if self.is_trusted_broker else topic_scopes(self.scopes)
+        return RELAYED_TOPICS if self.is_trusted_broker else topic_scopes(self.scopes)
 
     @property
     def may_read(self) -> bool:

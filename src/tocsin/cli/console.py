@@ -84,11 +84,3 @@ def fail_with_problems(as_json: bool, problems: Sequence[Problem], text: str) ->
         note(problem.with_source(text))
     count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
     fail(as_json, f"{count}; nothing was changed", code="bad_sql", more={"problems": msgspec.to_builtins(problems)})
-
-
-def ask_coordinator(url: str, token: str | None, as_json: bool, method: str, path: str, **request: Any) -> Any:
-    """One request to the coordinator; an error ends the command with its message."""
-    from tocsin.cli.connection import ask, connect_coordinator
-
-    with failing_on_errors(as_json), connect_coordinator(url, token) as client:
-        return ask(client, method, path, **request)

@@ -12,13 +12,13 @@ from tocsin.cli.console import (
     AsJson,
     CoordinatorUrl,
     Token,
-    ask_coordinator,
     fail,
     failing_on_errors,
     note,
     show,
     table,
 )
+from tocsin.cli.coordinator import ask_coordinator
 
 _SHOWN_MOVES = 50
 """Moves of a plan that are printed; `--json` prints all."""

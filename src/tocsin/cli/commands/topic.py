@@ -13,13 +13,13 @@ from tocsin.cli.console import (
     AsJson,
     CoordinatorUrl,
     Token,
-    ask_coordinator,
     fail,
     failing_on_errors,
     note,
     show,
     table,
 )
+from tocsin.cli.coordinator import ask_coordinator
 
 if TYPE_CHECKING:
     from tocsin.client import TopicGap, TopicMessage

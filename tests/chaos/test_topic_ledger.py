@@ -47,7 +47,7 @@ def test_two_brokers_in_one_epoch_are_two_homes() -> None:
     assert homes.two_homes() == 1
 
 
-def test_earlier_epoch_that_accepts_after_a_later_one_began_is_a_second_home() -> None:
+def test_earlier_epoch_that_accepts_during_a_later_one_is_a_second_home() -> None:
     homes = Homes()
     homes.observe("a", 1, b"probe a 1.0", 1.1)
     homes.observe("b", 2, b"7", 5.0)

@@ -114,7 +114,7 @@ def test_fault_under_load_loses_and_repeats_nothing(
     run(test)
 
 
-def test_moves_under_load_lose_and_repeat_nothing_and_old_replicas_drop_the_log(run: Run) -> None:
+def test_moves_under_load_lose_nothing_and_old_replicas_drop_the_log(run: Run) -> None:
     async def test(network: TopicNetwork) -> None:
         await network.create("moving/kept", replicas=2, quorum=2)
         async with (
@@ -151,7 +151,7 @@ def test_consumer_resumes_behind_its_cursor(run: Run) -> None:
     run(test)
 
 
-def test_topic_without_enough_brokers_is_refused_and_one_without_its_replica_says_so(run: Run) -> None:
+def test_topic_without_enough_replicas_is_refused_or_says_so(run: Run) -> None:
     async def test(network: TopicNetwork) -> None:
         answer = await network.http.post("/v1/topics", json={"topic": "wide", "replicas": 4})
         assert answer.status_code == 503

@@ -108,19 +108,20 @@ class TopicChaos:
             tasks = [asyncio.create_task(self._follow(subscription)) for subscription in await self._subscribe(stack)]
             publisher = await stack.enter_async_context(self._client())
             publishing = [asyncio.create_task(self._publish(publisher, topic)) for topic in _KEPT]
-            addresses = {broker["broker"]: broker["address"] for broker in (await self._brokers())}
-            observers = [
-                Observer(name, address, lambda: self._token, self._homes) for name, address in addresses.items()
-            ]
-            for number in range(self._settings.rounds):
-                await self._round(number)
-            self._stopping = True
-            async with asyncio.timeout(_RECOVER_S):
-                await asyncio.gather(*publishing)
-            await self._wait_until_received()
-            for task in (*tasks, *(observer.task for observer in observers)):
-                task.cancel()
-            await asyncio.gather(*tasks, *(observer.task for observer in observers), return_exceptions=True)
+            for broker in await self._brokers():
+                observer = Observer(broker["broker"], broker["address"], lambda: self._token, self._homes)
+                tasks.append(observer.task)
+            try:
+                for number in range(self._settings.rounds):
+                    await self._round(number)
+                self._stopping = True
+                async with asyncio.timeout(_RECOVER_S):
+                    await asyncio.gather(*publishing)
+                await self._wait_until_received()
+            finally:
+                for task in (*tasks, *publishing):
+                    task.cancel()
+                await asyncio.gather(*tasks, *publishing, return_exceptions=True)
         return self._report(time.monotonic() - began_s)
 
     # -- clients -------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class TopicMove:
     deadline_s: float
     step: TopicMoveStep = TopicMoveStep.PREPARING
     replicas: tuple[BrokerId, ...] = ()
-    """Persistent topics: who keeps the log when the target is the home."""
+    """Persistent topics: the brokers that keep the log when the target is the home."""
 
 
 @dataclass(slots=True)

@@ -80,8 +80,11 @@ class Delivery:
 
     def send_ready(self, topic: HostedTopic, count: int) -> None:
         """Send the next `count` messages to the live receivers."""
-        first, entries = topic.sent + 1, topic.unsent[:count]
-        topic.unsent = topic.unsent[count:]
+        first, entries = topic.sent + 1, topic.unsent
+        if count == len(entries):
+            topic.unsent = []
+        else:
+            entries, topic.unsent = entries[:count], entries[count:]
         if topic.live:
             message = wire.Messages(topic.at, topic.epoch, first, entries)
             self._state.delivered += len(entries) * len(topic.live)

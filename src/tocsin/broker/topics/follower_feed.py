@@ -6,7 +6,7 @@ flight to each follower.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.home_log import Follower, HomeLog
@@ -60,13 +60,13 @@ class FollowerFeed:
                 self._uses[replica.broker] = self._uses.get(replica.broker, 0) + 1
                 self._begin(topic, log, follower)
 
-    def on_connection(self, broker: BrokerId, problem: str | None) -> None:
+    def on_connection(self, broker: BrokerId, problem: str | None, topics: Iterable[HostedTopic]) -> None:
         """The connection to a follower is open (`problem` is None), or broken."""
         if problem is None and broker in self._uses:
             self._connected.add(broker)
         else:
             self._connected.discard(broker)
-        for topic in self._state.topics.values():
+        for topic in topics:
             follower = None if topic.log is None else topic.log.followers.get(broker)
             if topic.log is not None and follower is not None:
                 follower.lost(problem or "catches up", 0.0)

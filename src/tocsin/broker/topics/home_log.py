@@ -79,7 +79,7 @@ class HomeLog:
     stopping: StopTopic | None = None
     """The move that waits for the logs of the next replicas."""
     reported: tuple[list[BrokerId], str | None] | None = None
-    """What the coordinator was told of the replicas."""
+    """The last report of the replicas to the coordinator."""
     trimmed_s: float = 0.0
 
     def stored_at(self, broker: BrokerId, home: BrokerId) -> int:

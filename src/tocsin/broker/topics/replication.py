@@ -45,6 +45,8 @@ class Replication:
         self._failed = failed
         self._feed = FollowerFeed(state, logs)
         self.commits = CommitFigures()
+        self._homed: dict[TopicName, HostedTopic] = {}
+        """Persistent topics of which this broker is home."""
 
     # -- open ----------------------------------------------------------------------------------------------------------
 
@@ -60,6 +62,7 @@ class Replication:
             return
         self.close(topic)
         topic.epoch, topic.log, topic.moved_to = owned.epoch, HomeLog(owned.log), None
+        self._homed[topic.name] = topic
         opened, failed = partial(self._begin_epoch, topic, owned.epoch), partial(self._fail, topic, owned.epoch)
         local = self._logs.open(topic.name, owned.log.created, opened, failed)
         if local is None:
@@ -98,6 +101,7 @@ class Replication:
         if topic.log is not None:
             self._feed.set_followers(topic, topic.log, [])
             topic.log = None
+            self._homed.pop(topic.name, None)
 
     # -- commit --------------------------------------------------------------------------------------------------------
 
@@ -217,7 +221,7 @@ class Replication:
             self.advance(topic)
 
     def on_connection(self, broker: BrokerId, problem: str | None) -> None:
-        self._feed.on_connection(broker, problem)
+        self._feed.on_connection(broker, problem, self._homed.values())
 
     def on_failed(self, name: TopicName, message: str) -> None:
         """The disk refuses. The followers may have more of this epoch than the log: another epoch has to begin."""
@@ -226,7 +230,7 @@ class Replication:
             self._failed(topic, message)
 
     def tick(self) -> None:
-        for topic in list(self._state.topics.values()):
+        for topic in list(self._homed.values()):
             log = topic.log
             if log is None or log.base < 0:
                 continue

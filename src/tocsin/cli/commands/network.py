@@ -18,7 +18,7 @@ from tocsin.cli.console import (
     show,
     table,
 )
-from tocsin.cli.coordinator_requests import ask_coordinator
+from tocsin.cli.coordinator import ask_coordinator
 
 _SHOWN_MOVES = 50
 """Moves of a plan that are printed; `--json` prints all."""

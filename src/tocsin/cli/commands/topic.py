@@ -19,7 +19,7 @@ from tocsin.cli.console import (
     show,
     table,
 )
-from tocsin.cli.coordinator_requests import ask_coordinator
+from tocsin.cli.coordinator import ask_coordinator
 
 if TYPE_CHECKING:
     from tocsin.client import TopicGap, TopicMessage

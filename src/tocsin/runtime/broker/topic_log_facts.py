@@ -31,7 +31,7 @@ class PublishedEnd:
         os.pwrite(self._fd, _END.pack(segment, offset, _crc(segment, offset)), 0)
 
     def clear(self) -> None:
-        """Name no place, durably: the segment that it names is about to be replaced."""
+        """Name no place, durably, before the segment that it names is replaced."""
         os.pwrite(self._fd, _END.pack(0, 0, 0), 0)
         os.fsync(self._fd)
 

@@ -115,10 +115,14 @@ class TopicLogs:
             batch = _next_batch(worker.waiting)
             try:
                 event = await loop.run_in_executor(self._threads, self._carry_out, key, worker, batch)
-            except (TopicLogError, OSError) as error:
+            except (
+                Exception
+            ) as error:  # also a defect must not stop the log: the core takes another home or tries again
                 self.figures.failures += 1
                 worker.waiting.clear()  # they follow what was not stored
-                self._log.error("the log of a topic failed", topic=key[0], reason=str(error))
+                expected = isinstance(error, TopicLogError | OSError)
+                trace = None if expected else error
+                self._log.error("the log of a topic failed", topic=key[0], reason=str(error), exc_info=trace)
                 event = events.LogFailed(*key, str(error))
             if event is not None:
                 self.report(event)

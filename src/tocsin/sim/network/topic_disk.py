@@ -1,7 +1,7 @@
 """The disk of a broker in simulated topics: it survives the broker's process.
 
 Operations on one log are carried out one after the other and take time. When the process is killed, the first of the
-waiting operations may have reached the disk, without anyone knowing.
+waiting operations may have reached the disk without a report.
 """
 
 from __future__ import annotations

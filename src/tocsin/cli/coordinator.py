@@ -1,4 +1,4 @@
-"""Requests to the coordinator of commands that do nothing else."""
+"""One request to the coordinator, for commands that need no more. It imports nothing heavy before the request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tocsin.cli.console import failing_on_errors
 
 
 def ask_coordinator(url: str, token: str | None, as_json: bool, method: str, path: str, **request: Any) -> Any:
-    """One request to the coordinator; an error ends the command with its message."""
+    """The decoded answer; an error ends the command with its message."""
     from tocsin.cli.connection import ask, connect_coordinator
 
     with failing_on_errors(as_json), connect_coordinator(url, token) as client:

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.end_to_end.topic_network import TopicNetwork, topic_network
-from tocsin.cli.commands.topic import definition_of
+from tocsin.cli.commands.topic import definition_of, persistence_of
 from tocsin.cli.main import make_app
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import TopicDefinition
+from tocsin.model.topic_persistence import Persistence
 
 
 def run(network: TopicNetwork, *arguments: str, text: str | None = None) -> tuple[int, list[Any]]:
@@ -22,6 +23,20 @@ def run(network: TopicNetwork, *arguments: str, text: str | None = None) -> tupl
     options = ["--json", "--url", network.stack.coordinator_url, "--token", network.token]
     result = CliRunner().invoke(make_app(), ["topic", *arguments, *options], input=text)
     return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_options_make_a_topic_persistent() -> None:
+    assert persistence_of(False, None, None, None) is None
+    for clause, kept in (
+        (persistence_of(True, None, None, None), Persistence()),
+        (persistence_of(False, 3, None, None), Persistence(3, 2)),
+        (persistence_of(False, 2, 2, "5 MB, 1 DAYS"), Persistence(2, 2, 5 << 20, 86_400.0)),
+    ):
+        assert definition_of("orders", None, clause) == TopicDefinition(TopicName("orders"), None, kept)
+    assert definition_of("orders", None, persistence_of(False, 2, 3, None)) == (
+        "QUORUM 3: expected 1 to 2, the number of replicas"
+    )
+    assert isinstance(definition_of("CREATE TOPIC orders;", None, "PERSISTENT"), str)
 
 
 @pytest.mark.parametrize(

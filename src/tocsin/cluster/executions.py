@@ -183,8 +183,13 @@ class Executions:
         """Plan the channels that have not run yet, before records arrive. Return how many there were.
 
         An execution that starts meanwhile waits for the plan of its own channel, which it would have to make itself.
+        While a channel is suspected of killing Spark, nothing is planned: the search for the value that does it needs
+        Spark's memory for itself (`cluster.deaths`).
         """
-        cold = [live for live in self._channels.all() if not live.warm]
+        live_channels = self._channels.all()
+        if any(live.deaths for live in live_channels):
+            return 0
+        cold = [live for live in live_channels if not live.warm]
         for live in cold:
             with live.exclusive():
                 if not live.warm:

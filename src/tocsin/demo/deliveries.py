@@ -1,4 +1,4 @@
-"""The deliveries of a demo: the seconds from publisher to client per report, for people who were there to receive it.
+"""The deliveries of a demo: the seconds from publisher to client per report, while the receiver was logged in.
 
 A report that is published while its receiver is logged out does not count: its delay measures the absence. If a person
 logs out between publication and receipt, the time of the absence is subtracted. Everything else counts, hand-overs

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.broker.simulated import CHANNEL, FIRE, A, SimulatedNetwork, subscribed
+from tests.broker.simulated import FIRE, A, SimulatedNetwork, subscribed
+from tests.broker.simulated_ends import CHANNEL
 from tocsin.broker import effects, events
 from tocsin.broker.effects import SendToSessions
 from tocsin.broker.hosted import Requester

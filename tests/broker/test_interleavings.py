@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.broker.simulated import SimulatedNetwork, subscription
+from tests.broker.simulated import SimulatedNetwork
+from tests.broker.simulated_ends import subscription
 from tocsin.model.ids import BrokerId
 from tocsin.wire.session import Unsubscribe
 

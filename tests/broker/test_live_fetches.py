@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.broker.simulated import FIRE, FLOOD, A, SimulatedNetwork, subscribed, subscription
+from tests.broker.simulated import FIRE, FLOOD, A, SimulatedNetwork, subscribed
+from tests.broker.simulated_ends import subscription
 from tocsin.broker import effects, events
 from tocsin.wire.errors import Code
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.broker.simulated import CHANNEL, FIRE
+from tests.broker.simulated import FIRE
+from tests.broker.simulated_ends import CHANNEL
 from tocsin.broker.message_encoding import Encoding
 from tocsin.broker.result_batch import Batch
 from tocsin.model.cursor import Cursor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.broker.simulated import CHANNEL
+from tests.broker.simulated_ends import CHANNEL
 from tests.broker.test_result_batch import batch
 from tocsin.broker.hosted import BackendSubscription
 from tocsin.broker.result_cache import ResultCache

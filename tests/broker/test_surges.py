@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.simulated import CHANNEL, FIRE, A, SimulatedNetwork, subscribed
+from tests.broker.simulated import FIRE, A, SimulatedNetwork, subscribed
+from tests.broker.simulated_ends import CHANNEL
 from tocsin.broker import events
 from tocsin.model.ids import SubscriptionId
 from tocsin.model.rate import MovingAverage

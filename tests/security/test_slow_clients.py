@@ -13,7 +13,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import connect
 
-from tests.broker.simulated import CHANNEL, SimulatedNetwork
+from tests.broker.simulated import SimulatedNetwork
+from tests.broker.simulated_ends import CHANNEL
 from tests.runtime.broker.running_broker import RunningBroker, broker_with_emulated_cluster
 from tests.runtime.broker.test_rest import rest
 from tocsin.broker import events, requests

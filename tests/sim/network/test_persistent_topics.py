@@ -164,18 +164,7 @@ def test_fault_at_every_step_of_a_move_loses_nothing(fault: str, step: int, new_
         "cut replicas of source": lambda: network.replicas.cut_off_for(network.brokers[source], 4.0),
         "cut replicas of target": lambda: network.replicas.cut_off_for(network.brokers[target], 4.0),
     }
-    for _ in range(3):
-        interleaving.publish(interleaving.publishers[0], topic)
-        interleaving.run(0.011)
-    assert network.move(topic, target) is True
-    interleaving.run(0.008 * step)
-    interleaving.publish(interleaving.publishers[1], topic)
-    faults[fault]()
-    for _ in range(3):
-        interleaving.publish(interleaving.publishers[0], topic)
-        interleaving.run(0.011)
-    interleaving.settle()
-    interleaving.check()
+    interleaving.disturb_move(topic, target, 0.008 * step, faults[fault])
 
 
 def test_moves_without_faults_have_no_gap_and_change_the_replicas() -> None:

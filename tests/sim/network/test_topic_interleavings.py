@@ -46,18 +46,7 @@ def test_fault_at_every_step_of_a_move_is_survived(fault: str, step: int) -> Non
         "cut target": lambda: network.coordinator.cut_link(network.brokers[target]),
         "pause source": lambda: network.pause_broker(source, 4.0),
     }
-    for _ in range(3):
-        interleaving.publish(interleaving.publishers[0], topic)
-        interleaving.run(0.011)
-    assert network.move(topic, target) is True
-    interleaving.run(0.004 * step)
-    interleaving.publish(interleaving.publishers[1], topic)
-    faults[fault]()
-    for _ in range(3):
-        interleaving.publish(interleaving.publishers[0], topic)
-        interleaving.run(0.011)
-    interleaving.settle()
-    interleaving.check()
+    interleaving.disturb_move(topic, target, 0.004 * step, faults[fault])
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.sim.network.interleaving import Action, RandomSteps
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.client.topic_events import PublishRequested, SubscribeRequested, TopicGap, TopicMessage
@@ -101,6 +103,21 @@ class Interleaving:
         ]
         self.steps.take(actions, f"{broker} {publisher.user} {topic}")
         self.run(float(rng.exponential(0.15)))
+
+    def disturb_move(self, topic: TopicName, target: BrokerId, after_s: float, fault: Callable[[], object]) -> None:
+        """Move a topic under traffic, cause the fault `after_s` after the order, then check what clients received."""
+        for _ in range(3):
+            self.publish(self.publishers[0], topic)
+            self.run(0.011)
+        assert self.network.move(topic, target) is True
+        self.run(after_s)
+        self.publish(self.publishers[1], topic)
+        fault()
+        for _ in range(3):
+            self.publish(self.publishers[0], topic)
+            self.run(0.011)
+        self.settle()
+        self.check()
 
     def settle(self) -> None:
         """No more faults. A last message to every topic must reach every subscriber."""

@@ -18,7 +18,7 @@ from tocsin.cluster.catalog import (
 from tocsin.cluster.channels import Channels, ExecutionStart, Intervals
 from tocsin.cluster.current_tables import CurrentTables
 from tocsin.cluster.datasets import Datasets
-from tocsin.cluster.feed.columntypes import LineReader
+from tocsin.cluster.feed.columntypes import LineReader, arrow_schema
 from tocsin.cluster.inputs import ExecutionInputs, InputFiles
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.narrowing import Narrower
@@ -198,7 +198,7 @@ class Executions:
         return len(cold)
 
     def _empty(self, _session: Session, name: str, _is_new: bool) -> pa.Table:
-        return LineReader(self._datasets.get(name).dataset.schema).read(b"")
+        return arrow_schema(self._datasets.get(name).dataset.schema).empty_table()
 
     # -- dead letters ----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import pytest
 from tests.coordinator.bench import B1, B2, B3
 from tests.coordinator.test_topics import T, TopicBench, code
 from tocsin.coordinator.events import TopicCreated, TopicDeleted
+from tocsin.coordinator.records import Health
 from tocsin.coordinator.topic_records import TopicMoveStep, TopicRecord
 from tocsin.coordinator.topic_views import topic_entry
 from tocsin.model.ids import BrokerId
@@ -77,6 +78,17 @@ def test_topic_with_more_replicas_than_brokers_is_refused() -> None:
     assert code(bench.ask(lambda ask: TopicCreated(ask, definition))) is Code.NOT_READY
     definition = TopicDefinition(T, None, Persistence(2, 3))
     assert code(bench.ask(lambda ask: TopicCreated(ask, definition))) is Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize(("replicas", "keeps"), [(2, False), (3, True)])
+def test_broker_on_probation_keeps_a_log_only_if_others_are_too_few(replicas: int, keeps: bool) -> None:
+    bench = LogBench(B1, B2, B3)
+    broker = bench.registry.brokers[B1]
+    broker.health, broker.trusted_at_s = Health.PROBATION, bench.now_s + 60.0
+    record = bench.kept(replicas, 2)
+    assert record.log is not None
+    assert (B1 in record.log.replicas) == keeps
+    assert record.home != B1
 
 
 def test_home_is_elected_only_when_every_quorum_has_answered_through_some_replica() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.records import BrokerRecord
-from tocsin.coordinator.topic_placing import choose_home, holder_of, lease_holds, may_host
+from tocsin.coordinator.topic_placing import choose_home, holder_of, lease_holds, may_follow, may_host
 from tocsin.coordinator.topic_records import Election, TopicLog, TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
@@ -43,13 +43,16 @@ def _replica(turn: Turn, name: BrokerId) -> Replica:
 
 
 def choose_replicas(turn: Turn, record: TopicRecord, persistence: Persistence) -> TopicLog | RequestRejection:
-    """The brokers that keep a new topic: near its place if that is known, else the least loaded ones."""
+    """The brokers that keep a new topic: near its place if that is known, else the least loaded ones.
+
+    Brokers on probation are taken only if there are too few others.
+    """
     problem = persistence.problem()
     if problem is not None:
         return RequestRejection(Code.BAD_REQUEST, problem)
     chosen: list[BrokerId] = []
     while len(chosen) < persistence.replicas:
-        broker = choose_home(turn, record, avoid=chosen)
+        broker = choose_home(turn, record, chosen) or choose_home(turn, record, chosen, may_follow)
         if broker is None:
             message = f"REPLICAS {persistence.replicas} needs as many brokers; {len(chosen)} can host topics now"
             return RequestRejection(Code.NOT_READY, message, retry_after_s=1.0)

@@ -5,9 +5,9 @@ The partitioning of [ePulsar §3.4] by latency is `policies/topics`; it will mov
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from tocsin.coordinator.records import BrokerRecord
+from tocsin.coordinator.records import BrokerRecord, Health
 from tocsin.coordinator.topic_records import Holder, TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
@@ -28,12 +28,23 @@ def may_host(turn: Turn, broker: BrokerRecord) -> bool:
     return broker.topics and broker.linked and turn.registry.accepting(broker) and lease_holds(turn, broker)
 
 
-def choose_home(turn: Turn, record: TopicRecord, avoid: Collection[BrokerId] = ()) -> BrokerRecord | None:
+def may_follow(turn: Turn, broker: BrokerRecord) -> bool:
+    """True if the broker can keep a topic's log. On probation it can: an untrusted replica is better than none."""
+    on_probation = broker.health is Health.PROBATION and not broker.draining
+    return may_host(turn, broker) or (broker.topics and broker.linked and on_probation and lease_holds(turn, broker))
+
+
+def choose_home(
+    turn: Turn,
+    record: TopicRecord,
+    avoid: Collection[BrokerId] = (),
+    may: Callable[[Turn, BrokerRecord], bool] = may_host,
+) -> BrokerRecord | None:
     registry = turn.registry
     choices = [
         BrokerChoice(
             broker.id,
-            may_host(turn, broker) and broker.id not in avoid,
+            may(turn, broker) and broker.id not in avoid,
             broker.place,
             load_bytes_per_s=turn.loads.for_placement(
                 broker.id, len(registry.hosted(broker.id)) + registry.topics.homed_at(broker.id)

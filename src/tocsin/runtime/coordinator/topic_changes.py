@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 
 from tocsin.coordinator.core import Coordinator
 
@@ -10,9 +11,10 @@ from tocsin.coordinator.core import Coordinator
 class TopicChanges:
     def __init__(self) -> None:
         self.revision = ""
-        """Names the present content; a new core starts new revisions."""
+        """Names the present content. No other process of the coordinator, and no other core, uses the same name:
+        clients keep theirs over a restart, and must not wait because the new process has counted as far."""
         self._core: Coordinator | None = None
-        self._starts = 0
+        self._core_name = ""
         self._changed = asyncio.Event()
 
     def handled(self, core: Coordinator | None) -> None:
@@ -21,8 +23,8 @@ class TopicChanges:
             return
         if core is not self._core:
             self._core = core
-            self._starts += 1
-        revision = f"{self._starts}.{core.registry.topics.revision}"
+            self._core_name = secrets.token_hex(8)
+        revision = f"{self._core_name}.{core.registry.topics.revision}"
         if revision != self.revision:
             self.revision = revision
             self._changed.set()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.runtime.coordinator.harness import RunningCoordinator, coordinator
+from tocsin.coordinator.effects import StoreEffect
 
 
 async def create(client: httpx.AsyncClient, topic: str, **more: Any) -> httpx.Response:
@@ -114,10 +117,36 @@ def test_watch_answers_when_a_matching_topic_appears(tmp_path: Path) -> None:
         async with coordinator(tmp_path) as running:
             first = await watch(running.admin, receive=["a/#"])
             waiting = asyncio.create_task(watch(running.admin, receive=["a/#"], after=first["revision"], wait_s=30))
+            await asyncio.sleep(0.2)
             await create(running.admin, "other")
             await create(running.admin, "a/1")
             async with asyncio.timeout(10):
                 assert names(await waiting) == ["a/1"]
+
+    asyncio.run(scenario())
+
+
+def test_watch_answers_with_a_change_that_was_being_stored_when_it_began(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as running:
+            first = await watch(running.admin, receive=["a/#"])
+            process, may_commit = running.server.context.process, threading.Event()
+            commit = process._store.commit
+
+            def wait_and_commit(effects: Iterable[StoreEffect]) -> None:
+                may_commit.wait(10)
+                commit(effects)
+
+            process._store.commit = wait_and_commit  # type: ignore[method-assign]
+            creating = asyncio.create_task(create(running.admin, "a/1"))
+            while "a/1" not in running.server.context.core.registry.topics.topics:
+                await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(watch(running.admin, receive=["a/#"], after=first["revision"], wait_s=30))
+            await asyncio.sleep(0.3)
+            may_commit.set()
+            async with asyncio.timeout(10):
+                assert names(await waiting) == ["a/1"]
+                await creating
 
     asyncio.run(scenario())
 

@@ -24,11 +24,18 @@ class TopicChanges:
         if core is not self._core:
             self._core = core
             self._core_name = secrets.token_hex(8)
-        revision = f"{self._core_name}.{core.registry.topics.revision}"
+        revision = self._name(core)
         if revision != self.revision:
             self.revision = revision
             self._changed.set()
             self._changed = asyncio.Event()
+
+    def is_behind(self, core: Coordinator) -> bool:
+        """True while changes of the core are being stored: `revision` does not name them yet."""
+        return core is not self._core or self.revision != self._name(core)
+
+    def _name(self, core: Coordinator) -> str:
+        return f"{self._core_name}.{core.registry.topics.revision}"
 
     async def wait(self, limit_s: float) -> bool:
         """Return True at the next change, False after `limit_s` seconds."""

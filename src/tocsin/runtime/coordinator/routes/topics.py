@@ -105,7 +105,9 @@ async def watch_topics(request: Request) -> Response:
 
 async def _wait_for_change(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> None:
     """Wait for a change that this caller sees, at most `wait_s` seconds."""
-    present = _wanted(context, caller, body)
+    # While changes are being stored, the registry has them but the caller has not seen them: it must not wait longer
+    # because nothing differs from the registry.
+    present = None if context.topic_changes.is_behind(context.core) else _wanted(context, caller, body)
     until_s = context.process.now_s() + body.wait_s
     while (left_s := until_s - context.process.now_s()) > 0:
         changed = await context.topic_changes.wait(left_s)

@@ -89,10 +89,14 @@ def test_untried_subscription_stays_untried_after_a_restart(cluster: DataCluster
     assert {key: ids(rows) for key, rows in results_of(again, "Volcanoes").items()} == {("^v",): ["v1", "v2"]}
 
 
+@pytest.mark.parametrize("answers", [False, True], ids=["lost connection", "last answer"])
 def test_value_that_kills_spark_is_set_aside_after_restarts(
-    cluster: DataCluster, cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch
+    cluster: DataCluster, cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    """The tests share Spark, so it is not killed here: the calls that would kill it fail like a lost connection."""
+    """The tests share Spark, so it is not killed here: the calls that would kill it fail like a lost connection.
+
+    With `answers`, a trial still gets the error of the task that had no memory left, before the JVM ends.
+    """
     declare(cluster, VOLCANOES)
     cluster.subscribe("Volcanoes", [{"pattern": "^v"}], NORTH)
     publish(cluster, "Reports", [report("v1", "volcano")])
@@ -101,12 +105,14 @@ def test_value_that_kills_spark_is_set_aside_after_restarts(
     stored = cluster.catalog.subscriptions
     [killer] = [number for number, _, text in stored.of_channel(ChannelName("Volcanoes")) if "killer" in text]
     publish(cluster, "Reports", [report("v2", "volcano")])
-    monkeypatch.setattr(recovery, "is_alive", lambda _: False)
+    monkeypatch.setattr(recovery, "has_died", lambda *_: True)
     monkeypatch.setattr(recovery, "ended_by_itself", lambda *_: True)
 
-    def deadly(original: Any, is_deadly: Callable[..., bool]) -> Any:
+    def deadly(original: Any, is_deadly: Callable[..., bool], last_answer: str | None = None) -> Any:
         def call(*arguments: Any) -> Any:
             if is_deadly(*arguments):
+                if last_answer is not None:
+                    return last_answer
                 raise ConnectionError("Spark is gone")
             return original(*arguments)
 
@@ -116,14 +122,15 @@ def test_value_that_kills_spark_is_set_aside_after_restarts(
         return killer in [number for number, _, _ in current.catalog.subscriptions.of_channel(ChannelName("Volcanoes"))]
 
     monkeypatch.setattr(executions, "execute", deadly(execute, holds_killer))
-    fails = deadly(Trial.fails, lambda _, first, last, *__: first <= killer <= last)
+    last_answer = "OutOfMemoryError: Java heap space" if answers else None
+    fails = deadly(Trial.fails, lambda _, first, last, *__: first <= killer <= last, last_answer)
     monkeypatch.setattr(Trial, "fails", fails)
     current, deaths = cluster, 0
     while True:
         try:
             current.execute("Volcanoes")
             break
-        except ConnectionError:
+        except (ConnectionError, TocsinError):
             deaths += 1
             current = cluster_at()
     assert deaths == 3

@@ -67,11 +67,11 @@ class Executions:
             with live.exclusive():
                 return self._execute(live)
         except SPARK_ERRORS as error:
-            self._recovery.note_death(live)
+            self._recovery.note_death(live, str(error))
             reason = in_authors_words(first_line(error), live.prepared.query)
             raise TocsinError(Code.BAD_SQL, f"channel {live.name}: Spark could not run it: {reason}") from error
-        except Exception:
-            self._recovery.note_death(live)
+        except Exception as error:
+            self._recovery.note_death(live, str(error))
             raise
         finally:
             self._datasets.arrivals.executed()

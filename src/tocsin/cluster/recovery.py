@@ -22,11 +22,12 @@ from tocsin.cluster.failures import SEARCH_S, DeadRecords, FailureSearch
 from tocsin.cluster.feed.columntypes import to_json_line
 from tocsin.cluster.inputs import ExecutionInputs
 from tocsin.cluster.live import LiveChannel
-from tocsin.cluster.spark.errors import ended_by_itself, is_alive
+from tocsin.cluster.spark.errors import ended_by_itself, has_died
 from tocsin.cluster.spark.time_limit import TimeLimit
 from tocsin.cluster.spark.trial import Trial
 from tocsin.cluster.store.results import ResultStore
 from tocsin.model.ids import ChannelName
+from tocsin.wire.errors import Code, TocsinError
 
 MOST_SEARCHED = 100_000
 """The most NEW records that are searched for culprits, because they are held in memory."""
@@ -45,9 +46,9 @@ class Recovery:
         self._died_with: set[ChannelName] = set()
         """The channels whose execution Spark died with. It dies once in the life of a process, whatever it retries."""
 
-    def note_death(self, live: LiveChannel) -> None:
-        """Store the evidence of a failed execution during which Spark died."""
-        if live.name not in self._died_with and not is_alive(live.prepared.session):
+    def note_death(self, live: LiveChannel, error: str) -> None:
+        """Store the evidence of a failed execution if Spark died with it."""
+        if live.name not in self._died_with and has_died(live.prepared.session, error):
             self._died_with.add(live.name)
             evidence = BY_ITSELF if ended_by_itself(live.prepared.session, JVM_END_S) else FROM_OUTSIDE
             live.deaths += evidence
@@ -70,7 +71,9 @@ class Recovery:
 
         def attempt(group: OnTrial, first: int, last: int, tried: ExecutionInputs) -> None:
             self._catalog.trials.begin(live.name, group)
-            trial.fails(first, last, tried.content)
+            reason = trial.fails(first, last, tried.content)
+            if reason is not None and has_died(live.prepared.session, reason):
+                raise TocsinError(Code.NOT_READY, f"channel {live.name}: Spark died: {reason}")
             self._catalog.trials.survived(live.name)
 
         untried = [number for number in numbers if number > live.tried]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tocsin.cluster.spark.errors import ended_by_itself, is_alive
+from tocsin.cluster.spark.errors import ended_by_itself, has_died, is_alive
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,14 @@ def test_spark_that_stopped_itself_ended_by_itself() -> None:
     finally:
         session.sparkContext._gateway.proc.kill()
         session.sparkContext._gateway.proc.wait()
+
+
+@pytest.mark.parametrize(("reason", "dies"), [("OutOfMemoryError: Java heap space", True), ("Division by zero", False)])
+def test_jvm_that_still_answers_after_a_fatal_error_has_died(reason: str, dies: bool) -> None:
+    ends_s = time.monotonic() + 0.2
+    scala = SimpleNamespace(isStopped=lambda: time.monotonic() >= ends_s)
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala)))
+    assert has_died(session, f"Job aborted: {reason}") is dies
 
 
 def _session(command: list[str], stopped: bool | None = None) -> Any:

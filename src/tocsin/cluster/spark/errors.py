@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import time
 from contextlib import suppress
 
 from py4j.protocol import Py4JJavaError
@@ -17,6 +18,10 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _KILLED = frozenset(code for number in _FROM_OUTSIDE for code in (-number, 128 + number))
 """Exit codes of a JVM that such a signal ended, at once or after its shutdown hooks."""
+_FATAL = re.compile(r"\b(?:OutOfMemory|StackOverflow|VirtualMachine|Internal|Linkage|NoClassDefFound)Error\b")
+"""Errors after which Spark ends its JVM."""
+DYING_S = 2.0
+"""How long a JVM may go on answering after such an error."""
 _CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 """`[UNRESOLVED_COLUMN.WITH_SUGGESTION]` before a message: a name for programs."""
 _AFTER = re.compile(r"\s*(?:SQLSTATE: \w+|; line \d+|\(line \d+, pos \d+\)|== SQL).*$", re.DOTALL)
@@ -31,6 +36,19 @@ def is_alive(session: SparkSession) -> bool:
         return not session.sparkContext._jsc.sc().isStopped()
     except Exception:
         return False
+
+
+def has_died(session: SparkSession, reason: str) -> bool:
+    """True if Spark is not alive after an error, whose text is `reason`.
+
+    After a fatal error the JVM answers for a moment while it ends. It does not count as alive because of that.
+    """
+    until_s = time.monotonic() + (DYING_S if _FATAL.search(reason) else 0.0)
+    while is_alive(session):
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def ended_by_itself(session: SparkSession, within_s: float) -> bool:

@@ -51,7 +51,17 @@ class RandomCity:
         for number, home in enumerate(self.homes):
             rows.append(self.row("join", subscriber=f"p{number}", broker=self.brokers[home]))
             rows.append(self._position(number))
-        return rows + self.samples() + self.channels()
+        return rows + self.samples() + self.channels() + self.topics()
+
+    def topics(self) -> list[Row]:
+        """Two topics: one keeps its bound, one is late and has clients on the map."""
+        even = {"within_s": None, "persistent": True, "replicas": self.brokers[:2], "senders": 1, "receivers": 2}
+        late = {"within_s": 0.04, "persistent": False, "replicas": [], "worst_s": 0.065, "senders": 1, "receivers": 3}
+        clients = {"publishers": ["p1"], "subscribers": ["p2", "p3", "p4"]}
+        return [
+            self.row("topic", broker=self.brokers[0], detail={"topic": "orders", "messages_per_s": 2.0, **even}),
+            self.row("topic", broker=self.brokers[1], detail={"topic": "swarm/3/leader", **late, **clients}),
+        ]
 
     def _streets(self) -> list[list[list[float]]]:
         lines = []

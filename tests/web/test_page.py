@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.web.browsing import PHONE, Tab, tab
 from tests.web.city_server import TOKEN, CityServer, served
@@ -65,6 +65,20 @@ def test_click_on_a_broker_opens_it_and_escape_closes_it(desk: Tab) -> None:
     assert page.locator("#drawer-title").inner_text() == "broker-3"
     page.keyboard.press("Escape")
     assert not page.locator("#drawer").is_visible()
+
+
+def test_topics_that_are_late_come_first_and_show_their_clients(desk: Tab) -> None:
+    page = desk.page
+    rows = page.locator("#topic-table tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("swarm/3/leader late")
+    expect(page.locator("#topics-note")).to_have_text("2 topics, 1 with a problem")
+    rows.first.click()
+    expect(page.locator("#drawer-title")).to_have_text("swarm/3/leader")
+    expect(page.locator("#drawer-body")).to_contain_text("65 ms, above the bound")
+    expect(page.locator("#drawer-body")).to_contain_text("broker-2")
+    page.keyboard.press("Escape")
+    expect(page.locator("#drawer")).to_be_hidden()
 
 
 def test_ten_thousand_people_are_drawn_within_a_frame(browser: Browser) -> None:

@@ -23,6 +23,7 @@ FOLD = """async ([picture, ...frames]) => {
     homes: Object.fromEntries([...people.slots].map(([name, slot]) => [name, people.broker[slot]])),
     placed: people.placed, time_s: state.time_s, events: state.events.length, cov: state.curves.cov.values,
     channels: [...state.channels.keys()], places: state.places.size,
+    topics: Object.fromEntries(state.topics),
     sent: state.curves.notifications.values, p95: state.curves.p95.values,
   };
 }"""
@@ -144,3 +145,20 @@ def test_areas_cover_the_map_without_overlap(scratch: Tab) -> None:
     )
     assert sum(areas[0]) == pytest.approx(10_000) and min(areas[0]) > 0
     assert areas[1] == [10_000, 0]
+
+
+def test_topics_follow_their_rows_and_moves_are_in_the_feed(scratch: Tab) -> None:
+    def topic(name: str, **detail: Any) -> dict[str, Any]:
+        return row("topic", 2, broker="b1", detail={"topic": name, "within_s": 0.04, **detail})
+
+    move = {"broker": "b1", "target": "b2", "note": "b1 drains"}
+    folded = fold(
+        scratch,
+        [topic("a"), topic("b"), topic("a", moving_to="b2")],
+        [row("topic-move", 3, **move, detail={"topic": name}) for name in ("a", "b")],
+        [row("topic", 4, detail={"topic": "b", "state": "gone"})],
+        [row("topic-failover", 9, target="b2", detail={"topic": "a"})],
+    )
+    assert folded["topics"] == {"a": {"within_s": 0.04, "moving_to": "b2", "home": "b1"}}
+    feed = [(entry["kind"], entry["topic"], entry["count"], entry["note"]) for entry in folded["feed"]]
+    assert feed == [("topic-failover", "a", 1, ""), ("topic-move", "a", 2, "b1 drains")]

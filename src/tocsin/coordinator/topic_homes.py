@@ -18,6 +18,7 @@ from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.topic import CONTROL_PREFIX, topic_problem
+from tocsin.model.trace import Kind
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_link import (
     FollowTopic,
@@ -207,6 +208,8 @@ def _fail_over(turn: Turn, record: TopicRecord) -> None:
         assign(turn, record, prepared)
     else:
         find_home(turn, record)
+    if record.log is None and record.home is not None:
+        turn.trace(Kind.TOPIC_FAILOVER, target=record.home, detail={"topic": record.name})
     if former is not None:
         turn.send(former[0], ReleaseTopic(record.name, former_epoch))
 
@@ -255,7 +258,7 @@ def handle_report(turn: Turn, broker: BrokerRecord, message: FromBroker) -> None
         case TopicOpened(epoch=epoch):
             if record.holder == holder_of(broker) and record.epoch == epoch:
                 record.state = None
-                topic_logs.handle_opened(record)
+                topic_logs.handle_opened(turn, record)
                 topic_moves.handle_opened(turn, record)
         case TopicRefused():
             _handle_refused(turn, record, broker, message)

@@ -15,6 +15,7 @@ from tocsin.coordinator.topic_records import Election, TopicLog, TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
 from tocsin.model.topic_persistence import Persistence
+from tocsin.model.trace import Kind
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_link import FenceTopic, LogReport, OpenTopic, OwnedTopic, TopicFenced
 from tocsin.wire.topic_log import LogPlan, Replica
@@ -128,17 +129,20 @@ def _decide(turn: Turn, record: TopicRecord, log: TopicLog, election: Election) 
     turn.store_topic(record)
     turn.send(broker.id, OpenTopic(owned(turn, record)))
     turn.note("a replica becomes the home", topic=record.name, home=broker.id, epoch=record.epoch, end=end[1])
+    turn.trace(Kind.TOPIC_FAILOVER, target=broker.id, detail={"topic": record.name})
     return True
 
 
-def handle_opened(record: TopicRecord) -> None:
+def handle_opened(turn: Turn, record: TopicRecord) -> None:
     if record.log is not None:
         record.log.opened, record.log.problem = True, None
+        turn.registry.topics.changed[record.name] = None
 
 
 def handle_log_report(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: LogReport) -> None:
     if record.log is not None and record.holder == holder_of(broker) and record.epoch == message.epoch:
         record.log.in_sync, record.log.problem = tuple(message.in_sync), message.problem
+        turn.registry.topics.changed[record.name] = None
 
 
 def readdress(turn: Turn, broker: BrokerRecord) -> None:

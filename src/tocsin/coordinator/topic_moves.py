@@ -18,6 +18,7 @@ from tocsin.coordinator.topic_placing import choose_home, holder_of, may_host
 from tocsin.coordinator.topic_records import TopicMove, TopicMoveStep, TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
+from tocsin.model.trace import Kind
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_link import (
     CopyTopic,
@@ -62,6 +63,7 @@ def start(turn: Turn, record: TopicRecord, target: BrokerRecord, reason: str) ->
     turn.registry.topics.set_move(record, move)
     turn.send(target.id, prepare(record, epoch))
     turn.note("topic moves", topic=record.name, source=record.home, target=target.id, reason=reason)
+    _trace(turn, Kind.TOPIC_MOVE, record, move, reason)
 
 
 def prepare(record: TopicRecord, epoch: int) -> PrepareTopic:
@@ -134,6 +136,7 @@ def handle_opened(turn: Turn, record: TopicRecord) -> None:
         _release(turn, record, move.source, move.source_epoch)
         took_s = turn.now_s - move.began_s
         turn.note("topic moved", topic=record.name, source=move.source, target=move.target, took_s=round(took_s, 4))
+        _trace(turn, Kind.TOPIC_MOVED, record, move, move.reason)
 
 
 def abort(turn: Turn, record: TopicRecord, reason: str) -> None:
@@ -145,6 +148,11 @@ def abort(turn: Turn, record: TopicRecord, reason: str) -> None:
     if move.step in (TopicMoveStep.STOPPING, TopicMoveStep.COPYING) and record.home is not None:
         turn.send(record.home, OpenTopic(owned(turn, record)))
     turn.note("topic stays", "warning", topic=record.name, source=move.source, target=move.target, reason=reason)
+    _trace(turn, Kind.TOPIC_STAYS, record, move, reason)
+
+
+def _trace(turn: Turn, kind: Kind, record: TopicRecord, move: TopicMove, reason: str) -> None:
+    turn.trace(kind, broker=move.source, target=move.target, note=reason, detail={"topic": record.name})
 
 
 def forget(turn: Turn, record: TopicRecord) -> None:

@@ -123,6 +123,8 @@ class TopicRegistry:
     """No failover before this time: this process itself was away, and renewals may wait to be read."""
     revision: int = 0
     """Grows with every change that clients see."""
+    changed: dict[TopicName, None] = field(default_factory=dict)
+    """Topics, also deleted ones, that look different on the dashboard since its last row about them."""
 
     def add(self, record: TopicRecord) -> None:
         self.topics[record.name] = record
@@ -137,6 +139,7 @@ class TopicRegistry:
         self.logged.pop(record.name, None)
         del self.topics[record.name]
         self.revision += 1
+        self.changed[record.name] = None
 
     def set_holder(self, record: TopicRecord, holder: Holder | None) -> None:
         self._leave(record)
@@ -147,6 +150,7 @@ class TopicRegistry:
             self.unassigned.pop(record.name, None)
             self.held.setdefault(holder, {})[record.name] = None
         self.revision += 1
+        self.changed[record.name] = None
 
     def _leave(self, record: TopicRecord) -> None:
         if record.holder is not None and record.holder in self.held:
@@ -161,6 +165,7 @@ class TopicRegistry:
             self.moving.pop(record.name, None)
         else:
             self.moving[record.name] = move
+        self.changed[record.name] = None
 
     def homed_at(self, broker: BrokerId) -> int:
         """The number of topics whose home is this broker, moves in progress included."""

@@ -13,6 +13,7 @@ from itertools import islice
 
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.records import BrokerRecord, Health
+from tocsin.coordinator.topic_watching import topic_picture
 from tocsin.coordinator.views import reported_cov, reported_loads
 from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind, TraceRow
@@ -122,9 +123,9 @@ def measured(core: Coordinator, now_s: float) -> list[TraceRow]:
 
 
 def picture(core: Coordinator, now_s: float, people: int = MAX_SUBSCRIBERS) -> list[TraceRow]:
-    """All brokers, the homes of the first `people` subscribers, and the newest measurements."""
+    """All brokers, the first topics, the homes of the first `people` subscribers, and the newest measurements."""
     brokers = [broker_row(core, broker, now_s) for broker in core.registry.brokers.values()]
-    return [*brokers, *islice(_joins(core, now_s), people), *measured(core, now_s)]
+    return [*brokers, *topic_picture(core, now_s), *islice(_joins(core, now_s), people), *measured(core, now_s)]
 
 
 def _joins(core: Coordinator, now_s: float) -> Iterator[TraceRow]:

@@ -22,6 +22,8 @@ EVENTS_S: Final = 60.0
 """How long an event stays in a picture, in seconds."""
 _STREETS: Final = 50_000
 _PLACES: Final = 20_000
+MAX_TOPICS: Final = 2_000
+"""Topics in a picture."""
 
 _HOME_COLUMNS = {Kind.JOIN: "broker", Kind.MOVED: "target", Kind.FAILOVER: "target"}
 """Kinds that set a subscriber's home, with the column that names the home."""
@@ -39,6 +41,7 @@ class TraceState:
         """Subscriber → broker."""
         self._positions: dict[str, TraceRow] = {}
         self._channels: dict[str, TraceRow] = {}
+        self._topics: dict[str, TraceRow] = {}
         self._events: deque[TraceRow] = deque(maxlen=EVENTS)
         self._last: dict[str, TraceRow] = {}
         """The last row of each kind whose earlier rows do not matter."""
@@ -56,6 +59,8 @@ class TraceState:
                 self._broker(row.broker, row)
             case Kind.CHANNEL if row.channel is not None:
                 self._channel(row.channel, row)
+            case Kind.TOPIC:
+                self._topic(str((row.detail or {}).get("topic")), row)
             case Kind.EVENT:
                 self._events.append(row)
             case Kind.BALANCE | Kind.CLUSTER:
@@ -74,7 +79,7 @@ class TraceState:
             TraceRow(time_s, Kind.JOIN, subscriber=subscriber, broker=home)
             for subscriber, home in list(self.homes.items())[: self._max_subscribers]
         ]
-        latest = (self._places, self._brokers, self._samples, self._positions, self._last, self._channels)
+        latest = (self._places, self._brokers, self._samples, self._positions, self._last, self._channels, self._topics)
         rows = [*self._streets, *(row for rows in latest for row in rows.values())]
         state_rows = [replace(row, time_s=time_s) for row in rows]
         events = [row for row in self._events if time_s - EVENTS_S <= row.time_s <= time_s]
@@ -92,6 +97,7 @@ class TraceState:
         other._places, other._brokers = dict(self._places), dict(self._brokers)
         other._samples, other.homes = dict(self._samples), dict(self.homes)
         other._positions, other._channels = dict(self._positions), dict(self._channels)
+        other._topics = dict(self._topics)
         other._events, other._last = deque(self._events, maxlen=EVENTS), dict(self._last)
         return other
 
@@ -125,10 +131,17 @@ class TraceState:
         else:
             self._channels[channel] = row
 
+    def _topic(self, topic: str, row: TraceRow) -> None:
+        if (row.detail or {}).get("state") == "gone":
+            self._topics.pop(topic, None)
+        elif topic in self._topics or len(self._topics) < MAX_TOPICS:
+            self._topics[topic] = row
+
     def _clear(self, time_s: float) -> None:
         self.time_s = time_s
-        for rows in (self._places, self._brokers, self._samples, self._positions, self._channels, self._last):
+        for rows in (self._places, self._brokers, self._samples, self._positions, self._channels, self._topics):
             rows.clear()
+        self._last.clear()
         self.homes.clear()
         self._streets.clear()
         self._events.clear()

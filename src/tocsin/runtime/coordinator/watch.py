@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.drawing import street_rows
 from tocsin.coordinator.effects import Effect, RecordTrace
+from tocsin.coordinator.topic_watching import changed_topics
 from tocsin.coordinator.watching import BrokerChanges, measured, picture
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.model.trace_state import TraceState
@@ -94,10 +95,14 @@ class CoordinatorWatch:
             if core_was_restarted:
                 self._send_picture()
                 return
-        if core is None or not self.is_watched:
+        if core is None:
+            return
+        if not self.is_watched:
+            core.registry.topics.changed.clear()  # the next watcher gets a picture of all topics
             return
         # Rows of brokers come first: a subscriber may join a broker that is new.
         self._pending += self._changes.since(core, began_s)
+        self._pending += changed_topics(core, began_s)
         self._pending += [effect.row for effect in effects if isinstance(effect, RecordTrace)]
 
     def add(self, row: TraceRow) -> None:

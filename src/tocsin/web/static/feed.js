@@ -56,18 +56,23 @@ function item(entry, isNew) {
   );
 }
 
-const KIND_CLASS = { "move-failed": "warn", "broker-failed": "bad", "broker-back": "good", failover: "warn" };
+const KIND_CLASS = { "move-failed": "warn", "broker-failed": "bad", "broker-back": "good", failover: "warn", "topic-stays": "warn", "topic-failover": "warn" };
 
 /** @param {import("./state.js").Entry} entry */
 function sentence(entry) {
-  const subject = entry.count > 1 ? plural(entry.count, "person", "people") : (entry.subscriber ?? "");
+  const words = entry.topic === undefined ? ["person", "people"] : ["topic", "topics"];
+  const subject = entry.count > 1 ? plural(entry.count, words[0], words[1]) : (entry.topic ?? entry.subscriber ?? "");
   switch (entry.kind) {
     case "move":
+    case "topic-move":
       return `${subject}: ${entry.source} → ${entry.target}`;
     case "move-failed":
+    case "topic-stays":
       return `${subject}: stayed on ${entry.source}, the move to ${entry.target} failed`;
     case "failover":
       return entry.target ? `${subject}: re-placed on ${entry.target}` : `${subject}: no broker left`;
+    case "topic-failover":
+      return `${subject}: ${entry.target} is the new home`;
     case "broker-failed":
       return `${entry.broker} failed`;
     case "broker-back":
@@ -97,5 +102,5 @@ const planName = (policy) => PLANS[policy] ?? (policy ? policy[0].toUpperCase() 
 
 function reasonOf(entry) {
   if (!entry.note) return "";
-  return entry.count > 1 && entry.kind === "move" ? `first: ${entry.note}` : entry.note;
+  return entry.count > 1 && entry.kind.endsWith("move") ? `first: ${entry.note}` : entry.note;
 }

@@ -18,6 +18,8 @@ import { Replay } from "./replay.js";
 import { apply, empty, fromPicture, listedBrokers, servingBrokers } from "./state.js";
 import { Stream } from "./stream.js";
 import { SubscriberView } from "./subscriber_view.js";
+import { TopicList } from "./topics.js";
+import { TopicView } from "./topic_view.js";
 
 const api = new Api();
 const drawer = new Drawer();
@@ -46,12 +48,22 @@ const channelView = new ChannelView(
   isLive,
   (name) => subscriberView.open(name),
 );
+const topicView = new TopicView(api, drawer, () => state, isLive);
+const chooseTopic = (name) => {
+  map.chosenTopic = name;
+  map.requestFrame();
+  topicView.open(name, () => {
+    map.chosenTopic = "";
+    map.requestFrame();
+  });
+};
 const controlsView = new ControlsView(api, drawer);
 const parts = [
   new BrokerList(chooseBroker),
   new Measurements(),
   new Feed(),
   new ChannelList((name) => channelView.open(name)),
+  new TopicList(chooseTopic),
   new Legend(),
 ];
 
@@ -62,6 +74,7 @@ function show() {
   for (const part of parts) part.show(state, now());
   brokerView.show();
   channelView.show();
+  topicView.show();
   showHeader();
   if (isReplay) replay.show(state.time_s);
   byId("map-empty").hidden = Boolean(

@@ -32,6 +32,7 @@ export class CityMap {
     this.palette = readPalette();
     this.state = /** @type {any} */ (null);
     this.chosen = "";
+    this.chosenTopic = "";
     /** @type {{lat: number, lon: number}[]} */ this.pins = [];
     /** @type {((place: {lat: number, lon: number}|null) => void)|null} */ this.picked = null;
     this.fittedTo = "";
@@ -103,7 +104,8 @@ export class CityMap {
       this.drawn = state.changes.ground;
     }
     const gliding = this.crowd.draw(state.people, view, palette, ratio, nowMs, reduced.matches);
-    const more = { pins: this.pins, chosen: this.chosen, picking: this.picked !== null };
+    const topic = state.topics.get(this.chosenTopic);
+    const more = { pins: this.pins, chosen: topic?.home ?? this.chosen, topic, picking: this.picked !== null };
     const moving = drawMarks(this.marksContext, state, view, palette, ratio, nowMs, reduced.matches, more);
     if ((gliding || moving) && !reduced.matches) this.requestFrame();
   }

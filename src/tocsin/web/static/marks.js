@@ -21,6 +21,7 @@ export function drawMarks(context, state, view, palette, ratio, nowMs, still, mo
     drawArcs(context, state, view, palette, nowMs, still),
     drawEvents(context, state, view, palette, nowMs, still),
   ].some(Boolean);
+  if (more.topic) drawTopic(context, more.topic, state, view, palette);
   drawPins(context, more.pins, view, palette);
   drawBrokers(context, state, view, palette, more.chosen);
   if (more.picking) drawCrosshair(context, view, palette);
@@ -115,6 +116,34 @@ function drawArcs(context, state, view, palette, nowMs, still) {
     context.fill();
   }
   return isAnimated;
+}
+
+/** Lines from a topic's home to its clients: solid to publishers, dashed to subscribers. */
+function drawTopic(context, topic, state, view, palette) {
+  const home = state.brokers.get(topic.home);
+  if (!Number.isFinite(home?.lat)) return;
+  const { people } = state;
+  for (const [names, dash] of [
+    [topic.publishers ?? [], []],
+    [topic.subscribers ?? [], [4, 4]],
+  ]) {
+    context.setLineDash(dash);
+    for (const name of names) {
+      const slot = people.slots.get(name);
+      if (slot === undefined || !people.shown[slot]) continue;
+      const [x, y] = [view.sx(people.lon[slot]), view.sy(people.lat[slot])];
+      context.beginPath();
+      context.moveTo(view.sx(home.lon), view.sy(home.lat));
+      context.lineTo(x, y);
+      context.strokeStyle = faded(palette.accent, 0.7);
+      context.lineWidth = 1.5;
+      context.stroke();
+      context.setLineDash([]);
+      ring(context, x, y, 6, palette.accent);
+      context.setLineDash(dash);
+    }
+  }
+  context.setLineDash([]);
 }
 
 function drawBrokers(context, state, view, palette, chosen) {

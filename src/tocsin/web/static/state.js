@@ -21,14 +21,14 @@ const CONTINUES_SAMPLES = 20;
  * @typedef {{id: string, index: number, lat?: number, lon?: number, address: string, capacity: number, state: string,
  *   accepting: boolean, subscribers: number, load?: number, sample: Record<string, any>, loads: Series}} Broker
  * @typedef {{key: number, kind: string, time_s: number, count: number, subscriber?: string, source?: string,
- *   target?: string, broker?: string, note: string, detail: Record<string, any>}} Entry
+ *   target?: string, broker?: string, topic?: string, note: string, detail: Record<string, any>}} Entry
  */
 
 export function empty() {
   return {
     time_s: 0,
     rows: 0,
-    changes: { ground: 0, feed: 0, channels: 0 }, // counters: a view draws again when its counter has changed
+    changes: { ground: 0, feed: 0, channels: 0, topics: 0 }, // counters: a view draws again when its counter has changed
     streets: /** @type {number[][][]} */ ([]),
     places: /** @type {Map<string, Row>} */ (new Map()),
     brokers: /** @type {Map<string, Broker>} */ (new Map()),
@@ -46,6 +46,7 @@ export function empty() {
     },
     channels: /** @type {Map<string, Record<string, any>>} */ (new Map()),
     cluster: /** @type {Record<string, any>|null} */ (null),
+    topics: /** @type {Map<string, Record<string, any>>} */ (new Map()),
     emergencies: 0,
   };
 }
@@ -64,6 +65,7 @@ export function fromPicture(/** @type {State|null} */ before, /** @type {Row[]} 
       ground: before.changes.ground + 1,
       feed: before.changes.feed + 1,
       channels: before.changes.channels + 1,
+      topics: before.changes.topics + 1,
     };
     // Brokers keep their colours. They are "gone" unless the picture has them.
     for (const old of before.brokers.values()) {
@@ -143,8 +145,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
   },
   move(state, row, nowMs) {
     addEntry(state, "move", row, { source: row.broker, target: row.target });
-    state.arcs.push({ source: row.broker, target: row.target, bornMs: nowMs });
-    if (state.arcs.length > ARCS) state.arcs.shift();
+    addArc(state, row, nowMs);
   },
   moved(state, row) {
     state.people.serve(row.subscriber, brokerOf(state, row.target).index);
@@ -183,7 +184,28 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     state.cluster = row.detail ?? null;
     state.changes.channels += 1;
   },
+  topic(state, row) {
+    const { topic, ...detail } = row.detail ?? {};
+    if (detail.state === "gone") state.topics.delete(topic);
+    else state.topics.set(topic, { ...detail, home: row.broker ?? null });
+    state.changes.topics += 1;
+  },
+  "topic-move"(state, row, nowMs) {
+    addEntry(state, "topic-move", row, { source: row.broker, target: row.target, topic: row.detail?.topic });
+    addArc(state, row, nowMs);
+  },
+  "topic-stays"(state, row) {
+    addEntry(state, "topic-stays", row, { source: row.broker, target: row.target, topic: row.detail?.topic });
+  },
+  "topic-failover"(state, row) {
+    addEntry(state, "topic-failover", row, { target: row.target, topic: row.detail?.topic });
+  },
 });
+
+function addArc(state, row, nowMs) {
+  state.arcs.push({ source: row.broker, target: row.target, bornMs: nowMs });
+  if (state.arcs.length > ARCS) state.arcs.shift();
+}
 
 /** Add an entry to the feed, or count one more in a recent entry of the same kind and brokers. */
 function addEntry(state, kind, row, more) {

@@ -5,7 +5,8 @@ the attackers in turn. Data cluster with Spark, coordinator, one broker, subscri
 `shared/hostile_clients.py` says what the attackers do. All have valid tokens, and the attackers the lowest priority:
 what the machine's cores spend on attacking is not a fault of the servers.
 Checked by: every honest subscriber receives every record of its kind once, and the attackers did attack.
-Prints: p95 with and without attackers, their ratio, the cores that each process used, and the memory that it gained.
+Prints: p95 with and without attackers, their ratio, the cores that each process used, also the attackers', and the
+memory that it gained.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Phase:
 
     @property
     def cores(self) -> dict[str, float]:
-        """Cores that each server process used."""
+        """Cores that each process used."""
         return {name: round(cpu_s / self.seconds, 3) for name, cpu_s in self.cpu_s.items()}
 
 
@@ -161,7 +162,7 @@ async def _alternate(
         async with _usage(stack, quiet):
             await run.publish(publisher, quiet, seconds)
         announce(f"pair {number + 1} of {pairs}: with attackers")
-        async with _attack(folder, counts), _usage(stack, attacked):
+        async with _attack(folder, counts) as attackers, _usage(stack, attacked, attackers):
             await run.publish(publisher, attacked, seconds)
         await run.publish(publisher, _Phase(), min(5.0, seconds))  # what the attack has left behind counts for neither
     return quiet, attacked, counts
@@ -200,8 +201,8 @@ async def _attackers_task(stack: Any, token: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def _attack(folder: Path, counts: dict[str, int]) -> AsyncIterator[None]:
-    """Attack during the block; add to `counts` what the attackers did."""
+async def _attack(folder: Path, counts: dict[str, int]) -> AsyncIterator[int]:
+    """Attack during the block, from the process with this id; add to `counts` what the attackers did."""
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-m", "tocsin.benchmarks.shared.hostile_clients", str(folder / "attack.json"))
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -209,7 +210,7 @@ async def _attack(folder: Path, counts: dict[str, int]) -> AsyncIterator[None]:
     try:
         if (await process.stdout.readline()).strip() != b"attacking":
             raise RuntimeError("the attackers could not begin")
-        yield
+        yield process.pid
         process.stdin.close()
         for name, count in json.loads(await process.stdout.readline()).items():
             counts[name] = counts.get(name, 0) + count
@@ -220,14 +221,17 @@ async def _attack(folder: Path, counts: dict[str, int]) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _usage(stack: Any, phase: _Phase) -> AsyncIterator[None]:
-    """Add up the CPU time of every server process, Spark's included, and find the highest resident memory."""
-    processes = server_processes(stack)
+async def _usage(stack: Any, phase: _Phase, attackers: int | None = None) -> AsyncIterator[None]:
+    """Add up the CPU time of every process, Spark's included, and find the servers' highest resident memory."""
+    import psutil
+
+    servers = server_processes(stack)
+    processes = servers if attackers is None else {**servers, "attackers": psutil.Process(attackers)}
     before = usage_of(processes)
 
     async def sample() -> None:
         while True:
-            for name, process in processes.items():
+            for name, process in servers.items():
                 size_mib = process.memory_info().rss / 2**20
                 phase.peaks_mib[name] = max(phase.peaks_mib.get(name, 0.0), size_mib)
             await asyncio.sleep(0.5)

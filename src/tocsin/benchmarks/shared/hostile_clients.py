@@ -9,6 +9,7 @@ again when a server ends its connection.
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import math
@@ -32,6 +33,8 @@ LATE_S = 60.0
 BODY_BYTES = 8 << 20
 PIECE = b" " * (256 << 10)
 
+AT_ONCE = 500
+"""Requests in one write."""
 UNREAD = 5_000
 """Unread requests of one round. The kernel buffers hundreds of thousands; reading all answers would take minutes."""
 METHODS = ("unread lists", "pings", "silent connections", "stalled bodies", "malformed bodies")
@@ -54,38 +57,74 @@ async def again_and_again(attack: Callable[[], Awaitable[None]], counts: Counts,
 
 def subscriber(address: str, token: str, counts: Counts) -> Callable[[], Awaitable[None]]:
     """Sends `list` without reading the answers, then floods with `ping`; holds silent connections meanwhile."""
-    from websockets.asyncio.client import connect
-    from websockets.exceptions import WebSocketException
+    host, port = address.removeprefix("ws://").split(":")
 
     async def attack() -> None:
-        with suppress(WebSocketException):
-            async with AsyncExitStack() as opened:
-                host, port = address.removeprefix("ws://").split(":")
-                await hold_silent_connections(opened, host, int(port), counts)
-                socket = await opened.enter_async_context(
-                    connect(f"{address}/v1/session", compression=None, max_size=None, close_timeout=0.1)
-                )
-                await socket.send(json.dumps({"op": "login", "id": 0, "token": token}))
-                await socket.recv()
-                for number in range(SUBSCRIPTIONS):
-                    parameters = {"kind": f"eve-{number:0100}"}
-                    await socket.send(
-                        json.dumps({"op": "subscribe", "id": 1, "channel": "Hot", "parameters": parameters})
-                    )
-                for _ in range(SUBSCRIPTIONS):
-                    await socket.recv()
-                await flood(socket, '{"op":"list","id":2}', "unread lists", counts, reads=False, most=UNREAD)
-                await flood(socket, '{"op":"ping","id":3}', "pings", counts, reads=True)
+        async with AsyncExitStack() as opened:
+            await hold_silent_connections(opened, host, int(port), counts)
+            session = await RawSession.open(host, int(port))
+            opened.callback(session.close)
+            await session.send({"op": "login", "id": 0, "token": token})
+            await session.receive()
+            for number in range(SUBSCRIPTIONS):
+                parameters = {"kind": f"eve-{number:0100}"}
+                await session.send({"op": "subscribe", "id": 1, "channel": "Hot", "parameters": parameters})
+            for _ in range(SUBSCRIPTIONS):
+                await session.receive()
+            await flood(session, {"op": "list", "id": 2}, "unread lists", counts, reads=False, most=UNREAD)
+            await flood(session, {"op": "ping", "id": 3}, "pings", counts, reads=True)
 
     return attack
 
 
-async def flood(socket: Any, request: str, name: str, counts: Counts, *, reads: bool, most: float = math.inf) -> None:
+class RawSession:
+    """A session without a WebSocket library: many requests cost the attacker one write.
+
+    The attacker runs on the same machine. CPU time that it takes delays everybody, and is no fault of the servers.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> RawSession:
+        reader, writer = await asyncio.open_connection(host, port)
+        key = base64.b64encode(os.urandom(16)).decode()
+        writer.write(
+            f"GET /v1/session HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        return cls(reader, writer)
+
+    async def send(self, request: dict[str, Any], times: int = 1) -> None:
+        payload = json.dumps(request).encode()
+        length = bytes([0x80 | len(payload)]) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2, "big")
+        self._writer.write((b"\x81" + length + bytes(4) + payload) * times)  # masked with zeros
+        await self._writer.drain()
+
+    async def receive(self) -> bytes:
+        """The next message; the broker sends each in one frame."""
+        _, length = await self._reader.readexactly(2)
+        if length >= 126:
+            length = int.from_bytes(await self._reader.readexactly(2 if length == 126 else 8), "big")
+        return await self._reader.readexactly(length)
+
+    async def discard(self) -> None:
+        while await self._reader.read(1 << 20):
+            pass
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+async def flood(
+    session: RawSession, request: dict[str, Any], name: str, counts: Counts, *, reads: bool, most: float = math.inf
+) -> None:
     """Send a request as often as the broker takes it, at most `most` times. Without reading, it soon takes no more."""
     ends_s, first = time.monotonic() + MODE_S, counts[name]
-    if not reads:
-        socket.transport.pause_reading()
-    reading = asyncio.create_task(read_all(socket)) if reads else None
+    reading = asyncio.create_task(session.discard()) if reads else None
     try:
         while (left_s := ends_s - time.monotonic()) > 0:
             if counts[name] - first >= most:
@@ -93,19 +132,11 @@ async def flood(socket: Any, request: str, name: str, counts: Counts, *, reads: 
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
-                    await socket.send(request)
-                    counts[name] += 1
-            if counts[name] % 100 == 0:
-                await asyncio.sleep(0)
+                    await session.send(request, AT_ONCE)
+                    counts[name] += AT_ONCE
     finally:
-        socket.transport.resume_reading()
         if reading is not None:
             reading.cancel()
-
-
-async def read_all(socket: Any) -> None:
-    while True:
-        await socket.recv()
 
 
 async def hold_silent_connections(opened: AsyncExitStack, host: str, port: int, counts: Counts) -> None:

@@ -162,3 +162,20 @@ def test_topics_follow_their_rows_and_moves_are_in_the_feed(scratch: Tab) -> Non
     assert folded["topics"] == {"a": {"within_s": 0.04, "moving_to": "b2", "home": "b1"}}
     feed = [(entry["kind"], entry["topic"], entry["count"], entry["note"]) for entry in folded["feed"]]
     assert feed == [("topic-failover", "a", 1, ""), ("topic-move", "a", 2, "b1 drains")]
+
+
+LATE_FRAME = """async () => {
+  const { apply, empty } = await import("/static/state.js");
+  const { drawMarks } = await import("/static/marks.js");
+  const state = empty();
+  apply(state, [{ kind: "event", time_s: 1, lat: 0, lon: 0, note: "fire", detail: { severity: 3 } }], 5000);
+  const context = document.createElementNS("http://www.w3.org/1999/xhtml", "canvas").getContext("2d");
+  const palette = { alarm: "rgb(200, 0, 0)", surface: "white", map: "white", brokers: ["blue"] };
+  const view = { width: 300, height: 150, sx: () => 100, sy: () => 75 };
+  return drawMarks(context, state, view, palette, 1, 3000, false, { pins: [], chosen: "" });
+}"""
+
+
+def test_event_that_arrives_after_the_time_of_a_frame_is_drawn(scratch: Tab) -> None:
+    """The browser gives a late frame the time at which it was due."""
+    assert scratch.page.evaluate(LATE_FRAME) is True

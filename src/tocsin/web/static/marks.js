@@ -42,7 +42,8 @@ function drawEvents(context, state, view, palette, nowMs, still) {
   let isAnimated = false;
   for (let i = state.events.length - 1; i >= 0; i -= 1) {
     const event = state.events[i];
-    const age = nowMs - event.bornMs;
+    // On a busy machine a frame is drawn with the time at which it was due, which may be before the event arrived.
+    const age = Math.max(0, nowMs - event.bornMs);
     if (age > EVENT_MS) continue;
     isAnimated = true;
     const mark = { event, age, x: view.sx(event.lon), y: view.sy(event.lat), size: radiusOf(event.detail?.severity) };
@@ -93,7 +94,7 @@ function ring(context, x, y, radius, colour) {
 function drawArcs(context, state, view, palette, nowMs, still) {
   let isAnimated = false;
   for (const arc of state.arcs) {
-    const age = (nowMs - arc.bornMs) / ARC_MS;
+    const age = Math.max(0, nowMs - arc.bornMs) / ARC_MS;
     const from = state.brokers.get(arc.source);
     const to = state.brokers.get(arc.target);
     if (age > 1 || !Number.isFinite(from?.lat) || !Number.isFinite(to?.lat)) continue;

@@ -80,7 +80,7 @@ def subscriber(address: str, token: str, counts: Counts) -> Callable[[], Awaitab
 class RawSession:
     """A session without a WebSocket library: many requests cost the attacker one write.
 
-    The attacker runs on the same machine. CPU time that it takes delays everybody, and is no fault of the servers.
+    The attacker runs on the same machine: CPU time that it takes delays the servers, and is not their fault.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -42,8 +42,19 @@ def test_distance_includes_both_heights_and_adjustments() -> None:
     assert one_way_s(at(0.0), at(0.03, 0.04)) == pytest.approx(0.025)
 
 
-def test_adjustment_larger_than_the_distance_is_ignored() -> None:
-    assert distance_s(at(0.0, adjustment_s=-0.5), at(0.01)) == pytest.approx(0.01)
+def test_adjustment_larger_than_the_distance_gives_zero() -> None:
+    assert distance_s(at(0.0, adjustment_s=-0.5), at(0.01)) == 0.0
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(-0.001, 0.001)] * 2, st.floats(0.0, 0.001), st.floats(-0.002, 0.002)), min_size=1)
+)
+def test_matrix_of_distances_equals_single_distances(fields: list[tuple[float, float, float, float]]) -> None:
+    """Also within one site, where adjustments exceed distances."""
+    nodes = [at(*values) for values in fields]
+    matrix = distances_s(*as_arrays(nodes), *as_arrays(nodes))
+    single = [[distance_s(node, other) for other in nodes] for node in nodes]
+    assert np.allclose(matrix, single, rtol=0.0, atol=1e-12)
 
 
 def test_centroid_is_mean_of_points_heights_and_adjustments() -> None:

@@ -63,7 +63,7 @@ def _make_snapshot(topics: int, brokers: int) -> PartitionSnapshot:
         return Coordinate((x_s, y_s, *[0.0] * (DIMENSIONS - 2)), 1e-3, 0.0, 0.1)
 
     rates = rng.uniform(50.0, 150.0, topics)
-    limit_per_s = float(rates.sum()) / brokers / 0.8
+    limit_per_s = 0.75 * float(rates.sum()) / brokers / 0.8  # three of four messages are outgoing
     hosts = [
         TopicBroker(BrokerId(f"broker-{n:04}"), coordinate_near((0.05, 0.05), 0.05), rate_limit_per_s=limit_per_s)
         for n in range(brokers)
@@ -86,12 +86,12 @@ def _check(snapshot: PartitionSnapshot, plan: PartitionPlan) -> None:
 
     The outcome of a topic is a move that meets its bound, or a report that no broker can meet it.
     """
-    rates = {topic.report.topic: topic.report.rate_per_s for topic in snapshot.topics}
+    rates = {topic.report.topic: topic.report.out_rate_per_s for topic in snapshot.topics}
     load = {host.broker: 0.0 for host in snapshot.brokers}
     for topic in snapshot.topics:
         if topic.bound_s is None or topic.report.worst_latency_s <= topic.bound_s:
             raise AssertionError(f"{topic.report.topic} was not above its bound: this is not the worst case")
-        load[topic.report.broker] += topic.report.rate_per_s
+        load[topic.report.broker] += topic.report.out_rate_per_s
     limits = {host.broker: host.rate_limit_per_s or 0.0 for host in snapshot.brokers}
     for move in plan.moves:
         load[move.source] -= rates[move.topic]

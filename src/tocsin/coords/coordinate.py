@@ -50,14 +50,14 @@ class Coordinate:
 
 
 def distance_s(node: Coordinate, other: Coordinate) -> float:
-    """The predicted round-trip time between two nodes.
+    """The predicted round-trip time between two nodes; never negative. `distances_s` is the same for many nodes.
 
-    Adjustments apply only while the sum stays positive: a correction larger than the distance comes from other pairs
-    than this one [Lee 2010, §4].
+    Serf drops the adjustments if the sum would not be positive. The distance then jumps, and the worst latency E(t) of
+    a topic could exceed its upper bound W(t, b) between nodes of one site. With a minimum of 0, W(t, b) holds
+    everywhere, and predictions are as accurate.
     """
-    raw_s = math.dist(node.vector, other.vector) + node.height_s + other.height_s
-    adjusted_s = raw_s + node.adjustment_s + other.adjustment_s
-    return adjusted_s if adjusted_s > 0.0 else raw_s
+    flat_s = math.dist(node.vector, other.vector)
+    return max(0.0, flat_s + node.height_s + other.height_s + node.adjustment_s + other.adjustment_s)
 
 
 def one_way_s(node: Coordinate, other: Coordinate) -> float:
@@ -101,11 +101,7 @@ def as_arrays(coordinates: Sequence[Coordinate]) -> tuple[Vectors, Vectors]:
 
 @numba.njit(cache=True)
 def distances_s(from_points: Vectors, from_lifts: Vectors, to_points: Vectors, to_lifts: Vectors) -> Vectors:
-    """All predicted round-trip times between two sets, as a matrix; never negative.
-
-    Differs from `distance_s` where the lifts would make a distance negative: it is 0 then, because a lift does not
-    separate height and adjustment. That does not occur with settled coordinates.
-    """
+    """All predicted round-trip times between two sets, as a matrix: `distance_s` of every pair."""
     rtt_s = np.empty((len(from_points), len(to_points)))
     for row in range(len(from_points)):
         for column in range(len(to_points)):

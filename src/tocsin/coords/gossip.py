@@ -43,10 +43,9 @@ class Embedding:
         return [self.coordinate(node) for node in range(len(self.vectors))]
 
     def predicted_s(self) -> Vectors:
-        """The matrix of predicted round-trip times; adjustments as in `distance_s`."""
-        raw_s = distances_s(self.vectors, self.heights_s, self.vectors, self.heights_s)
-        adjusted_s = raw_s + self.adjustments_s[:, None] + self.adjustments_s[None, :]
-        predicted_s = np.where(adjusted_s > 0.0, adjusted_s, raw_s)
+        """The matrix of predicted round-trip times, as `distance_s` predicts them."""
+        lifts_s = self.heights_s + self.adjustments_s
+        predicted_s: Vectors = distances_s(self.vectors, lifts_s, self.vectors, lifts_s)
         np.fill_diagonal(predicted_s, 0.0)
         return predicted_s
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from tocsin.coords.coordinate import DIMENSIONS, Coordinate
 from tocsin.model.ids import BrokerId
+from tocsin.policies.topics.load import samples_after, slopes
 from tocsin.policies.topics.monitor import summarise
 from tocsin.policies.topics.types import (
     Clients,
+    LoadSample,
     PartitionParams,
     PartitionPlan,
     PartitionSnapshot,
@@ -64,16 +66,21 @@ def world(topics: Sequence[Topic], brokers: Sequence[TopicBroker], now_s: float 
 
 
 def after(snapshot: PartitionSnapshot, plan: PartitionPlan, elapsed_s: float = 5.0) -> PartitionSnapshot:
-    """The same clients and brokers after the plan: new homes, E(t), loads and departures."""
+    """The same clients and brokers after the plan: new homes, E(t), loads, load samples and departures.
+
+    A message costs each broker what the policy believed when it planned.
+    """
     brokers = {broker.broker: broker for broker in snapshot.brokers}
-    costs = {name: _cost(snapshot, broker) for name, broker in brokers.items()}
+    before = {name: rate_of(snapshot, name) for name in brokers}
+    believed = slopes(list(brokers.values()), np.array(list(before.values())), PARAMS)
+    costs = dict(zip(brokers, believed.tolist(), strict=True))
     topics = {topic.report.topic: topic for topic in snapshot.topics}
     for move in plan.moves:
         moved = topics[move.topic]
         assert moved.clients is not None
         assert moved.report.broker == move.source
         for name, sign in ((move.source, -1.0), (move.target, 1.0)):
-            extra = [sign * cost * moved.report.rate_per_s for cost in costs[name]]
+            extra = [sign * cost * moved.report.rate_per_s if moved.report.rate_per_s else 0.0 for cost in costs[name]]
             old = brokers[name]
             brokers[name] = replace(
                 old, cpu=old.cpu + extra[0], memory=old.memory + extra[1], network=old.network + extra[2]
@@ -91,25 +98,22 @@ def after(snapshot: PartitionSnapshot, plan: PartitionPlan, elapsed_s: float = 5
             ),
             departures=departures_after(moved, move, snapshot.now_s),
         )
+    for name, old in brokers.items():
+        first = next(broker for broker in snapshot.brokers if broker.broker == name)
+        sample = LoadSample(before[name], first.cpu, first.memory, first.network)
+        brokers[name] = replace(old, samples=samples_after(old.samples, sample))
     return PartitionSnapshot(
         snapshot.generation + 1, snapshot.now_s + elapsed_s, tuple(topics.values()), tuple(brokers.values())
     )
 
 
 def rate_of(snapshot: PartitionSnapshot, name: str) -> float:
+    """Messages in and out of the broker's topics, per second."""
     return sum(topic.report.rate_per_s for topic in snapshot.topics if topic.report.broker == name)
 
 
-def _cost(snapshot: PartitionSnapshot, host: TopicBroker) -> tuple[float, float, float]:
-    """CPU, memory and network per message per second; those of the median broker for an idle one."""
-    rates = {broker.broker: rate_of(snapshot, broker.broker) for broker in snapshot.brokers}
-    hosts = [host] if rates[host.broker] > 0 else [broker for broker in snapshot.brokers if rates[broker.broker] > 0]
-    if not hosts:
-        return 0.0, 0.0, 0.0
-    used = [(broker.cpu, broker.memory, broker.network) for broker in hosts]
-    costs = [[part / rates[broker.broker] for part in parts] for broker, parts in zip(hosts, used, strict=True)]
-    cpu, memory, network = np.median(costs, axis=0).tolist()
-    return cpu, memory, network
+def output_of(snapshot: PartitionSnapshot, name: str) -> float:
+    return sum(topic.report.out_rate_per_s for topic in snapshot.topics if topic.report.broker == name)
 
 
 def overloaded(snapshot: PartitionSnapshot, params: PartitionParams = PARAMS) -> set[str]:
@@ -118,6 +122,6 @@ def overloaded(snapshot: PartitionSnapshot, params: PartitionParams = PARAMS) ->
     for broker in snapshot.brokers:
         limit = params.rate_limit_per_s if broker.rate_limit_per_s is None else broker.rate_limit_per_s
         used = max(broker.cpu, broker.memory, broker.network)
-        if used > params.utilisation_limit + 1e-6 or rate_of(snapshot, broker.broker) > limit * (1 + 1e-6):
+        if used > params.utilisation_limit + 1e-6 or output_of(snapshot, broker.broker) > limit * (1 + 1e-6):
             names.add(str(broker.broker))
     return names

@@ -15,6 +15,7 @@ from tocsin.policies.topics.monitor import pack, pack_all_pairs, summarise, summ
 from tocsin.policies.topics.partition import expected_from_centroids, plan
 from tocsin.policies.topics.types import (
     Departure,
+    LoadSample,
     PartitionPlan,
     PartitionSnapshot,
     Shortfall,
@@ -85,7 +86,7 @@ def test_headroom_applies_to_the_old_and_the_new_home() -> None:
 
 def test_most_constrained_topic_chooses_first() -> None:
     """Only the east is feasible for `picky`, all but the west for `easy`; the east has room for one topic."""
-    small = (WEST, MIDDLE, replace(EAST, rate_limit_per_s=10.0))
+    small = (WEST, MIDDLE, replace(EAST, rate_limit_per_s=5.0))
     easy = topic("a-easy", WEST, [at(60)], [at(60)], bound_ms=70)
     picky = topic("b-picky", WEST, [at(60)], [at(60)], bound_ms=20)
     answer = plan(world([easy, picky], small), PARAMS)
@@ -125,20 +126,32 @@ def test_broker_above_85_percent_of_a_resource_sheds_its_busiest_topics(resource
 
 
 def test_broker_exactly_at_its_limit_is_not_overloaded() -> None:
-    exact = (replace(WEST, cpu=0.85, rate_limit_per_s=10.0), MIDDLE)
+    exact = (replace(WEST, cpu=0.85, rate_limit_per_s=5.0), MIDDLE)
     assert plan(world([topic("t", WEST, [at(0)], [at(0)])], exact), PARAMS).moves == ()
 
 
 def test_broker_above_its_message_rate_sheds_by_decreasing_rate() -> None:
-    slow = (replace(WEST, rate_limit_per_s=55.0), MIDDLE)
+    slow = (replace(WEST, rate_limit_per_s=27.5), MIDDLE)
     topics = [
         topic(name, WEST, [at(0)], [at(0)], rate_per_s=rate) for name, rate in (("a", 30.0), ("b", 25.0), ("c", 20.0))
     ]
     assert moves(plan(world(topics, slow), PARAMS)) == [("a", "west", "middle", "overload")]
 
 
+def test_rate_limit_counts_outgoing_messages_only() -> None:
+    """[ePulsar §3.4.2]: the threshold is that of the aggregate *output* message rate."""
+
+    def many_in(in_per_s: float, out_per_s: float) -> PartitionPlan:
+        plain = topic("t", WEST, [at(0)], [at(0)])
+        report = replace(plain.report, in_rate_per_s=in_per_s, out_rate_per_s=out_per_s)
+        return plan(world([replace(plain, report=report)], (replace(WEST, rate_limit_per_s=50.0), MIDDLE)), PARAMS)
+
+    assert many_in(1_000.0, 50.0).moves == ()
+    assert moves(many_in(0.0, 51.0)) == [("t", "west", "middle", "overload")]
+
+
 def test_next_topics_move_when_the_busiest_fits_no_broker() -> None:
-    crowded = (replace(WEST, rate_limit_per_s=80.0), replace(MIDDLE, rate_limit_per_s=30.0))
+    crowded = (replace(WEST, rate_limit_per_s=40.0), replace(MIDDLE, rate_limit_per_s=15.0))
     topics = [
         topic(name, WEST, [at(0)], [at(0)], rate_per_s=rate) for name, rate in (("a", 60.0), ("b", 25.0), ("c", 5.0))
     ]
@@ -146,9 +159,10 @@ def test_next_topics_move_when_the_busiest_fits_no_broker() -> None:
 
 
 def test_topic_shed_for_load_moves_only_within_its_bound() -> None:
-    loaded = (replace(WEST, cpu=0.95), replace(MIDDLE, cpu=0.84), EAST)
-    near = topic("t", WEST, [at(0)], [at(0)], bound_ms=70)
-    other = topic("u", MIDDLE, [at(30)], [at(30)])
+    full = replace(MIDDLE, cpu=0.84, samples=(LoadSample(0.0, cpu=0.04),))
+    loaded = (replace(WEST, cpu=0.95), full, EAST)
+    near = topic("t", WEST, [at(0)], [at(0)], bound_ms=70, rate_per_s=10_000.0)
+    other = topic("u", MIDDLE, [at(30)], [at(30)], rate_per_s=10_000.0)
     assert plan(world([near, other], loaded), PARAMS).moves == ()
 
 
@@ -226,7 +240,7 @@ def test_all_pairs_accepts_a_broker_that_centroids_exclude() -> None:
 
 def test_room_made_by_a_move_is_used_in_the_same_plan() -> None:
     """`picky` needs the middle, which is full until `leaves`, whose clients are in the east, moves away."""
-    tight = (WEST, replace(MIDDLE, rate_limit_per_s=10.0), EAST)
+    tight = (WEST, replace(MIDDLE, rate_limit_per_s=5.0), EAST)
     picky = topic("a-picky", WEST, [at(30)], [at(30)], bound_ms=20)
     leaves = topic("b-leaves", MIDDLE, [at(60)], [at(60)], bound_ms=20)
     answer = plan(world([picky, leaves], tight), PARAMS)

@@ -11,10 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.topics.partition_worlds import PARAMS, after, at, broker, overloaded, topic, world
-from tocsin.coords.coordinate import Coordinate
-from tocsin.policies.topics.baselines import all_pairs, expected_from_all_pairs
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate
+from tocsin.policies.topics.baselines import POLICIES, all_pairs, expected_from_all_pairs
 from tocsin.policies.topics.partition import expected_from_centroids, plan
-from tocsin.policies.topics.types import PartitionPolicy, PartitionSnapshot, Shortfall, TopicMove, TopicMoveReason
+from tocsin.policies.topics.types import (
+    LoadSample,
+    PartitionPolicy,
+    PartitionSnapshot,
+    Shortfall,
+    TopicMove,
+    TopicMoveReason,
+)
 
 BOTH = pytest.mark.parametrize("policy", [plan, all_pairs], ids=["partition", "all-pairs"])
 ESTIMATES = {plan: expected_from_centroids, all_pairs: expected_from_all_pairs}
@@ -30,13 +37,14 @@ def snapshots(draw: st.DrawFn) -> PartitionSnapshot:
     """Up to 8 brokers and 25 topics scattered over 100 × 100 ms; tight and loose bounds; some brokers overloaded."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     busy = draw(st.sampled_from([0.1, 0.6, 0.9]))
-    rate_limit = draw(st.sampled_from([60.0, 200.0, 1e6]))
+    rate_limit = draw(st.sampled_from([30_000.0, 100_000.0, 1e6]))
     brokers = [
         replace(
             broker(f"b{n}", anywhere(rng, np.array([50.0, 50.0]), 50.0)),
             cpu=float(rng.uniform(0, busy)),
             network=float(rng.uniform(0, busy)),
             rate_limit_per_s=rate_limit,
+            samples=(LoadSample(0.0, cpu=0.05),) if rng.random() < 0.5 else (),
         )
         for n in range(draw(st.integers(1, 8)))
     ]
@@ -52,7 +60,7 @@ def snapshots(draw: st.DrawFn) -> PartitionSnapshot:
                 clients[:cut],
                 clients[cut:],
                 bound_ms=float(rng.choice([20.0, 60.0, 120.0])) if rng.random() < 0.9 else None,
-                rate_per_s=float(rng.uniform(0, 40)),
+                rate_per_s=float(rng.choice([0.0, rng.uniform(0, 40_000)], p=[0.1, 0.9])),
             )
         )
     return world(topics, brokers)
@@ -170,3 +178,60 @@ def test_every_topic_still_above_its_bound_is_reported(policy: PartitionPolicy, 
     for unmet in answer.unmet:
         if unmet.why is Shortfall.OUT_OF_REACH:
             assert unmet.best_latency_s > unmet.bound_s
+
+
+@st.composite
+def lan_clients(draw: st.DrawFn) -> list[Coordinate]:
+    """Nodes of one site, whose adjustments may exceed the distances between them."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count = draw(st.integers(2, 8))
+    points = rng.uniform(-0.0002, 0.0002, (count, DIMENSIONS)).tolist()
+    lifts = rng.uniform((0.0, -0.001), (0.0005, 0.001), (count, 2)).tolist()
+    return [
+        Coordinate(tuple(point), height, change, 0.1) for point, (height, change) in zip(points, lifts, strict=True)
+    ]
+
+
+@given(clients=lan_clients())
+def test_worst_latency_within_one_site_never_exceeds_its_upper_bound(clients: list[Coordinate]) -> None:
+    """E(t) ≤ W(t, home), also where adjustments exceed distances."""
+    home, *others = clients
+    host = broker("b", home)
+    local = topic("t", host, others[: len(others) // 2 + 1], others[len(others) // 2 :])
+    assert local.report.worst_latency_s <= expected_from_centroids([local], [host])[0, 0] + 1e-12
+
+
+@st.composite
+def edge_cases(draw: st.DrawFn) -> PartitionSnapshot:
+    """No or one broker, no clients, no coordinates (a new node's), no rates, unmeasured or impossible bounds."""
+    unsettled = Coordinate()
+    brokers = [broker(f"b{n}", unsettled) for n in range(draw(st.integers(0, 2)))]
+    homes = [*brokers, broker("lost", unsettled)]
+    topics = []
+    for n in range(draw(st.integers(0, 3))):
+        home, clients = draw(st.sampled_from(homes)), [unsettled] * draw(st.integers(0, 2))
+        bound_ms = draw(st.sampled_from([None, 0.0, 1e-6, 1e9]))
+        new = topic(f"t{n}", home, clients, clients, bound_ms=bound_ms, rate_per_s=draw(st.sampled_from([0.0, 1e9])))
+        worst_s = draw(st.sampled_from([0.0, float("inf")]))
+        topics.append(replace(new, report=replace(new.report, worst_latency_s=worst_s)))
+    loads = draw(st.sampled_from([0.0, 0.85, 1.0]))
+    limits = draw(st.sampled_from([None, 0.0]))
+    return world(topics, [replace(host, cpu=loads, rate_limit_per_s=limits) for host in brokers])
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@given(snapshot=edge_cases())
+def test_plan_for_an_edge_case_names_only_present_brokers_and_topics(
+    policy: PartitionPolicy, snapshot: PartitionSnapshot
+) -> None:
+    answer = policy(snapshot, PARAMS)
+    brokers = {host.broker for host in snapshot.brokers}
+    homes = {known.report.topic: known.report.broker for known in snapshot.topics}
+    for move in answer.moves:
+        assert move.target in brokers
+        assert move.source == homes[move.topic] != move.target
+        if policy is not POLICIES["consistent-hash"]:
+            assert move.source in brokers, "failover moves the topics of a lost broker"
+            assert len(brokers) > 1
+            assert np.isfinite(move.expected_after_s)
+    assert {unmet.topic for unmet in answer.unmet} <= set(homes)

@@ -18,13 +18,12 @@ Additions to algorithm 1, because the policy plans every few seconds:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
 from tocsin.coords.coordinate import Coordinate, Vectors, as_arrays, distances_s
+from tocsin.policies.topics.load import Flags, HostLoads, Indices, is_overloaded
 from tocsin.policies.topics.types import (
     PartitionParams,
     PartitionPlan,
@@ -39,14 +38,10 @@ from tocsin.policies.topics.types import (
 
 Estimate = Callable[[Sequence[Topic], Sequence[TopicBroker]], Vectors]
 """Expected worst-case latency of each topic (rows) at each broker (columns)."""
-Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _FINE, _OUT_OF_REACH, _NO_ROOM, _RESTING = 0, 1, 2, 3
 """Shortfalls as `_place` returns them: compiled code has no enums."""
 _SHORTFALLS = {_OUT_OF_REACH: Shortfall.OUT_OF_REACH, _NO_ROOM: Shortfall.NO_ROOM, _RESTING: Shortfall.RESTING}
-_ROUNDING = 1e-9
-"""Rounding error of sums of shares and rates: it does not overload a broker that is filled exactly to its limit."""
 _ORIGIN = Coordinate()
 
 
@@ -91,53 +86,6 @@ def plan_with(estimate: Estimate, snapshot: PartitionSnapshot, params: Partition
     return PartitionPlan(snapshot.generation, tuple(partitioning.moves), partitioning.unmet())
 
 
-class HostLoads(NamedTuple):
-    """The load of every broker. `_place` changes the arrays as it places topics."""
-
-    rates: Vectors
-    """Aggregate message rate of the hosted topics, per second."""
-    rate_limits: Vectors
-    used: Vectors
-    """Utilisation of CPU, memory and network (columns), 0 to 1."""
-    costs: Vectors
-    """Utilisation of each resource per message per second."""
-    used_limit: float
-
-    @classmethod
-    def of(
-        cls, brokers: Sequence[TopicBroker], home: Indices, topic_rates: Vectors, params: PartitionParams
-    ) -> HostLoads:
-        """Two topics of equal rate cost a broker the same [ePulsar §3.4.3], so a message costs utilisation / rate.
-
-        The cost of a message at an idle broker is unknown: it is taken to be that at the median broker.
-        """
-        hosted = home >= 0
-        rates = np.bincount(home[hosted], weights=topic_rates[hosted], minlength=len(brokers)).astype(np.float64)
-        used = np.array([(broker.cpu, broker.memory, broker.network) for broker in brokers], dtype=np.float64)
-        busy = rates > 0.0
-        costs = np.zeros_like(used)
-        costs[busy] = used[busy] / rates[busy, None]
-        if busy.any():
-            costs[~busy] = np.median(costs[busy], axis=0)
-        own_limits = [broker.rate_limit_per_s for broker in brokers]
-        limits = [params.rate_limit_per_s if limit is None else limit for limit in own_limits]
-        return cls(rates, np.array(limits, dtype=np.float64), used, costs, params.utilisation_limit)
-
-    def overloaded(self) -> Flags:
-        """The overloaded brokers [ePulsar §3.4.2]: a resource, or the aggregate rate, is above its limit."""
-        too_fast = self.rates > self.rate_limits * (1.0 + _ROUNDING)
-        flags: Flags = too_fast | (self.used > self.used_limit + _ROUNDING).any(axis=1)
-        return flags
-
-    def excess_per_s(self, broker: int) -> float:
-        """The message rate that must leave so that no resource and no rate is above its limit [ePulsar §3.4.3]."""
-        excess_per_s = float(self.rates[broker] - self.rate_limits[broker])
-        for used, cost in zip(self.used[broker], self.costs[broker], strict=True):
-            if cost > 0.0:
-                excess_per_s = max(excess_per_s, float((used - self.used_limit) / cost))
-        return excess_per_s
-
-
 class _Partitioning:
     """The snapshot as arrays, and the decisions so far. Used for one call of `plan_with`."""
 
@@ -148,12 +96,13 @@ class _Partitioning:
         self.index = {broker.broker: number for number, broker in enumerate(brokers)}
         # Home -1: the broker has left. Failover moves such a topic, this policy does not.
         self.home: Indices = np.array([self.index.get(topic.report.broker, -1) for topic in topics], dtype=np.int64)
-        self.rates = np.array([topic.report.rate_per_s for topic in topics])
+        self.rates = np.array([topic.report.rate_per_s for topic in topics], dtype=np.float64)
+        self.outputs = np.array([topic.report.out_rate_per_s for topic in topics], dtype=np.float64)
         self.bound_s = np.array([np.inf if topic.bound_s is None else topic.bound_s for topic in topics])
         self.bound_s[self.home < 0] = np.inf
         self.target_s = self.bound_s * (1.0 - params.headroom)
         self.worst_s = np.array([topic.report.worst_latency_s for topic in topics])
-        self.loads = HostLoads.of(brokers, self.home, self.rates, params)
+        self.loads = HostLoads.of(brokers, self.home, self.rates, self.outputs, params)
         self.moves: list[TopicMove] = []
         self._unmet: dict[int, Unmet] = {}
 
@@ -170,13 +119,14 @@ class _Partitioning:
         """Topics to move from each overloaded broker, by decreasing rate [ePulsar §3.4.3], without those tried."""
         picked = np.zeros(len(self.topics), dtype=bool)
         for broker in np.flatnonzero(self.loads.overloaded()):
-            excess_per_s = self.loads.excess_per_s(int(broker))
+            excess_per_s, excess_output_per_s = self.loads.excess_per_s(int(broker))
             here = np.flatnonzero((self.home == broker) & ~tried & (self.rates > 0.0))
             for topic in here[np.argsort(-self.rates[here], kind="stable")]:
-                if excess_per_s <= 0.0:
+                if excess_per_s <= 0.0 and excess_output_per_s <= 0.0:
                     break
                 picked[topic] = True
                 excess_per_s -= self.rates[topic]
+                excess_output_per_s -= self.outputs[topic]
         return picked
 
     def place_topics(self, rows: Indices, violated: Flags) -> bool:
@@ -192,7 +142,7 @@ class _Partitioning:
         order = np.argsort(np.where(counts == 0, len(self.brokers), counts), kind="stable")
         candidates, reachable = feasible | (counts == 0)[:, None], counts > 0
         resting = self._resting(chosen, expected_s)
-        topics = (self.home[rows], self.rates[rows], violated[rows])
+        topics = (self.home[rows], self.rates[rows], self.outputs[rows], violated[rows])
         targets, shortfalls = _place(
             order, topics, expected_s, candidates, reachable, resting, self.params.gain_s, self.loads
         )
@@ -243,20 +193,9 @@ class _Partitioning:
 
 
 @numba.njit(cache=True)
-def _is_overloaded(broker: int, extra: float, loads: HostLoads) -> bool:
-    """True if `extra` more messages per second would overload the broker."""
-    if loads.rates[broker] + extra > loads.rate_limits[broker] * (1.0 + _ROUNDING):
-        return True
-    for resource in range(loads.used.shape[1]):
-        if loads.used[broker, resource] + loads.costs[broker, resource] * extra > loads.used_limit + _ROUNDING:
-            return True
-    return False
-
-
-@numba.njit(cache=True)
 def _place(
     order: Indices,
-    topics: tuple[Indices, Vectors, Flags],
+    topics: tuple[Indices, Vectors, Vectors, Flags],
     expected_s: Vectors,
     candidates: Flags,
     reachable: Flags,
@@ -266,17 +205,17 @@ def _place(
 ) -> tuple[Indices, Indices]:
     """For each topic in `order`: the candidate of least expected latency that can host it, or -1; and its shortfall.
 
-    `topics` holds the home, the rate and whether the bound is violated. The first broker of a ranked list that can host
-    a topic is the best of those that can, so no list is sorted.
+    `topics` holds the home, the rate, the output rate and whether the bound is violated. The first broker of a ranked
+    list that can host a topic is the best of those that can, so no list is sorted.
     """
-    home, topic_rates, violated = topics
+    home, topic_rates, topic_outputs, violated = topics
     targets = np.full(len(home), -1, dtype=np.int64)
     shortfalls = np.zeros(len(home), dtype=np.int64)
     for topic in order:
-        source, rate = home[topic], topic_rates[topic]
+        source, rate, output = home[topic], topic_rates[topic], topic_outputs[topic]
         if source < 0:
             continue
-        relieved = not _is_overloaded(source, 0.0, loads)
+        relieved = not is_overloaded(source, 0.0, 0.0, loads)
         if relieved and not violated[topic]:
             continue  # it was picked to relieve a broker that is no longer overloaded
         # A topic above its bound may stay, unless its broker must be relieved as well.
@@ -291,7 +230,7 @@ def _place(
                 continue
             if resting[topic, broker]:
                 has_resting = True
-            elif _is_overloaded(broker, rate, loads):
+            elif is_overloaded(broker, rate, output, loads):
                 has_full = True
             else:
                 best, limit_s = broker, expected_s[topic, broker]
@@ -304,5 +243,5 @@ def _place(
             for broker, sign in ((source, -1.0), (best, 1.0)):
                 for resource in range(loads.used.shape[1]):
                     loads.used[broker, resource] += sign * loads.costs[broker, resource] * rate
-                loads.rates[broker] += sign * rate
+                loads.outputs[broker] += sign * output
     return targets, shortfalls

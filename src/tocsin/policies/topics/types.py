@@ -40,7 +40,7 @@ class TopicReport:
 
     @property
     def rate_per_s(self) -> float:
-        """R_out(t): incoming and outgoing messages together [ePulsar §3.4.3]."""
+        """R_out(t) of [ePulsar §3.4.3]: incoming and outgoing messages together. They cause the load of a topic."""
         return self.in_rate_per_s + self.out_rate_per_s
 
 
@@ -80,6 +80,16 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadSample:
+    """What a broker has reported at some time: its messages, in and out, and its utilisations (shares, 0 to 1)."""
+
+    rate_per_s: float
+    cpu: float = 0.0
+    memory: float = 0.0
+    network: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TopicBroker:
     """A broker that can host topics. Utilisations are shares, 0 to 1."""
 
@@ -89,7 +99,9 @@ class TopicBroker:
     memory: float = 0.0
     network: float = 0.0
     rate_limit_per_s: float | None = None
-    """R_th_out of this broker; None for `PartitionParams.rate_limit_per_s`."""
+    """R_th_out of this broker, in outgoing messages; None for `PartitionParams.rate_limit_per_s`."""
+    samples: tuple[LoadSample, ...] = ()
+    """Earlier reports of this broker, from which `load` learns what a message costs; see `load.samples_after`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +117,7 @@ class PartitionParams:
     utilisation_limit: float = 0.85
     """A broker with any resource above this share is overloaded [ePulsar §3.4.2, as in Pulsar]."""
     rate_limit_per_s: float = 1_500_000.0
-    """R_th_out, messages in and out: above it processing latency deteriorates [ePulsar §5.4]."""
+    """R_th_out, *outgoing* messages of a broker: above it processing latency deteriorates [ePulsar §3.4.2, §5.4]."""
     headroom: float = 0.10
     """Ours: share of a bound that is kept free, because coordinates are estimates. Topics and brokers are compared with
     the bound less this share. Without it, a topic whose true latency is 1 % above its bound does not move if its

@@ -24,7 +24,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.coords.coordinate import Coordinate, Vectors, as_arrays, distances_s
+from tocsin.coords.coordinate import Coordinate
+from tocsin.coords.distances import Vectors, as_arrays, distances_s
 from tocsin.policies.topics.types import (
     PartitionParams,
     PartitionPlan,

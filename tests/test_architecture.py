@@ -17,7 +17,7 @@ _EVIDENCE = {"experiments", "benchmarks", "demo", "chaos"}
 # Folder -> folders it may import; the longest matching entry counts. A folder may always import from itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
-    "wire": {"model"},
+    "wire": {"model", "coords"},
     "coords": {"model"},
     "policies": {"model", "coords"},
     "database": set(),

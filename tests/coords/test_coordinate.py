@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.coords.coordinate import (
-    DIMENSIONS,
-    Coordinate,
-    as_arrays,
-    behind_proxy,
-    centroid,
-    distance_s,
-    distances_s,
-    one_way_s,
-)
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate, behind_proxy, centroid, distance_s, one_way_s
+from tocsin.coords.distances import as_arrays, distances_s
 
 seconds = st.floats(-1.0, 1.0)
 coordinates = st.builds(

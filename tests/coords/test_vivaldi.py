@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.coords import worlds
-from tocsin.coords.coordinate import DIMENSIONS, Coordinate, Vectors, distance_s
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate, distance_s
+from tocsin.coords.distances import Vectors
+from tocsin.coords.estimator import DEFAULT_TUNING, PEERS_REMEMBERED, Estimator, ObservationRejection
 from tocsin.coords.gossip import relative_errors, settle
-from tocsin.coords.vivaldi import PEERS_REMEMBERED, Estimator, ObservationRejection
+from tocsin.coords.vivaldi import kicks, pull
 
 SHARED_DATA = Path(os.environ.get("TOCSIN_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SEEDS = range(5)
@@ -101,9 +103,9 @@ def test_unmeasured_pair_does_not_disturb_the_others() -> None:
 
 
 def test_single_estimators_agree_with_the_compiled_cluster() -> None:
-    """Both run the same `pull`: objects with a filter per peer, and arrays."""
+    """Objects with a filter per peer, and arrays."""
     world, rng = worlds.grid(9, 0.010), np.random.default_rng(1)
-    nodes = [Estimator(np.random.default_rng(seed)) for seed in range(9)]
+    nodes = [Estimator(np.random.default_rng(seed).standard_normal) for seed in range(9)]
     for _ in range(1_000):
         for node, estimator in enumerate(nodes):
             peer = int(rng.integers(0, 8))
@@ -112,6 +114,20 @@ def test_single_estimators_agree_with_the_compiled_cluster() -> None:
     predicted = np.array([[distance_s(a.coordinate, b.coordinate) for b in nodes] for a in nodes])
     assert float(relative_errors(world, predicted).mean()) < 0.01
     assert mean_error(world, 1) < 0.01
+
+
+@pytest.mark.parametrize("peer_x_s", [0.0, 0.02])
+def test_plain_step_equals_the_compiled_step(peer_x_s: float) -> None:
+    """Also at the same point, where the random direction counts."""
+    peer = Coordinate((peer_x_s, *[0.0] * (DIMENSIONS - 1)), 0.001, 0.0005, 0.3)
+    node, rng = Estimator(np.random.default_rng(7).standard_normal), np.random.default_rng(7)
+    vector, body = np.zeros(DIMENSIONS), np.array([DEFAULT_TUNING.height_min_s, DEFAULT_TUNING.error_max, 0.0])
+    node.observe("peer", peer, 0.050)
+    peer_body = np.array([peer.height_s, peer.error, peer.adjustment_s])
+    residue_s = pull(vector, body, np.array(peer.vector), peer_body, 0.050, kicks(rng, 1)[0], DEFAULT_TUNING)
+    assert node.coordinate.vector == pytest.approx(vector.tolist())
+    assert (node.coordinate.height_s, node.coordinate.error) == pytest.approx((body[0], body[1]))
+    assert node._residues_s[-1] == pytest.approx(residue_s)
 
 
 def test_same_seed_gives_same_coordinates() -> None:
@@ -127,7 +143,7 @@ FINE = Coordinate((0.02, *[0.0] * (DIMENSIONS - 1)), 0.001, 0.0, 0.3)
 
 @pytest.mark.parametrize("rtt_s", [0.0, -0.01, math.nan, math.inf, 10.001])
 def test_rtt_out_of_range_is_rejected_counted_and_ignored(rtt_s: float) -> None:
-    node = Estimator(np.random.default_rng(1))
+    node = Estimator(np.random.default_rng(1).standard_normal)
     before = node.coordinate
     assert node.observe("peer", FINE, rtt_s) is ObservationRejection.RTT_OUT_OF_RANGE
     assert node.coordinate == before
@@ -157,7 +173,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True)
 def test_coordinate_stays_sane_and_samples_are_counted_for_any_input(
     observations: list[tuple[Coordinate, float]],
 ) -> None:
-    node = Estimator(np.random.default_rng(1))
+    node = Estimator(np.random.default_rng(1).standard_normal)
     for coordinate, rtt_s in observations:
         node.observe("liar", coordinate, rtt_s)
         assert node.coordinate.is_sane
@@ -165,7 +181,7 @@ def test_coordinate_stays_sane_and_samples_are_counted_for_any_input(
 
 
 def test_one_false_sample_moves_settled_node_by_bounded_step() -> None:
-    node = Estimator(np.random.default_rng(1))
+    node = Estimator(np.random.default_rng(1).standard_normal)
     for _ in range(100):
         node.observe("honest", FINE, 0.050)
     before = node.coordinate
@@ -175,7 +191,7 @@ def test_one_false_sample_moves_settled_node_by_bounded_step() -> None:
 
 
 def test_number_of_filters_is_bounded() -> None:
-    node = Estimator(np.random.default_rng(1))
+    node = Estimator(np.random.default_rng(1).standard_normal)
     for stranger in range(PEERS_REMEMBERED + 50):
         node.observe(f"stranger-{stranger}", FINE, 0.050)
     assert len(node._filters) == PEERS_REMEMBERED

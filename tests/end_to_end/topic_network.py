@@ -94,6 +94,7 @@ async def topic_network(
     *,
     coordinator: Mapping[str, str] = COORDINATOR,
     broker: Mapping[str, str] = {},
+    sources: Mapping[str, str] = {},
 ) -> AsyncIterator[TopicNetwork]:
     """A network; with `distance` all connections between its processes, and of clients to brokers, are delayed."""
     via = None if distance is None else distance.via
@@ -107,6 +108,7 @@ async def topic_network(
         broker=broker,
         restart=True,
         via=via,
+        sources=sources,
     )
     stack = Stack(settings)
     try:

@@ -8,10 +8,14 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId, TopicName
 from tocsin.wire import link, topic_link
+from tocsin.wire.coordinates import CoordinatePeers, CoordinateReport, Peer
 from tocsin.wire.topic_log import LogPlan, Replica
 
+HERE = Coordinate((0.01, *[0.0] * 7), 0.001, 0.0, 0.2)
+HERE_JSON = {"vector": [0.01, *[0.0] * 7], "height_s": 0.001, "adjustment_s": 0.0, "error": 0.2}
 ANN = SubscriberId("ann")
 S1 = SubscriptionId("s1")
 B2 = BrokerId("b2")
@@ -37,7 +41,7 @@ STATE_JSON = {
 
 FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     (
-        link.Register(BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN], {ANN: "t1"}, True),
+        link.Register(BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN], {ANN: "t1"}, True, True),
         {
             "type": "register",
             "broker": "b1",
@@ -50,6 +54,7 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "hosting": ["ann"],
             "tokens": {"ann": "t1"},
             "topics": True,
+            "coordinates": True,
         },
     ),
     (link.Heartbeat(1, 2, 3), {"type": "heartbeat", "sessions": 1, "frontend": 2, "backend": 3}),
@@ -95,6 +100,7 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
         },
     ),
     (link.StateRequest(ANN, "t1"), {"type": "wanted", "subscriber": "ann", "token": "t1"}),
+    (CoordinateReport(HERE), {"type": "coordinate", "coordinate": HERE_JSON}),
     (link.Prepared("m1"), {"type": "prepared", "migration": "m1"}),
     (
         link.PrepareFailed("m1", "not_ready", "no"),
@@ -151,6 +157,10 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     (link.Abandon("m1", ANN), {"type": "abandon", "migration": "m1", "subscriber": "ann"}),
     (link.Accepting(False, True), {"type": "accepting", "accepting": False, "draining": True}),
     (link.Beat(), {"type": "beat"}),
+    (
+        CoordinatePeers([Peer(B2, "ws://b2")]),
+        {"type": "coordinate_peers", "peers": [{"broker": "b2", "address": "ws://b2"}]},
+    ),
     (topic_link.LeaseRenewed(4, 5.0), {"type": "lease_renewed", "number": 4, "lease_s": 5.0}),
     (
         topic_link.OwnTopics([topic_link.OwnedTopic(T1, 3, HANDED_OVER, PLAN)], [(T1, 2)]),

@@ -15,6 +15,7 @@ from tocsin.coordinator import (
     events,
     liveness,
     migrations,
+    network_coordinates,
     registration,
     revocations,
     roaming,
@@ -35,6 +36,7 @@ from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.turn import Proves, Turn
 from tocsin.model.ids import BrokerId
 from tocsin.wire import link, topic_link
+from tocsin.wire.coordinates import CoordinateReport
 
 
 class Coordinator:
@@ -97,6 +99,7 @@ class Coordinator:
         self.planning.follow_roaming(turn)
         liveness.forget_long_dead(turn)
         topic_homes.check(turn)
+        network_coordinates.check(turn)
         self.arbiter.start(turn)
         if may_plan:
             self.planning.balance(turn)
@@ -143,6 +146,8 @@ class Coordinator:
                 migrations.handle_hand_over_failed(turn, broker.id, message)
             case link.Released(subscriber=subscriber):
                 sessions.handle_released(turn, broker.id, subscriber)
+            case CoordinateReport():
+                network_coordinates.handle_report(broker, message)
             case _ if isinstance(message, topic_link.FromBroker):
                 topic_homes.handle_report(turn, broker, message)
 

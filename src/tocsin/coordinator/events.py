@@ -156,6 +156,8 @@ class TopicCreated:
     ask: int
     definition: TopicDefinition
     place: Place | None = None
+    coordinate: Coordinate | None = None
+    """The network coordinate of the topic's clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class TopicsUsed:
     ask: int
     topics: tuple[TopicName, ...]
     place: Place | None = None
+    coordinate: Coordinate | None = None
+    """The network coordinate of the client."""
 
 
 @dataclass(frozen=True, slots=True)

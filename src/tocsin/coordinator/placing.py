@@ -44,6 +44,7 @@ class Placer:
                 broker.id,
                 registry.accepting(broker) and broker.id not in avoid,
                 broker.place,
+                broker.settled_coordinate,
                 load_bytes_per_s=self._loads[broker.id],
                 capacity=broker.capacity,
             )

@@ -9,6 +9,7 @@ from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId
 from tocsin.model.plan import Urgency
 from tocsin.model.snapshot import Place
+from tocsin.wire.coordinates import Peer
 from tocsin.wire.link import Frontend, SubscriberState, Webhook
 
 
@@ -54,6 +55,12 @@ class BrokerRecord:
     backend: int = 0
     topics: bool = False
     """True if the broker can be the home of topics."""
+    measures: bool = False
+    """True if the broker measures its network coordinate."""
+    coordinate: Coordinate | None = None
+    """Its network coordinate as it reported it; not stored, because the broker reports it again."""
+    peers: tuple[Peer, ...] | None = None
+    """The brokers that it measures, as they were sent to it; None if nothing was sent over its present link."""
     dismissed: bool = False
     """True if an administrator dismissed the broker, or it has been dead for long.
 
@@ -63,6 +70,11 @@ class BrokerRecord:
     @property
     def linked(self) -> bool:
         return self.link is not None
+
+    @property
+    def settled_coordinate(self) -> Coordinate | None:
+        """Its coordinate, if decisions may use it."""
+        return self.coordinate if self.coordinate is not None and self.coordinate.is_settled else None
 
     @property
     def trusted(self) -> bool:

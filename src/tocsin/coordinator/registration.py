@@ -49,6 +49,9 @@ def _record_broker(turn: Turn, link: int, message: Register) -> BrokerRecord:
     if broker.health in (Health.SUSPECT, Health.DEAD):
         liveness.welcome_back(turn, broker)
     moved = broker.address not in ("", message.address)
+    if broker.incarnation != message.incarnation or not message.coordinates:
+        broker.coordinate = None
+    broker.measures, broker.peers = message.coordinates, None
     broker.address, broker.incarnation = message.address, message.incarnation
     if moved:
         topic_logs.readdress(turn, broker)

@@ -21,6 +21,10 @@ class Registry:
         self.moving: dict[SubscriberId, MigrationRecord] = {}
         """The migration of each subscriber that has one."""
         self.topics = TopicRegistry()
+        self.measuring: frozenset[tuple[BrokerId, str]] = frozenset()
+        """(broker, address) of the brokers that measured each other at the last choice of peers."""
+        self.peers_due_s = float("-inf")
+        """When `network_coordinates` chooses peers again, if no broker arrives or leaves before."""
         self.generation = 1
         """The number of the present assignment. It grows with every change of assignment or membership."""
         self.revision = 0

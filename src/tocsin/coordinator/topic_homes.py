@@ -59,7 +59,7 @@ def create_topic(turn: Turn, event: TopicCreated) -> TopicRecord | RequestReject
         return RequestRejection(Code.EXISTS, f"there is a topic {definition.name} already")
     if _is_full(turn):
         return RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
-    record = TopicRecord(definition.name, 0, definition.within_s, place=event.place)
+    record = TopicRecord(definition.name, 0, definition.within_s, place=event.place, coordinate=event.coordinate)
     if definition.persistence is not None:
         log = topic_logs.choose_replicas(turn, record, definition.persistence)
         if isinstance(log, RequestRejection):
@@ -82,7 +82,7 @@ def use_topics(turn: Turn, event: TopicsUsed) -> dict[TopicName, RequestRejectio
         elif _is_full(turn):
             refused[name] = RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
         else:
-            _create(turn, TopicRecord(name, 0, made_on_use=True, place=event.place))
+            _create(turn, TopicRecord(name, 0, made_on_use=True, place=event.place, coordinate=event.coordinate))
     return refused
 
 

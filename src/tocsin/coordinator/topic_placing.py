@@ -1,4 +1,4 @@
-"""The choice of a topic's home: nearest to the creator's place if it is known, else least loaded.
+"""The choice of a topic's home: nearest to its clients' network coordinate, else to their place, else least loaded.
 
 The partitioning of [ePulsar §3.4] by latency is `policies/topics`; it will move topics from the homes chosen here.
 """
@@ -46,6 +46,7 @@ def choose_home(
             broker.id,
             may(turn, broker) and broker.id not in avoid,
             broker.place,
+            broker.settled_coordinate,
             load_bytes_per_s=turn.loads.for_placement(
                 broker.id, len(registry.hosted(broker.id)) + registry.topics.homed_at(broker.id)
             ),
@@ -53,6 +54,14 @@ def choose_home(
         )
         for broker in registry.brokers.values()
     ]
-    policy = PlacementPolicy.LEAST_LOADED if record.place is None else PlacementPolicy.NEAREST
-    chosen = place(policy, Newcomer(record.place), choices)
+    located = any(
+        choice.accepting
+        and (
+            (record.coordinate is not None and choice.coordinate is not None)
+            or (record.place is not None and choice.place is not None)
+        )
+        for choice in choices
+    )
+    policy = PlacementPolicy.NEAREST if located else PlacementPolicy.LEAST_LOADED
+    chosen = place(policy, Newcomer(record.place, record.coordinate), choices)
     return None if chosen is None else registry.brokers[chosen]

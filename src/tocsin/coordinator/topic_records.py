@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.snapshot import Place
 from tocsin.model.topic_persistence import Persistence
@@ -91,6 +92,8 @@ class TopicRecord:
     """Assign no home earlier: a former home may still hold its lease, or every broker has refused the topic."""
     place: Place | None = None
     """Where the clients are, as the creator said; not stored."""
+    coordinate: Coordinate | None = None
+    """The network coordinate of the clients, as the creator said; not stored."""
     log: TopicLog | None = None
     """None for a volatile topic."""
 

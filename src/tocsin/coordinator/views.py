@@ -48,6 +48,7 @@ def broker_view(core: Coordinator, broker: BrokerRecord, now_s: float) -> dict[s
         "capacity": broker.capacity,
         "lat": None if broker.place is None else broker.place.lat,
         "lon": None if broker.place is None else broker.place.lon,
+        "coordinate": None if broker.coordinate is None else asdict(broker.coordinate),
         "subscribers": len(registry.hosted(broker.id)),
         "online": len(registry.sessions(broker.id)),
         "sessions": broker.sessions,

@@ -1,6 +1,7 @@
 """A network coordinate: the position of a node in latency space.
 
-A value that messages carry, with its arithmetic: distance, centroid, proxy. `vivaldi` computes a node's own coordinate.
+A value that messages carry, with its arithmetic: distance, centroid, proxy. `estimator` computes a node's own
+coordinate. Plain Python, because every broker and client loads it; `distances` computes many distances at once.
 Distances predict round-trip times, in seconds; `one_way_s` predicts the time of a single message.
 
 A coordinate is a point plus a height [Dabek 2004, §5.4]. The point is the position of the node's gateway in the core of
@@ -14,17 +15,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numba
-import numpy as np
-import numpy.typing as npt
-
 DIMENSIONS = 8
 """Serf's value; more dimensions gain nothing on measured matrices [Ledlie 2007: 4, Dabek 2004: 2 and a height]."""
 ABSURD_S = 10.0
 """Upper limit of RTTs and of each component of a coordinate. No network on Earth exceeds it; a peer that does is
 lying."""
-
-Vectors = npt.NDArray[np.float64]
+SETTLED_ERROR = 0.5
+"""Ours: the largest estimate of its own relative error with which a coordinate is used for placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +44,20 @@ class Coordinate:
             and abs(self.adjustment_s) <= ABSURD_S
             and 0.0 <= self.error <= ABSURD_S
         )  # comparisons with NaN are false, so NaN is not sane
+
+    @property
+    def is_settled(self) -> bool:
+        """True if decisions may use the coordinate. A node without enough measurements has a larger error."""
+        return self.is_sane and self.error <= SETTLED_ERROR
+
+    def rounded(self) -> Coordinate:
+        """The coordinate as messages carry it: in whole microseconds, so that its text has a bounded size."""
+        return Coordinate(
+            tuple(round(component, 6) for component in self.vector),
+            round(self.height_s, 6),
+            round(self.adjustment_s, 6),
+            round(self.error, 4),
+        )
 
 
 def distance_s(node: Coordinate, other: Coordinate) -> float:
@@ -90,24 +101,3 @@ def behind_proxy(gateway: Coordinate, access_rtt_s: float) -> Coordinate:
     if not 0.0 <= access_rtt_s <= ABSURD_S:
         raise ValueError(f"access round-trip time {access_rtt_s} s is not between 0 and {ABSURD_S:g} s")
     return replace(gateway, height_s=gateway.height_s + access_rtt_s)
-
-
-def as_arrays(coordinates: Sequence[Coordinate]) -> tuple[Vectors, Vectors]:
-    """Points (n × dimensions) and lifts (n). A lift is height plus adjustment: distances use only their sum."""
-    points = np.array([c.vector for c in coordinates], dtype=np.float64).reshape(len(coordinates), DIMENSIONS)
-    lifts = np.array([c.height_s + c.adjustment_s for c in coordinates], dtype=np.float64)
-    return points, lifts
-
-
-@numba.njit(cache=True)
-def distances_s(from_points: Vectors, from_lifts: Vectors, to_points: Vectors, to_lifts: Vectors) -> Vectors:
-    """All predicted round-trip times between two sets, as a matrix: `distance_s` of every pair."""
-    rtt_s = np.empty((len(from_points), len(to_points)))
-    for row in range(len(from_points)):
-        for column in range(len(to_points)):
-            square = 0.0
-            for dimension in range(from_points.shape[1]):
-                difference = from_points[row, dimension] - to_points[column, dimension]
-                square += difference * difference
-            rtt_s[row, column] = max(0.0, math.sqrt(square) + from_lifts[row] + to_lifts[column])
-    return rtt_s

@@ -1,8 +1,8 @@
 """Many nodes that probe each other, round by round, in compiled code: the coordinates of a settled cluster.
 
-It runs the estimator's `pull` over arrays, thousands of times faster than as many `Estimator` objects. Experiments and
-quality tests use it. It is not the live gossip: a seeded generator chooses the peer of each probe, and all nodes see
-the present coordinates of the others.
+It runs the estimator's step (`vivaldi.pull`) over arrays, thousands of times faster than as many `Estimator` objects.
+Experiments and quality tests use it. It is not the live gossip: a seeded generator chooses the peer of each probe, and
+all nodes see the present coordinates of the others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.coords.coordinate import DIMENSIONS, Coordinate, Vectors, distances_s
-from tocsin.coords.vivaldi import ADJUSTMENT_WINDOW, DEFAULT_TUNING, FILTER_SAMPLES, Tuning, kicks, pull
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate
+from tocsin.coords.distances import Vectors, distances_s
+from tocsin.coords.estimator import ADJUSTMENT_WINDOW, DEFAULT_TUNING, FILTER_SAMPLES, Tuning
+from tocsin.coords.vivaldi import kicks, pull
 
 Noise = Callable[[npt.NDArray[np.float64], np.random.Generator], npt.NDArray[np.float64]]
 """True RTTs of one round → measured RTTs, in seconds."""

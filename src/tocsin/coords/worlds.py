@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tocsin.coords.coordinate import Vectors
+from tocsin.coords.distances import Vectors
 
 _EARTH_RADIUS_KM = 6_371.0
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from tocsin.coords.coordinate import Coordinate, Vectors, behind_proxy
+from tocsin.coords.coordinate import Coordinate, behind_proxy
+from tocsin.coords.distances import Vectors
 from tocsin.experiments import figures
 from tocsin.experiments.report import ExperimentReport, above, at_most, equals, no_more_than_seed, table
 from tocsin.experiments.runner import Row

@@ -14,6 +14,7 @@ import msgspec
 
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.wire import topic_link
+from tocsin.wire.coordinates import CoordinatePeers, CoordinateReport
 from tocsin.wire.session import CursorText
 
 VOUCHERS = "/v1/brokers/{broker}/vouchers"
@@ -76,6 +77,8 @@ class Register(FromBrokerMessage, tag="register"):
     broker."""
     topics: bool = False
     """True if this broker can be the home of topics. The messages of `topic_link` are for such brokers only."""
+    coordinates: bool = False
+    """True if this broker measures a network coordinate. `CoordinatePeers` is for such brokers only."""
 
 
 class Heartbeat(FromBrokerMessage, tag="heartbeat"):
@@ -188,6 +191,7 @@ FromBroker = (
     | Changed
     | StateRequest
     | MigrationReport
+    | CoordinateReport
     | topic_link.FromBroker
 )
 
@@ -265,7 +269,17 @@ class Beat(FromCoordinatorMessage, tag="beat"):
 
 
 FromCoordinator = (
-    Registered | Stored | Adopt | Prepare | HandOver | Release | Abandon | Accepting | Beat | topic_link.FromCoordinator
+    Registered
+    | Stored
+    | Adopt
+    | Prepare
+    | HandOver
+    | Release
+    | Abandon
+    | Accepting
+    | Beat
+    | CoordinatePeers
+    | topic_link.FromCoordinator
 )
 
 

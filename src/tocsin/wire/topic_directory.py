@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 
 TOPICS = "/v1/topics"
@@ -25,6 +26,8 @@ class CreateRequest(msgspec.Struct):
     within_s: Annotated[float, msgspec.Meta(gt=0, le=3_600)] | None = None
     lat: Annotated[float, msgspec.Meta(ge=-90, le=90)] | None = None
     lon: Annotated[float, msgspec.Meta(ge=-180, le=180)] | None = None
+    coordinate: Coordinate | None = None
+    """The network coordinate of the topic's clients; the nearest broker by it becomes the home."""
     persistent: bool = False
     replicas: int | None = None
     """Brokers that keep the log, the home included; 1 by default."""
@@ -47,6 +50,8 @@ class WatchRequest(msgspec.Struct):
     after: str | None = None
     """The revision that the client has."""
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
+    coordinate: Coordinate | None = None
+    """The client's network coordinate: the home of a topic that this request creates is near."""
 
 
 class TopicEntry(msgspec.Struct, frozen=True):

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tocsin.coords.coordinate import Coordinate, Vectors, as_arrays, distances_s
+from tocsin.coords.coordinate import Coordinate
+from tocsin.coords.distances import Vectors, as_arrays, distances_s
 from tocsin.policies.topics.partition import plan, plan_with
 from tocsin.policies.topics.types import (
     PartitionParams,

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.coords.coordinate import Vectors
+from tocsin.coords.distances import Vectors
 from tocsin.policies.topics.types import LoadSample, PartitionParams, TopicBroker
 
 Indices = npt.NDArray[np.int64]

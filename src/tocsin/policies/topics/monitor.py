@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.coords.coordinate import DIMENSIONS, Coordinate, as_arrays, centroid, distances_s, one_way_s
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate, centroid, one_way_s
+from tocsin.coords.distances import as_arrays, distances_s
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName, TopicReport
 

@@ -22,7 +22,8 @@ from collections.abc import Callable, Sequence
 import numba
 import numpy as np
 
-from tocsin.coords.coordinate import Coordinate, Vectors, as_arrays, distances_s
+from tocsin.coords.coordinate import Coordinate
+from tocsin.coords.distances import Vectors, as_arrays, distances_s
 from tocsin.policies.topics.load import Flags, HostLoads, Indices, is_overloaded
 from tocsin.policies.topics.types import (
     PartitionParams,

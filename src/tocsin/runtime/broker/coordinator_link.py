@@ -13,14 +13,16 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from tocsin.broker import events
+from tocsin.broker import coordinates, events
 from tocsin.broker.effects import SendToCoordinator
 from tocsin.broker.topics import events as topic_events
 from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
+from tocsin.runtime.broker.coordinates import CoordinatesProcess
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import link, topic_link
+from tocsin.wire.coordinates import CoordinatePeers
 
 _decoder = msgspec.json.Decoder(link.FromCoordinator)
 _encoder = msgspec.json.Encoder()
@@ -30,10 +32,15 @@ _QUEUE = 100_000
 
 
 class LinkToCoordinator:
-    def __init__(self, process: BrokerProcess, topics: TopicsProcess) -> None:
+    def __init__(
+        self, process: BrokerProcess, topics: TopicsProcess, coordinates: CoordinatesProcess | None = None
+    ) -> None:
         self._process = process
         self._topics = topics
         topics.report = lambda message: self.send(SendToCoordinator(message))
+        self._coordinates = coordinates
+        if coordinates is not None:
+            coordinates.report = lambda report: self.send(SendToCoordinator(report))
         settings = process.settings
         assert settings.coordinator is not None
         base = settings.coordinator.rstrip("/").replace("http", "ws", 1)
@@ -106,7 +113,10 @@ class LinkToCoordinator:
             if isinstance(message, link.Registered):
                 self._timeout_s = max(1.0, _MISSED_BEATS * message.heartbeat_s)
                 self._log.info("registered with the coordinator", accepting=message.accepting)
-            if isinstance(message, topic_link.FromCoordinator):
+            if isinstance(message, CoordinatePeers):
+                if self._coordinates is not None:
+                    self._coordinates.happened(coordinates.PeersNamed(message))
+            elif isinstance(message, topic_link.FromCoordinator):
                 self._topics.happened(topic_events.CoordinatorMessageReceived(message))
             else:
                 self._process.happened(events.CoordinatorMessageReceived(message))

@@ -109,6 +109,7 @@ class BrokerProcess(CoreDriver[events.Event]):
                 settings.lat,
                 settings.lon,
                 topics=True,
+                coordinates=settings.coordinates,
             )
         self.core = Broker(self.id, self.incarnation, settings.limits, random.Random().random, register)
         self.handle = self.core.handle

@@ -39,7 +39,7 @@ class ReplicaLink:
     ) -> None:
         """`token` fetches a token for the brokers. `report` gets the events of this connection."""
         self._broker = broker
-        self._address = replicas_address(address)
+        self._address = broker_address(address, PATH)
         self._token = token
         self._tls = tls
         self._report = report
@@ -102,8 +102,8 @@ class ReplicaLink:
             await socket.send(_encode(await outgoing.get()))
 
 
-def replicas_address(address: str) -> str:
-    """The WebSocket URL for replicas, from the address that a broker registered."""
+def broker_address(address: str, path: str) -> str:
+    """The WebSocket URL of a path at another broker, from the address that the broker registered."""
     address = address.rstrip("/")
     address = "ws" + address.removeprefix("http") if address.startswith("http") else address
-    return address.removesuffix("/v1/session") + PATH
+    return address.removesuffix("/v1/session") + path

@@ -13,9 +13,11 @@ from tocsin.broker import effects
 from tocsin.runtime.broker.audited_sessions import AuditedSessions
 from tocsin.runtime.broker.cluster import DataClusterLink
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
+from tocsin.runtime.broker.coordinates import CoordinatesProcess
 from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
 from tocsin.runtime.broker.metrics import BrokerMetrics
 from tocsin.runtime.broker.mqtt_server import MqttServer
+from tocsin.runtime.broker.probe_socket import probe_socket_class
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.replica_socket import replica_socket_class
 from tocsin.runtime.broker.replicas import Replicas
@@ -32,8 +34,8 @@ from tocsin.runtime.http.bounded_protocols import make_http_class
 from tocsin.runtime.http.listening import Server, listen, stop_on_signals, url_host
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
+from tocsin.wire import coordinates, topic_log
 from tocsin.wire import topic as wire
-from tocsin.wire import topic_log
 
 _BACKLOG = 4096
 _DEAD_MS = 60_000
@@ -50,10 +52,14 @@ class BrokerServer:
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
         self.topics = TopicsProcess(self.process.id, settings.topic_limits, self.process.now_s)
+        self.coordinates: CoordinatesProcess | None = None
+        """The agent of network coordinates; None if it is switched off."""
         if settings.coordinator is not None:
             self.topics.logs = TopicLogs(Path(settings.state) / "topics" / settings.id)
             self.topics.logs.report = self.topics.happened
-            self.topics.replicas = Replicas(settings, self.topics.happened)
+            replicas = self.topics.replicas = Replicas(settings, self.topics.happened)
+            if settings.coordinates:
+                self.coordinates = CoordinatesProcess(settings, self.process.now_s, replicas.token)
         self.guard = ConnectionGuard(self.process, self.keys, self.topics)
         self.keys.on_change = self._end_revoked
         self.guard.audit = open_audit_log(settings, f"broker {settings.id}")
@@ -65,7 +71,9 @@ class BrokerServer:
         )
         self.webhooks = WebhookSessions(self.process, self.metrics)
         self.context = BrokerContext(self.guard, self.metrics, self.webhooks)
-        self.coordinator = None if settings.coordinator is None else LinkToCoordinator(self.process, self.topics)
+        self.coordinator = (
+            None if settings.coordinator is None else LinkToCoordinator(self.process, self.topics, self.coordinates)
+        )
         self.mqtt = None if settings.mqtt_port is None else MqttServer(self.guard)
         self.metrics.mqtt = None if self.mqtt is None else self.mqtt.process
         self.address = ""
@@ -129,6 +137,8 @@ class BrokerServer:
             wire.PATH: topic_socket_class(self.guard),
             topic_log.PATH: replica_socket_class(self.guard),
         }
+        if self.coordinates is not None:
+            upgrades[coordinates.PATH] = probe_socket_class(self.guard, self.coordinates.answer)
         if self.mqtt is not None:
             upgrades |= self.mqtt.upgrades
         return upgrades
@@ -146,6 +156,8 @@ class BrokerServer:
             self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
         self.process.start(self.address)
         self.topics.start()
+        if self.coordinates is not None:
+            self.coordinates.start_ticking()
         await self.keys.start()
         self.cluster.start()
         if self.coordinator is not None:
@@ -159,6 +171,8 @@ class BrokerServer:
         self.context.stopping = True
         if self.mqtt is not None:
             await self.mqtt.stop()
+        if self.coordinates is not None:
+            await self.coordinates.stop()
         await self.topics.stop()
         await self.process.stop()
         server.should_exit = True

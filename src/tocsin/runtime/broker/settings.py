@@ -56,6 +56,13 @@ class BrokerSettings(ListenerSettings):
     capacity: Annotated[float, "Capacity of this broker, relative to the other brokers."] = 1.0
     lat: Annotated[float | None, "Latitude of this broker in degrees, for placement by distance."] = None
     lon: Annotated[float | None, "Longitude of this broker in degrees, for placement by distance."] = None
+    coordinates: Annotated[
+        bool,
+        "Measure this broker's network coordinate by probing a few other brokers, and report it. Needs `coordinator`.",
+    ] = True
+    probe_from: Annotated[
+        str | None, "Local address from which this broker probes other brokers. Default: the system chooses."
+    ] = None
     oidc: OidcSettings = field(default_factory=OidcSettings)
     limits: Limits = field(default_factory=Limits)
     topic_limits: TopicLimits = field(default_factory=TopicLimits)

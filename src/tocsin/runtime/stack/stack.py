@@ -61,6 +61,8 @@ class StackSettings:
     """Additional flags of every broker."""
     places: Sequence[tuple[float, float]] = ()
     """Latitude and longitude of the first brokers; further brokers have no position."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Broker → the local address from which it probes other brokers, so that emulated distance recognises it."""
     via: Via | None = None
     """Other addresses for connections between processes, for a chaos run with relays. Default: their own addresses."""
 
@@ -112,6 +114,8 @@ class Stack:
         if number <= len(self._settings.places):
             lat, lon = self._settings.places[number - 1]
             flags |= {"lat": str(lat), "lon": str(lon)}
+        if name in self._settings.sources:
+            flags["probe-from"] = self._settings.sources[name]
         return self._child(name, "broker", {**flags, **self._settings.broker})
 
     def _via(self, source: str, target: str, address: str) -> str:

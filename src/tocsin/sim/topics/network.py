@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tocsin.coords.coordinate import Vectors
+from tocsin.coords.distances import Vectors
 from tocsin.sim.kernel import Kernel, Signal
 
 

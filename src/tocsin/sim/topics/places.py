@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.coords.coordinate import Coordinate, Vectors
+from tocsin.coords.coordinate import Coordinate
+from tocsin.coords.distances import Vectors
 from tocsin.coords.gossip import settle
 from tocsin.coords.worlds import great_circle_km
 

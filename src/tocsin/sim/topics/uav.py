@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.coords.coordinate import Coordinate, Vectors, behind_proxy
+from tocsin.coords.coordinate import Coordinate, behind_proxy
+from tocsin.coords.distances import Vectors
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import hashed_home
 from tocsin.policies.topics.partition import plan

@@ -11,6 +11,7 @@ from typing import Any, cast
 from starlette.requests import HTTPConnection
 
 from tocsin.coordinator.core import Coordinator
+from tocsin.coords.coordinate import Coordinate
 from tocsin.runtime.coordinator.key_ring import KeyRing
 from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
 from tocsin.runtime.coordinator.process import CoordinatorProcess
@@ -94,6 +95,13 @@ class CoordinatorContext:
         claims = {"identity": secrets.token_hex(8)} | more
         token = self.signer.sign(subject, scopes, now_s=now_s, lifetime_s=lifetime_s, **claims)
         return token, None if lifetime_s is None else float(int(now_s + lifetime_s))
+
+
+def checked_coordinate(coordinate: Coordinate | None) -> Coordinate | None:
+    """A caller's coordinate, if it can be one; raises otherwise."""
+    if coordinate is not None and not coordinate.is_sane:
+        raise TocsinError(Code.BAD_REQUEST, "coordinate: not possible in a network on Earth")
+    return coordinate
 
 
 def context_of(connection: HTTPConnection) -> CoordinatorContext:

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Request, Response
 from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
 from tocsin.coordinator.topic_views import topic_entry
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.permission import RECEIVE, SEND, permits_topic
 from tocsin.model.snapshot import Place
 from tocsin.model.topic import TopicDefinition, is_exact, matches, pattern_problem
 from tocsin.model.topic_persistence import DEFAULT_RETAIN_BYTES, Persistence, majority
 from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_admin
-from tocsin.runtime.coordinator.routes.context import CoordinatorContext, context_of
+from tocsin.runtime.coordinator.routes.context import CoordinatorContext, checked_coordinate, context_of
 from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.runtime.http.callers import Caller
 from tocsin.runtime.http.credentials import BROKERS
@@ -38,15 +39,16 @@ _HOUR_S = 3_600.0
 
 @router.post(TOPICS, openapi_extra=request_body(CreateRequest), response_class=Response)
 async def create_topic(request: Request) -> Response:
-    """Create a topic: `CREATE TOPIC name WITHIN within_s PERSISTENT …`. Its home is near `lat` and `lon`, if they are
-    given."""
+    """Create a topic: `CREATE TOPIC name WITHIN within_s PERSISTENT …`. Its home is near `coordinate`, or near
+    `lat` and `lon`, if they are given."""
     context = _require_author(request)
     body = await read_json(request, CreateRequest)
     if (body.lat is None) != (body.lon is None):
         raise TocsinError(Code.BAD_REQUEST, "lat and lon go together: send both or none")
     place = None if body.lat is None or body.lon is None else Place(body.lat, body.lon)
+    coordinate = checked_coordinate(body.coordinate)
     definition = TopicDefinition(TopicName(body.topic), body.within_s, _persistence(body))
-    record = await context.process.request(lambda number: TopicCreated(number, definition, place))
+    record = await context.process.request(lambda number: TopicCreated(number, definition, place, coordinate))
     return answer(topic_entry(context.core.registry, record), 201)
 
 
@@ -95,7 +97,7 @@ async def watch_topics(request: Request) -> Response:
     body = await read_json(request, WatchRequest)
     for pattern in body.receive:
         _check_pattern(pattern)
-    refused = await _use(context, caller, body.send)
+    refused = await _use(context, caller, body.send, checked_coordinate(body.coordinate))
     if body.after == context.topic_changes.revision and not refused:
         await _wait_for_change(context, caller, body)
     revision, epoch = context.topic_changes.revision, context.core.registry.topics.epoch
@@ -115,7 +117,9 @@ async def _wait_for_change(context: CoordinatorContext, caller: Caller, body: Wa
             return
 
 
-async def _use(context: CoordinatorContext, caller: Caller, topics: list[TopicName]) -> dict[TopicName, Refusal]:
+async def _use(
+    context: CoordinatorContext, caller: Caller, topics: list[TopicName], coordinate: Coordinate | None
+) -> dict[TopicName, Refusal]:
     """Create topics on first use. Returns the topics that the caller cannot publish to, with the reasons."""
     refused: dict[TopicName, Refusal] = {}
     unknown: list[TopicName] = []
@@ -126,7 +130,7 @@ async def _use(context: CoordinatorContext, caller: Caller, topics: list[TopicNa
             unknown.append(name)
     if unknown:
         rejected: dict[TopicName, RequestRejection] = await context.process.request(
-            lambda number: TopicsUsed(number, tuple(unknown))
+            lambda number: TopicsUsed(number, tuple(unknown), coordinate=coordinate)
         )
         refused |= {name: Refusal(str(reason.code), reason.message) for name, reason in rejected.items()}
     return refused

@@ -14,7 +14,7 @@ from tocsin.model.ids import BrokerId
 from tocsin.model.permission import may_subscribe
 from tocsin.model.snapshot import Place
 from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_user, user_id
-from tocsin.runtime.coordinator.routes.context import CoordinatorContext, context_of
+from tocsin.runtime.coordinator.routes.context import CoordinatorContext, checked_coordinate, context_of
 from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.runtime.http.callers import Caller
 from tocsin.runtime.http.credentials import BROKERS
@@ -60,7 +60,7 @@ async def register_user(request: Request) -> Response:
         raise forbidden(caller, "register")
     if user in context.core.registry.subscribers and not may_act:
         raise TocsinError(Code.EXISTS, f"there is a user {user} already")
-    place, coordinate = _place(body), _checked(body.coordinate)
+    place, coordinate = _place(body), checked_coordinate(body.coordinate)
     created = await context.process.request(lambda number: UserRegistered(number, user, place, coordinate))
     if not created and not may_act:  # another request with the same name was handled first
         raise TocsinError(Code.EXISTS, f"there is a user {user} already")
@@ -73,7 +73,7 @@ async def request_broker(request: Request, user: str) -> Response:
     """A broker for this user: the current one if it is alive, else the choice of the placement policy."""
     context, name = require_user(request, user)
     body = await read_json(request, BrokerRequest)
-    place, coordinate = _place(body), _checked(body.coordinate)
+    place, coordinate = _place(body), checked_coordinate(body.coordinate)
     avoid = frozenset(BrokerId(broker) for broker in body.avoid)
     placed: Placed = await context.process.request(
         lambda number: BrokerRequested(number, name, place, coordinate, avoid)
@@ -134,9 +134,3 @@ def _place(body: UserRegistration | BrokerRequest) -> Place | None:
     if (body.lat is None) != (body.lon is None):
         raise TocsinError(Code.BAD_REQUEST, "lat and lon go together: send both or none")
     return None if body.lat is None or body.lon is None else Place(body.lat, body.lon)
-
-
-def _checked(coordinate: Coordinate | None) -> Coordinate | None:
-    if coordinate is not None and not coordinate.is_sane:
-        raise TocsinError(Code.BAD_REQUEST, "coordinate: not possible in a network on Earth")
-    return coordinate

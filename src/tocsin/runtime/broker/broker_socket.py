@@ -1,0 +1,111 @@
+"""A WebSocket from another broker, from the handshake to the close: replicas and probes.
+
+The token of the handshake is checked before anything else is read. The coordinator signs such tokens for brokers alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+from tocsin.broker.message_encoding import BINARY, Encoding, frame
+from tocsin.runtime.broker.client_socket import refusal
+from tocsin.runtime.broker.connection_guard import ConnectionGuard
+from tocsin.runtime.broker.paced_socket import PacedSocket
+from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, Violation, close_frame, shake_hands
+from tocsin.wire.errors import Code, TocsinError
+
+
+class BrokerSocket(PacedSocket):
+    """uvicorn makes one for each upgrade at the path."""
+
+    __slots__ = ("_early", "_open")
+    guard: ClassVar[ConnectionGuard]
+    path: ClassVar[str]
+    frame_bytes: ClassVar[int]
+    """The largest message of the other broker."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
+        super().__init__()
+        self._open = False
+        self._early: list[bytes] | None = None
+        """Bytes that arrived while the token was checked; None before the handshake and when the connection is open."""
+
+    @abstractmethod
+    def on_open(self) -> None:
+        """The token is valid."""
+
+    @abstractmethod
+    def on_binary(self, payload: bytes) -> None:
+        """Handle a message of the other broker."""
+
+    def on_lost(self) -> None:
+        """The connection has ended, after `on_open`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self.guard.half_open.add(self, self._loop.time())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.guard.half_open.remove(self)
+        if self._open:
+            self._open = False
+            self.on_lost()
+
+    def eof_received(self) -> None:
+        return
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when the server stops."""
+        self._transport.close()
+
+    def expire(self) -> None:
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._open:
+            self.read(data, self.frame_bytes)
+        elif self._early is not None:
+            self._early.append(data)
+        else:
+            self._early = []
+            task = self._loop.create_task(self._shake_hands(data))
+            self.guard.tasks.add(task)
+            task.add_done_callback(self.guard.tasks.discard)
+
+    async def _shake_hands(self, request: bytes) -> None:
+        try:
+            handshake = shake_hands(request, (self.path,))
+            if handshake.encoding is not Encoding.MSGPACK:
+                raise TocsinError(Code.BAD_REQUEST, "brokers connect here with the subprotocol tocsin.msgpack")
+            await self.guard.replica_claims(handshake.token)
+        except TocsinError as error:
+            self._transport.write(refusal(error))
+            self._transport.close()
+            return
+        if self._transport.is_closing():
+            return
+        self.guard.half_open.remove(self)
+        self._transport.write(handshake.reply)
+        self._open = True
+        self.on_open()
+        early, self._early = self._early or [], None
+        for data in early:
+            self.read(data, self.frame_bytes)
+
+    def on_message(self, opcode: int, payload: bytes) -> None:
+        if opcode == CLOSE:
+            self._transport.write(close_frame(1000, ""))
+            self._transport.close()
+        elif opcode == PING:
+            self._transport.write(frame(payload, PONG))
+        elif opcode == BINARY and self._open:
+            self.on_binary(payload)
+
+    def on_violation(self, violation: Violation) -> None:
+        self._transport.abort()
+
+    def write(self, payload: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(frame(payload, BINARY))

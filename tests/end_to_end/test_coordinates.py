@@ -1,0 +1,93 @@
+"""Network coordinates between real processes with emulated distances: predictions, and placement by them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from tests.end_to_end.topic_network import TopicNetwork, topic_network
+from tocsin.coords.coordinate import Coordinate, distance_s
+from tocsin.coords.estimator import Estimator
+from tocsin.runtime.stack.distance import EmulatedDistance
+from tocsin.runtime.stack.stack import SUBSCRIBERS
+
+RTT_S = {("broker-1", "broker-2"): 0.040, ("broker-1", "broker-3"): 0.080, ("broker-2", "broker-3"): 0.100}
+BROKERS = ("broker-1", "broker-2", "broker-3")
+LIMIT_S = 200.0
+SETTLE_S = 60.0
+
+
+@asynccontextmanager
+async def distant_network(folder: Path) -> AsyncIterator[tuple[TopicNetwork, EmulatedDistance]]:
+    """Three brokers at emulated distances; the coordinator and the clients are at the place of broker-1."""
+    async with EmulatedDistance() as distance:
+        for (one, other), rtt_s in RTT_S.items():
+            await distance.set_delay(one, other, rtt_s / 2)
+        for node in BROKERS:
+            await distance.place(node, node)
+        for node in ("coordinator", SUBSCRIBERS):
+            await distance.place(node, "broker-1")
+        sources = {name: await distance.address(name) for name in BROKERS}
+        async with topic_network(folder, 3, distance, sources=sources) as network:
+            yield network, distance
+
+
+async def brokers(network: TopicNetwork) -> dict[str, Any]:
+    answer = await network.request("GET", "/v1/brokers")
+    assert answer.status_code == 200, answer.text
+    return {view["broker"]: view for view in answer.json()["brokers"]}
+
+
+async def settled(network: TopicNetwork, good: Callable[[dict[str, Coordinate]], bool]) -> dict[str, Coordinate]:
+    """The first coordinates of all brokers for which `good` is true; the last ones if the time is over."""
+    coordinates: dict[str, Coordinate] = {}
+    for _ in range(int(SETTLE_S / 0.5)):
+        views = await brokers(network)
+        coordinates = {
+            name: Coordinate(**{**view["coordinate"], "vector": tuple(view["coordinate"]["vector"])})
+            for name, view in views.items()
+            if view["coordinate"] is not None
+        }
+        if len(coordinates) == len(BROKERS) and good(coordinates):
+            break
+        await asyncio.sleep(0.5)
+    return coordinates
+
+
+def beside(name: str, coordinates: dict[str, Coordinate]) -> Coordinate:
+    """The coordinate of a node that is 2 ms from this broker."""
+    rng = random.Random(1)
+    estimator = Estimator(lambda: rng.gauss(0.0, 1.0))
+    for _ in range(60):
+        for other, coordinate in coordinates.items():
+            pair = (min(name, other), max(name, other))
+            estimator.observe(other, coordinate, 0.002 + (0.0 if other == name else RTT_S[pair]))
+    return estimator.coordinate
+
+
+def errors(coordinates: dict[str, Coordinate]) -> list[float]:
+    """The relative error of each pair."""
+    return [
+        abs(distance_s(coordinates[one], coordinates[other]) - RTT_S[one, other]) / RTT_S[one, other]
+        for one, other in combinations(BROKERS, 2)
+    ]
+
+
+def test_brokers_predict_emulated_distances_and_topics_get_the_nearest_home(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with distant_network(tmp_path) as (network, _):
+            coordinates = await settled(network, lambda found: max(errors(found)) < 0.2)
+            assert len(coordinates) == len(BROKERS)
+            assert max(errors(coordinates)) < 0.2, (errors(coordinates), coordinates)
+            assert all(coordinate.is_settled for coordinate in coordinates.values())
+            for name in BROKERS:
+                entry = await network.create(f"near/{name}", coordinate=asdict(beside(name, coordinates)))
+                assert entry["home"] == name
+
+    asyncio.run(asyncio.wait_for(scenario(), LIMIT_S))

@@ -88,41 +88,107 @@ def test_monitoring_saves_in_groups_of_eight_and_not_in_pairs(tmp_path: Path) ->
     assert broken["saving-with-8-clients"]["holds"] is False
 
 
-def test_migration_claims_hold_and_can_fail(tmp_path: Path) -> None:
+def test_migration_claims_follow_from_the_data(tmp_path: Path) -> None:
+    """With migrations that slow each other down, the downtime at the shortest WAN is just above half of Pulsar's."""
     experiment = runner.find("epulsar-migration")
     table = runner.run_here(experiment, experiment.settings(1))
     claims = claims_of("epulsar-migration", table, tmp_path)
-    assert all(claim["holds"] for id, claim in claims.items() if id != "metrics"), claims
+    assert {id for id, claim in claims.items() if id != "metrics" and not claim["holds"]} == {"downtime-at-most-half"}
+    assert 0.5 < claims["downtime-at-most-half"]["ours"] < 0.55
+    better = table.to_pandas()
+    better.loc[better.workflow == "coordinated", "downtime_ms"] *= 0.9
+    assert claims_of("epulsar-migration", pa.Table.from_pandas(better), tmp_path)["downtime-at-most-half"]["holds"]
     worse = table.to_pandas()
     worse[["downtime_ms", "per_topic_ms"]] = 100.0
     broken = claims_of("epulsar-migration", pa.Table.from_pandas(worse), tmp_path)
     assert not any(claim["holds"] for id, claim in broken.items() if id != "metrics"), broken
 
 
-@pytest.mark.parametrize("name", ["epulsar-uav", "epulsar-mmog"])
-def test_end_to_end_experiment_reports_a_short_run(name: str, tmp_path: Path) -> None:
-    experiment = runner.find(name)
-    table = runner.run_here(experiment, experiment.settings(1, duration_s="40"))
+SHORT = {"epulsar-uav": {"duration_s": "30"}, "epulsar-mmog": {"duration_s": "30", "bounds_ms": "90,100"}}
+
+
+@pytest.fixture(scope="module", params=SHORT)
+def short_run(request: pytest.FixtureRequest) -> tuple[str, pa.Table]:
+    experiment = runner.find(request.param)
+    return request.param, runner.run_here(experiment, experiment.settings(1, **SHORT[request.param]))
+
+
+def with_moves(table: pa.Table, moves: int, occasions: int) -> pd.DataFrame:
+    """The table as if so many topics had moved after the start, for every loop and bound."""
+    rows = table.to_pandas()
+    rows.loc[rows.kind == "run", "occasions"] = occasions
+    rows = rows[rows.kind != "move"]
+    keys = rows.loc[rows.kind == "run", ["run", "loop", "bound_ms"]].to_dict("records")
+    move = {"kind": "move", "topic": "t", "at_s": 100.0, "returned": False, "followed": False}
+    return pd.concat([rows, pd.DataFrame([{**key, **move} for key in keys for _ in range(moves)])], ignore_index=True)
+
+
+def test_short_run_reports_both_loops_and_voids_claims_without_moves(
+    short_run: tuple[str, pa.Table], tmp_path: Path
+) -> None:
+    name, table = short_run
     claims = claims_of(name, table, tmp_path)
-    for id in ("nothing-lost", "no-back-and-forth", "transients-end"):
-        assert claims[id]["holds"], claims[id]
-    assert claims["below-bound-mostly"]["ours"] < 0.15, "the first five seconds, at a home that hashing chose"
-    worse = table.to_pandas()
-    worse.loc[worse.kind == "topic", "share_above"] = [0.11] + [0.0] * (int((worse.kind == "topic").sum()) - 1)
+    judged = claims.pop("nothing-lost")
+    assert judged["holds"] is True, judged
+    metrics = claims.pop("metrics")
+    for loop in ("paper", "tocsin"):
+        assert any(key.startswith(loop) and key.endswith("share_late") for key in metrics)
+        assert any(key.startswith(loop) and key.endswith("longest_transient_s") for key in metrics)
+    about_moves = [claim for id, claim in claims.items() if not id.startswith("transients-at-zone")]
+    assert about_moves
+    assert all(claim["holds"] is None and "void" in claim["differs"] for claim in about_moves)
+    assert "## Status" in (tmp_path / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_one_move_in_twenty_occasions_is_required(short_run: tuple[str, pa.Table], tmp_path: Path) -> None:
+    name, table = short_run
+    at = "tocsin-loop" if name == "epulsar-uav" else "tocsin-loop-100-ms"
+    few = claims_of(name, pa.Table.from_pandas(with_moves(table, 4, 100)), tmp_path)
+    assert few[f"transients-end-{at}"]["holds"] is None
+    enough = claims_of(name, pa.Table.from_pandas(with_moves(table, 5, 100)), tmp_path)
+    assert enough[f"transients-end-{at}"]["holds"] is True
+    assert enough[f"no-back-and-forth-{at}"]["holds"] is True
+
+
+def test_claims_about_moving_topics_can_fail(short_run: tuple[str, pa.Table], tmp_path: Path) -> None:
+    name, table = short_run
+    at = "tocsin-loop" if name == "epulsar-uav" else "tocsin-loop-100-ms"
+    worse = with_moves(table, 5, 100)
+    worse.loc[worse.kind == "topic", "share_above"] = 0.11
     worse.loc[worse.kind == "transient", "duration_s"] = 10.5
+    worse.loc[worse.kind == "move", "returned"] = True
     worse.loc[worse.kind == "run", "lost"] = 1
     broken = claims_of(name, pa.Table.from_pandas(worse), tmp_path)
-    for id in ("nothing-lost", "below-bound-mostly", "transients-end"):
+    for id in (f"below-bound-mostly-{at}", f"transients-end-{at}", f"no-back-and-forth-{at}", "nothing-lost"):
         assert broken[id]["holds"] is False, id
+
+
+def test_mistake_that_goes_unnoticed_voids_nothing_lost(short_run: tuple[str, pa.Table], tmp_path: Path) -> None:
+    name, table = short_run
+    blind = table.to_pandas()
+    blind.loc[blind.mistake == "empty-hand-over", ["lost", "repeated", "out_of_order"]] = 0
+    claim = claims_of(name, pa.Table.from_pandas(blind), tmp_path)["nothing-lost"]
+    assert claim["holds"] is None
+    assert "empty-hand-over" in claim["differs"]
+
+
+def test_seed_and_rate_of_a_live_run_can_be_chosen() -> None:
+    for name in SHORT:
+        settings = runner.find(name).settings(2, seed="7", rate_share="0.1", loops="paper")
+        kept = [setting for setting in settings if setting["mistake"] is None]
+        assert {setting["seed"] for setting in kept} == {7, 8}
+        assert {(setting["loop"], setting["rate_share"]) for setting in kept} == {("paper", 0.1)}
+        with pytest.raises(ValueError, match="loops are paper, tocsin"):
+            runner.find(name).settings(1, loops="ours")
 
 
 def test_transient_without_zone_change_fails_its_claim() -> None:
     name = uav.topic_names(0)[0]
-    zone = {"kind": "zone", "run": 0, "topic": name, "at_s": 50.0}
+    zone = {"kind": "zone", "run": 0, "topic": name, "at_s": 150.0}
     late = {"kind": "transient", "run": 0, "topic": name}
     share = epulsar_uav.share_at_zone_changes
-    assert share(pd.DataFrame([zone, {**late, "at_s": 50.1}])) == 1.0
-    assert share(pd.DataFrame([zone, {**late, "at_s": 50.1}, {**late, "at_s": 70.0}])) == 0.5
+    assert share(pd.DataFrame([zone, {**late, "at_s": 150.1}])) == 1.0
+    assert share(pd.DataFrame([zone, {**late, "at_s": 150.1}, {**late, "at_s": 170.0}])) == 0.5
     assert share(pd.DataFrame([zone, {**late, "at_s": 0.1}])) is None, "topics start at a home chosen by hashing"
 
 

@@ -1,8 +1,9 @@
 """Many nodes that probe each other, round by round, in compiled code: the coordinates of a settled cluster.
 
 It runs the estimator's step (`vivaldi.pull`) over arrays, thousands of times faster than as many `Estimator` objects.
-Experiments and quality tests use it. It is not the live gossip: a seeded generator chooses the peer of each probe, and
-all nodes see the present coordinates of the others.
+Experiments and quality tests use it. Each node takes its peers in a shuffled order and shuffles again when each has had
+its turn, as Serf's failure detector does. It is not the live gossip: all nodes probe in the same rounds and see the
+present coordinates of the others. `sim.topics.agents` has agents with phases and delays of their own.
 """
 
 from __future__ import annotations
@@ -74,8 +75,12 @@ def settle(
     peers_of = np.array([_draw_peers(node, nodes, peer_count, rng) for node in range(nodes)]).reshape(nodes, peer_count)
     cluster = _new_cluster(nodes, peer_count, tuning)
     every_node, seen_s = np.arange(nodes), np.full((nodes, peer_count), np.inf)
+    turns = np.tile(np.arange(peer_count), (nodes, 1))
     for round_ in range(rounds):
-        slots = rng.integers(0, peer_count, nodes)
+        turn = (round_ // 2 if near else round_) % peer_count
+        if turn == 0:
+            turns = rng.permuted(turns, axis=1)
+        slots = turns[every_node, turn]
         if near and round_ % 2:
             fastest = np.argpartition(seen_s, min(near, peer_count) - 1, axis=1)[:, : min(near, peer_count)]
             choice = fastest[every_node, rng.integers(0, fastest.shape[1], nodes)]

@@ -148,6 +148,10 @@ class Topology:
     leg_s: Vectors
     """True one-way delay between broker (row) and a client at a place (column)."""
 
+    @property
+    def names(self) -> list[BrokerId]:
+        return [broker.broker for broker in self.brokers]
+
 
 @lru_cache(maxsize=32)
 def _city_topology(count: int, path: str, delay_per_ping: float) -> Topology:
@@ -182,8 +186,8 @@ def _mmog(permutation: int, topology: Topology, rng: np.random.Generator) -> lis
     for group in groups:
         consumers[group] = np.bincount(city[group], minlength=cities)
     consumers[np.arange(CLIENTS), city] -= 1
-    homes = [hashed_home(name, topology.brokers) for name in _NAMES]
-    reports = summarise_by_place(_NAMES, [home.broker for home in homes], None, topology.agents, city, consumers)
+    homes = [hashed_home(name, topology.names) for name in _NAMES]
+    reports = summarise_by_place(_NAMES, homes, None, topology.agents, city, consumers)
     consumer_cities = np.split(np.nonzero(consumers)[1], np.cumsum((consumers > 0).sum(axis=1))[:-1])
     agents = topology.agents
     clients = [
@@ -202,8 +206,9 @@ def _uav(permutation: int, topology: Topology, rng: np.random.Generator) -> list
         here = topology.agents[zone]
         for kind, sending, receiving in (("follow_leader", 1, MEMBERS - 1), ("sensor_data", MEMBERS - 1, 1)):
             name = TopicName(f"swarm-{permutation}-{swarm}/{kind}")
-            home = hashed_home(name, topology.brokers)
-            report = summarise(name, home.broker, home.coordinate, [here] * sending, [here] * receiving)
+            home = hashed_home(name, topology.names)
+            at_home = topology.brokers[topology.names.index(home)].coordinate
+            report = summarise(name, home, at_home, [here] * sending, [here] * receiving)
             reports.append(replace(report, worst_latency_s=float("inf")))
             clients.append(Clients((here,), (here,)))
             zone_of.append(zone)

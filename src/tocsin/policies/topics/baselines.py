@@ -13,6 +13,7 @@ import numpy as np
 
 from tocsin.coords.coordinate import Coordinate
 from tocsin.coords.distances import Vectors, as_arrays, distances_s
+from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.partition import plan, plan_with
 from tocsin.policies.topics.types import (
     PartitionParams,
@@ -65,15 +66,15 @@ def consistent_hash(snapshot: PartitionSnapshot, params: PartitionParams) -> Par
     moves = []
     for topic in snapshot.topics if snapshot.brokers else ():
         name, source = topic.report.topic, topic.report.broker
-        home = hashed_home(name, snapshot.brokers).broker
+        home = hashed_home(name, [broker.broker for broker in snapshot.brokers])
         if source != home:
             moves.append(TopicMove(name, source, home, TopicMoveReason.HASH, 0.0, 0.0))
     return PartitionPlan(snapshot.generation, tuple(sorted(moves, key=lambda move: move.topic)))
 
 
-def hashed_home(topic: TopicName, brokers: Sequence[TopicBroker]) -> TopicBroker:
+def hashed_home(topic: TopicName, brokers: Sequence[BrokerId]) -> BrokerId:
     """The broker whose share of the hash space contains the topic's name. Shares are equal, in order of names."""
-    ranges = sorted(brokers, key=lambda broker: broker.broker)
+    ranges = sorted(brokers)
     digest = hashlib.blake2b(topic.encode(), digest_size=8).digest()
     return ranges[int.from_bytes(digest, "big") * len(ranges) >> 64]
 

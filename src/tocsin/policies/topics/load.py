@@ -30,6 +30,8 @@ STEEP = 1e-4
 """Ours: a slope that is not unusual, utilisation per message per second. A broker of this slope is full at 10,000 a
 second. Evidence below NOISE / STEEP = 200 messages a second of difference is mostly noise and hardly counts."""
 _DOUBT = (NOISE / STEEP) ** 2
+_IDLE_PER_S = 1e-6
+"""A lower rate counts as none: a utilisation divided by it says nothing, and may overflow."""
 _ROUNDING = 1e-9
 """Rounding error of sums of shares and rates: it does not overload a broker that is filled exactly to its limit."""
 
@@ -69,7 +71,7 @@ def slopes(brokers: Sequence[TopicBroker], rates: Vectors, params: PartitionPara
     common = (products.sum(axis=0) + _DOUBT * profile) / (squares.sum() + _DOUBT)
     own = np.maximum((products + _DOUBT * common) / (squares + _DOUBT), 0.0)
     used = _utilisations(brokers)
-    busy = rates > 0.0
+    busy = rates > _IDLE_PER_S
     without_base = np.full_like(used, np.inf)
     without_base[busy] = used[busy] / rates[busy, None]
     unknown = (squares < _DOUBT) & (used > params.utilisation_limit) & busy[:, None]

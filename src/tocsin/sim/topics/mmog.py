@@ -11,16 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tocsin.coords.coordinate import Coordinate
+from tocsin.coords.distances import Vectors
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import hashed_home
 from tocsin.policies.topics.partition import plan
-from tocsin.policies.topics.types import PartitionPolicy, TopicBroker, TopicName
+from tocsin.policies.topics.types import PartitionPolicy, TopicName
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.topics.control import Episode, TopicControl
+from tocsin.sim.topics.agents import CoordinateAgents
+from tocsin.sim.topics.control import IN_TRANSIT_S, LOOPS, Episode, TopicControl
+from tocsin.sim.topics.deliveries import SimulatedMessage
 from tocsin.sim.topics.migration import Migrator
 from tocsin.sim.topics.network import Network
-from tocsin.sim.topics.places import CITY_HOP_S, US_CITIES, Places, settled_sites, us_cities
-from tocsin.sim.topics.world import SimulatedMessage, TopicWorld
+from tocsin.sim.topics.places import CITY_HOP_S, US_CITIES, Places, us_cities
+from tocsin.sim.topics.world import Mistake, TopicState, TopicWorld
 
 MANAGER = "load-manager"
 CITIES = ("New York", "Los Angeles", "Seattle", "Miami", "Chicago")
@@ -43,13 +47,17 @@ class MmogSetting:
     executors: int = 16
     delay_per_ping: float = 1.0
     """The link delay per ping: see `places.us_cities`."""
+    loop: str = "tocsin"
+    """One of `control.LOOPS`."""
+    mistake: Mistake | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MmogEpisode(Episode):
     received: dict[str, list[tuple[TopicName, float, float]]]
     """Per player, the messages received: (topic, published, latency)."""
-    regroupings: int
+    regroupings_s: list[float]
+    """Times at which a player joined another group."""
 
 
 def topic_of(player: str) -> TopicName:
@@ -68,37 +76,61 @@ def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
     places = Places(CITIES, everywhere.delay_s[np.ix_(chosen, chosen)])
     network = Network(kernel, places.delay_s)
     network.add(MANAGER, CITIES.index("New York"))
-    at_broker, at_server = settled_sites(places, CITY_HOP_S, setting.seed)
-    brokers = [TopicBroker(BrokerId(f"broker-{number}"), at_broker[number]) for number in range(len(CITIES))]
-    for number, broker in enumerate(brokers):
-        network.add(broker.broker, number)
+    brokers = [BrokerId(f"broker-{number}") for number in range(len(CITIES))]
+    servers = [f"server-{number}" for number in range(len(CITIES))]
+    for number in range(len(CITIES)):
+        network.add(brokers[number], number)
+        network.add(servers[number], number, CITY_HOP_S)
+    agents = CoordinateAgents(kernel, network, [*brokers, *servers])
 
     players = [f"player-{number:02}" for number in range(setting.players)]
     place_of = {player: CITIES.index(city_of(topic_of(player))) for player in players}  # uniformly [ePulsar §5.8.2]
-    world = TopicWorld(kernel, network)
+    world = TopicWorld(kernel, network, setting.mistake)
+    world.is_reachable = _Reach(places.delay_s + CITY_HOP_S, place_of)
     for player in players:
         network.add(player, place_of[player], CITY_HOP_S)
-        home = hashed_home(topic_of(player), brokers).broker  # Pulsar's place for a new topic
+        home = hashed_home(topic_of(player), brokers)  # Pulsar's place for a new topic
         world.create(topic_of(player), home, bound_s=setting.bound_s, rate_per_producer=setting.rate_per_s)
     migrator = Migrator(world, MANAGER, executors=setting.executors)
     game = _Game(kernel, world, migrator, players, setting)
-    control = TopicControl(world, migrator, MANAGER, brokers, lambda player: at_server[place_of[player]], policy)
+
+    def coordinate_of(node: str) -> Coordinate:
+        return agents.coordinate(servers[place_of[node]] if node in place_of else node)
+
+    control = TopicControl(world, migrator, MANAGER, brokers, coordinate_of, policy=policy, loop=LOOPS[setting.loop])
 
     received: dict[str, list[tuple[TopicName, float, float]]] = {player: [] for player in players}
 
-    def on_delivery(message: SimulatedMessage, consumer: str) -> None:
-        received[consumer].append((message.topic, message.published_s, kernel.now_s - message.published_s))
+    def on_delivery(message: SimulatedMessage, consumer: str, now_s: float) -> None:
+        received[consumer].append((message.topic, message.published_s, now_s - message.published_s))
 
-    world.on_delivery.append(on_delivery)
+    world.deliveries.on_delivery.append(on_delivery)
+    agents.start()
     control.start(players)
     phases, period_s = kernel.stream("publish"), 1.0 / setting.followed_per_s
     for player in players:
         first_s = float(phases.uniform(0.0, period_s))
         world.publish_every(topic_of(player), player, period_s, first_s, setting.duration_s)
-    kernel.run(until_s=setting.duration_s + 2.0)
-    return MmogEpisode(
-        world.latencies, control.moves, migrator.migrations, world.outstanding, received, game.regroupings
-    )
+    kernel.run(until_s=setting.duration_s + IN_TRANSIT_S)
+    return MmogEpisode(control.moves, migrator.migrations, world.deliveries, received, game.regroupings_s)
+
+
+class _Reach:
+    """Whether any broker can meet the bound of a topic for its present clients, by true delays."""
+
+    def __init__(self, leg_s: Vectors, place_of: dict[str, int]) -> None:
+        self._leg_s, self._place_of = leg_s, place_of
+        self._best_s: dict[tuple[int, frozenset[int]], float] = {}
+
+    def __call__(self, state: TopicState, producer: str) -> bool:
+        if state.bound_s is None or not state.consumers:
+            return True
+        place = self._place_of[producer]
+        places = frozenset(self._place_of[consumer] for consumer in state.consumers)
+        if (place, places) not in self._best_s:
+            through_s = self._leg_s[place] + self._leg_s[sorted(places)].max(axis=0)
+            self._best_s[place, places] = float(through_s.min())
+        return self._best_s[place, places] <= state.bound_s
 
 
 class _Game:
@@ -111,7 +143,7 @@ class _Game:
         self._rng = kernel.stream("groups")
         shuffled = [players[index] for index in self._rng.permutation(len(players))]
         self.group_of = {player: number % setting.groups for number, player in enumerate(shuffled)}
-        self.regroupings = 0
+        self.regroupings_s: list[float] = []
         for player in players:
             world.join(topic_of(player), [player], self._mates(player))
             self._stay(player)
@@ -130,7 +162,7 @@ class _Game:
             self._world.leave(topic_of(other), player)
         step = int(self._rng.integers(1, self._setting.groups))
         self.group_of[player] = (self.group_of[player] + step) % self._setting.groups
-        self.regroupings += 1
+        self.regroupings_s.append(self._kernel.now_s)
         for other in self._mates(player):
             self._subscribe(topic_of(player), other, player)
             self._subscribe(topic_of(other), player, other)

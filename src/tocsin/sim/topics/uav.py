@@ -16,13 +16,14 @@ from tocsin.coords.distances import Vectors
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import hashed_home
 from tocsin.policies.topics.partition import plan
-from tocsin.policies.topics.types import PartitionPolicy, TopicBroker, TopicName
+from tocsin.policies.topics.types import PartitionPolicy, TopicName
 from tocsin.sim.kernel import Kernel
-from tocsin.sim.topics.control import Episode, TopicControl
+from tocsin.sim.topics.agents import CoordinateAgents
+from tocsin.sim.topics.control import IN_TRANSIT_S, LOOPS, Episode, TopicControl
 from tocsin.sim.topics.migration import Migrator
 from tocsin.sim.topics.network import Network
-from tocsin.sim.topics.places import CLOUD_DELAY_S, LTE_ACCESS_S, SITE_HOP_S, edge_sites, settled_sites
-from tocsin.sim.topics.world import TopicWorld
+from tocsin.sim.topics.places import CLOUD_DELAY_S, LTE_ACCESS_S, SITE_HOP_S, edge_sites
+from tocsin.sim.topics.world import Mistake, TopicWorld
 
 MANAGER = "load-manager"
 POSITION_EVERY_S = 0.25
@@ -109,6 +110,9 @@ class UavSetting:
     followed_per_s: float = 10.0
     """Messages per second of each UAV that the simulation follows."""
     executors: int = 16
+    loop: str = "tocsin"
+    """One of `control.LOOPS`."""
+    mistake: Mistake | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +133,12 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
     with_cloud[-1, -1] = 0.0
     network = Network(kernel, with_cloud)
     network.add(MANAGER, setting.zones)
-    at_broker, at_proxy = settled_sites(places, SITE_HOP_S, setting.seed)
-    brokers = [TopicBroker(BrokerId(f"edge-{zone}"), at_broker[zone]) for zone in range(setting.zones)]
-    for zone, broker in enumerate(brokers):
-        network.add(broker.broker, zone)
+    brokers = [BrokerId(f"edge-{zone}") for zone in range(setting.zones)]
+    proxies = [f"proxy-{zone}" for zone in range(setting.zones)]
+    for zone in range(setting.zones):
+        network.add(brokers[zone], zone)
+        network.add(proxies[zone], zone, SITE_HOP_S)
+    agents = CoordinateAgents(kernel, network, [*brokers, *proxies])
 
     city = city_of_zones(setting.zones, kernel.stream("towers"))
     flights = [
@@ -142,22 +148,25 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
     zone_of = [city.site_of(flight.at(0.0)) for flight in flights]
     members = [[f"uav-{swarm}-{n}" for n in range(setting.members)] for swarm in range(setting.swarms)]
     swarm_of = {uav: swarm for swarm, uavs in enumerate(members) for uav in uavs}
-    world = TopicWorld(kernel, network)
+    world = TopicWorld(kernel, network, setting.mistake)
     for swarm, uavs in enumerate(members):
         for uav in uavs:
             network.add(uav, zone_of[swarm], SITE_HOP_S + LTE_ACCESS_S)
         follow, sense = topic_names(swarm)
         for name, producers, consumers in ((follow, uavs[:1], uavs[1:]), (sense, uavs[1:], uavs[:1])):
-            home = hashed_home(name, brokers).broker  # Pulsar's place for a new topic; the first plan may move it
+            home = hashed_home(name, brokers)  # Pulsar's place for a new topic; the first plan may move it
             world.create(name, home, bound_s=setting.bound_s, rate_per_producer=setting.rate_per_s)
             world.join(name, producers, consumers)
 
     migrator = Migrator(world, MANAGER, executors=setting.executors)
 
-    def coordinate_of(uav: str) -> Coordinate:
-        return behind_proxy(at_proxy[zone_of[swarm_of[uav]]], 2.0 * LTE_ACCESS_S)  # [ePulsar §4]
+    def coordinate_of(node: str) -> Coordinate:
+        if node not in swarm_of:
+            return agents.coordinate(node)
+        return behind_proxy(agents.coordinate(proxies[zone_of[swarm_of[node]]]), 2.0 * LTE_ACCESS_S)  # [ePulsar §4]
 
-    control = TopicControl(world, migrator, MANAGER, brokers, coordinate_of, policy)
+    control = TopicControl(world, migrator, MANAGER, brokers, coordinate_of, policy=policy, loop=LOOPS[setting.loop])
+    agents.start()
     control.start(sorted(swarm_of))
     zone_changes: list[tuple[float, int, int]] = []
 
@@ -168,7 +177,7 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
             zone_changes.append((kernel.now_s, swarm, zone))
             for uav in members[swarm]:
                 network.move(uav, zone)
-                control.report_client(uav)
+                control.gateway_changed(uav)
 
     phases, period_s = kernel.stream("publish"), 1.0 / setting.followed_per_s
     for swarm, uavs in enumerate(members):
@@ -176,5 +185,5 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
         for number, uav in enumerate(uavs):
             name = topic_names(swarm)[0 if number == 0 else 1]
             world.publish_every(name, uav, period_s, float(phases.uniform(0.0, period_s)), setting.duration_s)
-    kernel.run(until_s=setting.duration_s + 2.0)  # messages in transit arrive
-    return UavEpisode(world.latencies, control.moves, migrator.migrations, world.outstanding, zone_changes)
+    kernel.run(until_s=setting.duration_s + IN_TRANSIT_S)
+    return UavEpisode(control.moves, migrator.migrations, world.deliveries, zone_changes)

@@ -1,50 +1,90 @@
 """Brokers, topics and clients that exchange messages: the data plane of the topic simulation.
 
-Each topic has one home broker; producers send to it, and it sends to consumers. While a topic migrates, producers keep
-the messages they publish and the new home keeps the messages its consumers have not received, so no message is lost or
-delivered twice. The control plane (`migration`) calls `release`, `acquire`, `close`, `register` and `resume`. Messages
-carry no payload: a simulation may follow a sample of them and give the full rate to the load model.
+Each topic has one home broker; producers send to it, and it sends to consumers. Every message, acknowledgement and
+hand-over takes its time through the simulated network, and each end decides from its own state:
+
+- A producer keeps a message until the home has acknowledged it, and sends unacknowledged messages again, in order, when
+  it has a new connection.
+- A home numbers the messages that it accepts and keeps them for a while. A consumer knows the offset that it expects
+  next, and receives from there when it has a new connection.
+- A broker that releases a topic hands its offsets, messages and marks over to the next home. An end drops what arrives
+  over a connection that it has closed.
+
+No message is lost or repeated if the workflow of a move is right, and only then: `Mistake` has wrong ones. The control
+plane (`migration`) calls `release`, `acquire`, `close` and `register`. Messages carry no payload: a simulation may
+follow a sample of them and give the full rate to the load model.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName
 from tocsin.sim.kernel import Kernel
+from tocsin.sim.topics.deliveries import Deliveries, SimulatedMessage
 from tocsin.sim.topics.network import Network
 
+RETAINED_S = 30.0
+"""Ours: how long a home keeps messages for consumers that reconnect."""
+LATE_RESEND_S = 0.2
 
-@dataclass(slots=True, eq=False)
-class SimulatedMessage:
-    topic: TopicName
-    producer: str
-    published_s: float
-    waiting: set[str]
-    """Consumers that have not received the message."""
-    accepted: bool = False
-    """True if the home has received the message. A broker that is no longer the home does not accept it."""
+
+class Mistake(StrEnum):
+    """A deliberately wrong workflow. Tests and experiments use it to show that the observer finds losses."""
+
+    FORGET_UNACKNOWLEDGED = "forget-unacknowledged"
+    """A producer drops the messages without acknowledgement when it reconnects."""
+    EMPTY_HAND_OVER = "empty-hand-over"
+    """The new home starts without the offsets, messages and marks of the old one."""
+    START_AT_LATEST = "start-at-latest"
+    """A consumer that reconnects receives from the latest message on, not from the one it expects."""
+    RESEND_LATE = "resend-late"
+    """A producer sends new messages before the unacknowledged ones, and the home accepts any order."""
 
 
 @dataclass(slots=True)
-class SimulatedSession:
-    """A client's connection for one topic, as each end sees it."""
+class ClientSession:
+    """A client's end of its connection for one topic."""
 
-    attached: BrokerId | None = None
-    """The broker that has registered the client and sends to it."""
     connected: BrokerId | None = None
-    """The broker to which the client publishes. The client believes that it is connected to this broker."""
-    unaccepted: deque[SimulatedMessage] = field(default_factory=deque)
-    """Published messages without acceptance, oldest first: the client sends them again when it reconnects."""
-    unreceived: list[SimulatedMessage] = field(default_factory=list)
-    """Messages accepted for this consumer while it was not attached."""
+    """The broker of the connection; None without one."""
+    connection: int = 0
+    published: int = 0
+    """Messages published so far."""
+    unacknowledged: deque[SimulatedMessage] = field(default_factory=deque)
+    """Published messages without acknowledgement, oldest first."""
+    expected: int | None = None
+    """Offset of the next message; None for a consumer that has never been registered."""
+
+
+@dataclass(slots=True)
+class HandOver:
+    """The state of a topic that the old home sends to the new one."""
+
+    next_offset: int = 0
+    log: deque[tuple[int, SimulatedMessage]] = field(default_factory=deque)
+    """(offset, message), oldest first."""
+    accepted: dict[str, int] = field(default_factory=dict)
+    """Per producer: number of the latest accepted message."""
+
+
+@dataclass(slots=True)
+class HostedTopic:
+    """A home's state of one topic."""
+
+    state: HandOver
+    connections: dict[str, int] = field(default_factory=dict)
+    """Per registered client: its connection."""
 
 
 @dataclass(slots=True)
 class TopicState:
+    """What the load manager's directory knows of a topic."""
+
     name: TopicName
     home: BrokerId | None
     """The home broker; None between release and acquisition."""
@@ -60,33 +100,28 @@ class TopicState:
 
 
 class TopicWorld:
-    def __init__(self, kernel: Kernel, network: Network) -> None:
-        self.kernel, self.network = kernel, network
+    def __init__(self, kernel: Kernel, network: Network, mistake: Mistake | None = None) -> None:
+        self.kernel, self.network, self._mistake = kernel, network, mistake
+        self.deliveries = Deliveries()
         self.topics: dict[TopicName, TopicState] = {}
-        self.sessions: defaultdict[tuple[str, TopicName], SimulatedSession] = defaultdict(SimulatedSession)
-        self.latencies: dict[TopicName, list[tuple[float, float]]] = {}
-        """Per topic: (published, latency until the last consumer received the message), seconds."""
-        self.on_delivery: list[Callable[[SimulatedMessage, str], object]] = []
-        """Called with (message, consumer) when a consumer receives a message."""
-        self.on_register: list[Callable[[TopicName, str], object]] = []
-        """Called with (topic, client) when a broker registers a client."""
-        self.owed = self.delivered = self.abandoned = 0
-        """Deliveries: owed since publishing; made; dropped because the consumer had left."""
+        self.sessions: dict[tuple[str, TopicName], ClientSession] = {}
+        self.on_register: list[Callable[[TopicName, str, BrokerId], object]] = []
+        """Called with (topic, client, broker) when a broker registers a client."""
+        self.is_reachable: Callable[[TopicState, str], bool] = lambda state, producer: True
+        """For the observer: whether any broker could meet the bound of a message published now."""
+        self._hosted: dict[tuple[BrokerId, TopicName], HostedTopic] = {}
+        self._connections = 0
 
     def create(
         self, name: TopicName, home: BrokerId, *, bound_s: float | None = None, rate_per_producer: float = 0.0
     ) -> TopicState:
-        self.latencies[name] = []
+        self.deliveries.latencies[name] = []
+        self._hosted[home, name] = HostedTopic(HandOver())
         state = self.topics[name] = TopicState(name, home, bound_s, rate_per_producer=rate_per_producer)
         return state
 
-    @property
-    def outstanding(self) -> int:
-        """Deliveries owed and not made. When no message is in transit, these are lost."""
-        return self.owed - self.delivered - self.abandoned
-
     def topics_of(self, client: str) -> list[TopicState]:
-        return [state for state in self.topics.values() if client in state.producers or client in state.consumers]
+        return [self.topics[topic] for who, topic in self.sessions if who == client]
 
     def join(self, topic: TopicName, producers: Iterable[str] = (), consumers: Iterable[str] = ()) -> None:
         """Add clients that are connected from the start."""
@@ -94,99 +129,142 @@ class TopicWorld:
         state.producers.update(producers)
         state.consumers.update(consumers)
         for client in state.clients:
-            session = self.sessions[client, topic]
-            session.attached = session.connected = state.home
+            if state.home is not None:
+                host = self._hosted[state.home, topic]
+                connection = self._connect(host, client)
+                self.sessions[client, topic] = ClientSession(state.home, connection, expected=host.state.next_offset)
+
+    def _connect(self, host: HostedTopic, client: str) -> int:
+        self._connections += 1
+        host.connections[client] = self._connections
+        return self._connections
 
     def leave(self, topic: TopicName, consumer: str) -> None:
-        """Unsubscribe a consumer. Messages that it has not received count as abandoned."""
+        """A consumer unsubscribes: it closes its connection, and the home learns it one delay later."""
         self.topics[topic].consumers.discard(consumer)
+        self.deliveries.leave(topic, consumer)
         session = self.sessions.pop((consumer, topic), None)
-        for message in session.unreceived if session else ():
-            self._abandon(message, consumer)
+        if session is not None and session.connected is not None:
+            home, connection = session.connected, session.connection
+            self.network.send(consumer, home, self._disconnect, home, topic, consumer, connection)
+
+    def _disconnect(self, broker: BrokerId, topic: TopicName, client: str, connection: int) -> None:
+        host = self._hosted.get((broker, topic))
+        if host is not None and host.connections.get(client) == connection:
+            del host.connections[client]
 
     def publish(self, topic: TopicName, producer: str) -> SimulatedMessage:
-        state = self.topics[topic]
-        message = SimulatedMessage(topic, producer, self.kernel.now_s, set(state.consumers))
-        self.owed += len(message.waiting)
-        session = self.sessions[producer, topic]
-        session.unaccepted.append(message)
-        if session.connected is not None:
-            self._submit(message, session.connected)
+        state, session = self.topics[topic], self.sessions[producer, topic]
+        session.published += 1
+        message = SimulatedMessage(topic, producer, session.published, self.kernel.now_s, set())
+        message.reachable = self.is_reachable(state, producer)
+        self.deliveries.publish(message, state.consumers)
+        session.unacknowledged.append(message)
+        self._submit(session, message)
         return message
 
     def publish_every(self, topic: TopicName, producer: str, period_s: float, first_s: float, until_s: float) -> None:
         beat = self.kernel.every(period_s, self.publish, topic, producer, first_s=first_s)
         self.kernel.call_at(until_s, beat.cancel)
 
-    def _submit(self, message: SimulatedMessage, broker: BrokerId) -> None:
-        self.network.send(message.producer, broker, self._at_broker, broker, message)
+    def _submit(self, session: ClientSession, message: SimulatedMessage) -> None:
+        broker = session.connected
+        if broker is not None:
+            self.network.send(message.producer, broker, self._at_broker, broker, session.connection, message)
 
-    def _at_broker(self, broker: BrokerId, message: SimulatedMessage) -> None:
-        if self.topics[message.topic].home != broker or message.accepted:
-            return  # the home has released the topic: the producer gets no acceptance and will send the message again
-        message.accepted = True
-        unaccepted = self.sessions[message.producer, message.topic].unaccepted
-        while unaccepted and unaccepted[0].accepted:
-            unaccepted.popleft()
-        for consumer in sorted(message.waiting):
-            self._send(consumer, message, broker)
+    def _at_broker(self, broker: BrokerId, connection: int, message: SimulatedMessage) -> None:
+        topic, producer = message.topic, message.producer
+        host = self._hosted.get((broker, topic))
+        if host is None or host.connections.get(producer) != connection:
+            return  # the broker has released the topic: the producer gets no acknowledgement and sends it again
+        state, latest = host.state, host.state.accepted.get(producer, 0)
+        if message.number > latest or self._mistake is Mistake.RESEND_LATE:
+            state.accepted[producer] = max(latest, message.number)
+            offset, state.next_offset = state.next_offset, state.next_offset + 1
+            while state.log and state.log[0][1].published_s < self.kernel.now_s - RETAINED_S:
+                state.log.popleft()
+            state.log.append((offset, message))
+            for consumer in sorted(host.connections.keys() & self.topics[topic].consumers):
+                self._deliver(broker, host, consumer, offset, message)
+        self.network.send(broker, producer, self._acknowledge, producer, topic, connection, message.number)
 
-    def _send(self, consumer: str, message: SimulatedMessage, broker: BrokerId) -> None:
-        if consumer not in self.topics[message.topic].consumers:
-            self._abandon(message, consumer)
+    def _acknowledge(self, producer: str, topic: TopicName, connection: int, number: int) -> None:
+        session = self.sessions[producer, topic]
+        if session.connected is not None and session.connection == connection:
+            waiting = session.unacknowledged
+            while waiting and waiting[0].number <= number:
+                waiting.popleft()
+
+    def _deliver(
+        self, broker: BrokerId, host: HostedTopic, consumer: str, offset: int, message: SimulatedMessage
+    ) -> None:
+        connection = host.connections[consumer]
+        self.network.send(broker, consumer, self._at_consumer, consumer, connection, offset, message)
+
+    def _at_consumer(self, consumer: str, connection: int, offset: int, message: SimulatedMessage) -> None:
+        session = self.sessions.get((consumer, message.topic))
+        if session is None or session.connected is None or session.connection != connection:
             return
-        session = self.sessions[consumer, message.topic]
-        if session.attached == broker:
-            self.network.send(broker, consumer, self._at_consumer, message, consumer)
-        else:
-            session.unreceived.append(message)
-
-    def _at_consumer(self, message: SimulatedMessage, consumer: str) -> None:
-        if consumer in message.waiting:
-            message.waiting.discard(consumer)
-            self.delivered += 1
-            if not message.waiting:
-                self.latencies[message.topic].append((message.published_s, self.kernel.now_s - message.published_s))
-            for notify in self.on_delivery:
-                notify(message, consumer)
-
-    def _abandon(self, message: SimulatedMessage, consumer: str) -> None:
-        if consumer in message.waiting:
-            message.waiting.discard(consumer)
-            self.abandoned += 1
+        if session.expected is None or offset >= session.expected:
+            session.expected = offset + 1
+            self.deliveries.receive(message, consumer, self.kernel.now_s)
 
     # Calls of the control plane.
 
-    def release(self, topic: TopicName) -> None:
-        """The home releases the topic: it accepts and sends no more messages."""
+    def release(self, topic: TopicName) -> HandOver:
+        """The home releases the topic: it accepts and sends no more messages, and returns its state."""
         state = self.topics[topic]
+        if state.home is None:
+            raise RuntimeError(f"{topic} has no home that could release it")
+        host = self._hosted.pop((state.home, topic))
         state.home = None
-        for client in state.clients:
-            self.sessions[client, topic].attached = None
+        return HandOver() if self._mistake is Mistake.EMPTY_HAND_OVER else host.state
 
-    def acquire(self, topic: TopicName, broker: BrokerId) -> None:
+    def acquire(self, topic: TopicName, broker: BrokerId, hand_over: HandOver) -> None:
+        """The broker has the old home's state and becomes the home."""
         state = self.topics[topic]
         if state.home is not None:
             raise RuntimeError(f"{broker} acquires {topic}, which {state.home} has not released")
         state.home = broker
+        self._hosted[broker, topic] = HostedTopic(hand_over)
 
     def close(self, topic: TopicName, client: str) -> None:
         """Notify the client that its connection is closed."""
-        self.sessions[client, topic].connected = None
+        session = self.sessions.get((client, topic))
+        if session is not None:
+            session.connected = None
 
     def register(self, topic: TopicName, client: str, broker: BrokerId) -> None:
-        """The new home registers the client and sends the messages that it has missed."""
-        session = self.sessions[client, topic]
-        session.attached = broker
-        for notify in self.on_register:
-            notify(topic, client)
-        missed, session.unreceived = session.unreceived, []
-        for message in missed:
-            self._send(client, message, broker)
+        """The home registers the client, and sends a reply and then the messages from the expected offset on.
 
-    def resume(self, topic: TopicName, client: str, broker: BrokerId) -> None:
-        """Notify the client that it is connected. The client then sends the messages that it has kept."""
-        session = self.sessions[client, topic]
-        session.connected = broker
-        for message in session.unaccepted:
-            self._submit(message, broker)
+        The client's request names that offset, which does not change while the client has no connection.
+        """
+        host = self._hosted[broker, topic]
+        session = self.sessions.setdefault((client, topic), ClientSession())
+        start = session.expected
+        if start is None or self._mistake is Mistake.START_AT_LATEST:
+            start = host.state.next_offset
+        connection = self._connect(host, client)
+        for notify in self.on_register:
+            notify(topic, client, broker)
+        self.network.send(broker, client, self._resume, session, topic, client, broker, connection, start)
+        if client in self.topics[topic].consumers:
+            for offset, message in host.state.log:
+                if offset >= start:
+                    self._deliver(broker, host, client, offset, message)
+
+    def _resume(
+        self, session: ClientSession, topic: TopicName, client: str, broker: BrokerId, connection: int, start: int
+    ) -> None:
+        """The client has its connection. It sends the messages that it has kept."""
+        if self.sessions.get((client, topic)) is not session:
+            return  # the client has unsubscribed meanwhile
+        session.connected, session.connection = broker, connection
+        session.expected = max(session.expected or 0, start)
+        if self._mistake is Mistake.FORGET_UNACKNOWLEDGED:
+            session.unacknowledged.clear()
+        for message in session.unacknowledged:
+            if self._mistake is Mistake.RESEND_LATE:
+                self.kernel.call_after(LATE_RESEND_S, self._submit, session, message)
+            else:
+                self._submit(session, message)

@@ -156,6 +156,10 @@ class TopicCreated:
     ask: int
     definition: TopicDefinition
     place: Place | None = None
+    recording: str = ""
+    """A new random name for the recording, if the definition has a dataset to record into."""
+    replace: bool = False
+    """Change the topic in place if it exists."""
 
 
 @dataclass(frozen=True, slots=True)

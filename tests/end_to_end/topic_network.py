@@ -1,4 +1,4 @@
-"""A coordinator and brokers as real processes, without the data cluster: topics need no Spark."""
+"""A coordinator and brokers as real processes. Topics need no Spark: only recorded topics have the data cluster too."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ async def topic_network(
     coordinator: Mapping[str, str] = COORDINATOR,
     broker: Mapping[str, str] = {},
     sources: Mapping[str, str] = {},
+    data_cluster: bool = False,
 ) -> AsyncIterator[TopicNetwork]:
     """A network; with `distance` all connections between its processes, and of clients to brokers, are delayed."""
     via = None if distance is None else distance.via
@@ -102,7 +103,7 @@ async def topic_network(
         folder,
         brokers,
         free_ports=True,
-        data_cluster=False,
+        data_cluster=data_cluster,
         logs=folder,
         coordinator=coordinator,
         broker=broker,

@@ -31,7 +31,7 @@ PLAN_JSON = {
     "retain_s": 60.0,
     "least": 7,
 }
-OWNED_JSON = {"topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON, "log": PLAN_JSON}
+OWNED_JSON = {"topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON, "log": PLAN_JSON, "record": None}
 STATE = link.SubscriberState(ANN, [link.Frontend(S1, ChannelName("C"), {"kind": "fire"}, "1-5")])
 STATE_JSON = {
     "subscriber": "ann",

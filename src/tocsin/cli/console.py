@@ -23,6 +23,10 @@ DEFAULT_COORDINATOR_URL = "http://127.0.0.1:8570"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 Url = Annotated[str, typer.Option("--url", envvar="TOCSIN_URL", help="Address of the data cluster.")]
+Coordinator = Annotated[
+    str,
+    typer.Option("--coordinator", envvar="TOCSIN_COORDINATOR_URL", help="Address of the coordinator, for topics."),
+]
 CoordinatorUrl = Annotated[
     str, typer.Option("--url", envvar="TOCSIN_COORDINATOR_URL", help="Address of the coordinator.")
 ]
@@ -78,9 +82,11 @@ def failing_on_errors(as_json: bool) -> Iterator[None]:
         fail(as_json, error.message, code=error.code)
 
 
-def fail_with_problems(as_json: bool, problems: Sequence[Problem], text: str) -> NoReturn:
+def fail_with_problems(
+    as_json: bool, problems: Sequence[Problem], text: str, outcome: str = "nothing was changed"
+) -> NoReturn:
     """Print each problem as file:line:column: message, with the line and a caret, and end with exit code 1."""
     for problem in problems:
         note(problem.with_source(text))
     count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-    fail(as_json, f"{count}; nothing was changed", code="bad_sql", more={"problems": msgspec.to_builtins(problems)})
+    fail(as_json, f"{count}; {outcome}", code="bad_sql", more={"problems": msgspec.to_builtins(problems)})

@@ -24,9 +24,11 @@ from tocsin.cluster.sql.declarations import (
     CreateChannel,
     CreateDataset,
     CreateFeed,
+    CreateTopic,
     DropChannel,
     DropDataset,
     DropFeed,
+    DropTopic,
     parse_application,
 )
 from tocsin.cluster.sql.planning import Action, Definitions, PlannedStatement, plan
@@ -40,7 +42,7 @@ _UNRESOLVED = re.compile(r"(?:with name|routine|function) ((?:`[^`]+`\.?)+)")
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
     kind: str
-    """dataset, channel or feed."""
+    """dataset, channel, feed or topic."""
     name: str
     action: Action
     warnings: tuple[str, ...] = ()
@@ -189,6 +191,10 @@ def _apply_step(cluster: DataCluster, step: PlannedStatement, checked: _Check) -
             if changes:
                 cluster.datasets.drop_feed(name)
             return AppliedChange("feed", name, action)
+        case CreateTopic(topic):
+            return AppliedChange("topic", topic.name, action)
+        case DropTopic(name):
+            return AppliedChange("topic", name, action)
 
 
 def _replace_channel(cluster: DataCluster, channel: Channel, prepared: PreparedChannel) -> None:

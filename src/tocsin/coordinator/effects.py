@@ -193,6 +193,10 @@ class StoreTopic:
     incarnation: str
     """The run of the home broker that holds the topic."""
     epoch: int
+    record_into: str | None = None
+    """The dataset that gets every message."""
+    recording: str | None = None
+    """The name of the recording at the data cluster."""
 
 
 @dataclass(frozen=True, slots=True)

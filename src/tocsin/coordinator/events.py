@@ -158,6 +158,10 @@ class TopicCreated:
     place: Place | None = None
     coordinate: Coordinate | None = None
     """The network coordinate of the topic's clients."""
+    recording: str = ""
+    """A new random name for the recording, if the definition has a dataset to record into."""
+    replace: bool = False
+    """Change the topic in place if it exists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,11 @@ from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, Mi
 from tocsin.coordinator.topic_homes import LEASE_MARGIN
 from tocsin.coordinator.topic_records import TopicLog, TopicRecord
 from tocsin.coordinator.turn import TOPIC_EPOCH, TOPIC_LEASE_S, Turn
-from tocsin.model.ids import BrokerId, SubscriberId, SubscriptionId, TopicName
+from tocsin.model.ids import BrokerId, DatasetName, SubscriberId, SubscriptionId, TopicName
 from tocsin.model.plan import Urgency
 from tocsin.model.topic_persistence import Persistence
 from tocsin.wire.link import Frontend
+from tocsin.wire.topic_link import RecordPlan
 
 
 def restore(turn: Turn, state: StoredState) -> dict[str, str]:
@@ -83,6 +84,8 @@ def _restore_topics(turn: Turn, state: StoredState) -> None:
     for row in state.topics:
         holder = None if row.home is None else (row.home, row.incarnation)
         record = TopicRecord(row.topic, row.created, row.within_s, row.made_on_use, holder, row.epoch)
+        if row.record_into is not None:
+            record.record = RecordPlan(DatasetName(row.record_into), row.recording or "")
         if (kept := logs.get(row.topic)) is not None:
             persistence = Persistence(len(kept.replicas), kept.quorum, kept.retain_bytes, kept.retain_s)
             record.log = TopicLog(persistence, kept.replicas)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tocsin.coordinator import topic_logs, topic_moves
+from tocsin.coordinator import topic_definitions, topic_logs, topic_moves
 from tocsin.coordinator.effects import CheckStore, ForgetTopic, RequestRejection
 from tocsin.coordinator.events import TopicCreated, TopicsUsed
 from tocsin.coordinator.records import BrokerRecord
@@ -55,11 +55,15 @@ def create_topic(turn: Turn, event: TopicCreated) -> TopicRecord | RequestReject
     problem = topic_problem(definition.name)
     if problem is not None:
         return RequestRejection(Code.BAD_REQUEST, problem)
-    if definition.name in turn.registry.topics.topics:
+    existing = turn.registry.topics.topics.get(definition.name)
+    if existing is not None and event.replace:
+        return topic_definitions.change(turn, existing, event)
+    if existing is not None:
         return RequestRejection(Code.EXISTS, f"there is a topic {definition.name} already")
     if _is_full(turn):
         return RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
     record = TopicRecord(definition.name, 0, definition.within_s, place=event.place, coordinate=event.coordinate)
+    record.record = topic_definitions.record_plan(event)
     if definition.persistence is not None:
         log = topic_logs.choose_replicas(turn, record, definition.persistence)
         if isinstance(log, RequestRejection):

@@ -17,7 +17,7 @@ from tocsin.model.ids import BrokerId
 from tocsin.model.topic_persistence import Persistence
 from tocsin.model.trace import Kind
 from tocsin.wire.errors import Code
-from tocsin.wire.topic_link import FenceTopic, LogReport, OpenTopic, OwnedTopic, TopicFenced
+from tocsin.wire.topic_link import FenceTopic, LogReport, OpenTopic, OwnedTopic, RecordPlan, TopicFenced
 from tocsin.wire.topic_log import LogPlan, Replica
 
 _ASK_AGAIN_S = 1.0
@@ -28,11 +28,16 @@ _WAIT_FOR_ANOTHER_S = 2.0
 def owned(turn: Turn, record: TopicRecord) -> OwnedTopic:
     """The topic as its home gets it."""
     if record.log is None:
-        return OwnedTopic(record.name, record.epoch, record.state)
+        return OwnedTopic(record.name, record.epoch, record.state, record=_record_plan(record))
     keep = record.log.persistence
     replicas = [_replica(turn, name) for name in record.log.replicas]
     plan = LogPlan(record.created, replicas, keep.quorum, keep.retain_bytes, keep.retain_s, record.log.least)
-    return OwnedTopic(record.name, record.epoch, None, plan)
+    return OwnedTopic(record.name, record.epoch, None, plan, _record_plan(record))
+
+
+def _record_plan(record: TopicRecord) -> RecordPlan | None:
+    plan = record.record
+    return None if plan is None else RecordPlan(plan.dataset, plan.recording, record.created)
 
 
 def _replica(turn: Turn, name: BrokerId) -> Replica:

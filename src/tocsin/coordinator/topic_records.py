@@ -13,7 +13,7 @@ from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.snapshot import Place
 from tocsin.model.topic_persistence import Persistence
-from tocsin.wire.topic_link import TopicState
+from tocsin.wire.topic_link import RecordPlan, TopicState
 
 Holder = tuple[BrokerId, str]
 """One run of a broker: its id and its incarnation. Leases belong to it."""
@@ -96,6 +96,8 @@ class TopicRecord:
     """The network coordinate of the clients, as the creator said; not stored."""
     log: TopicLog | None = None
     """None for a volatile topic."""
+    record: RecordPlan | None = None
+    """The dataset that gets every message; None for none."""
 
     @property
     def home(self) -> BrokerId | None:

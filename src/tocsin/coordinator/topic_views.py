@@ -24,4 +24,7 @@ def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True
         None if log is None else log.persistence.quorum,
         [] if log is None else list(log.replicas),
         status(record),
+        None if log is None else log.persistence.retain_bytes,
+        None if log is None else log.persistence.retain_s,
+        None if record.record is None else record.record.dataset,
     )

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 
 from tocsin.model.duration import parse_duration_s
-from tocsin.model.ids import TopicName
+from tocsin.model.ids import DatasetName, TopicName
+from tocsin.model.schema import is_name
 from tocsin.model.topic_persistence import Persistence, parse_persistence
 
 MOST_CHARACTERS = 200
@@ -21,7 +22,8 @@ CONTROL_PREFIX = "~24mqtt/"
 """Topics by which the brokers' MQTT parts talk to each other; in MQTT `$mqtt/`. They are created on first use."""
 _LEVEL = re.compile(r"[A-Za-z0-9._~-]+")
 _STATEMENT = re.compile(
-    r"\s*CREATE\s+TOPIC\s+(?P<name>[^\s;]+)(?:\s+WITHIN\s+(?P<bound>[^;]+?))?(?:\s+PERSISTENT(?P<log>(?:\s[^;]*)?))?\s*;?\s*",
+    r"\s*CREATE\s+TOPIC\s+(?P<name>[^\s;]+)(?:\s+WITHIN\s+(?P<bound>[^;]+?))?"
+    r"(?:\s+PERSISTENT(?P<log>(?:\s[^;]*?)?))?(?:\s+RECORD\s+INTO\s+(?P<dataset>[^\s;]+))?\s*;?\s*",
     re.IGNORECASE,
 )
 _SHORT_BOUND = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(M?)S\s*", re.IGNORECASE)
@@ -56,6 +58,8 @@ class TopicDefinition:
     """Bound on the time from publishing a message to receiving it; None for none."""
     persistence: Persistence | None = None
     """None for a volatile topic, which is kept in the memory of its home alone."""
+    record_into: DatasetName | None = None
+    """The dataset that gets every message as a record; None for none."""
 
 
 def topic_problem(name: str) -> str | None:
@@ -109,10 +113,11 @@ def publisher_id(user: str, run: int) -> int:
 
 
 def parse_create_topic(text: str) -> TopicDefinition | str:
-    """The definition in `CREATE TOPIC name [WITHIN 40 MS] [PERSISTENT …];`, or the reason why the text is none."""
+    """The definition in `CREATE TOPIC name [WITHIN 40 MS] [PERSISTENT …] [RECORD INTO dataset];`, or the reason why the
+    text is none."""
     match = _STATEMENT.fullmatch(text)
     if match is None:
-        return "expected CREATE TOPIC name [WITHIN duration] [PERSISTENT …];"
+        return "expected CREATE TOPIC name [WITHIN duration] [PERSISTENT …] [RECORD INTO dataset];"
     problem = topic_problem(match["name"])
     if problem is not None:
         return problem
@@ -122,7 +127,10 @@ def parse_create_topic(text: str) -> TopicDefinition | str:
     persistence = None if match["log"] is None else parse_persistence(match["log"])
     if isinstance(persistence, str):
         return persistence
-    return TopicDefinition(TopicName(match["name"]), within_s, persistence)
+    if match["dataset"] is not None and not is_name(match["dataset"]):
+        return f"RECORD INTO {match['dataset']}: expected the name of a dataset"
+    dataset = None if match["dataset"] is None else DatasetName(match["dataset"])
+    return TopicDefinition(TopicName(match["name"]), within_s, persistence, dataset)
 
 
 def parse_bound_s(text: str) -> float | None:

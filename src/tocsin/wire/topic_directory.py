@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from tocsin.coords.coordinate import Coordinate
-from tocsin.model.ids import BrokerId, TopicName
+from tocsin.model.ids import BrokerId, DatasetName, TopicName
 
 TOPICS = "/v1/topics"
 WATCH = "/v1/topics/watch"
@@ -35,6 +35,10 @@ class CreateRequest(msgspec.Struct):
     """Brokers that must have a message on disk before it is acknowledged; the majority by default."""
     retain_bytes: int | None = None
     retain_s: float | None = None
+    record_into: str | None = None
+    """The dataset that gets every message as a record."""
+    replace: bool = False
+    """If the topic exists, change its bound, its retention and the dataset in place: CREATE OR REPLACE TOPIC."""
 
 
 class MoveRequest(msgspec.Struct):
@@ -72,6 +76,10 @@ class TopicEntry(msgspec.Struct, frozen=True):
     """Brokers that keep the log of a persistent topic."""
     status: str | None = None
     """Why a persistent topic is not available, or has fewer replicas than it should; None if all is well."""
+    retain_bytes: int | None = None
+    retain_s: float | None = None
+    record_into: DatasetName | None = None
+    """The dataset that gets every message as a record."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

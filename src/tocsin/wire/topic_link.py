@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tocsin.model.ids import BrokerId, TopicName
+from tocsin.model.ids import BrokerId, DatasetName, TopicName
 from tocsin.wire.topic_log import LogPlan, Replica
 
 
@@ -23,6 +23,16 @@ class TopicState(msgspec.Struct, frozen=True):
     """(publisher, its last accepted number)."""
 
 
+class RecordPlan(msgspec.Struct, frozen=True):
+    """The home records every message of the topic into a dataset."""
+
+    dataset: DatasetName
+    recording: str
+    """Names the recording at the data cluster: no other topic and no other network has this name."""
+    created: int = 0
+    """The topic's first epoch."""
+
+
 class OwnedTopic(msgspec.Struct, frozen=True):
     topic: TopicName
     epoch: int
@@ -30,6 +40,7 @@ class OwnedTopic(msgspec.Struct, frozen=True):
     """None starts a new sequence, unless the broker has this topic in this epoch already."""
     log: LogPlan | None = None
     """Of a persistent topic: its state is in its log."""
+    record: RecordPlan | None = None
 
 
 # -- from the broker ---------------------------------------------------------------------------------------------------

@@ -277,6 +277,7 @@ def test_problem_shows_its_source_line_with_a_caret() -> None:
     text = "DROP FEED F;\n\tDROP FED G"
     (problem,) = parse_application(text, "f.sql").problems
     assert problem.with_source(text) == (
-        "f.sql:2:7: expected DATASET, CHANNEL or FEED but found 'FED'; did you mean FEED?\n  \tDROP FED G\n  \t     ^"
+        "f.sql:2:7: expected DATASET, CHANNEL, FEED or TOPIC but found 'FED'; did you mean FEED?\n"
+        "  \tDROP FED G\n  \t     ^"
     )
-    assert problem.expected == "DATASET, CHANNEL or FEED"
+    assert problem.expected == "DATASET, CHANNEL, FEED or TOPIC"

@@ -71,6 +71,7 @@ EVERYTHING: list[StoreEffect] = [
     StoreFact("placement", "random"),
     StoreTopic(TopicName("swarm/3"), 7, 0.04, False, B1, "i1", 9),
     StoreTopic(TopicName("game/1"), 8, None, True, None, "", 0),
+    StoreTopic(TopicName("room/1"), 9, None, False, B1, "i1", 10, "Readings", "5f0c"),
     CheckStore(),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import httpx
 
 from tests.runtime.coordinator.harness import RunningCoordinator, coordinator
 from tocsin.coordinator.effects import StoreEffect
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.runtime.http.credentials import CLUSTER
 
 
 async def create(client: httpx.AsyncClient, topic: str, **more: Any) -> httpx.Response:
@@ -61,6 +64,45 @@ def test_topics_survive_a_restart(tmp_path: Path) -> None:
         async with coordinator(tmp_path) as running:
             [entry] = (await running.admin.get("/v1/topics")).json()["topics"]
             assert (entry["topic"], entry["within_s"]) == ("a/b", 0.5)
+
+    asyncio.run(scenario())
+
+
+def test_author_records_only_into_datasets_that_it_may_publish_to(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as running:
+            author = await client(running, "author", "publish:Read*")
+            created = await create(author, "a", record_into="Readings")
+            assert (created.status_code, created.json()["record_into"]) == (201, "Readings")
+            assert code(await create(author, "b", record_into="Others")) == (403, "forbidden")
+            assert code(await create(running.admin, "b", record_into="a b")) == (400, "bad_request")
+            changed = await create(author, "a", within_s=0.5, replace=True)
+            assert (changed.json()["record_into"], changed.json()["within_s"]) == (None, 0.5)
+
+    asyncio.run(scenario())
+
+
+def test_only_the_home_of_a_recorded_topic_is_granted_to_record(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinator(tmp_path) as running:
+            await create(running.admin, "a", record_into="Readings")
+            await create(running.admin, "plain")
+            broker = await client(running, "broker:b1")
+
+            async def ask(topic: str, name: str = "b1") -> httpx.Response:
+                return await broker.post(f"/v1/brokers/{name}/recording_tokens", json={"topic": topic})
+
+            assert code(await ask("a")) == (403, "forbidden")
+            assert code(await ask("a", "b2")) == (403, "forbidden")
+            assert code(await ask("plain")) == (404, "unknown_topic")
+            topics = running.server.context.core.registry.topics
+            topics.set_holder(topics.topics[TopicName("a")], (BrokerId("b1"), "i1"))
+            granted = (await ask("a")).json()
+            keys = running.server.context.keys.verifier
+            claims = keys.claims(granted["token"], time.time(), audience=CLUSTER)
+            assert claims is not None
+            assert (claims.subject, claims.scopes) == ("b1", frozenset({"publish:Readings"}))
+            assert keys.claims(granted["token"], time.time()) is None, "it is no token for other requests"
 
     asyncio.run(scenario())
 

@@ -21,6 +21,7 @@ from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsSt
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.ownership import Attach, Ownership
 from tocsin.broker.topics.publishing import Publishing
+from tocsin.broker.topics.recording import Recording
 from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
@@ -52,14 +53,22 @@ class TopicHomes:
             events.LogOpened: self._ownership.logs.on_opened,
             events.LogStored: self._on_log_stored,
             events.LogAdopted: self._ownership.following.on_adopted,
-            events.LogRead: self._ownership.replication.on_read,
+            events.LogRead: self._on_log_read,
             events.SnapshotRead: self._ownership.replication.on_snapshot,
             events.LogFailed: self._on_log_failed,
             events.ReplicaConnected: lambda event: self._ownership.replication.on_connection(event.broker, None),
             events.ReplicaLost: lambda event: self._ownership.replication.on_connection(event.broker, event.reason),
             events.ReplicaAnswered: self._ownership.replication.on_answer,
             events.HomeMessageReceived: self._ownership.following.receive,
+            events.RecordsStored: self.recording.on_stored,
+            events.RecordedUpto: self.recording.on_upto,
+            events.RecordsRefused: self.recording.on_refused,
+            events.RecordsFailed: self.recording.on_failed,
         }
+
+    @property
+    def recording(self) -> Recording:
+        return self._ownership.recording
 
     @property
     def commits(self) -> CommitFigures:
@@ -166,6 +175,10 @@ class TopicHomes:
     def _flush(self, _event: events.FlushDue) -> None:
         self._ownership.replication.flush()
         self._delivery.flush()
+        self.recording.run()
+
+    def _on_log_read(self, event: events.LogRead) -> None:
+        (self.recording if event.reader == events.RECORDER else self._ownership.replication).on_read(event)
 
     def _on_log_stored(self, event: events.LogStored) -> None:
         log = self._ownership.logs.on_stored(event)
@@ -184,6 +197,7 @@ class TopicHomes:
     def _tick(self, _event: events.Ticked) -> None:
         state = self.state
         self._ownership.tick()
+        self.recording.run()
         self._delivery.acknowledge_later()
         quiet_s = state.limits.topic_beat_s / 2
         quiet = [c.id for c in state.connections.values() if not c.blocked and state.now_s - c.heard_s >= quiet_s]
@@ -198,3 +212,5 @@ class TopicHomes:
         self.state.report(topic_link.ReturnLease())
         for identity in list(self.state.connections):
             self._end(identity, "stopping", "this broker is stopping", reconnect=True)
+        self._delivery.flush()
+        self.recording.stop()

@@ -85,6 +85,8 @@ class Delivery:
             topic.unsent = []
         else:
             entries, topic.unsent = entries[:count], entries[count:]
+        if topic.recorder is not None:
+            topic.recorder.take(topic.epoch, first, entries)
         if topic.live:
             message = wire.Messages(topic.at, topic.epoch, first, entries)
             self._state.delivered += len(entries) * len(topic.live)

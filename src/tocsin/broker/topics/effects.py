@@ -131,3 +131,30 @@ class SendToReplica(Effect, frozen=True):
 class AnswerHome(Effect, frozen=True):
     stream: StreamId
     message: FromFollower
+
+
+# -- recording into datasets -------------------------------------------------------------------------------------------
+
+
+class AskRecorded(Effect, frozen=True):
+    """Ask the data cluster how far a persistent topic is recorded, and report `RecordedUpto`."""
+
+    recorder: int
+    topic: TopicName
+    plan: topic_link.RecordPlan
+
+
+class StoreRecords(Effect, frozen=True):
+    """Send messages to the data cluster. Report `RecordsStored`, `RecordedUpto`, `RecordsRefused` or
+    `RecordsFailed`."""
+
+    recorder: int
+    topic: TopicName
+    plan: topic_link.RecordPlan
+    messages: list[tuple[str, bytes]]
+    """(position, message)."""
+    after: int | None
+    """Persistent topics: the cursor in front of the messages and behind them. None for volatile topics."""
+    upto: int | None
+    key: str | None
+    """Volatile topics: the Idempotency-Key."""

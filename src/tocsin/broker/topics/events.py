@@ -16,6 +16,8 @@ from tocsin.wire.topic_log import Epochs, FromFollower, FromHome, Piece, Snapsho
 ConnectionId = NewType("ConnectionId", int)
 StreamId = NewType("StreamId", int)
 """A connection from a home to this broker as its follower."""
+RECORDER = ConnectionId(-1)
+"""Reads the log of a persistent topic to record it. No connection has this number."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -160,3 +162,38 @@ class HomeMessageReceived(Event, frozen=True):
 
     stream: StreamId
     message: FromHome
+
+
+# -- recording into datasets -------------------------------------------------------------------------------------------
+
+
+class RecordingEvent(Event, frozen=True):
+    """The answer to `StoreRecords` or `AskRecorded` of this recorder."""
+
+    recorder: int
+
+
+class RecordsStored(RecordingEvent, frozen=True):
+    """The batch is on disk at the data cluster."""
+
+    refused: int = 0
+    """Messages and records of it that do not fit the dataset."""
+
+
+class RecordedUpto(RecordingEvent, frozen=True):
+    """The cursor at the data cluster. If a batch was sent, it was not stored: it begins at another cursor."""
+
+    upto: int
+
+
+class RecordsRefused(RecordingEvent, frozen=True):
+    """The data cluster does not take the batch as a whole: a message is too large, or no text."""
+
+    message: str
+
+
+class RecordsFailed(RecordingEvent, frozen=True):
+    """The data cluster or the coordinator does not answer, or not now. The batch may have been stored."""
+
+    message: str
+    retry_after_s: float | None = None

@@ -15,6 +15,7 @@ from tocsin.broker.topics.home_log import HomeLog
 from tocsin.broker.topics.lease import Lease
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.receivers import Receivers
+from tocsin.broker.topics.recorder import Recorder
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
@@ -59,6 +60,8 @@ class HostedTopic:
     """STOPPED: broker and address of the target."""
     log: HomeLog | None = None
     """Of a persistent topic, while this broker is its home or becomes it."""
+    recorder: Recorder | None = None
+    """Records the messages into a dataset, if the topic has one."""
 
     @property
     def sent(self) -> int:

@@ -14,6 +14,7 @@ from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.following import Following
 from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
 from tocsin.broker.topics.local_logs import LocalLogs
+from tocsin.broker.topics.recording import Recording
 from tocsin.broker.topics.replication import Replication
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
@@ -32,6 +33,7 @@ class Ownership:
         self._attach = attach
         self._held_lease = False
         """Whether the lease was valid at the last tick."""
+        self.recording = Recording(state)
         self.logs = LocalLogs(state)
         self.following = Following(state, self.logs)
         self.replication = Replication(state, self.logs, delivery, self._on_log_opened, self._on_log_failed)
@@ -109,11 +111,14 @@ class Ownership:
             topic = state.add_topic(owned.topic, owned.epoch, Phase.PREPARED)
         if owned.log is not None:
             self._open_log(topic, owned)
+            self.recording.follow(topic, owned.record)
             return
         if topic.phase is Phase.PREPARED:
+            self.recording.note_break(owned)
             topic.open(owned.epoch, owned.state)
         elif topic.phase is Phase.STOPPED:
             topic.phase, topic.moved_to = Phase.OPEN, None
+        self.recording.follow(topic, owned.record)
         state.report(topic_link.TopicOpened(topic.name, topic.epoch))
         self._attach_waiting(topic)
 
@@ -218,6 +223,7 @@ class Ownership:
         state = self._state
         for identity in topic.clients:
             self._forget_client(state.connections[identity], topic)
+        self.recording.close(topic)
         self.replication.close(topic)
         state.unlogged.pop(topic.name, None)
         del state.topics[topic.name], state.by_number[topic.at]

@@ -1,15 +1,19 @@
-"""`tocsin check FILE` and `tocsin apply FILE`: check an application file, and apply it to a running data cluster."""
+"""`tocsin check FILE` and `tocsin apply FILE`: check an application file, and apply it to a running network."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tocsin.cli.console import (
+    DEFAULT_COORDINATOR_URL,
     DEFAULT_URL,
     AsJson,
+    Coordinator,
     Token,
     Url,
     fail_with_problems,
@@ -18,6 +22,10 @@ from tocsin.cli.console import (
     show,
     table,
 )
+
+if TYPE_CHECKING:
+    from tocsin.cli.topic_statements import PlannedTopic
+    from tocsin.cluster.sql.declarations import TopicStatement
 
 ApplicationFile = Annotated[Path, typer.Argument(help="An application file.", exists=True, dir_okay=False)]
 
@@ -52,29 +60,25 @@ def check(
 def apply(
     file: ApplicationFile,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the file against the data cluster and change nothing.")
+        bool, typer.Option("--dry-run", help="Check the file against the network and change nothing.")
     ] = False,
     url: Url = DEFAULT_URL,
+    coordinator: Coordinator = DEFAULT_COORDINATOR_URL,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Apply an application file. The whole file is checked first: a file with a problem changes nothing."""
-    import msgspec
+    """Apply an application file. The whole file is checked first: a file with a problem changes nothing.
 
-    from tocsin.cli.connection import ErrorReply, ask, connect
-    from tocsin.cluster.sql.problems import Problem
+    Datasets, channels and feeds go to the data cluster, topics to the coordinator.
+    """
+    from tocsin.cli.topic_statements import topic_statements
+    from tocsin.cluster.sql.declarations import parse_application
 
     text = file.read_text(encoding="utf-8")
-    body = {"text": text, "file": str(file), "folder": str(file.absolute().parent)}
-    with failing_on_errors(as_json), connect(url, token) as client:
-        try:
-            reply = ask(client, "POST", f"/v1/applications?dry_run={str(dry_run).lower()}", json=body)
-        except ErrorReply as error:
-            problems = error.body["error"].get("problems") if isinstance(error.body, dict) else None
-            if not problems:
-                raise
-            fail_with_problems(as_json, msgspec.convert(problems, list[Problem]), text)
-    changes = reply.get("changes", [])
+    topics = topic_statements(parse_application(text, str(file)))
+    with failing_on_errors(as_json):
+        run = _Run(file, text, url, coordinator, token, as_json)
+        changes = run.apply(topics, dry_run=dry_run)
     for change in changes:
         for warning in change["warnings"]:
             note(f"warning: {change['kind']} {change['name']}: {warning}")
@@ -86,3 +90,75 @@ def apply(
             table(("", "", ""), ((change["action"], change["kind"], change["name"]) for change in changes))
 
     show(as_json, {"problems": []} if dry_run else {"changes": changes}, show_text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One application of a file."""
+
+    file: Path
+    text: str
+    url: str
+    coordinator: str
+    token: str | None
+    as_json: bool
+
+    def apply(self, topics: Sequence[TopicStatement], *, dry_run: bool) -> list[dict[str, Any]]:
+        """Drop topics, apply the rest to the data cluster, create topics. Returns the changes."""
+        from tocsin.cli.topic_statements import TopicPlan, plan_topics
+
+        plan = TopicPlan([], [], [])
+        if topics:
+            from tocsin.cli.connection import ask, connect_coordinator
+
+            with connect_coordinator(self.coordinator, self.token) as client:
+                existing = ask(client, "GET", "/v1/topics", params={"pattern": "#"})["topics"]
+            plan = plan_topics(topics, existing, str(self.file))
+        if plan.problems:
+            fail_with_problems(self.as_json, plan.problems, self.text)
+        if dry_run or plan.first:
+            self._change_cluster(dry_run=True)
+        if dry_run:
+            return []
+        dropped = self._change_topics(plan.first, "nothing else was changed")
+        changes = self._change_cluster(dry_run=False)
+        created = self._change_topics(plan.last, "the data cluster has applied the file; apply it again")
+        return [*dropped, *(change for change in changes if change["kind"] != "topic"), *created]
+
+    def _change_cluster(self, *, dry_run: bool) -> list[dict[str, Any]]:
+        import msgspec
+
+        from tocsin.cli.connection import ErrorReply, ask, connect
+        from tocsin.cluster.sql.problems import Problem
+
+        body = {"text": self.text, "file": str(self.file), "folder": str(self.file.absolute().parent)}
+        with connect(self.url, self.token) as client:
+            try:
+                reply = ask(client, "POST", f"/v1/applications?dry_run={str(dry_run).lower()}", json=body)
+            except ErrorReply as error:
+                problems = error.body["error"].get("problems") if isinstance(error.body, dict) else None
+                if not problems:
+                    raise
+                fail_with_problems(self.as_json, msgspec.convert(problems, list[Problem]), self.text)
+        changes: list[dict[str, Any]] = reply.get("changes", [])
+        return changes
+
+    def _change_topics(self, planned: Sequence[PlannedTopic], outcome: str) -> list[dict[str, Any]]:
+        """Send the requests of the topics. A refusal becomes a problem at the line of its statement."""
+        from tocsin.cli.connection import ask, connect_coordinator
+        from tocsin.cluster.sql.problems import Problem
+        from tocsin.wire.errors import TocsinError
+
+        changes: list[dict[str, Any]] = []
+        for topic in planned:
+            if (request := topic.request()) is not None:
+                method, path, body = request
+                try:
+                    with connect_coordinator(self.coordinator, self.token) as client:
+                        ask(client, method, path, json=body)
+                except TocsinError as error:
+                    message = f"topic '{topic.name}': {error.message}"
+                    problem = Problem.at(str(self.file), topic.position, message, str(error.code))
+                    fail_with_problems(self.as_json, [problem], self.text, outcome)
+            changes.append({"kind": "topic", "name": topic.name, "action": str(topic.action), "warnings": []})
+        return changes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
@@ -37,15 +37,20 @@ def register(app: typer.Typer) -> None:
     app.add_typer(commands, name="topic")
 
 
-def definition_of(text: str, within: str | None, persistence: str | None = None) -> TopicDefinition | str:
+def definition_of(
+    text: str, within: str | None, persistence: str | None = None, record_into: str | None = None
+) -> TopicDefinition | str:
     """The definition from a name and options, or from a whole statement; or the reason why it is none."""
     from tocsin.model.topic import parse_create_topic
 
     if text.lstrip().upper().startswith("CREATE "):
-        given = within is not None or persistence is not None
-        return "give every option in the statement: WITHIN … PERSISTENT …" if given else parse_create_topic(text)
+        given = any(option is not None for option in (within, persistence, record_into))
+        message = "give every option in the statement: WITHIN … PERSISTENT … RECORD INTO …"
+        return message if given else parse_create_topic(text)
     bound = f" WITHIN {within}" if within else ""
-    return parse_create_topic(f"CREATE TOPIC {text}{bound}" + ("" if persistence is None else f" {persistence}"))
+    kept = "" if persistence is None else f" {persistence}"
+    into = "" if record_into is None else f" RECORD INTO {record_into}"
+    return parse_create_topic(f"CREATE TOPIC {text}{bound}{kept}{into}")
 
 
 def persistence_of(persistent: bool, replicas: int | None, quorum: int | None, retain: str | None) -> str | None:
@@ -70,19 +75,20 @@ def create(
         int | None, typer.Option(help="Brokers that must have a message before it is acknowledged.")
     ] = None,
     retain: Annotated[str | None, typer.Option(help="How much to keep: '1 GB', '7 DAYS' or '1 GB, 7 DAYS'.")] = None,
+    record_into: Annotated[
+        str | None, typer.Option(help="Dataset that gets every message, a JSON object, as a record.")
+    ] = None,
     url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
-    definition = definition_of(topic, within, persistence_of(persistent, replicas, quorum, retain))
+    from tocsin.cli.topic_statements import create_body
+
+    definition = definition_of(topic, within, persistence_of(persistent, replicas, quorum, retain), record_into)
     if isinstance(definition, str):
         fail(as_json, definition, code="bad_request")
-    body: dict[str, Any] = {"topic": definition.name, "within_s": definition.within_s, "lat": lat, "lon": lon}
-    if definition.persistence is not None:
-        kept = definition.persistence
-        body |= {"persistent": True, "replicas": kept.replicas, "quorum": kept.quorum}
-        body |= {"retain_bytes": kept.retain_bytes, "retain_s": kept.retain_s}
+    body = create_body(definition) | {"lat": lat, "lon": lon}
     entry = ask_coordinator(url, token, as_json, "POST", "/v1/topics", json=body)
     show(as_json, entry, lambda: print(f"{entry['topic']}: home {entry['home'] or 'not assigned yet'}"))
 
@@ -101,11 +107,12 @@ def list_topics(
             (
                 *(entry["topic"], entry["home"], entry["epoch"], _bound(entry["within_s"]), entry["moving_to"]),
                 " ".join(entry["replicas"]),
+                entry["record_into"],
                 entry["status"],
             )
             for entry in answer["topics"]
         ]
-        table(("topic", "home", "epoch", "within", "moving to", "replicas", "status"), rows)
+        table(("topic", "home", "epoch", "within", "moving to", "replicas", "record into", "status"), rows)
 
     show(as_json, answer, text)
 

@@ -1,9 +1,9 @@
-"""Answers to requests with an Idempotency-Key, in an SQLite table beside the feed log.
+"""Answers to requests with an Idempotency-Key, and cursors of recorded topics, in SQLite tables beside the feed log.
 
-The log is the truth: each answer is in the meta of its frame. The table only avoids reading the whole log, so its
-commits are not fsynced. `covers` is the position up to which the table has the answers of the log; `make_durable`
-fsyncs the table before the log may be trimmed. Keys are stored as digests: 128 bits of the key, 256 bits of the body.
-Thread-safe.
+The log is the truth: each answer and each cursor is in the meta of its frame. The tables only avoid reading the whole
+log, so their commits are not fsynced. `covers` is the position up to which the tables have the answers and cursors of
+the log; `make_durable` fsyncs them before the log may be trimmed. Keys are stored as digests: 128 bits of the key, 256
+bits of the body. An answer is forgotten after the retention, a cursor never. Thread-safe.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ CREATE TABLE IF NOT EXISTS answers (
 CREATE INDEX IF NOT EXISTS answers_by_age ON answers (accepted_at_us);
 CREATE TABLE IF NOT EXISTS covered (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), position INTEGER NOT NULL);
 INSERT OR IGNORE INTO covered VALUES (1, 0);
+CREATE TABLE IF NOT EXISTS cursors (recording TEXT PRIMARY KEY, upto INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_SET_CURSOR = """
+INSERT INTO cursors VALUES (?, ?) ON CONFLICT (recording) DO UPDATE SET upto = max(upto, excluded.upto)
 """
 _decode_accepted = msgspec.json.Decoder(Accepted).decode
 
@@ -63,10 +67,12 @@ class AnswerTable:
         self._retention_us = int(retention_s * 1e6)
         self._waiting: dict[bytes, StoredAnswer] = {}
         """Answers that are durable in the log and not yet in the table."""
+        self._waiting_cursors: dict[str, int] = {}
+        """The same for cursors: recording → the last sequence number that is recorded."""
         self._log_end = 0
         """The table and `_waiting` together have every answer of the log before this position."""
         self._waiting_lock = threading.Lock()
-        """Guards the two fields above. Held for microseconds, unlike the lock of the connection."""
+        """Guards the three fields above. Held for microseconds, unlike the lock of the connection."""
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
@@ -85,8 +91,8 @@ class AnswerTable:
 
     @property
     def waiting(self) -> int:
-        """How many answers are in memory and not yet in the table."""
-        return len(self._waiting)
+        """How many answers and cursors are in memory and not yet in the tables."""
+        return len(self._waiting) + len(self._waiting_cursors)
 
     def find(self, key: bytes, now_us: int) -> StoredAnswer | None:
         """The answer for the digest of an Idempotency-Key, or None if there is none within the retention."""
@@ -101,10 +107,23 @@ class AnswerTable:
             ).fetchone()
         return None if row is None else StoredAnswer(RequestDigests(key, row[0]), _decode_accepted(row[1]), row[2])
 
-    def add(self, answers: Mapping[bytes, StoredAnswer], log_end: int) -> None:
-        """Keep durable answers in memory until `store_waiting`. They complete the answers before `log_end`."""
+    def recorded_upto(self, recording: str) -> int:
+        """The last sequence number of a topic that is durable here; 0 for a recording that is not known."""
+        with self._waiting_lock:
+            waiting = self._waiting_cursors.get(recording)
+        if waiting is not None:
+            return waiting
+        with self._lock:
+            row = self._connection.execute("SELECT upto FROM cursors WHERE recording = ?", (recording,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def add(
+        self, answers: Mapping[bytes, StoredAnswer], log_end: int, cursors: Mapping[str, int] | None = None
+    ) -> None:
+        """Keep durable answers and cursors in memory until `store_waiting`. They complete those before `log_end`."""
         with self._waiting_lock:
             self._waiting.update(answers)
+            self._waiting_cursors.update(cursors or {})
             self._log_end = log_end
 
     def store_waiting(self) -> int:
@@ -113,20 +132,24 @@ class AnswerTable:
         On sqlite3.Error the answers stay in memory.
         """
         with self._waiting_lock:
-            waiting, log_end = dict(self._waiting), self._log_end
-        self.store(waiting.values(), log_end)
+            waiting, cursors, log_end = dict(self._waiting), dict(self._waiting_cursors), self._log_end
+        self.store(waiting.values(), log_end, cursors)
         with self._waiting_lock:
             for key, answer in waiting.items():
                 if self._waiting.get(key) is answer:
                     del self._waiting[key]
+            for recording, upto in cursors.items():
+                if self._waiting_cursors.get(recording) == upto:
+                    del self._waiting_cursors[recording]
         return log_end
 
-    def store(self, answers: Iterable[StoredAnswer], covers: int) -> None:
-        """Write all of the answers or, on sqlite3.Error, none."""
+    def store(self, answers: Iterable[StoredAnswer], covers: int, cursors: Mapping[str, int] | None = None) -> None:
+        """Write all of the answers and cursors or, on sqlite3.Error, none."""
         rows = [(*answer.digests, msgspec.json.encode(answer.accepted), answer.accepted_at_us) for answer in answers]
         with self._lock, self._connection:
             self._connection.execute("BEGIN")
             self._connection.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", rows)
+            self._connection.executemany(_SET_CURSOR, list((cursors or {}).items()))
             self._connection.execute("UPDATE covered SET position = max(position, ?)", (covers,))
         self._covers = max(covers, self._covers)
 

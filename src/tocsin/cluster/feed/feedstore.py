@@ -48,13 +48,19 @@ class FeedStore:
             self.close()
             raise
 
-    def commit(self, keys: Mapping[bytes, int], answers: Mapping[bytes, StoredAnswer], upto: int) -> None:
-        """Add the keys and answers of the frames before `upto`, which are durable now.
+    def commit(
+        self,
+        keys: Mapping[bytes, int],
+        answers: Mapping[bytes, StoredAnswer],
+        upto: int,
+        cursors: Mapping[str, int] | None = None,
+    ) -> None:
+        """Add the keys, answers and cursors of recordings of the frames before `upto`, which are durable now.
 
         The caller serialises this with `skip_frames_without_records`.
         """
         self.index.add(keys)
-        self.answers.add(answers, upto)
+        self.answers.add(answers, upto, cursors)
         self._committed = upto
 
     def flush_and_merge_keys(self, now_us: int) -> None:
@@ -105,6 +111,7 @@ class FeedStore:
         position = max(min(covered), self.log.start)
         while position < self.log.durable_end:
             answers: list[StoredAnswer] = []
+            cursors: dict[str, int] = {}
             frames, position = self.log.read(position, _RECOVERY_STEP_BYTES)
             for frame in frames:
                 if self.removes_repeats and frame.count and frame.position >= self.index.covers:
@@ -113,9 +120,11 @@ class FeedStore:
                     self.index.add(dict.fromkeys(digests, frame.meta["accepted_at_us"]))
                 if "idempotency" in frame.meta and frame.position >= self.answers.covers:
                     answers.append(StoredAnswer.of_frame(frame))
+                if "recorded" in frame.meta and frame.position >= self.answers.covers:
+                    cursors.update([frame.meta["recorded"]])
             if self.index.is_full():
                 self.index.flush(position, int(self._now_s() * 1e6))
-            self.answers.store(answers, position)
+            self.answers.store(answers, position, cursors)
         self.answers.add({}, self.log.durable_end)
 
 

@@ -35,8 +35,10 @@ from tocsin.cluster.feed.feedstore import FeedStore
 from tocsin.cluster.feed.outcomes import (
     Accepted,
     Backlogged,
+    CursorConflict,
     FeedLimits,
     KeyConflict,
+    RecordedRange,
     Refused,
     TooLarge,
     Unavailable,
@@ -49,12 +51,14 @@ from tocsin.model.entities import Dataset, DatasetKind
 __all__ = [
     "Accepted",
     "Backlogged",
+    "CursorConflict",
     "FeedGateway",
     "FeedLimits",
     "KeyConflict",
     "Malformed",
     "RecordForm",
     "RecordRefusal",
+    "RecordedRange",
     "Refused",
     "SyncGroup",
     "TooLarge",
@@ -63,6 +67,7 @@ __all__ = [
 
 _MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
 _ALERTS_UNAVAILABLE = Unavailable("the disk refused to remember the alert; try again")
+_RECORDING = Unavailable("earlier messages of this topic are being stored; try again")
 _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
 
 
@@ -73,6 +78,8 @@ class SyncGroup:
     keys: dict[bytes, int] = field(default_factory=dict)
     """Digest -> accepted at, in µs."""
     answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
+    cursors: dict[str, int] = field(default_factory=dict)
+    """Recording → its cursor."""
     stored: bool | None = None
     """True if a sync has stored the group, False if it failed, None until a sync has decided.
 
@@ -122,7 +129,11 @@ class FeedGateway:
         return self.accept_into_group(body, form, idempotency_key)[0]
 
     def accept_into_group(
-        self, body: bytes, form: RecordForm, idempotency_key: str | None = None
+        self,
+        body: bytes,
+        form: RecordForm,
+        idempotency_key: str | None = None,
+        recorded: RecordedRange | None = None,
     ) -> tuple[Accepted | Refused, SyncGroup]:
         """Like `accept`. Also return the group that decides whether the request is stored.
 
@@ -137,13 +148,34 @@ class FeedGateway:
         if isinstance(alert, AlertRefused):
             return Malformed(alert.reason), group
         with self._state_lock:
-            return self._accept(body, form, idempotency_key, alert), self._fresh
+            return self._accept(body, form, idempotency_key, alert, recorded), self._fresh
+
+    def recorded_upto(self, recording: str) -> int | Unavailable:
+        """The durable cursor of a recorded topic: the last sequence number that is stored; 0 before the first."""
+        with self._state_lock:
+            if self._closed:
+                return _CLOSED
+            # A cursor that is not synced yet may still be lost, and the topic's home must not rely on it.
+            if recording in self._fresh.cursors or recording in self._syncing.cursors:
+                return _RECORDING
+            return self._store.answers.recorded_upto(recording)
 
     def _accept(
-        self, body: bytes, form: RecordForm, idempotency_key: str | None, alert: Alert | None
+        self,
+        body: bytes,
+        form: RecordForm,
+        idempotency_key: str | None,
+        alert: Alert | None,
+        recorded: RecordedRange | None,
     ) -> Accepted | Refused:
         if self._closed:
             return _CLOSED
+        if recorded is not None:
+            upto = self.recorded_upto(recorded.recording)
+            if isinstance(upto, Unavailable):
+                return upto
+            if upto != recorded.after:
+                return CursorConflict(upto)
         if self._store.is_behind_with_upkeep():
             return Unavailable("the disk refused to write; try again")
         now_us = int(self._now_s() * 1e6)
@@ -153,7 +185,7 @@ class FeedGateway:
             digest = alert_digest(alert)
             digests = RequestDigests(digest[:16], digest)
         earlier = self._earlier_answer(digests, now_us) if digests else None
-        return earlier or self._accept_new(body, form, digests, now_us, alert)
+        return earlier or self._accept_new(body, form, digests, now_us, alert, recorded)
 
     def sync(self) -> int:
         """Fsync all requests accepted before this call and return the durable end. Blocks.
@@ -176,7 +208,7 @@ class FeedGateway:
                 raise
             with self._state_lock:
                 self._syncing.stored = True
-                self._store.commit(self._syncing.keys, self._syncing.answers, upto)
+                self._store.commit(self._syncing.keys, self._syncing.answers, upto, self._syncing.cursors)
                 self._syncing = SyncGroup()
             if self._store.answers.waiting:
                 with suppress(sqlite3.Error):  # the answers stay in memory and in the log; the next sync retries
@@ -229,7 +261,13 @@ class FeedGateway:
                 self._alerts.close()
 
     def _accept_new(
-        self, body: bytes, form: RecordForm, digests: RequestDigests | None, now_us: int, alert: Alert | None
+        self,
+        body: bytes,
+        form: RecordForm,
+        digests: RequestDigests | None,
+        now_us: int,
+        alert: Alert | None,
+        recorded: RecordedRange | None,
     ) -> Accepted | Refused:
         backlog_bytes = self.backlog_bytes
         if backlog_bytes and backlog_bytes + len(body) > self.limits.backlog_bytes:
@@ -250,7 +288,7 @@ class FeedGateway:
             refused_total=len(decoded.refusals),
             notices=[] if records is None else records.notices,
         )
-        if not count and digests is None:
+        if not count and digests is None and recorded is None:
             return replace(answer, position=self._log.tail)
         if records is not None:
             try:
@@ -265,6 +303,9 @@ class FeedGateway:
                 "body": digests.body.hex(),
                 "answer": msgspec.to_builtins(answer),
             }
+        if recorded is not None:  # the cursor becomes durable with the records
+            meta["recorded"] = [recorded.recording, recorded.upto]
+            self._fresh.cursors[recorded.recording] = recorded.upto
         answer = replace(answer, position=self._log.append(payload, count, meta))
         if count:
             self._store.records_end = answer.position

@@ -50,6 +50,27 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedRange:
+    """The messages of a topic that a request records: those behind `after`, up to `upto`."""
+
+    recording: str
+    after: int
+    """The recording's cursor: the request is stored only if the cursor has this value."""
+    upto: int
+    """The cursor when the request is stored. It becomes durable together with the records."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorConflict:
+    """The recording's cursor has another value: these messages, or some of them, are recorded already."""
+
+    status: ClassVar[int] = 409
+    upto: int
+    """The cursor. It is durable."""
+    reason: str = "the recording has another cursor"
+
+
+@dataclass(frozen=True, slots=True)
 class TooLarge:
     status: ClassVar[int] = 413
     what: str
@@ -85,4 +106,4 @@ class Unavailable:
     retry_after_s: int = 1
 
 
-Refused: TypeAlias = Malformed | TooLarge | KeyConflict | Backlogged | Unavailable
+Refused: TypeAlias = Malformed | TooLarge | KeyConflict | CursorConflict | Backlogged | Unavailable

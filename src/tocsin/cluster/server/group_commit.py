@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import asyncio
 
-from tocsin.cluster.feed.gateway import Accepted, FeedGateway, RecordForm, Refused, SyncGroup, Unavailable
+from tocsin.cluster.feed.gateway import (
+    Accepted,
+    FeedGateway,
+    RecordedRange,
+    RecordForm,
+    Refused,
+    SyncGroup,
+    Unavailable,
+)
 from tocsin.runtime.http.logs import logger
 
 INLINE_BYTES = 256 << 10
@@ -24,9 +32,11 @@ class GroupCommit:
         self._syncing: asyncio.Task[None] | None = None
         self._log = logger()
 
-    async def store(self, body: bytes, form: RecordForm, idempotency_key: str | None) -> Accepted | Refused:
+    async def store(
+        self, body: bytes, form: RecordForm, idempotency_key: str | None, recorded: RecordedRange | None = None
+    ) -> Accepted | Refused:
         """Check and append a body of records. Returns when they are on disk, or refused."""
-        outcome, group = await self._accept(body, form, idempotency_key)
+        outcome, group = await self._accept(body, form, idempotency_key, recorded)
         if not isinstance(outcome, Accepted):
             return outcome
         # The group decides, not the outcome of one sync: a sync that began before this request was accepted may still
@@ -38,13 +48,13 @@ class GroupCommit:
         return outcome if group.stored else _NOT_STORED
 
     async def _accept(
-        self, body: bytes, form: RecordForm, idempotency_key: str | None
+        self, body: bytes, form: RecordForm, idempotency_key: str | None, recorded: RecordedRange | None
     ) -> tuple[Accepted | Refused, SyncGroup]:
         async with self._accepting:
             # The gateway fsyncs the lineage of a CAP alert while it accepts it: never on the event loop.
             if len(body) <= INLINE_BYTES and form is not RecordForm.CAP:
-                return self.gateway.accept_into_group(body, form, idempotency_key)
-            return await asyncio.to_thread(self.gateway.accept_into_group, body, form, idempotency_key)
+                return self.gateway.accept_into_group(body, form, idempotency_key, recorded)
+            return await asyncio.to_thread(self.gateway.accept_into_group, body, form, idempotency_key, recorded)
 
     async def _sync(self) -> None:
         try:

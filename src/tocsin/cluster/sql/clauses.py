@@ -26,8 +26,8 @@ _TYPES = (*sorted(SCALARS), "DECIMAL", "ARRAY")
 _PARAMETER_NAME_TAKEN = "SUBSCRIPTION"
 """The table of subscriptions has a column of this name besides the parameters."""
 _STARTS = {
-    "CREATE": {"OR", "STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED"},
-    "DROP": {"DATASET", "CHANNEL", "FEED"},
+    "CREATE": {"OR", "STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED", "TOPIC"},
+    "DROP": {"DATASET", "CHANNEL", "FEED", "TOPIC"},
 }
 """The first two words of each statement. Such a pair inside another statement means that a `;` is missing."""
 
@@ -116,6 +116,11 @@ class TokenCursor:
         if token is None or not token.is_identifier:
             self.fail(what)
         return self.advance()
+
+    def advance_to(self, offset: int) -> None:
+        """Consume every token that starts before this offset."""
+        while self.token is not None and self.token.start < offset:
+            self.advance()
 
     def at_end(self) -> bool:
         return self.token is None

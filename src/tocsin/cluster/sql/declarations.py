@@ -1,4 +1,4 @@
-"""Parses an application file: SQL text that declares datasets, channels and feeds.
+"""Parses an application file: SQL text that declares datasets, channels, feeds and topics.
 
 `parse_application` never raises on bad text. It returns the statements it understood, and every problem with its line
 and column. It needs no Spark, no catalog and no files: `planning` compares the names with what exists, and
@@ -25,9 +25,11 @@ from tocsin.cluster.sql.clauses import (
 )
 from tocsin.cluster.sql.problems import Position, Problem
 from tocsin.cluster.sql.tokens import Token, TokenKind
+from tocsin.cluster.sql.topic_clauses import bound_s, persistence, topic_name
 from tocsin.model.entities import DEFAULT_RESULT_RETENTION_S, Channel, ChannelKind, Dataset, DatasetKind, Feed
-from tocsin.model.ids import ChannelName, DatasetName, FeedName
+from tocsin.model.ids import ChannelName, DatasetName, FeedName, TopicName
 from tocsin.model.schema import Schema
+from tocsin.model.topic import TopicDefinition
 
 MIN_PERIOD_S = 1.0
 """An execution is a Spark job and would overrun a shorter period. CONTINUOUS channels are the faster choice."""
@@ -66,6 +68,16 @@ class CreateFeed:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateTopic:
+    topic: TopicDefinition
+    position: Position
+    dataset_position: Position
+    """The position of the dataset behind RECORD INTO, if there is one."""
+    replace: bool = False
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DropDataset:
     name: DatasetName
     position: Position
@@ -86,7 +98,15 @@ class DropFeed:
     if_exists: bool = False
 
 
-Statement = CreateDataset | CreateChannel | CreateFeed | DropDataset | DropChannel | DropFeed
+@dataclass(frozen=True, slots=True)
+class DropTopic:
+    name: TopicName
+    position: Position
+    if_exists: bool = False
+
+
+TopicStatement = CreateTopic | DropTopic
+Statement = CreateDataset | CreateChannel | CreateFeed | DropDataset | DropChannel | DropFeed | TopicStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +152,9 @@ class _Parser:
         if self.cursor.choose(("CREATE", "DROP")) == "DROP":
             return self._drop(position)
         replace = self.cursor.accept("OR", "REPLACE")
-        kind = self.cursor.choose(("STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED"))
+        kind = self.cursor.choose(("STREAM", "KEYED", "STATIC", "REPETITIVE", "CONTINUOUS", "FEED", "TOPIC"))
+        if kind == "TOPIC":
+            return self._topic(position, replace)
         if kind == "FEED":
             return self._feed(position, replace)
         if kind in ("REPETITIVE", "CONTINUOUS"):
@@ -140,8 +162,12 @@ class _Parser:
         return self._dataset(DatasetKind(kind), position, replace)
 
     def _drop(self, position: Position) -> Statement:
-        kind = self.cursor.choose(("DATASET", "CHANNEL", "FEED"))
+        kind = self.cursor.choose(("DATASET", "CHANNEL", "FEED", "TOPIC"))
         if_exists = self.cursor.accept("IF", "EXISTS")
+        if kind == "TOPIC":
+            topic = topic_name(self.cursor)
+            self._declared.discard((kind, topic))
+            return DropTopic(topic, position, if_exists)
         name = self._name(kind.lower()).text
         self._declared.discard((kind, name.upper()))
         match kind:
@@ -242,6 +268,23 @@ class _Parser:
         return CreateFeed(
             Feed(name, dataset, format_, feed_options), position, dataset_position, replace, if_not_exists
         )
+
+    def _topic(self, position: Position, replace: bool) -> CreateTopic:
+        cursor = self.cursor
+        if_not_exists = self._if_not_exists(replace)
+        start = cursor.offset
+        name = topic_name(cursor)
+        if ("TOPIC", name) in self._declared and not (replace or if_not_exists):
+            cursor.note(start, f"topic '{name}' is declared twice in this file", "duplicate-name")
+        self._declared.add(("TOPIC", name))
+        within_s = bound_s(cursor) if cursor.accept("WITHIN") else None
+        kept = persistence(cursor) if cursor.accept("PERSISTENT") else None
+        dataset, dataset_position = None, position
+        if cursor.accept("RECORD", "INTO"):
+            dataset_position = cursor.position
+            dataset = DatasetName(self._name("dataset").text)
+        topic = TopicDefinition(name, within_s, kept, dataset)
+        return CreateTopic(topic, position, dataset_position, replace, if_not_exists)
 
     def _if_not_exists(self, replace: bool) -> bool:
         offset = self.cursor.offset

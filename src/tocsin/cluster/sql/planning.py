@@ -16,9 +16,11 @@ from tocsin.cluster.sql.declarations import (
     CreateChannel,
     CreateDataset,
     CreateFeed,
+    CreateTopic,
     DropChannel,
     DropDataset,
     DropFeed,
+    DropTopic,
     Statement,
 )
 from tocsin.cluster.sql.problems import Position, Problem, did_you_mean
@@ -34,6 +36,8 @@ class Action(StrEnum):
     CHANGED = "changed"
     """The definition changes in place, and the records stay: a dataset gets, or loses, OWNED BY."""
     DROPPED = "dropped"
+    LEFT = "left to the coordinator"
+    """A topic: the data cluster has only checked the dataset of its RECORD INTO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,12 @@ class _Planning:
             case DropFeed(name, position, if_exists):
                 self._check_dropped("feed", name, position, if_exists)
                 return self._dropped(self.definitions.feeds.pop(name.lower(), None))
+            case CreateTopic(topic, _, position):
+                if topic.record_into is not None:
+                    self._check_filled(topic.record_into, position, "record-into-static")
+                return Action.LEFT
+            case DropTopic():
+                return Action.LEFT
 
     def _create_dataset(self, statement: CreateDataset) -> Action | None:
         dataset, key = statement.dataset, statement.dataset.name.lower()
@@ -141,7 +151,7 @@ class _Planning:
 
     def _create_feed(self, statement: CreateFeed) -> Action | None:
         feed, key = statement.feed, statement.feed.name.lower()
-        self._check_filled(statement)
+        self._check_filled(feed.dataset, statement.dataset_position, "feed-into-static")
         self._names["feed"][key.upper()] = feed.name
         existing = self.definitions.feeds.get(key)
         differs = [] if existing is None else _feed_differences(existing, feed)
@@ -192,11 +202,10 @@ class _Planning:
                 message = f"'{table.dataset}' is STATIC and never has new records: expected it without NEW"
                 self._note(position, message, "new-of-static", table.dataset)
 
-    def _check_filled(self, statement: CreateFeed) -> None:
-        name, position = statement.feed.dataset, statement.dataset_position
+    def _check_filled(self, name: str, position: Position, code: str) -> None:
         if self._check_dataset(name, position) and self._kinds[name.upper()] is DatasetKind.STATIC:
             message = f"'{name}' is STATIC: expected a STREAM or KEYED dataset"
-            self._note(position, message, "feed-into-static", "a dataset")
+            self._note(position, message, code, "a dataset")
 
     def _check_dataset(self, name: str, position: Position) -> bool:
         if name.upper() in self._names["dataset"]:

@@ -46,7 +46,7 @@ class BrokerMetrics(Collector):
         return []
 
     def _collect_topics(self) -> Iterable[Metric]:
-        topics = self._topics.core.state
+        topics, recording = self._topics.core.state, self._topics.core.recording.figures
         gauges = {
             "topics": ("Topics of which this broker is home", len(topics.topics)),
             "topic_connections": ("Topic connections", len(topics.connections)),
@@ -59,6 +59,14 @@ class BrokerMetrics(Collector):
             "topic_messages_accepted": ("Messages that got a sequence number", topics.accepted),
             "topic_messages_delivered": ("Messages handed to receivers", topics.delivered),
             "topic_messages_missed": ("Messages that a gap reported to a slow or late receiver", topics.missed),
+            "topic_messages_recorded": ("Messages recorded into datasets", recording.recorded),
+            "topic_messages_unfit": ("Messages and records that do not fit their dataset", recording.refused),
+            "topic_messages_unrecorded": ("Messages that could not be recorded in time", recording.missed),
+            "topic_recording_breaks": ("Failed homes of volatile recorded topics", recording.breaks),
+            "topic_recording_failures": (
+                "Requests to record messages that failed and were repeated",
+                recording.failures,
+            ),
         }
         for name, (help_text, value) in counters.items():
             yield CounterMetricFamily(f"tocsin_broker_{name}", help_text, value=value)

@@ -25,6 +25,7 @@ from tocsin.runtime.broker.routes import BrokerContext, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.subscriber_socket import socket_class
 from tocsin.runtime.broker.topic_logs import TopicLogs
+from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.broker.topic_socket import topic_socket_class
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.broker.upgrades import upgrade_class
@@ -58,6 +59,7 @@ class BrokerServer:
             self.topics.logs = TopicLogs(Path(settings.state) / "topics" / settings.id)
             self.topics.logs.report = self.topics.happened
             replicas = self.topics.replicas = Replicas(settings, self.topics.happened)
+            self.topics.recording = TopicRecording(settings, self.topics.happened)
             if settings.coordinates:
                 self.coordinates = CoordinatesProcess(settings, self.process.now_s, replicas.token)
         self.guard = ConnectionGuard(self.process, self.keys, self.topics)

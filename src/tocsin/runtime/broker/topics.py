@@ -18,6 +18,7 @@ from tocsin.model.ids import BrokerId
 from tocsin.runtime.broker.core_driver import CoreDriver
 from tocsin.runtime.broker.replicas import Replicas
 from tocsin.runtime.broker.topic_logs import TopicLogs
+from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import topic_link
 from tocsin.wire.topic_log import FromFollower
@@ -55,6 +56,8 @@ class TopicsProcess(CoreDriver[events.Event]):
         self.logs: TopicLogs | None = None
         """The logs of persistent topics, and the connections to their followers; set by the server."""
         self.replicas: Replicas | None = None
+        self.recording: TopicRecording | None = None
+        """Sends the messages of recorded topics to the data cluster; set by the server."""
         self._flushing = False
         self._numbers = itertools.count(1)
         self.handlers |= {
@@ -69,12 +72,15 @@ class TopicsProcess(CoreDriver[events.Event]):
         on_replica: tuple[type, ...] = (effects.ConnectReplica, effects.DisconnectReplica, effects.SendToReplica)
         self.handlers |= dict.fromkeys(on_log, self._perform_on_log)
         self.handlers |= dict.fromkeys(on_replica, self._perform_on_replica)
+        self.handlers |= dict.fromkeys((effects.StoreRecords, effects.AskRecorded), self._record)
 
     def start(self) -> None:
         self.start_ticking()
 
     async def stop(self) -> None:
         await self.stop_ticking()
+        if self.recording is not None:
+            await self.recording.stop()
         if self.replicas is not None:
             await self.replicas.stop()
         if self.logs is not None:
@@ -132,6 +138,10 @@ class TopicsProcess(CoreDriver[events.Event]):
     ) -> None:
         if self.replicas is not None:
             self.replicas.perform(effect)
+
+    def _record(self, effect: effects.StoreRecords | effects.AskRecorded) -> None:
+        if self.recording is not None:
+            self.recording.perform(effect)
 
     def _answer_home(self, effect: effects.AnswerHome) -> None:
         if (stream := self.streams.get(effect.stream)) is not None:

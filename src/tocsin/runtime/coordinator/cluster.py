@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -24,11 +25,14 @@ from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.http.credentials import Signer
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import cluster as wire
+from tocsin.wire.errors import Code, TocsinError
 
 _PAGE = 10_000
 """The most subscriptions in one request."""
 _TIMEOUT_S = 60.0
 _TOKEN_S = 300.0
+_DATASET_S = 10.0
+"""The longest wait for the definition of a dataset."""
 _STATE_S = 3.0
 """The longest wait for the state of the data cluster: an overview must not wait for a process that is down."""
 
@@ -68,6 +72,26 @@ async def cluster_state(settings: CoordinatorSettings, signer: Signer) -> dict[s
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, KeyError, TypeError) as error:
         reason = f"the data cluster does not answer ({type(error).__name__})"
         return {"ready": False, "reasons": [reason], "late": []}
+
+
+async def recording_problem(settings: CoordinatorSettings, signer: Signer, dataset: str) -> TocsinError | None:
+    """Why no topic can be recorded into this dataset; None if one can, or if the coordinator has no data cluster."""
+    if settings.cluster is None:
+        return None
+    try:
+        async with cluster_client(settings, settings.cluster, _DATASET_S) as client:
+            path = f"/v1/datasets/{quote(dataset, safe='')}"
+            answer = await client.get(path, headers=cluster_headers(settings, signer, "read"))
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                return TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {dataset}: create it before the topic")
+            answer.raise_for_status()
+            is_static = answer.json()["kind"] == "STATIC"
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"the data cluster does not tell whether there is a dataset {dataset} ({type(error).__name__})"
+        return TocsinError(Code.NOT_READY, f"{reason}; try again when it answers", retry_after_s=1)
+    if is_static:
+        return TocsinError(Code.NOT_A_FEED_TARGET, f"{dataset} is STATIC: it is loaded from a file")
+    return None
 
 
 class ClusterReleases:

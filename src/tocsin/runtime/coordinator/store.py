@@ -91,7 +91,8 @@ _topics = sa.Table(
     sa.Column("topic", _ID, primary_key=True), sa.Column("created", sa.BigInteger, nullable=False),
     sa.Column("within_s", sa.Double), sa.Column("made_on_use", sa.Boolean, nullable=False),
     sa.Column("home", _ID), sa.Column("incarnation", sa.Text, nullable=False),
-    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False), sa.Column("record_into", sa.Text),
+    sa.Column("recording", sa.Text),
 )  # fmt: skip
 
 _topic_logs = sa.Table(

@@ -17,6 +17,7 @@ from tocsin.cluster.server.routes import (
     subscriptions,
     taps,
     token_routes,
+    topic_records,
 )
 from tocsin.cluster.server.routes.authentication import PART, authenticate
 from tocsin.cluster.server.routes.context import ClusterContext
@@ -32,6 +33,6 @@ def make_app(context: ClusterContext) -> ASGIApp:
 def make_routes(context: ClusterContext) -> FastAPI:
     """The routes without authentication."""
     description = "Datasets, channels, subscriptions and results on Spark. Calls under /v1 need a bearer token."
-    of_records = (records, own_records, results, announcements, dead_letters, taps)
+    of_records = (records, own_records, topic_records, results, announcements, dead_letters, taps)
     modules = (definitions, *of_records, subscriptions, broker_users, status, token_routes)
     return make_application(PART, description, context, (module.router for module in modules))

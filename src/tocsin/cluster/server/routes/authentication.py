@@ -23,9 +23,10 @@ from tocsin.runtime.http.open_requests import CALLER
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire import cluster as wire
 from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.recording import TOPIC_RECORDS
 
 PART = "data cluster"
-_QUIET = frozenset({wire.RESULTS, wire.OWN_RECORDS, wire.USERS})
+_QUIET = frozenset({wire.RESULTS, wire.OWN_RECORDS, wire.USERS, TOPIC_RECORDS})
 """Endpoints whose successful requests are the traffic of brokers, and not in the audit log."""
 _OPEN = frozenset({"/healthz", "/readyz"})
 

@@ -22,8 +22,10 @@ from starlette.websockets import WebSocketDisconnect
 from tocsin.cluster.feed.gateway import (
     Accepted,
     Backlogged,
+    CursorConflict,
     KeyConflict,
     Malformed,
+    RecordedRange,
     RecordForm,
     Refused,
     TooLarge,
@@ -47,6 +49,7 @@ REFUSAL_CODES: dict[type[Refused], Code] = {
     Malformed: Code.BAD_RECORDS,
     TooLarge: Code.TOO_LARGE,
     KeyConflict: Code.IDEMPOTENCY_CONFLICT,
+    CursorConflict: Code.IDEMPOTENCY_CONFLICT,
     Backlogged: Code.BACKLOGGED,
     Unavailable: Code.NOT_READY,
 }
@@ -109,12 +112,17 @@ async def _store(
 
 
 async def commit_records(
-    context: ClusterContext, name: str, body: bytes, form: RecordForm, idempotency_key: str | None = None
+    context: ClusterContext,
+    name: str,
+    body: bytes,
+    form: RecordForm,
+    idempotency_key: str | None = None,
+    recorded: RecordedRange | None = None,
 ) -> Accepted | Refused:
     """Pass a body to the gateway and start ingestion. Returns when the records are on disk or refused."""
     commit, live = context.commit_of(name), context.cluster.dataset(name)
     dataset = live.dataset.name
-    outcome = await commit.store(body, form, idempotency_key)
+    outcome = await commit.store(body, form, idempotency_key, recorded)
     # The records may be stored now: nothing below may raise, not even because the process is stopping.
     if not isinstance(outcome, Accepted):
         context.metrics.requests_refused.labels(dataset, str(outcome.status)).inc()

@@ -22,11 +22,13 @@ from tocsin.runtime.http.credentials import BROKERS, CLUSTER
 from tocsin.wire.cluster import MOST_PROOFS
 from tocsin.wire.errors import Code, TocsinError
 from tocsin.wire.link import REPLICA_TOKENS, REPLICATE, VOUCHERS, ReplicaToken, Voucher, VoucherRequest
+from tocsin.wire.recording import RECORDING_TOKENS, RecordingToken, RecordingTokenRequest
 
 router = APIRouter(tags=["brokers"])
 
 VOUCHER_S = 600.0
 REPLICA_TOKEN_S = 300.0
+RECORDING_TOKEN_S = 600.0
 _CHUNK = 5_000
 """Subscribers handled before the event loop gets a turn."""
 
@@ -129,6 +131,21 @@ async def replica_token(request: Request, broker: str) -> Response:
     context, name = require_broker(request, broker)
     token, _ = context.sign(name, [REPLICATE], REPLICA_TOKEN_S, audience=BROKERS)
     return answer(ReplicaToken(token))
+
+
+@router.post(RECORDING_TOKENS, openapi_extra=request_body(RecordingTokenRequest), response_class=Response)
+async def recording_token(request: Request, broker: str) -> Response:
+    """Grant the home of a recorded topic to record into the topic's dataset."""
+    context, name = require_broker(request, broker)
+    topic = (await read_json(request, RecordingTokenRequest)).topic
+    record = context.core.registry.topics.topics.get(topic)
+    if record is None or record.record is None:
+        raise TocsinError(Code.UNKNOWN_TOPIC, f"there is no topic {topic} that is recorded")
+    if record.home != name and (record.move is None or name not in (record.move.source, record.move.target)):
+        raise TocsinError(Code.FORBIDDEN, f"{name} is not the home of {topic}")
+    dataset = record.record.dataset
+    token, _ = context.sign(name, [f"publish:{dataset}"], RECORDING_TOKEN_S, audience=CLUSTER)
+    return answer(RecordingToken(token, dataset))
 
 
 @router.websocket("/v1/brokers/{broker}/link")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response
@@ -10,11 +11,13 @@ from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
 from tocsin.coordinator.topic_views import topic_entry
 from tocsin.coords.coordinate import Coordinate
-from tocsin.model.ids import BrokerId, TopicName
+from tocsin.model.ids import BrokerId, DatasetName, TopicName
 from tocsin.model.permission import RECEIVE, SEND, permits_topic
+from tocsin.model.schema import is_name
 from tocsin.model.snapshot import Place
 from tocsin.model.topic import TopicDefinition, is_exact, matches, pattern_problem
 from tocsin.model.topic_persistence import DEFAULT_RETAIN_BYTES, Persistence, majority
+from tocsin.runtime.coordinator.cluster import recording_problem
 from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_admin
 from tocsin.runtime.coordinator.routes.context import CoordinatorContext, checked_coordinate, context_of
 from tocsin.runtime.http.answers import answer, read_json, request_body
@@ -39,17 +42,35 @@ _HOUR_S = 3_600.0
 
 @router.post(TOPICS, openapi_extra=request_body(CreateRequest), response_class=Response)
 async def create_topic(request: Request) -> Response:
-    """Create a topic: `CREATE TOPIC name WITHIN within_s PERSISTENT …`. Its home is near `coordinate`, or near
-    `lat` and `lon`, if they are given."""
+    """Create a topic: `CREATE TOPIC name WITHIN within_s PERSISTENT … RECORD INTO record_into`. Its home is near
+    `coordinate`, or near `lat` and `lon`, if they are given."""
     context = _require_author(request)
     body = await read_json(request, CreateRequest)
     if (body.lat is None) != (body.lon is None):
         raise TocsinError(Code.BAD_REQUEST, "lat and lon go together: send both or none")
     place = None if body.lat is None or body.lon is None else Place(body.lat, body.lon)
     coordinate = checked_coordinate(body.coordinate)
-    definition = TopicDefinition(TopicName(body.topic), body.within_s, _persistence(body))
-    record = await context.process.request(lambda number: TopicCreated(number, definition, place, coordinate))
+    dataset = await _dataset(context, caller_of(request), body.record_into)
+    definition = TopicDefinition(TopicName(body.topic), body.within_s, _persistence(body), dataset)
+    recording, replace = secrets.token_hex(12), body.replace
+    record = await context.process.request(
+        lambda number: TopicCreated(number, definition, place, coordinate, recording, replace)
+    )
     return answer(topic_entry(context.core.registry, record), 201)
+
+
+async def _dataset(context: CoordinatorContext, caller: Caller | None, name: str | None) -> DatasetName | None:
+    """The dataset to record into. The caller must be allowed to publish to it, because the topic's senders then are."""
+    if name is None:
+        return None
+    if not is_name(name):
+        raise TocsinError(Code.BAD_REQUEST, f"record_into: {name[:128]!r} is not the name of a dataset")
+    if caller is None or not caller.may_publish(name):
+        raise forbidden(caller, f"publish:{name}")
+    problem = await recording_problem(context.settings, context.signer, name)
+    if problem is not None:
+        raise problem
+    return DatasetName(name)
 
 
 def _persistence(body: CreateRequest) -> Persistence | None:

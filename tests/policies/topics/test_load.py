@@ -54,7 +54,7 @@ def test_noise_at_low_rates_is_no_evidence() -> None:
     assert slope_of(noisy, 2.0)[0] < 1e-5
 
 
-def test_memory_that_does_not_grow_with_the_rate_has_no_slope_and_moves_no_topic() -> None:
+def test_memory_independent_of_the_rate_moves_no_topic() -> None:
     """Moving topics would not relieve this broker. It gets no further topics."""
     full = replace(HERE, memory=0.9, samples=tuple(LoadSample(rate, memory=0.9) for rate in (0.0, 40_000.0, 80_000.0)))
     stays = topic("stays", HERE, [at(0)], [at(0)], rate_per_s=20_000.0)

@@ -1,4 +1,4 @@
-"""Network coordinate agents in virtual time: whom they probe, and coordinates that follow the network."""
+"""Network coordinate agents in virtual time: the order of probes, and coordinates that follow the network."""
 
 from __future__ import annotations
 

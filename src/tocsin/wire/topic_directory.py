@@ -72,6 +72,9 @@ class TopicEntry(msgspec.Struct, frozen=True):
     """Brokers that keep the log of a persistent topic."""
     status: str | None = None
     """Why a persistent topic is not available, or has fewer replicas than it should; None if all is well."""
+    worst_latency_s: float | None = None
+    """From the slowest sender over the home to the slowest receiver, one way, as the home measured them; None in a
+    watch, and without measurements."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -88,3 +91,5 @@ class WatchAnswer(msgspec.Struct, frozen=True):
     """For the homes: it has the caller's scopes for topics."""
     refused: dict[TopicName, Refusal] = {}
     """Topics of `send` that the client cannot use."""
+    landmarks: list[str] = []
+    """Addresses of a few brokers, by which a client finds its network coordinate."""

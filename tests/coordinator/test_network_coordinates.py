@@ -7,14 +7,16 @@ from dataclasses import replace
 from tests.coordinator.bench import B1, B2, B3, Bench
 from tests.coordinator.test_topics import T, TopicBench
 from tocsin.coordinator.events import Placed, TopicCreated, TopicsUsed
-from tocsin.coordinator.network_coordinates import CHOOSE_S, DISTANT_PEERS, NEAR_PEERS, choose_peers
+from tocsin.coordinator.network_coordinates import CHOOSE_S, DISTANT_PEERS, NEAR_PEERS, choose_peers, landmarks
 from tocsin.coordinator.topic_records import TopicRecord
+from tocsin.coordinator.topic_views import topic_entry
 from tocsin.coordinator.views import broker_view
 from tocsin.coords.coordinate import DIMENSIONS, Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.snapshot import Place
 from tocsin.model.topic import TopicDefinition
 from tocsin.wire.coordinates import CoordinatePeers, CoordinateReport, Peer
+from tocsin.wire.topic_link import TopicLatency
 
 
 def at(x_s: float, error: float = 0.1) -> Coordinate:
@@ -154,3 +156,30 @@ def test_peers_are_chosen_again_now_and_then() -> None:
     assert before is not None and len(before) <= DISTANT_PEERS
     [after] = [peers for peers in changes if peers is not None]
     assert names[1] in after and set(before) <= set(after)
+
+
+def test_landmarks_are_settled_brokers_far_from_each_other() -> None:
+    names = [BrokerId(f"b{number}") for number in range(6)]
+    bench = MeasuringBench(*names)
+    assert landmarks(bench.registry) == []
+    for name, x_s in zip(names, (0.0, 0.001, 0.002, 0.05, 0.1, 0.2), strict=True):
+        bench.report(name, at(x_s))
+    assert landmarks(bench.registry) == ["ws://b0", "ws://b5", "ws://b4", "ws://b3"]
+    bench.report(names[5], at(0.2, error=1.0))
+    assert "ws://b5" not in landmarks(bench.registry)
+
+
+def test_latency_report_counts_only_from_the_present_home_and_epoch() -> None:
+    bench = MeasuringBench(B1, B2)
+    home = bench.home_of_new()
+    assert home is not None
+    other = B2 if home == B1 else B1
+    record = bench.registry.topics.topics[T]
+    bench.send(other, TopicLatency(T, record.epoch, 0.9))
+    bench.send(home, TopicLatency(T, record.epoch - 1, 0.9))
+    assert record.latency is None
+    bench.send(home, TopicLatency(T, record.epoch, 0.04, 1, 1))
+    assert topic_entry(bench.registry, record, latency=True).worst_latency_s == 0.04
+    assert topic_entry(bench.registry, record).worst_latency_s is None, "a watch would end at every report"
+    record.epoch += 1
+    assert topic_entry(bench.registry, record, latency=True).worst_latency_s is None, "another home has begun"

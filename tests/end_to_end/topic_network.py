@@ -72,10 +72,10 @@ class TopicNetwork:
                 await asyncio.sleep(0.05)
         return entry
 
-    async def move(self, topic: str) -> str:
-        """Move a topic to another broker and wait for the end of the move. Returns its new home."""
+    async def move(self, topic: str, target: str | None = None) -> str:
+        """Move a topic to this or another broker and wait for the end of the move. Returns its new home."""
         entry = await self.until(topic, lambda entry: entry["home"] is not None)
-        target = next(name for name in self.stack.brokers if name != entry["home"])
+        target = target or next(name for name in self.stack.brokers if name != entry["home"])
         async with asyncio.timeout(TAKE_S):
             while (
                 answer := await self.request("POST", "/v1/topics/move", json={"topic": topic, "target": target})

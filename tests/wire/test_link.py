@@ -129,6 +129,20 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
         topic_link.LogReport(T1, 3, [B2], "b1: away"),
         {"type": "log_report", "topic": "a/b", "epoch": 3, "in_sync": ["b2"], "problem": "b1: away"},
     ),
+    (
+        topic_link.TopicLatency(T1, 3, 0.05, 1, 2, HERE, None, 0.01),
+        {
+            "type": "topic_latency",
+            "topic": "a/b",
+            "epoch": 3,
+            "worst_s": 0.05,
+            "senders": 1,
+            "receivers": 2,
+            "sender_centroid": HERE_JSON,
+            "receiver_centroid": None,
+            "deviation_s": 0.01,
+        },
+    ),
 ]
 FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     (

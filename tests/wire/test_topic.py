@@ -8,10 +8,13 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic
 
 T1 = TopicName("a/b")
+HERE = Coordinate((0.01, *[0.0] * 7), 0.001, 0.0, 0.2)
+HERE_JSON = {"vector": [0.01, *[0.0] * 7], "height_s": 0.001, "adjustment_s": 0.0, "error": 0.2}
 FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (topic.Login(1, "t"), {"op": "login", "id": 1, "token": "t"}),
     (
@@ -22,11 +25,21 @@ FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (topic.Publish(6, 5, [b"x", b""]), {"op": "publish", "at": 6, "number": 5, "messages": ["eA==", ""]}),
     (topic.Detach(4, 6), {"op": "detach", "id": 4, "at": 6}),
     (topic.Ping(5), {"op": "ping", "id": 5}),
+    (topic.Probe(-1), {"op": "probe", "id": -1}),
+    (topic.Locate(9, HERE), {"op": "locate", "nonce": 9, "coordinate": HERE_JSON}),
 ]
 TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (
-        topic.LoggedIn(1, BrokerId("b1"), 5.0, 100, 1000),
-        {"type": "logged_in", "id": 1, "broker": "b1", "beat_s": 5.0, "message_bytes": 100, "frame_bytes": 1000},
+        topic.LoggedIn(1, BrokerId("b1"), 5.0, 100, 1000, True),
+        {
+            "type": "logged_in",
+            "id": 1,
+            "broker": "b1",
+            "beat_s": 5.0,
+            "message_bytes": 100,
+            "frame_bytes": 1000,
+            "probes": True,
+        },
     ),
     (topic.SenderAttached(2, 6, 5), {"type": "sender_attached", "id": 2, "at": 6, "number": 5}),
     (
@@ -35,6 +48,7 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     ),
     (topic.Detached(4), {"type": "detached", "id": 4}),
     (topic.Pong(5), {"type": "pong", "id": 5}),
+    (topic.Probed(-1, 9, HERE), {"type": "probed", "id": -1, "nonce": 9, "coordinate": HERE_JSON}),
     (
         topic.Refused(2, "not_home", "look it up", 1.0),
         {"type": "refused", "id": 2, "code": "not_home", "message": "look it up", "retry_after_s": 1.0},

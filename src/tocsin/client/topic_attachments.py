@@ -38,6 +38,8 @@ class ClientConnection:
     ready: bool = False
     message_bytes: int = 0
     frame_bytes: int = 0
+    probes: bool = False
+    """True if the broker answers probes."""
     requests: dict[int, Need] = field(default_factory=dict)
     attached: dict[Need, int] = field(default_factory=dict)
     topics: dict[int, TopicName] = field(default_factory=dict)
@@ -112,9 +114,14 @@ class Attachments:
     def _open(self, address: str, now_s: float) -> None:
         if now_s >= self._connect_s.get(address, 0.0):
             number = next(self._numbers)
-            connection = ClientConnection(number, address, heard_s=now_s)
+            connection = ClientConnection(number, address, heard_s=now_s, used_s=now_s)
             self.connections[number] = self._by_address[address] = connection
             self._opening.append(events.Connect(number, address))
+
+    def visit(self, address: str, now_s: float) -> None:
+        """Connect to a broker that may be no home; without an attachment the connection is closed after a while."""
+        if address not in self._by_address:
+            self._open(address, now_s)
 
     def connects(self) -> Iterator[events.Effect]:
         opening, self._opening = self._opening, []
@@ -159,6 +166,7 @@ class Attachments:
     def logged_in(self, connection: ClientConnection, message: wire.LoggedIn) -> None:
         connection.ready, connection.beat_s = True, message.beat_s
         connection.message_bytes, connection.frame_bytes = message.message_bytes, message.frame_bytes
+        connection.probes = message.probes
         self._failures.pop(connection.address, None)
 
     def heard(self, number: int, now_s: float) -> ClientConnection | None:

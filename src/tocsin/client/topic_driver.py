@@ -230,8 +230,15 @@ class TopicDriver:
             self._revision = answer.revision
             self.handle(events.DirectoryReceived(answer, watch.receive))
 
-    async def _ask(self, watch: events.Watch) -> WatchAnswer:
-        request = WatchRequest(list(watch.send), list(watch.receive), self._revision, _WAIT_S)
+    async def visit_landmarks(self) -> int:
+        """Connect to a few brokers far from each other, to measure them. Returns how many there are."""
+        answer = await self._ask(events.Watch((), ()), wait_s=0.0)
+        self.handle(events.LandmarksReceived(answer.token, answer.landmarks))
+        return len(answer.landmarks)
+
+    async def _ask(self, watch: events.Watch, wait_s: float = _WAIT_S) -> WatchAnswer:
+        coordinate = None if self.session.agent is None else self.session.agent.coordinate
+        request = WatchRequest(list(watch.send), list(watch.receive), self._revision, wait_s, coordinate)
         headers = {"Content-Type": "application/json"}
         try:
             response = await self._http.post(WATCH, content=_json.encode(request), headers=headers)

@@ -85,6 +85,14 @@ class DirectoryReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class LandmarksReceived:
+    """Connect to these brokers for a while, to measure them."""
+
+    token: str
+    addresses: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionOpened:
     connection: int
 
@@ -112,6 +120,7 @@ Event = (
     | SubscribeRequested
     | UnsubscribeRequested
     | DirectoryReceived
+    | LandmarksReceived
     | ConnectionOpened
     | ConnectionLost
     | MessageReceived

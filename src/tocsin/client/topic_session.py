@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tocsin.client import topic_events as events
 from tocsin.client.timing import Jitter, Patience
 from tocsin.client.topic_attachments import Attachments, ClientConnection, Home
+from tocsin.client.topic_coordinates import ClientAgent
 from tocsin.client.topic_events import Deliver, Effect, Item, MarkReady, Settle, TopicFailure, Watch
 from tocsin.client.topic_receiving import ReceiverState
 from tocsin.client.topic_sending import SenderState
@@ -26,8 +27,17 @@ _FINAL = {str(code) for code in (Code.FORBIDDEN, Code.TOO_MANY, Code.BAD_REQUEST
 
 
 class TopicSession:
-    def __init__(self, run: int, jitter: Jitter, patience: Patience | None = None, *, prompt: bool = True) -> None:
+    def __init__(
+        self,
+        run: int,
+        jitter: Jitter,
+        patience: Patience | None = None,
+        *,
+        prompt: bool = True,
+        agent: ClientAgent | None = None,
+    ) -> None:
         """`run` is a random number below 2**53 that no other run of a program has. `prompt`: see `AttachSender`."""
+        self.agent = agent
         self._run = run
         self._prompt = prompt
         self._homes = Attachments(patience or Patience(), jitter)
@@ -93,7 +103,13 @@ class TopicSession:
                 connection = self._homes.heard(number, now_s)
                 if connection is not None:
                     yield from self._receive(connection, message, now_s)
+            case events.LandmarksReceived(token, addresses):
+                self._token = token
+                for address in addresses:
+                    self._homes.visit(address, now_s)
             case events.Ticked():
+                if self.agent is not None:
+                    yield from self.agent.probes(self._homes.connections.values(), now_s)
                 for number in (*self._homes.stalled(now_s), *self._homes.unused(now_s)):
                     yield events.Disconnect(number)
                     self._lost(number, now_s)
@@ -209,6 +225,8 @@ class TopicSession:
                     yield from self._send(topic, self.senders[topic], now_s)
             case wire.ReceiverAttached(number, at):
                 yield from self._on_receiver_attached(connection, message, now_s)
+            case wire.Probed() if self.agent is not None:
+                yield from self.agent.probed(connection, message, now_s)
             case wire.Refused():
                 yield from self._on_refused(connection, message, now_s)
             case wire.Acknowledged(at, number):

@@ -12,11 +12,13 @@ removes repeats; `topic_session` and `topic_driver` do that work.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -24,6 +26,7 @@ from typing import Self
 from tocsin.client.errors import ClientError, RequestRefused, SessionEnded, error_for
 from tocsin.client.timing import Patience
 from tocsin.client.tls import Verify, context_for
+from tocsin.client.topic_coordinates import REFERENCES, ClientAgent
 from tocsin.client.topic_driver import TopicDriver
 from tocsin.client.topic_events import (
     Deliver,
@@ -39,12 +42,14 @@ from tocsin.client.topic_events import (
     UnsubscribeRequested,
 )
 from tocsin.client.topic_session import TopicSession
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import BEGINNING, Position, is_exact, matches, pattern_problem, topic_problem
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_envelope import MARK, unwrapped
 
 _RUN_BITS = 52
+_LOOK_S = 0.1
 
 
 class Topics:
@@ -57,16 +62,19 @@ class Topics:
         patience: Patience | None = None,
         verify: Verify = True,
         prompt: bool = True,
+        coordinates: bool = True,
     ) -> None:
         """`token` has scopes such as `send:swarm/3/#` and `receive:swarm/#`. `waiting_messages`: how many received
         messages may wait for the application before the client stops reading; a home then reports a gap. `prompt=False`
         is for programs that do not wait for each message: homes acknowledge ten times a second, which costs them less.
+        `coordinates=False` measures no round trips to brokers.
         """
         self._coordinator = coordinator
         self._token = token
         self._tls = context_for(verify)
         self._limit = waiting_messages
-        self._session = TopicSession(secrets.randbits(_RUN_BITS), random.random, patience, prompt=prompt)
+        agent = ClientAgent(partial(random.gauss, 0.0, 1.0)) if coordinates else None
+        self._session = TopicSession(secrets.randbits(_RUN_BITS), random.random, patience, prompt=prompt, agent=agent)
         self._numbers = count(1)
         self._tickets: dict[int, asyncio.Future[None]] = {}
         self._subscriptions: dict[int, TopicSubscription] = {}
@@ -142,6 +150,27 @@ class Topics:
         """The address of the topic's home, as far as this client knows."""
         home = self._session.homes.get(TopicName(topic))
         return None if home is None else home.best
+
+    @property
+    def coordinate(self) -> Coordinate | None:
+        """This client's network coordinate; None before `locate`, or before enough measurements."""
+        return None if self._session.agent is None else self._session.agent.coordinate
+
+    async def locate(self, timeout_s: float = 20.0) -> Coordinate | None:
+        """Measure a few brokers that are far from each other, and return this client's network coordinate.
+
+        The topics that this client creates by their first message get a home near it. None if the brokers have no
+        coordinates, or if the time is over. Raises if the coordinator refuses the client.
+        """
+        agent = self._session.agent
+        if agent is None or (landmarks := await self._driver.visit_landmarks()) == 0:
+            return None
+        agent.references = min(REFERENCES, landmarks)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while agent.coordinate is None:
+                    await asyncio.sleep(_LOOK_S)
+        return agent.coordinate
 
     def break_connections(self) -> None:
         """Break the connections as a failing network does, for tests."""

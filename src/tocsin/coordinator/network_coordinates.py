@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Mapping
 
 from tocsin.coordinator.records import BrokerRecord
+from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.turn import Turn
 from tocsin.coords.coordinate import Coordinate, distance_s
 from tocsin.model.ids import BrokerId
@@ -17,6 +18,7 @@ from tocsin.wire.coordinates import CoordinatePeers, CoordinateReport, Peer
 
 NEAR_PEERS = 4
 DISTANT_PEERS = 4
+LANDMARKS = 4
 CHOOSE_S = 30.0
 """Pause between two choices of peers while no broker arrives or leaves: coordinates may have changed."""
 
@@ -42,6 +44,22 @@ def check(turn: Turn) -> None:
         if peers != broker.peers:
             broker.peers = peers
             turn.send(name, CoordinatePeers(list(peers)))
+
+
+def landmarks(registry: Registry) -> list[str]:
+    """The addresses of a few brokers that are far from each other: a client finds its coordinate by measuring them."""
+    left = [
+        (broker.settled_coordinate, broker.address)
+        for broker in registry.brokers.values()
+        if broker.settled_coordinate is not None and registry.accepting(broker) and broker.topics
+    ]
+    chosen = left[:1]
+    del left[:1]
+    while left and len(chosen) < LANDMARKS:
+        furthest = max(left, key=lambda broker: min(distance_s(broker[0], other[0]) for other in chosen))
+        left.remove(furthest)
+        chosen.append(furthest)
+    return [address for _, address in chosen]
 
 
 def choose_peers(broker: BrokerId, coordinates: Mapping[BrokerId, Coordinate | None]) -> list[BrokerId]:

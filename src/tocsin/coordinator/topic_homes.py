@@ -32,6 +32,7 @@ from tocsin.wire.topic_link import (
     ReturnLease,
     TopicCopied,
     TopicFenced,
+    TopicLatency,
     TopicOpened,
     TopicPrepared,
     TopicRefused,
@@ -270,6 +271,9 @@ def handle_report(turn: Turn, broker: BrokerRecord, message: FromBroker) -> None
             topic_logs.handle_fenced(turn, record, broker, message)
         case TopicCopied():
             topic_moves.handle_copied(turn, record, broker, message)
+        case TopicLatency(epoch=epoch):
+            if record.holder == holder_of(broker) and record.epoch == epoch:
+                record.latency = message
         case LogReport():
             topic_logs.handle_log_report(turn, record, broker, message)
 

@@ -13,7 +13,7 @@ from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.snapshot import Place
 from tocsin.model.topic_persistence import Persistence
-from tocsin.wire.topic_link import RecordPlan, TopicState
+from tocsin.wire.topic_link import RecordPlan, TopicLatency, TopicState
 
 Holder = tuple[BrokerId, str]
 """One run of a broker: its id and its incarnation. Leases belong to it."""
@@ -94,6 +94,8 @@ class TopicRecord:
     """Where the clients are, as the creator said; not stored."""
     coordinate: Coordinate | None = None
     """The network coordinate of the clients, as the creator said; not stored."""
+    latency: TopicLatency | None = None
+    """The last report of the present home about its clients' distances; not stored."""
     log: TopicLog | None = None
     """None for a volatile topic."""
     record: RecordPlan | None = None

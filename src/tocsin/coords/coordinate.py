@@ -92,6 +92,23 @@ def centroid(coordinates: Sequence[Coordinate]) -> Coordinate:
     )
 
 
+def furthest_s(clients: Sequence[Coordinate], centre: Coordinate | None) -> float:
+    """One-way distance of the outermost client from the centroid; 0 without clients.
+
+    [ePulsar §3.2] writes d(NC(p), NC_P(t)). That distance adds the heights of both ends, so a single client would
+    deviate from itself by twice its height. W(t, b) needs how much further from any broker a client can be than the
+    centroid: the distance of the two points plus the difference of their heights. Then W(t, b) is an upper bound of
+    E(t) at b.
+    """
+    if centre is None:
+        return 0.0
+    lift_s = centre.height_s + centre.adjustment_s
+    furthest = max(
+        math.dist(client.vector, centre.vector) + (client.height_s + client.adjustment_s - lift_s) for client in clients
+    )
+    return max(furthest, 0.0) / 2.0
+
+
 def behind_proxy(gateway: Coordinate, access_rtt_s: float) -> Coordinate:
     """The coordinate of a mobile client: that of its gateway, with the round-trip time to the gateway added to the
     height.

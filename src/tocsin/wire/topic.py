@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 
 PATH = "/v1/topics"
@@ -78,7 +79,21 @@ class Ping(FromClientMessage, tag="ping"):
     id: int
 
 
-FromClient = Login | AttachSender | AttachReceiver | Publish | Detach | Ping
+class Probe(FromClientMessage, tag="probe"):
+    """Measure the round trip to a broker whose `logged_in` has `probes`. Answered with `probed`."""
+
+    id: int
+
+
+class Locate(FromClientMessage, tag="locate"):
+    """The answer to `probed`, sent at once: the broker measures its own round trip to the client by it."""
+
+    nonce: int
+    coordinate: Coordinate | None = None
+    """The client's network coordinate; None if it has too few measurements."""
+
+
+FromClient = Login | AttachSender | AttachReceiver | Publish | Detach | Ping | Probe | Locate
 
 
 # -- to the client: answers --------------------------------------------------------------------------------------------
@@ -97,6 +112,8 @@ class LoggedIn(ToClientMessage, tag="logged_in"):
     """Largest message."""
     frame_bytes: int
     """Largest frame."""
+    probes: bool = False
+    """True if this broker answers `probe`."""
 
 
 class SenderAttached(ToClientMessage, tag="sender_attached"):
@@ -123,6 +140,14 @@ class Detached(ToClientMessage, tag="detached"):
 
 class Pong(ToClientMessage, tag="pong"):
     id: int
+
+
+class Probed(ToClientMessage, tag="probed"):
+    id: int
+    nonce: int
+    """An unpredictable number: a client cannot send `locate` before it has received this."""
+    coordinate: Coordinate | None = None
+    """The broker's network coordinate; None if it is not settled."""
 
 
 class Refused(ToClientMessage, tag="refused"):
@@ -202,6 +227,6 @@ class Closing(ToClientMessage, tag="closing"):
     reconnect: bool
 
 
-Answers = LoggedIn | SenderAttached | ReceiverAttached | Detached | Pong | Refused
+Answers = LoggedIn | SenderAttached | ReceiverAttached | Detached | Pong | Probed | Refused
 Pushes = Messages | Gap | Acknowledged | NotAccepted | Moved | Ended | Beat | Closing
 ToClient = Answers | Pushes

@@ -80,6 +80,9 @@ class TopicEntry(msgspec.Struct, frozen=True):
     retain_s: float | None = None
     record_into: DatasetName | None = None
     """The dataset that gets every message as a record."""
+    worst_latency_s: float | None = None
+    """From the slowest sender over the home to the slowest receiver, one way, as the home measured them; None in a
+    watch, and without measurements."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -96,3 +99,5 @@ class WatchAnswer(msgspec.Struct, frozen=True):
     """For the homes: it has the caller's scopes for topics."""
     refused: dict[TopicName, Refusal] = {}
     """Topics of `send` that the client cannot use."""
+    landmarks: list[str] = []
+    """Addresses of a few brokers, by which a client finds its network coordinate."""

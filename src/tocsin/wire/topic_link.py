@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, DatasetName, TopicName
 from tocsin.wire.topic_log import LogPlan, Replica
 
@@ -113,7 +114,28 @@ class LogReport(FromBrokerMessage, tag="log_report"):
     """Why a replica is missing, as far as the home knows."""
 
 
-OfTopic = TopicPrepared | TopicStopped | TopicOpened | TopicRefused | TopicFenced | TopicCopied | LogReport
+class TopicLatency(FromBrokerMessage, tag="topic_latency"):
+    """From the home, when it changes: where the topic's clients are. Its size does not depend on the number of clients
+    [ePulsar §3.2, aggregation of per-topic latency data]."""
+
+    topic: TopicName
+    epoch: int
+    worst_s: float | None
+    """E(t): from the slowest sender over the home to the slowest receiver, one way; None without such a pair."""
+    senders: int = 0
+    """Senders with a measured round trip."""
+    receivers: int = 0
+    sender_centroid: Coordinate | None = None
+    """NC_P(t); None if no sender has a coordinate."""
+    receiver_centroid: Coordinate | None = None
+    """NC_C(t)."""
+    deviation_s: float = 0.0
+    """W(t): one-way distance of the outermost sender from its centroid, plus that of the outermost receiver."""
+
+
+OfTopic = (
+    TopicPrepared | TopicStopped | TopicOpened | TopicRefused | TopicFenced | TopicCopied | LogReport | TopicLatency
+)
 FromBroker = RenewLease | ReturnLease | OfTopic
 
 

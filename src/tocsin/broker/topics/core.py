@@ -2,6 +2,7 @@
 
     ownership   which topics, the lease, moves          publishing   senders: order, repeats, limits
     delivery    receivers: fan-out, slow ones, gaps     lease        until when this broker may accept
+    client_coordinates          where clients are
     replication persistent topics: log, followers       following    this broker as a follower
 
 `now_s` must come from a clock that goes on while the process is stopped and while the machine sleeps: the lease depends
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tocsin.broker.topics import events
+from tocsin.broker.topics.client_coordinates import ClientCoordinates
 from tocsin.broker.topics.delivery import Delivery
 from tocsin.broker.topics.effects import Effect
 from tocsin.broker.topics.home_log import CommitFigures
@@ -37,6 +39,7 @@ class TopicHomes:
         self.state = TopicsState(broker, limits)
         self._publishing = Publishing(self.state)
         self._delivery = Delivery(self.state)
+        self.clients = ClientCoordinates(self.state)
         self._ownership = Ownership(self.state, self._delivery, self._attach_now)
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.ConnectionOpened: self._on_opened,
@@ -95,7 +98,7 @@ class TopicHomes:
             state.now_s,
         )
         sizes = (limits.topic_message_bytes, limits.topic_frame_bytes)
-        state.send(connection, wire.LoggedIn(event.request, state.broker, limits.topic_beat_s, *sizes))
+        state.send(connection, wire.LoggedIn(event.request, state.broker, limits.topic_beat_s, *sizes, self.clients.on))
 
     def _with_connection(self, action: Callable[[Connection], None]) -> Callable[[Any], None]:
         def run(event: events.ConnectionBlocked | events.ConnectionDrained) -> None:
@@ -142,6 +145,10 @@ class TopicHomes:
                 self.state.send(connection, wire.Detached(number))
             case wire.Ping(number):
                 self.state.send(connection, wire.Pong(number))
+            case wire.Probe() as request:
+                self.clients.probe(connection, request)
+            case wire.Locate() as request:
+                self.clients.locate(connection, request)
             case wire.Login(number):
                 self.state.refuse(connection, number, Code.BAD_REQUEST, "this connection has logged in already")
 
@@ -199,6 +206,7 @@ class TopicHomes:
         self._ownership.tick()
         self.recording.run()
         self._delivery.acknowledge_later()
+        self.clients.tick()
         quiet_s = state.limits.topic_beat_s / 2
         quiet = [c.id for c in state.connections.values() if not c.blocked and state.now_s - c.heard_s >= quiet_s]
         state.send_to_all(quiet, wire.Beat())

@@ -16,6 +16,7 @@ from tocsin.broker.topics.lease import Lease
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.receivers import Receivers
 from tocsin.broker.topics.recorder import Recorder
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
@@ -58,6 +59,8 @@ class HostedTopic:
     """Attaches that arrived before the topic was opened."""
     moved_to: tuple[BrokerId, str] | None = None
     """STOPPED: broker and address of the target."""
+    reported: topic_link.TopicLatency | None = None
+    """The last report about its clients' distances."""
     log: HomeLog | None = None
     """Of a persistent topic, while this broker is its home or becomes it."""
     recorder: Recorder | None = None
@@ -100,6 +103,14 @@ class Connection:
     unhurried: set[int] = field(default_factory=set)
     """Numbers of the topics whose messages are acknowledged at the next tick."""
     receiving: dict[TopicName, None] = field(default_factory=dict)
+    nonce: int | None = None
+    """The number of a probe that the client has not returned yet."""
+    probed_s: float = float("-inf")
+    """When that number was sent."""
+    rtts_s: deque[float] = field(default_factory=lambda: deque(maxlen=8))
+    """The last round trips to the client, as this broker measured them."""
+    coordinate: Coordinate | None = None
+    """The client's coordinate: reported and checked, or corrected."""
 
 
 @dataclass(slots=True)

@@ -6,14 +6,13 @@ Pure. The host of the topic drives it: a broker's runtime or the simulator. `pac
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.coords.coordinate import DIMENSIONS, Coordinate, centroid, one_way_s
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate, centroid, furthest_s, one_way_s
 from tocsin.coords.distances import as_arrays, distances_s
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName, TopicReport
@@ -32,7 +31,7 @@ def summarise(
     """The report of one topic: rates, centroids, W(t) and E(t)."""
     producer_centroid = centroid(producers) if producers else None
     consumer_centroid = centroid(consumers) if consumers else None
-    deviation_s = _deviation_s(producers, producer_centroid) + _deviation_s(consumers, consumer_centroid)
+    deviation_s = furthest_s(producers, producer_centroid) + furthest_s(consumers, consumer_centroid)
     worst_s = worst_latency_s(broker_coordinate, producers, consumers)
     rates, counts = (in_rate_per_s, out_rate_per_s), (len(producers), len(consumers))
     return TopicReport(topic, broker, *rates, *counts, producer_centroid, consumer_centroid, deviation_s, worst_s)
@@ -44,23 +43,6 @@ def worst_latency_s(broker: Coordinate, producers: Sequence[Coordinate], consume
         return 0.0
     slowest_in_s = max(one_way_s(producer, broker) for producer in producers)
     return slowest_in_s + max(one_way_s(broker, consumer) for consumer in consumers)
-
-
-def _deviation_s(clients: Sequence[Coordinate], centre: Coordinate | None) -> float:
-    """One-way distance of the outermost client from the centroid; 0 without clients.
-
-    [ePulsar §3.2] writes d(NC(p), NC_P(t)). That distance adds the heights of both ends, so a single client would
-    deviate from itself by twice its height. W(t, b) needs how much further from any broker a client can be than the
-    centroid: the distance of the two points plus the difference of their heights. Then W(t, b) is an upper bound of
-    E(t) at b.
-    """
-    if centre is None:
-        return 0.0
-    lift_s = centre.height_s + centre.adjustment_s
-    furthest_s = max(
-        math.dist(client.vector, centre.vector) + (client.height_s + client.adjustment_s - lift_s) for client in clients
-    )
-    return max(furthest_s, 0.0) / 2.0
 
 
 _COORDINATE = struct.Struct(f"<{DIMENSIONS + 3}d")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -61,7 +63,9 @@ class BrokerServer:
             replicas = self.topics.replicas = Replicas(settings, self.topics.happened)
             self.topics.recording = TopicRecording(settings, self.topics.happened)
             if settings.coordinates:
-                self.coordinates = CoordinatesProcess(settings, self.process.now_s, replicas.token)
+                agent = self.coordinates = CoordinatesProcess(settings, self.process.now_s, replicas.token)
+                self.topics.core.clients.own = lambda: agent.core.coordinate
+                self.topics.core.clients.draw_nonce = partial(secrets.randbits, 53)
         self.guard = ConnectionGuard(self.process, self.keys, self.topics)
         self.keys.on_change = self._end_revoked
         self.guard.audit = open_audit_log(settings, f"broker {settings.id}")

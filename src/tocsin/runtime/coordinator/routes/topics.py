@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
+from tocsin.coordinator.network_coordinates import landmarks
 from tocsin.coordinator.topic_views import topic_entry
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, DatasetName, TopicName
@@ -90,7 +91,7 @@ async def list_topics(request: Request, pattern: str = "#") -> Response:
     context, caller = _require_any(request)
     _check_pattern(pattern)
     may_see = caller.may_read or caller.may_declare
-    entries = _matching(context, [pattern], lambda name: may_see or _may_use(caller, name))
+    entries = _matching(context, [pattern], lambda name: may_see or _may_use(caller, name), latency=True)
     return answer({"topics": entries})
 
 
@@ -123,7 +124,8 @@ async def watch_topics(request: Request) -> Response:
         await _wait_for_change(context, caller, body)
     revision, epoch = context.topic_changes.revision, context.core.registry.topics.epoch
     entries = _wanted(context, caller, body)
-    return answer(WatchAnswer(revision, epoch, entries, _token(context, caller), refused))
+    near = landmarks(context.core.registry)
+    return answer(WatchAnswer(revision, epoch, entries, _token(context, caller), refused, near))
 
 
 async def _wait_for_change(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> None:
@@ -170,7 +172,7 @@ def _wanted(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> 
 
 
 def _matching(
-    context: CoordinatorContext, patterns: list[str], may_see: Callable[[TopicName], bool]
+    context: CoordinatorContext, patterns: list[str], may_see: Callable[[TopicName], bool], *, latency: bool = False
 ) -> list[TopicEntry]:
     topics = context.core.registry.topics.topics
     exact = [TopicName(pattern) for pattern in patterns if is_exact(pattern)]
@@ -178,7 +180,7 @@ def _matching(
     names = dict.fromkeys(name for name in exact if name in topics)
     if wild:
         names |= dict.fromkeys(name for name in topics if any(matches(pattern, name) for pattern in wild))
-    return [topic_entry(context.core.registry, topics[name]) for name in names if may_see(name)]
+    return [topic_entry(context.core.registry, topics[name], latency=latency) for name in names if may_see(name)]
 
 
 def _token(context: CoordinatorContext, caller: Caller) -> str:

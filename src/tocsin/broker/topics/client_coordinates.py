@@ -1,0 +1,140 @@
+"""Where the clients of a broker's topics are: the broker measures them itself, and checks the coordinates they report.
+
+A client sends `probe`; the broker answers with an unpredictable number; the client returns the number with its own
+coordinate. The broker has measured its round trip to the client by then. A client can delay its answer and look further
+away than it is, never nearer. A reported coordinate must agree with that round trip. If it does not, or there is none,
+the client counts as a node behind this broker, at the measured distance.
+
+Clients never move the broker's own coordinate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
+from tocsin.coords.coordinate import ABSURD_S, Coordinate, behind_proxy, centroid, distance_s, furthest_s
+from tocsin.wire import topic as wire
+from tocsin.wire.errors import Code
+from tocsin.wire.topic_link import TopicLatency
+
+PROBE_S = 0.2
+"""Shortest pause between two probes of one connection."""
+AGREES = 0.25
+"""Largest relative difference between a reported coordinate's distance and the measured one."""
+AGREES_S = 0.005
+"""The same for short distances, in seconds: both ends add milliseconds."""
+REPORT_S = 5.0
+"""A topic is looked at once in this time [ePulsar §4]."""
+_CHANGE = 0.05
+_CHANGE_S = 0.001
+
+
+class ClientCoordinates:
+    def __init__(self, state: TopicsState) -> None:
+        self._state = state
+        self.own: Callable[[], Coordinate | None] = lambda: None
+        """This broker's coordinate; None if it has none."""
+        self.draw_nonce: Callable[[], int] | None = None
+        """Draws unpredictable numbers. None: this broker does not answer probes."""
+        self.corrected = 0
+        """Reported coordinates that did not agree with the measured round trip."""
+        self._due: list[HostedTopic] = []
+        self._looked_s = 0.0
+
+    @property
+    def on(self) -> bool:
+        return self.draw_nonce is not None
+
+    def probe(self, connection: Connection, request: wire.Probe) -> None:
+        state, own = self._state, self.own()
+        if self.draw_nonce is None:
+            state.refuse(connection, request.id, Code.BAD_REQUEST, "this broker measures no network coordinates")
+        elif state.now_s - connection.probed_s < PROBE_S:
+            message = f"at most one probe in {PROBE_S:g} s"
+            state.refuse(connection, request.id, Code.TOO_MANY, message, PROBE_S)
+        else:
+            nonce = self.draw_nonce()
+            connection.nonce, connection.probed_s = nonce, state.now_s
+            settled = own if own is not None and own.is_settled else None
+            state.send(connection, wire.Probed(request.id, nonce, settled))
+
+    def locate(self, connection: Connection, report: wire.Locate) -> None:
+        if connection.nonce is None or report.nonce != connection.nonce:
+            return
+        connection.nonce = None
+        rtt_s = self._state.now_s - connection.probed_s
+        if not 0.0 < rtt_s <= ABSURD_S:
+            return
+        connection.rtts_s.append(rtt_s)
+        own = self.own()
+        if own is None or not own.is_settled:
+            connection.coordinate = None
+        elif report.coordinate is not None and agrees(own, report.coordinate, min(connection.rtts_s)):
+            connection.coordinate = report.coordinate
+        else:
+            self.corrected += report.coordinate is not None
+            connection.coordinate = behind_proxy(own, min(connection.rtts_s))
+
+    # -- reports -------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Look at a share of the topics, so that every topic is looked at once in `REPORT_S`."""
+        state = self._state
+        if not self.on:
+            return
+        if not self._due and state.now_s - self._looked_s >= REPORT_S:
+            self._looked_s = state.now_s
+            self._due = list(state.topics.values())
+        share = 1 + len(state.topics) // 40  # ten ticks a second
+        for topic in self._due[:share]:
+            if state.topics.get(topic.name) is topic and topic.phase is Phase.OPEN:
+                self._report(topic)
+        del self._due[:share]
+
+    def _report(self, topic: HostedTopic) -> None:
+        report = self.summary(topic)
+        if topic.reported is None and not (report.senders or report.receivers):
+            return
+        if topic.reported is None or _differs(topic.reported, report):
+            topic.reported = report
+            self._state.report(report)
+
+    def summary(self, topic: HostedTopic) -> TopicLatency:
+        """The report of one topic. E(t) uses the measured round trips, which no client can make shorter."""
+        connections = self._state.connections
+        senders = [c for name in topic.senders if (c := connections[name]).rtts_s]
+        receivers = [c for name in (*topic.live, *topic.lagging) if (c := connections[name]).rtts_s]
+        worst_s = None
+        if senders and receivers:
+            worst_s = (max(min(c.rtts_s) for c in senders) + max(min(c.rtts_s) for c in receivers)) / 2
+        at = [[c.coordinate for c in clients if c.coordinate is not None] for clients in (senders, receivers)]
+        centres = [centroid(coordinates) if coordinates else None for coordinates in at]
+        deviation_s = sum(furthest_s(coordinates, centre) for coordinates, centre in zip(at, centres, strict=True))
+        return TopicLatency(
+            topic.name,
+            topic.epoch,
+            None if worst_s is None else round(worst_s, 6),
+            len(senders),
+            len(receivers),
+            None if centres[0] is None else centres[0].rounded(),
+            None if centres[1] is None else centres[1].rounded(),
+            round(deviation_s, 6),
+        )
+
+
+def agrees(own: Coordinate, reported: Coordinate, rtt_s: float) -> bool:
+    """True if a client at the reported coordinate could have this round trip to the broker."""
+    if not reported.is_sane:
+        return False
+    return abs(distance_s(own, reported) - rtt_s) <= max(AGREES_S, AGREES * rtt_s)
+
+
+def _differs(before: TopicLatency, after: TopicLatency) -> bool:
+    """True if the difference is worth a message."""
+    if (before.epoch, before.senders, before.receivers) != (after.epoch, after.senders, after.receivers):
+        return True
+    if before.worst_s is None or after.worst_s is None:
+        return before.worst_s is not after.worst_s
+    change_s = max(abs(before.worst_s - after.worst_s), abs(before.deviation_s - after.deviation_s))
+    return change_s > max(_CHANGE_S, _CHANGE * before.worst_s)

@@ -1,0 +1,80 @@
+"""A client's network coordinate: it measures brokers over its topic connections [ePulsar §3.2]. Pure.
+
+The client sends `probe` over each open connection now and then. The answer carries the broker's coordinate, and the
+estimator moves the client's own by it. The client returns the answer's number with its coordinate at once, by which the
+broker measures the client. Round trips to a single broker say how far away the client is, not in which direction, so
+the client has no coordinate before it has measured several brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tocsin.client.topic_attachments import ClientConnection
+from tocsin.client.topic_events import Effect, Send
+from tocsin.coords.coordinate import Coordinate
+from tocsin.coords.estimator import LOW_OF_8, Estimator
+from tocsin.wire import topic as wire
+
+PROBE_S = 5.0
+"""Pause between two probes of one broker; the paper's clients report as often [ePulsar §4]."""
+FIRST_PROBE_S = 0.3
+FIRST_SAMPLES = 20
+"""Measurements of one broker at the short pause."""
+REFERENCES = 3
+"""Brokers to measure before the coordinate counts; fewer if the network has fewer."""
+
+
+@dataclass(slots=True)
+class _Measured:
+    probe: int | None = None
+    """The request without an answer."""
+    sent_s: float = float("-inf")
+    samples: int = 0
+
+
+@dataclass(slots=True)
+class ClientAgent:
+    normal: Callable[[], float]
+    """Draws numbers with a standard normal distribution."""
+    references: int = REFERENCES
+    _estimator: Estimator = field(init=False)
+    _by_connection: dict[int, _Measured] = field(default_factory=dict)
+    _answered: set[str] = field(default_factory=set)
+    """Addresses of the brokers that have answered with a coordinate."""
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        self._estimator = Estimator(self.normal, latency_filter=LOW_OF_8)
+
+    @property
+    def coordinate(self) -> Coordinate | None:
+        coordinate = self._estimator.coordinate.rounded()
+        return coordinate if len(self._answered) >= self.references and coordinate.is_settled else None
+
+    def probes(self, connections: Iterable[ClientConnection], now_s: float) -> Iterator[Effect]:
+        """The probes that are due. Connections that are gone are forgotten."""
+        present: dict[int, _Measured] = {}
+        for connection in connections:
+            if not (connection.ready and connection.probes):
+                continue
+            measured = present[connection.number] = self._by_connection.get(connection.number) or _Measured()
+            pause_s = FIRST_PROBE_S if measured.samples < FIRST_SAMPLES else PROBE_S
+            if now_s - measured.sent_s >= (pause_s if measured.probe is None else 2 * PROBE_S):
+                self._number -= 1  # requests of the session have positive numbers
+                measured.probe, measured.sent_s = self._number, now_s
+                yield Send(connection.number, wire.Probe(self._number))
+        self._by_connection = present
+
+    def probed(self, connection: ClientConnection, answer: wire.Probed, now_s: float) -> Iterator[Effect]:
+        measured = self._by_connection.get(connection.number)
+        if measured is None or measured.probe != answer.id:
+            return
+        measured.probe = None
+        measured.samples += 1
+        if answer.coordinate is not None:
+            rejected = self._estimator.observe(connection.address, answer.coordinate, now_s - measured.sent_s)
+            if rejected is None:
+                self._answered.add(connection.address)
+        yield Send(connection.number, wire.Locate(answer.nonce, self.coordinate))

@@ -1,0 +1,112 @@
+"""A client's agent of network coordinates: when it probes, and when its coordinate counts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tocsin.client.topic_attachments import ClientConnection
+from tocsin.client.topic_coordinates import FIRST_SAMPLES, PROBE_S, ClientAgent
+from tocsin.client.topic_events import (
+    Connect,
+    ConnectionOpened,
+    Effect,
+    LandmarksReceived,
+    MessageReceived,
+    Send,
+    Ticked,
+)
+from tocsin.client.topic_session import TopicSession
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate, distance_s
+from tocsin.model.ids import BrokerId
+from tocsin.wire import topic as wire
+
+BROKERS_S = {"ws://a": (0.0, 0.0), "ws://b": (0.06, 0.0), "ws://c": (0.0, 0.08)}
+"""Address → position; the client is at (0.03, 0.04), 50 ms from each broker."""
+
+
+def at(x_s: float, y_s: float) -> Coordinate:
+    return Coordinate((x_s, y_s, *[0.0] * (DIMENSIONS - 2)), 0.0, 0.0, 0.05)
+
+
+def new_agent() -> ClientAgent:
+    rng = random.Random(3)
+    return ClientAgent(lambda: rng.gauss(0.0, 1.0))
+
+
+def measure(agent: ClientAgent, addresses: list[str], seconds: float) -> list[wire.Locate]:
+    """Run the agent; every broker answers after 50 ms. Returns what the client reported."""
+    connections = [ClientConnection(n, address, ready=True, probes=True) for n, address in enumerate(addresses, 1)]
+    reports: list[wire.Locate] = []
+    for step in range(int(seconds / 0.1)):
+        now_s = 10.0 + 0.1 * step
+        for effect in list(agent.probes(connections, now_s)):
+            assert isinstance(effect, Send)
+            assert isinstance(effect.message, wire.Probe)
+            connection = connections[effect.connection - 1]
+            answer = wire.Probed(effect.message.id, 5, at(*BROKERS_S[connection.address]))
+            reports += [_report(effect) for effect in agent.probed(connection, answer, now_s + 0.050)]
+    return reports
+
+
+def _report(effect: Effect) -> wire.Locate:
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, wire.Locate)
+    return effect.message
+
+
+def test_three_brokers_give_a_coordinate_that_predicts_their_distances() -> None:
+    agent = new_agent()
+    reports = measure(agent, list(BROKERS_S), 20.0)
+    assert agent.coordinate is not None
+    for position in BROKERS_S.values():
+        assert distance_s(agent.coordinate, at(*position)) == pytest.approx(0.050, rel=0.1)
+    assert reports[0] == wire.Locate(5, None)
+    assert reports[-1].coordinate == agent.coordinate
+
+
+def test_single_broker_gives_no_coordinate() -> None:
+    agent = new_agent()
+    reports = measure(agent, ["ws://a"], 20.0)
+    assert reports
+    assert all(report.coordinate is None for report in reports)
+    agent.references = 1
+    assert agent.coordinate is not None, "the network has one broker"
+
+
+def test_client_probes_every_five_seconds_after_the_first_samples() -> None:
+    agent = new_agent()
+    assert FIRST_SAMPLES <= len(measure(agent, ["ws://a"], 8.0)) <= FIRST_SAMPLES + 1
+    connection = ClientConnection(1, "ws://a", ready=True, probes=True)
+    assert len(list(agent.probes([connection], 10.0 + 8.0 + 2 * PROBE_S))) == 1
+
+
+def test_broker_without_probes_and_lost_answers_are_no_problem() -> None:
+    agent = new_agent()
+    old = ClientConnection(1, "ws://a", ready=True)
+    assert list(agent.probes([old], 10.0)) == []
+    new = ClientConnection(2, "ws://b", ready=True, probes=True)
+    [probe] = agent.probes([new], 10.0)
+    assert list(agent.probes([new], 10.0 + PROBE_S)) == [], "an answer is on its way"
+    assert len(list(agent.probes([new], 10.0 + 2 * PROBE_S))) == 1
+    assert isinstance(probe, Send)
+    assert isinstance(probe.message, wire.Probe)
+    assert list(agent.probed(new, wire.Probed(probe.message.id, 5, None), 30.0)) == [], "the answer is too old"
+
+
+def test_session_connects_to_landmarks_logs_in_and_probes() -> None:
+    session = TopicSession(7, lambda: 0.0, agent=new_agent())
+    [connect] = session.handle(LandmarksReceived("t1", ["ws://a"]), 1000.0)
+    assert isinstance(connect, Connect)
+    number = connect.connection
+    [login] = session.handle(ConnectionOpened(number), 1000.1)
+    assert isinstance(login, Send)
+    assert isinstance(login.message, wire.Login)
+    assert login.message.token == "t1"
+    session.handle(MessageReceived(number, wire.LoggedIn(1, BrokerId("a"), 5.0, 100, 100, True)), 1000.2)
+    [probe] = session.handle(Ticked(), 1000.3)
+    assert isinstance(probe, Send)
+    assert isinstance(probe.message, wire.Probe)
+    answer = wire.Probed(probe.message.id, 5, at(0.0, 0.0))
+    assert session.handle(MessageReceived(number, answer), 1000.35) == [Send(number, wire.Locate(5))]

@@ -10,17 +10,7 @@ import msgspec
 
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire.topic_log import LogPlan, Replica
-
-
-class TopicState(msgspec.Struct, frozen=True):
-    """What a source hands over to the target of a move, so that the sequence continues without a gap."""
-
-    sequence: int
-    """The last sequence number that was used."""
-    since: int
-    """The first epoch of this sequence: it has continued without a gap ever since."""
-    publishers: list[tuple[int, int]] = []
-    """(publisher, its last accepted number)."""
+from tocsin.wire.topic_state import TopicState as TopicState
 
 
 class OwnedTopic(msgspec.Struct, frozen=True):
@@ -59,6 +49,17 @@ class TopicStopped(FromBrokerMessage, tag="topic_stopped"):
     topic: TopicName
     epoch: int
     state: TopicState
+    handed_over: bool = False
+    """The source has sent this state to the target, so the target may have opened the topic already. The source never
+    opens it again in this epoch."""
+
+
+class TopicKept(FromBrokerMessage, tag="topic_kept"):
+    """The answer to `KeepTopic`: the source has not handed the topic over, and the order to do so is void."""
+
+    topic: TopicName
+    epoch: int
+    target_epoch: int
 
 
 class TopicOpened(FromBrokerMessage, tag="topic_opened"):
@@ -102,7 +103,7 @@ class LogReport(FromBrokerMessage, tag="log_report"):
     """Why a replica is missing, as far as the home knows."""
 
 
-OfTopic = TopicPrepared | TopicStopped | TopicOpened | TopicRefused | TopicFenced | TopicCopied | LogReport
+OfTopic = TopicPrepared | TopicStopped | TopicKept | TopicOpened | TopicRefused | TopicFenced | TopicCopied | LogReport
 FromBroker = RenewLease | ReturnLease | OfTopic
 
 
@@ -125,6 +126,8 @@ class OwnTopics(FromCoordinatorMessage, tag="own_topics"):
     topics: list[OwnedTopic]
     logs: list[tuple[TopicName, int]] = []
     """(topic, created) of every log that the broker keeps, as home or follower. It deletes all others."""
+    arriving: list[tuple[TopicName, int]] = []
+    """(topic, epoch) of moves to this broker whose source may hand over at any time: the broker keeps what it has."""
 
 
 class OpenTopic(FromCoordinatorMessage, tag="open_topic"):
@@ -150,8 +153,21 @@ class StopTopic(FromCoordinatorMessage, tag="stop_topic"):
     epoch: int
     broker: BrokerId
     address: str
+    """Without an address the clients get `ended` instead of `moved`, and look the home up."""
     replicas: list[BrokerId] = []
     """Persistent topics: a quorum of these brokers, the target included, must have the whole log first."""
+    target_epoch: int | None = None
+    """Hand over directly: let the clients attach to the target first, then send it the state for this epoch."""
+    wait_s: float = 0.0
+    """With `target_epoch`: the longest time to wait for the clients and for the connection to the target."""
+
+
+class KeepTopic(FromCoordinatorMessage, tag="keep_topic"):
+    """To the source of a move that is given up: answer `TopicKept`, or `TopicStopped` if it has handed over."""
+
+    topic: TopicName
+    epoch: int
+    target_epoch: int
 
 
 class FollowTopic(FromCoordinatorMessage, tag="follow_topic"):
@@ -193,6 +209,7 @@ FromCoordinator = (
     | OpenTopic
     | PrepareTopic
     | StopTopic
+    | KeepTopic
     | FollowTopic
     | FenceTopic
     | CopyTopic

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tocsin.client.topic_attachments import ClientConnection
+from tocsin.client.topic_connection import ClientConnection
 from tocsin.client.topic_coordinates import FIRST_SAMPLES, PROBE_S, ClientAgent
 from tocsin.client.topic_events import (
     Connect,

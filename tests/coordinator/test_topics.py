@@ -9,7 +9,7 @@ from tests.coordinator.bench import B1, B2, B3, Bench
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import CheckStore, Effect, RequestRejection
 from tocsin.coordinator.events import Event, TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
-from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.rules import CoordinatorRules, TopicWorkflow
 from tocsin.coordinator.storage import InMemoryStore
 from tocsin.coordinator.topic_homes import LEASE_MARGIN
 from tocsin.coordinator.topic_records import TopicMoveStep, TopicRecord
@@ -36,7 +36,7 @@ from tocsin.wire.topic_link import (
 )
 
 T = TopicName("swarm/3/leader")
-RULES = CoordinatorRules(topic_prefixes="swarm/,game/")
+RULES = CoordinatorRules(topic_prefixes="swarm/,game/", topic_workflow=TopicWorkflow.EPULSAR)
 STATE = TopicState(9, 1, [(5, 3)])
 
 

@@ -115,8 +115,12 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     (topic_link.ReturnLease(), {"type": "return_lease"}),
     (topic_link.TopicPrepared(T1, 3), {"type": "topic_prepared", "topic": "a/b", "epoch": 3}),
     (
-        topic_link.TopicStopped(T1, 3, HANDED_OVER),
-        {"type": "topic_stopped", "topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON},
+        topic_link.TopicStopped(T1, 3, HANDED_OVER, True),
+        {"type": "topic_stopped", "topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON, "handed_over": True},
+    ),
+    (
+        topic_link.TopicKept(T1, 3, 4),
+        {"type": "topic_kept", "topic": "a/b", "epoch": 3, "target_epoch": 4},
     ),
     (topic_link.TopicOpened(T1, 3), {"type": "topic_opened", "topic": "a/b", "epoch": 3}),
     (topic_link.TopicRefused(T1, 3, "full"), {"type": "topic_refused", "topic": "a/b", "epoch": 3, "message": "full"}),
@@ -177,17 +181,33 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     ),
     (topic_link.LeaseRenewed(4, 5.0), {"type": "lease_renewed", "number": 4, "lease_s": 5.0}),
     (
-        topic_link.OwnTopics([topic_link.OwnedTopic(T1, 3, HANDED_OVER, PLAN)], [(T1, 2)]),
-        {"type": "own_topics", "topics": [OWNED_JSON], "logs": [["a/b", 2]]},
+        topic_link.OwnTopics([topic_link.OwnedTopic(T1, 3, HANDED_OVER, PLAN)], [(T1, 2)], [(T1, 4)]),
+        {"type": "own_topics", "topics": [OWNED_JSON], "logs": [["a/b", 2]], "arriving": [["a/b", 4]]},
     ),
     (
         topic_link.OpenTopic(topic_link.OwnedTopic(T1, 3, HANDED_OVER, PLAN)),
         {"type": "open_topic", "topic": OWNED_JSON},
     ),
-    (topic_link.PrepareTopic(T1, 3, 2), {"type": "prepare_topic", "topic": "a/b", "epoch": 3, "created": 2}),
     (
-        topic_link.StopTopic(T1, 3, B2, "ws://b2", [B2]),
-        {"type": "stop_topic", "topic": "a/b", "epoch": 3, "broker": "b2", "address": "ws://b2", "replicas": ["b2"]},
+        topic_link.PrepareTopic(T1, 3, 2),
+        {"type": "prepare_topic", "topic": "a/b", "epoch": 3, "created": 2, "record": None},
+    ),
+    (
+        topic_link.StopTopic(T1, 3, B2, "ws://b2", [B2], 4, 3.0),
+        {
+            "type": "stop_topic",
+            "topic": "a/b",
+            "epoch": 3,
+            "broker": "b2",
+            "address": "ws://b2",
+            "replicas": ["b2"],
+            "target_epoch": 4,
+            "wait_s": 3.0,
+        },
+    ),
+    (
+        topic_link.KeepTopic(T1, 3, 4),
+        {"type": "keep_topic", "topic": "a/b", "epoch": 3, "target_epoch": 4},
     ),
     (topic_link.FollowTopic(T1, 2), {"type": "follow_topic", "topic": "a/b", "created": 2}),
     (topic_link.FenceTopic(T1, 2, 5), {"type": "fence_topic", "topic": "a/b", "created": 2, "epoch": 5}),

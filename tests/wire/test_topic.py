@@ -21,7 +21,11 @@ FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
         topic.AttachSender(2, T1, 77, 5, prompt=False),
         {"op": "attach_sender", "id": 2, "topic": "a/b", "run": 77, "number": 5, "prompt": False},
     ),
-    (topic.AttachReceiver(3, T1, (4, 9)), {"op": "attach_receiver", "id": 3, "topic": "a/b", "after": [4, 9]}),
+    (
+        topic.AttachReceiver(3, T1, (4, 9), True),
+        {"op": "attach_receiver", "id": 3, "topic": "a/b", "after": [4, 9], "early": True},
+    ),
+    (topic.Ready(6), {"op": "ready", "at": 6}),
     (topic.Publish(6, 5, [b"x", b""]), {"op": "publish", "at": 6, "number": 5, "messages": ["eA==", ""]}),
     (topic.Detach(4, 6), {"op": "detach", "id": 4, "at": 6}),
     (topic.Ping(5), {"op": "ping", "id": 5}),
@@ -46,6 +50,7 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
         topic.ReceiverAttached(3, 6, 4, 9, (2, 5)),
         {"type": "receiver_attached", "id": 3, "at": 6, "epoch": 4, "sequence": 9, "missed": [2, 5]},
     ),
+    (topic.Waiting(3, 6), {"type": "waiting", "id": 3, "at": 6}),
     (topic.Detached(4), {"type": "detached", "id": 4}),
     (topic.Pong(5), {"type": "pong", "id": 5}),
     (topic.Probed(-1, 9, HERE), {"type": "probed", "id": -1, "nonce": 9, "coordinate": HERE_JSON}),
@@ -69,6 +74,10 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
             "message": "no",
             "retry_after_s": None,
         },
+    ),
+    (
+        topic.Moving(6, T1, BrokerId("b2"), "ws://b2"),
+        {"type": "moving", "at": 6, "topic": "a/b", "broker": "b2", "address": "ws://b2"},
     ),
     (
         topic.Moved(6, T1, BrokerId("b2"), "ws://b2"),

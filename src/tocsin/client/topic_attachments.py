@@ -10,40 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal
 
 from tocsin.client import topic_events as events
 from tocsin.client.timing import Jitter, Patience
+from tocsin.client.topic_connection import ClientConnection, Need, Role
+from tocsin.client.topic_early import EarlyAttaches
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
 
-Role = Literal["send", "receive"]
-Need = tuple[TopicName, Role]
 _LINGER_S = 1.0
 """How long a session stays at a working connection after the directory has named another home."""
 _RETRY_S = 0.2
 _UNUSED_S = 30.0
-
-
-@dataclass(slots=True, eq=False)
-class ClientConnection:
-    number: int
-    address: str
-    opened_s: float | None = None
-    heard_s: float = 0.0
-    used_s: float = 0.0
-    """When something was attached last."""
-    beat_s: float = 5.0
-    ready: bool = False
-    message_bytes: int = 0
-    frame_bytes: int = 0
-    probes: bool = False
-    """True if the broker answers probes."""
-    requests: dict[int, Need] = field(default_factory=dict)
-    attached: dict[Need, int] = field(default_factory=dict)
-    topics: dict[int, TopicName] = field(default_factory=dict)
-    """Number of a topic at this broker → the topic."""
 
 
 @dataclass(slots=True)
@@ -75,6 +54,8 @@ class Attachments:
     """Address → the earliest time to connect again."""
     _opening: list[events.Effect] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    early: EarlyAttaches = field(default_factory=EarlyAttaches)
+    """Attaches at the targets of announced moves."""
 
     # -- needs ---------------------------------------------------------------------------------------------------------
 
@@ -83,6 +64,7 @@ class Attachments:
 
     def release(self, topic: TopicName, role: Role) -> Iterator[events.Effect]:
         self._needs.pop((topic, role), None)
+        self.early.attaches.pop((topic, role), None)
         connection = self._where.pop((topic, role), None)
         at = None if connection is None else connection.attached.pop((topic, role), None)
         if connection is not None and at is not None and role == "receive":
@@ -105,11 +87,24 @@ class Attachments:
             home = self.homes.get(topic)
             if home is None or now_s < at_s:
                 continue
-            connection = self._by_address.get(home.best)
-            if connection is None:
-                self._open(home.best, now_s)
-            elif connection.ready:
+            early = self.early.attaches.get((topic, role))
+            if early is not None and early.address == home.best and early.request is not None:
+                early.released = True
+            elif (connection := self._ready_connection(home.best, now_s)) is not None:
                 yield connection, topic, role
+
+    def due_early(self, now_s: float) -> Iterator[tuple[ClientConnection, TopicName, Role]]:
+        """What to attach now at the target of an announced move."""
+        for (topic, role), early in list(self.early.attaches.items()):
+            if early.request is None and (connection := self._ready_connection(early.address, now_s)) is not None:
+                yield connection, topic, role
+
+    def _ready_connection(self, address: str, now_s: float) -> ClientConnection | None:
+        """The connection to an address if it is ready; else it begins to open."""
+        connection = self._by_address.get(address)
+        if connection is None:
+            self._open(address, now_s)
+        return connection if connection is not None and connection.ready else None
 
     def _open(self, address: str, now_s: float) -> None:
         if now_s >= self._connect_s.get(address, 0.0):
@@ -148,7 +143,27 @@ class Attachments:
         home = self.homes.get(topic)
         if home is not None and home.address == connection.address:
             home.hinted = address
+        self.early.moved(connection, topic, address)
         self.ended(connection, topic, 0.0, 0.0)
+
+    def switched(self) -> Iterator[tuple[TopicName, Role, ClientConnection, list[wire.ToClient]]]:
+        """Continue at the targets of moves whose source sends nothing more, or was lost after the hand-over.
+
+        Yields what the target has sent already.
+        """
+        for need, early in list(self.early.attaches.items()):
+            left = early.released or (early.opened and self._where.get(need) is not early.source)
+            if not left or early.connection is None:
+                continue
+            del self.early.attaches[need]
+            early.source.attached.pop(need, None)
+            self._needs.pop(need, None)
+            self._leave_s.pop(need, None)
+            self._where[need] = early.connection
+            if need[1] == "send" and early.at is not None:
+                early.connection.attached[need] = early.at
+                early.connection.topics[early.at] = need[0]
+            yield (*need, early.connection, early.held)
 
     def ended(self, connection: ClientConnection, topic: TopicName, now_s: float, after_s: float = _RETRY_S) -> None:
         for role in ("send", "receive"):
@@ -198,6 +213,7 @@ class Attachments:
         connection = self.connections.pop(number, None)
         if connection is None:
             return
+        self.early.lost(connection)
         if self._by_address.get(connection.address) is connection:
             del self._by_address[connection.address]
         if connection.ready and not (connection.attached or connection.requests):
@@ -217,8 +233,15 @@ class Attachments:
         """An attach is sent now. Returns the id of the request."""
         number = next(self._numbers)
         connection.requests[number] = (topic, role)
+        self.early.attaches.pop((topic, role), None)
         self._where[topic, role] = connection
         del self._needs[topic, role]
+        return number
+
+    def requested_early(self, connection: ClientConnection, topic: TopicName, role: Role) -> int:
+        number = next(self._numbers)
+        connection.requests[number] = (topic, role)
+        self.early.sent((topic, role), connection, number)
         return number
 
     def answered(self, connection: ClientConnection, request: int, at: int, now_s: float) -> TopicName | None:
@@ -232,7 +255,7 @@ class Attachments:
 
     def refused(self, connection: ClientConnection, message: wire.Refused, now_s: float) -> Need | None:
         need = connection.requests.pop(message.id, None)
-        if need is None or self._where.get(need) is not connection:
+        if need is None or self.early.refused(need, message.id) or self._where.get(need) is not connection:
             return None
         home = self.homes.get(need[0])
         if home is not None and message.code == Code.NOT_HOME and home.hinted == connection.address:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tocsin.client.topic_attachments import ClientConnection
+from tocsin.client.topic_connection import ClientConnection
 from tocsin.client.topic_events import Effect, Send
 from tocsin.coords.coordinate import Coordinate
 from tocsin.coords.estimator import LOW_OF_8, Estimator

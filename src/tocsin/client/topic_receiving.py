@@ -12,6 +12,7 @@ from tocsin.client.topic_events import Item, TopicGap, TopicMessage
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import Position
 from tocsin.wire import topic as wire
+from tocsin.wire.topic_directory import TopicEntry
 
 MOST_PUBLISHERS = 10_000
 """Publishers whose repeats are recognised; a repeat needs a failover between two messages of its publisher."""
@@ -25,13 +26,18 @@ class ReceiverState:
     seen: dict[int, int] = field(default_factory=dict)
     """Publisher → its last number."""
 
-    def request(self, number: int) -> wire.AttachReceiver:
+    def request(self, number: int, *, early: bool = False) -> wire.AttachReceiver:
         after = None if self.after is None else (self.after.epoch, self.after.sequence)
-        return wire.AttachReceiver(number, self.topic, after)
+        return wire.AttachReceiver(number, self.topic, after, early)
 
     def attached(self, answer: wire.ReceiverAttached) -> list[Item]:
-        self.after = Position(answer.epoch, answer.sequence)
-        return [] if answer.missed is None else [TopicGap(self.topic, *answer.missed, None)]
+        before, self.after = self.after, Position(answer.epoch, answer.sequence)
+        if answer.missed is not None:
+            return [TopicGap(self.topic, *answer.missed, None)]
+        if before is not None and before.sequence < answer.sequence:
+            # An early attach: the source was lost before it had sent everything.
+            return [TopicGap(self.topic, before.epoch, before.sequence + 1, answer.sequence)]
+        return []
 
     def gap(self, message: wire.Gap) -> list[Item]:
         assert self.after is not None, "a gap before the answer to the attach"
@@ -60,3 +66,8 @@ class ReceiverState:
         if publisher not in self.seen and len(self.seen) >= MOST_PUBLISHERS:
             del self.seen[next(iter(self.seen))]
         self.seen[publisher] = number
+
+
+def first_position(entry: TopicEntry, begun_epoch: int) -> Position | None:
+    """Where a subscription begins with a topic: at its first message, if the topic was created later."""
+    return Position(entry.created, 0) if entry.created > begun_epoch else None

@@ -11,16 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tocsin.client import topic_events as events
 from tocsin.client.timing import Jitter, Patience
-from tocsin.client.topic_attachments import Attachments, ClientConnection, Home
+from tocsin.client.topic_attachments import Attachments, Home
+from tocsin.client.topic_connection import ClientConnection, Role
 from tocsin.client.topic_coordinates import ClientAgent
 from tocsin.client.topic_events import Deliver, Effect, Item, MarkReady, Settle, TopicFailure, Watch
-from tocsin.client.topic_receiving import ReceiverState
+from tocsin.client.topic_receiving import ReceiverState, first_position
 from tocsin.client.topic_sending import SenderState
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import Position, matches
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
-from tocsin.wire.topic_directory import TopicEntry, WatchAnswer
+from tocsin.wire.topic_directory import WatchAnswer
 
 _FINAL = {str(code) for code in (Code.FORBIDDEN, Code.TOO_MANY, Code.BAD_REQUEST, Code.UNAUTHENTICATED)}
 """Refusals of an attach that a retry would repeat."""
@@ -98,7 +99,7 @@ class TopicSession:
             case events.ConnectionOpened(number):
                 yield from self._homes.opened(number, self._token, now_s)
             case events.ConnectionLost(number):
-                self._lost(number, now_s)
+                self._homes.lost(number, now_s)
             case events.MessageReceived(number, message):
                 connection = self._homes.heard(number, now_s)
                 if connection is not None:
@@ -112,7 +113,7 @@ class TopicSession:
                     yield from self.agent.probes(self._homes.connections.values(), now_s)
                 for number in (*self._homes.stalled(now_s), *self._homes.unused(now_s)):
                     yield events.Disconnect(number)
-                    self._lost(number, now_s)
+                    self._homes.lost(number, now_s)
                 self._homes.leave_late(now_s)
                 yield from self._send_all(self.senders, now_s)
 
@@ -164,7 +165,7 @@ class TopicSession:
         begun = self._begun_epoch.setdefault(subscription, answer.epoch)
         for entry in matching:
             if entry.topic not in self.receivers:
-                after = self._after.get(subscription) or _first_position(entry, begun)
+                after = self._after.get(subscription) or first_position(entry, begun)
                 self.receivers[entry.topic] = ReceiverState(entry.topic, after)
                 self._homes.need(entry.topic, "receive")
         if self._unready.get(subscription, set()) is None:
@@ -191,10 +192,21 @@ class TopicSession:
                 sender.restart()
                 request = wire.AttachSender(number, topic, self._run, sender.first_number, self._prompt)
             yield events.Send(connection.number, request)
+        for target, topic, role in self._homes.due_early(now_s):
+            yield events.Send(target.number, self._early_request(target, topic, role))
+        for topic, role, target, held in self._homes.switched():
+            if role == "send":
+                self.senders[topic].restart()
+                yield from self._send(topic, self.senders[topic], now_s)
+            for message in held:
+                yield from self._receive(target, message, now_s)
         yield from self._homes.connects()
 
-    def _lost(self, number: int, now_s: float) -> None:
-        self._homes.lost(number, now_s)
+    def _early_request(self, target: ClientConnection, topic: TopicName, role: Role) -> wire.FromClient:
+        number = self._homes.requested_early(target, topic, role)
+        if role == "receive":
+            return self.receivers[topic].request(number, early=True)
+        return wire.AttachSender(number, topic, self._run, self.senders[topic].first_number, self._prompt)
 
     def _send_all(self, senders: Mapping[TopicName, SenderState], now_s: float) -> Iterator[Effect]:
         for topic, sender in senders.items():
@@ -215,14 +227,13 @@ class TopicSession:
     # -- messages of homes ---------------------------------------------------------------------------------------------
 
     def _receive(self, connection: ClientConnection, message: wire.ToClient, now_s: float) -> Iterator[Effect]:
+        if self._homes.early.holds(connection, message):
+            return
         match message:
             case wire.LoggedIn():
                 self._homes.logged_in(connection, message)
-            case wire.SenderAttached(number, at, expected):
-                topic = self._homes.answered(connection, number, at, now_s)
-                if topic is not None and topic in self.senders:
-                    yield from self.senders[topic].attached(expected)
-                    yield from self._send(topic, self.senders[topic], now_s)
+            case wire.SenderAttached():
+                yield from self._on_sender_attached(connection, message, now_s)
             case wire.ReceiverAttached(number, at):
                 yield from self._on_receiver_attached(connection, message, now_s)
             case wire.Probed() if self.agent is not None:
@@ -246,10 +257,25 @@ class TopicSession:
                 receiver = self._receiver_at(connection, at)
                 if receiver is not None:
                     yield from self._deliver(receiver.topic, receiver.gap(message))
+            case wire.Waiting():
+                yield from self._homes.early.waits(connection, message)
+            case wire.Moving(at, topic, _, address):
+                yield from self._homes.early.announced(connection, topic, at, address)
             case wire.Moved(_, topic, _, address):
                 self._homes.moved(connection, topic, address)
             case wire.Ended(_, topic):
                 self._homes.ended(connection, topic, now_s)
+
+    def _on_sender_attached(
+        self, connection: ClientConnection, message: wire.SenderAttached, now_s: float
+    ) -> Iterator[Effect]:
+        has_sent = self._homes.topic_at(connection, message.at, "send") is not None
+        topic = self._homes.answered(connection, message.id, message.at, now_s)
+        if topic is None or topic not in self.senders:
+            return
+        sender = self.senders[topic]
+        yield from sender.acknowledged(message.number - 1) if has_sent else sender.attached(message.number)
+        yield from self._send(topic, sender, now_s)
 
     def _on_receiver_attached(
         self, connection: ClientConnection, message: wire.ReceiverAttached, now_s: float
@@ -290,8 +316,3 @@ class TopicSession:
         if items:
             for subscription in self._subscriptions(topic):
                 yield Deliver(subscription, items)
-
-
-def _first_position(entry: TopicEntry, begun_epoch: int) -> Position | None:
-    """Where a subscription begins with a topic: at its first message, if the topic was created later."""
-    return Position(entry.created, 0) if entry.created > begun_epoch else None

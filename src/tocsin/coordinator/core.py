@@ -23,6 +23,7 @@ from tocsin.coordinator import (
     storage,
     topic_homes,
     topic_moves,
+    topic_reports,
 )
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.chosen_rules import choose_balance, choose_placement, restore_choices
@@ -149,7 +150,7 @@ class Coordinator:
             case CoordinateReport():
                 network_coordinates.handle_report(broker, message)
             case _ if isinstance(message, topic_link.FromBroker):
-                topic_homes.handle_report(turn, broker, message)
+                topic_reports.handle_report(turn, broker, message)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

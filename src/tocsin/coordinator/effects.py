@@ -211,6 +211,21 @@ class StoreTopicLog:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreTopicMove:
+    """The target of a direct hand-over may open the topic in this epoch. `ForgetTopic` removes it too."""
+
+    topic: TopicName
+    target: BrokerId
+    incarnation: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTopicMove:
+    topic: TopicName
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetTopic:
     topic: TopicName
 
@@ -233,6 +248,8 @@ StoreEffect = (
     | StoreRevocation
     | StoreTopic
     | StoreTopicLog
+    | StoreTopicMove
+    | ForgetTopicMove
     | ForgetTopic
     | CheckStore
 )
@@ -253,3 +270,4 @@ class StoredState:
     revocations: tuple[StoreRevocation, ...] = ()
     topics: tuple[StoreTopic, ...] = ()
     topic_logs: tuple[StoreTopicLog, ...] = ()
+    topic_moves: tuple[StoreTopicMove, ...] = ()

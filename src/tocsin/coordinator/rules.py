@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated
 
 from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
+
+
+class TopicWorkflow(StrEnum):
+    """How a volatile topic moves [ePulsar §3.6]. Persistent topics move by `epulsar`."""
+
+    PULSAR = "pulsar"
+    """The source closes the topic, and its clients look the home up. One topic moves at a time."""
+    EPULSAR = "epulsar"
+    """Figure 2: the source sends the new address over the open connection; `topic_moves` topics at a time."""
+    TOCSIN = "tocsin"
+    """Clients attach to the target first, and the source hands over to the target itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,11 @@ class CoordinatorRules:
     topic_lease_s: Annotated[
         float, "Seconds for which a home accepts messages without word from the coordinator; failover waits as long."
     ] = 5.0
-    topic_moves: Annotated[int, "Most moves of topics in progress at a time when a broker drains."] = 64
+    topic_moves: Annotated[int, "Most moves of topics in progress at a time; further ones wait."] = 64
+    """The executors of [ePulsar §3.6]."""
+    topic_workflow: Annotated[
+        TopicWorkflow, "How topics move: `tocsin`, or `pulsar` and `epulsar` to compare it with."
+    ] = TopicWorkflow.TOCSIN
     topic_move_s: Annotated[float, "Seconds after which a move of a topic that does not finish is given up."] = 10.0
     balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False
     """The process's settings switch it on."""

@@ -14,6 +14,7 @@ from tocsin.coordinator.effects import (
     ForgetMigration,
     ForgetSubscriber,
     ForgetTopic,
+    ForgetTopicMove,
     StoreBroker,
     StoredState,
     StoreFact,
@@ -23,11 +24,12 @@ from tocsin.coordinator.effects import (
     StoreSubscriptions,
     StoreTopic,
     StoreTopicLog,
+    StoreTopicMove,
     StoreWebhook,
 )
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, MigrationStep, SubscriberRecord
 from tocsin.coordinator.topic_homes import LEASE_MARGIN
-from tocsin.coordinator.topic_records import TopicLog, TopicRecord
+from tocsin.coordinator.topic_records import TopicLog, TopicMove, TopicMoveStep, TopicRecord
 from tocsin.coordinator.turn import TOPIC_EPOCH, TOPIC_LEASE_S, Turn
 from tocsin.model.ids import BrokerId, DatasetName, SubscriberId, SubscriptionId, TopicName
 from tocsin.model.plan import Urgency
@@ -75,7 +77,10 @@ def restore(turn: Turn, state: StoredState) -> dict[str, str]:
 
 
 def _restore_topics(turn: Turn, state: StoredState) -> None:
-    """Every home may have got its lease at this moment, from the process before. Moves in progress are forgotten."""
+    """Every home may have got its lease at this moment, from the process before.
+
+    Moves in progress are forgotten, except those whose target may have opened the topic.
+    """
     topics = turn.registry.topics
     if topics.epoch:
         longest_s = max(topics.stored_lease_s, turn.rules.topic_lease_s)
@@ -92,6 +97,20 @@ def _restore_topics(turn: Turn, state: StoredState) -> None:
         topics.add(record)
         if holder is not None:
             topics.leases[holder] = topics.settled_s
+    for move in state.topic_moves:
+        _restore_move(turn, move)
+
+
+def _restore_move(turn: Turn, stored: StoreTopicMove) -> None:
+    topics = turn.registry.topics
+    record = topics.topics.get(stored.topic)
+    if record is not None and record.home is not None:
+        where = (record.home, record.epoch, stored.target, stored.epoch)
+        deadline_s = turn.now_s + turn.rules.grace_s + turn.rules.topic_move_s
+        move = TopicMove(*where, "it was in progress", turn.now_s, deadline_s, TopicMoveStep.STOPPING, direct=True)
+        move.target_run = stored.incarnation
+        topics.set_move(record, move)
+        topics.leases[stored.target, stored.incarnation] = topics.settled_s
 
 
 def _restore_migration(turn: Turn, stored: StoreMigration) -> None:
@@ -113,6 +132,7 @@ class InMemoryStore:
         self._revocations: dict[tuple[str, str], StoreRevocation] = {}
         self._topics: dict[TopicName, StoreTopic] = {}
         self._topic_logs: dict[TopicName, StoreTopicLog] = {}
+        self._topic_moves: dict[TopicName, StoreTopicMove] = {}
 
     def commit(self, effects: Iterable[Effect]) -> None:
         """Store the rows of `Store…` and `Forget…` effects; other effects are skipped."""
@@ -152,9 +172,14 @@ class InMemoryStore:
                 self._topics[topic] = effect
             case StoreTopicLog(topic):
                 self._topic_logs[topic] = effect
+            case StoreTopicMove(topic):
+                self._topic_moves[topic] = effect
+            case ForgetTopicMove(topic):
+                self._topic_moves.pop(topic, None)
             case ForgetTopic(topic):
                 self._topics.pop(topic, None)
                 self._topic_logs.pop(topic, None)
+                self._topic_moves.pop(topic, None)
 
     def load(self) -> StoredState:
         return StoredState(
@@ -171,4 +196,5 @@ class InMemoryStore:
             tuple(self._revocations.values()),
             tuple(self._topics.values()),
             tuple(self._topic_logs.values()),
+            tuple(self._topic_moves.values()),
         )

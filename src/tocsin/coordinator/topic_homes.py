@@ -1,4 +1,4 @@
-"""Topics and their homes: create, delete, assign, fail over, and settle a broker that registers [decision 13].
+"""Topics and their homes: create, delete, assign and fail over [decision 13]. `topic_reports` has messages of brokers.
 
 A broker may accept messages of a topic only in the epoch of its assignment and under its lease. So the coordinator
 assigns another home only when the former one has confirmed that it stopped (`topic_moves`), or when its lease has
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tocsin.coordinator import topic_definitions, topic_logs, topic_moves
-from tocsin.coordinator.effects import CheckStore, ForgetTopic, RequestRejection
+from tocsin.coordinator.effects import ForgetTopic, RequestRejection
 from tocsin.coordinator.events import TopicCreated, TopicsUsed
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.topic_placing import choose_home, holder_of, may_host
@@ -22,30 +22,14 @@ from tocsin.model.trace import Kind
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_link import (
     FollowTopic,
-    FromBroker,
-    LeaseRenewed,
-    LogReport,
     OpenTopic,
-    OwnTopics,
     ReleaseTopic,
-    RenewLease,
-    ReturnLease,
-    TopicCopied,
-    TopicFenced,
-    TopicLatency,
-    TopicOpened,
-    TopicPrepared,
-    TopicRefused,
-    TopicStopped,
 )
 
 LEASE_MARGIN = 1.1
 """The coordinator counts leases longer than the brokers do, by this factor: clocks differ in rate."""
 _OWN_STALL = 0.5
 """A pause between two ticks, as a share of a lease, after which missing renewals are the coordinator's own fault."""
-_REFUSED_S = 5.0
-_DISK_S = 1.0
-"""A disk that refuses may do so again: the replicas choose a home no more often."""
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -140,6 +124,10 @@ def delete_topic(turn: Turn, name: TopicName) -> bool | RequestRejection:
     if record.holder is not None:
         turn.send(record.holder[0], ReleaseTopic(name, record.epoch, deleted=True, drop_log=_log_of(record)))
         topics.retired[name] = (record.holder, topics.leases.get(record.holder, topics.settled_s))
+        if record.move is not None and record.move.may_have_opened:
+            target = (record.move.target, record.move.target_run)
+            until_s = max(topics.retired[name][1], topics.leases.get(target, topics.settled_s))
+            topics.retired[name] = (None, until_s)
     topics.remove(record)
     turn.do(ForgetTopic(name))
     turn.note("topic deleted", topic=name)
@@ -189,7 +177,7 @@ def check(turn: Turn) -> None:
         return
     for holder in [holder for holder in topics.held if topics.leases.get(holder, topics.settled_s) <= turn.now_s]:
         for record in topics.records_of(holder):
-            _fail_over(turn, record)
+            fail_over(turn, record)
     for name in list(topics.unassigned):
         find_home(turn, topics.topics[name])
     topics.leases = {
@@ -198,95 +186,36 @@ def check(turn: Turn) -> None:
     for name in [name for name, (_, until_s) in topics.retired.items() if until_s <= turn.now_s]:
         del topics.retired[name]
     topic_moves.check_deadlines(turn)
+    topic_moves.start_queued(turn)
     topic_moves.drain(turn)
     topic_moves.replace_dead_replicas(turn)
 
 
-def _fail_over(turn: Turn, record: TopicRecord) -> None:
+def fail_over(turn: Turn, record: TopicRecord) -> None:
     """The home's lease has ended: assign another home in a new epoch, without the state of the former one."""
     former, former_epoch, move = record.holder, record.epoch, record.move
     turn.note("the home's lease has ended", "warning", topic=record.name, home=record.home, epoch=record.epoch)
-    prepared = None if move is None else turn.registry.brokers.get(move.target)
-    topic_moves.forget(turn, record)
-    volatile_target = record.log is None and move is not None and move.source == record.home
-    if prepared is not None and volatile_target and may_host(turn, prepared):
-        assign(turn, record, prepared)
-    else:
-        find_home(turn, record)
+    if not let_target_open(turn, record):
+        prepared = None if move is None else turn.registry.brokers.get(move.target)
+        topic_moves.forget(turn, record)
+        volatile_target = record.log is None and move is not None and move.source == record.home
+        if prepared is not None and volatile_target and may_host(turn, prepared):
+            assign(turn, record, prepared)
+        else:
+            find_home(turn, record)
     if record.log is None and record.home is not None:
         turn.trace(Kind.TOPIC_FAILOVER, target=record.home, detail={"topic": record.name})
     if former is not None:
         turn.send(former[0], ReleaseTopic(record.name, former_epoch))
 
 
-# -- messages of brokers -----------------------------------------------------------------------------------------------
+def let_target_open(turn: Turn, record: TopicRecord) -> bool:
+    """The source of a direct hand-over accepts nothing more, and may have handed over: only its target can be the home.
 
-
-def settle_broker(turn: Turn, broker: BrokerRecord) -> None:
-    """A broker has registered: send the complete list of its topics, then the messages of moves that were lost."""
-    topics = turn.registry.topics
-    if not broker.topics:
-        return
-    owned = [topic_logs.owned(turn, record) for record in topics.records_of(holder_of(broker))]
-    turn.send(broker.id, OwnTopics(owned, topics.logs_of(broker.id)))
-    for name, move in topics.moving.items():
-        record = topics.topics[name]
-        if move.target == broker.id and record.home != broker.id:
-            turn.send(broker.id, topic_moves.prepare(record, move.epoch))
-        elif move.source == broker.id and record.home == broker.id:
-            topic_moves.send_copy(turn, record)
-            topic_moves.send_stop(turn, record)
-
-
-def handle_report(turn: Turn, broker: BrokerRecord, message: FromBroker) -> None:
-    topics = turn.registry.topics
-    if isinstance(message, RenewLease):
-        topics.leases[holder_of(broker)] = turn.now_s + LEASE_MARGIN * turn.rules.topic_lease_s
-        if topics.topics:
-            turn.store_lease_s()
-            turn.do(CheckStore())
-        turn.send(broker.id, LeaseRenewed(message.number, turn.rules.topic_lease_s))
-        return
-    if isinstance(message, ReturnLease):
-        topics.leases[holder_of(broker)] = turn.now_s
-        for held in topics.records_of(holder_of(broker)):
-            _fail_over(turn, held)
-        return
-    record = topics.topics.get(message.topic)
-    if record is None:
-        return
-    match message:
-        case TopicPrepared(epoch=epoch):
-            topic_moves.handle_prepared(turn, record, broker, epoch)
-        case TopicStopped():
-            topic_moves.handle_stopped(turn, record, broker, message)
-        case TopicOpened(epoch=epoch):
-            if record.holder == holder_of(broker) and record.epoch == epoch:
-                record.state = None
-                topic_logs.handle_opened(turn, record)
-                topic_moves.handle_opened(turn, record)
-        case TopicRefused():
-            _handle_refused(turn, record, broker, message)
-        case TopicFenced():
-            topic_logs.handle_fenced(turn, record, broker, message)
-        case TopicCopied():
-            topic_moves.handle_copied(turn, record, broker, message)
-        case TopicLatency(epoch=epoch):
-            if record.holder == holder_of(broker) and record.epoch == epoch:
-                record.latency = message
-        case LogReport():
-            topic_logs.handle_log_report(turn, record, broker, message)
-
-
-def _handle_refused(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: TopicRefused) -> None:
-    """The broker has too many topics, or its disk refuses. It does not serve this epoch, so another broker may."""
-    turn.note("a broker refuses a topic", "warning", topic=record.name, broker=broker.id, reason=message.message)
-    if record.move is not None and record.move.target == broker.id and record.move.epoch == message.epoch:
-        topic_moves.abort(turn, record, message.message)
-    if record.holder == holder_of(broker) and record.epoch == message.epoch:
-        topic_moves.forget(turn, record)
-        if record.log is not None:
-            record.log.problem, record.log.failed = f"{broker.id}: {message.message}", broker.id
-            record.not_before_s = turn.now_s + _DISK_S
-        if not find_home(turn, record, avoid={broker.id}) and record.log is None:
-            record.not_before_s = turn.now_s + _REFUSED_S
+    A target that has not opened the topic opens it with a gap. If the target is gone, its own lease has to end.
+    """
+    if record.move is None or not record.move.may_have_opened:
+        return False
+    topic_moves.make_target_home(turn, record, None)
+    turn.registry.topics.set_move(record, None)
+    return True

@@ -5,14 +5,20 @@
     stopping    the source stops and reports its state  → opening: the target is the home, stored before it opens
     opening     the target opens with that state        → done: the source forgets the topic
 
-Until `opening` every failure leaves the topic at the source, in the same epoch.
+Until `opening` every failure leaves the topic at the source, in the same epoch. A direct hand-over [decision 18] is
+stored before `stopping`, since the source then hands over to the target at a time of its own choice:
+
+    stopping    source or target reports the hand-over  → opening, or done if the target has opened the topic
+    cancelling  the source has to keep the topic        → it stays if the source confirms; else as in stopping
+    either      the source's lease has ended            → the target is the home, with its own state or a gap
 """
 
 from __future__ import annotations
 
-from tocsin.coordinator.effects import RequestRejection
+from tocsin.coordinator.effects import ForgetTopicMove, RequestRejection
 from tocsin.coordinator.events import TopicMoveOrdered
 from tocsin.coordinator.records import BrokerRecord
+from tocsin.coordinator.rules import TopicWorkflow
 from tocsin.coordinator.topic_logs import dead_replica, owned, replicas_after
 from tocsin.coordinator.topic_placing import choose_home, holder_of, may_host
 from tocsin.coordinator.topic_records import TopicMove, TopicMoveStep, TopicRecord
@@ -22,17 +28,22 @@ from tocsin.model.trace import Kind
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_link import (
     CopyTopic,
+    KeepTopic,
     OpenTopic,
     PrepareTopic,
     ReleaseTopic,
     StopTopic,
     TopicCopied,
+    TopicKept,
+    TopicState,
     TopicStopped,
 )
 from tocsin.wire.topic_log import Replica
 
 _COPY_FACTOR = 60.0
 """Copying a log may take this many times as long as the other steps of a move together."""
+_ATTACH_SHARE = 0.3
+"""The share of `topic_move_s` that clients have to attach to the target before a direct hand-over."""
 
 
 def order_move(turn: Turn, event: TopicMoveOrdered) -> bool | RequestRejection:
@@ -45,13 +56,34 @@ def order_move(turn: Turn, event: TopicMoveOrdered) -> bool | RequestRejection:
         return RequestRejection(Code.NOT_FOUND, f"there is no broker {event.target!r}")
     if record.home == target.id and record.move is None:
         return False
-    if record.move is not None:
-        return RequestRejection(Code.IN_USE, f"{record.name} is moving to {record.move.target}", retry_after_s=1.0)
+    waiting = turn.registry.topics.queued.get(record.name)
+    if record.move is not None or waiting is not None:
+        other = record.move.target if record.move is not None else (waiting or ("",))[0]
+        return RequestRejection(Code.IN_USE, f"{record.name} is moving to {other}", retry_after_s=1.0)
     if record.holder is None or not may_host(turn, target):
         what = f"{record.name} has no home" if record.holder is None else f"{target.id} cannot host topics"
         return RequestRejection(Code.NOT_READY, f"{what} at the moment; try again", retry_after_s=1.0)
-    start(turn, record, target, event.reason)
+    turn.registry.topics.queued[record.name] = (target.id, event.reason)
+    start_queued(turn)
     return True
+
+
+def start_queued(turn: Turn) -> None:
+    """Start the moves that waited, as far as `topic_moves` allows. A move that became impossible is dropped."""
+    topics = turn.registry.topics
+    for name, (target_id, reason) in list(topics.queued.items()):
+        if not _has_room(turn):
+            return
+        del topics.queued[name]
+        record, target = topics.topics[name], turn.registry.brokers.get(target_id)
+        if target is not None and record.holder is not None and record.move is None and may_host(turn, target):
+            start(turn, record, target, reason)
+
+
+def _has_room(turn: Turn) -> bool:
+    """True if another move may begin. Pulsar moves one topic at a time."""
+    one = turn.rules.topic_workflow is TopicWorkflow.PULSAR
+    return len(turn.registry.topics.moving) < (1 if one else turn.rules.topic_moves)
 
 
 def start(turn: Turn, record: TopicRecord, target: BrokerRecord, reason: str) -> None:
@@ -60,18 +92,32 @@ def start(turn: Turn, record: TopicRecord, target: BrokerRecord, reason: str) ->
     move = TopicMove(record.home, record.epoch, target.id, epoch, reason, turn.now_s, deadline_s)
     if record.log is not None:
         move.replicas = replicas_after(turn, record, target.id)
+    move.direct = record.log is None and turn.rules.topic_workflow is TopicWorkflow.TOCSIN
     turn.registry.topics.set_move(record, move)
-    turn.send(target.id, prepare(record, epoch))
+    if _closes(turn, record):
+        move.step = TopicMoveStep.STOPPING
+        send_stop(turn, record)
+    else:
+        turn.send(target.id, prepare(record, epoch))
     turn.note("topic moves", topic=record.name, source=record.home, target=target.id, reason=reason)
     _trace(turn, Kind.TOPIC_MOVE, record, move, reason)
 
 
+def _closes(turn: Turn, record: TopicRecord) -> bool:
+    """True if the source just closes the topic, as Pulsar does: clients look the home up, and no target is prepared."""
+    return record.log is None and turn.rules.topic_workflow is TopicWorkflow.PULSAR
+
+
 def prepare(record: TopicRecord, epoch: int) -> PrepareTopic:
-    return PrepareTopic(record.name, epoch, None if record.log is None else record.created)
+    if record.log is not None:
+        return PrepareTopic(record.name, epoch, record.created)
+    return PrepareTopic(record.name, epoch, record=record.record)
 
 
 def handle_prepared(turn: Turn, record: TopicRecord, broker: BrokerRecord, epoch: int) -> None:
     move = record.move
+    if (record.home, record.epoch) == (broker.id, epoch):
+        return  # an old report: the broker has become the home meanwhile
     if move is None or (move.target, move.epoch) != (broker.id, epoch):
         turn.send(broker.id, ReleaseTopic(record.name, epoch))
     elif move.step is TopicMoveStep.PREPARING and record.log is not None:
@@ -79,7 +125,9 @@ def handle_prepared(turn: Turn, record: TopicRecord, broker: BrokerRecord, epoch
         move.deadline_s = turn.now_s + _COPY_FACTOR * turn.rules.topic_move_s
         send_copy(turn, record)
     elif move.step is TopicMoveStep.PREPARING:
-        move.step = TopicMoveStep.STOPPING
+        move.step, move.target_run = TopicMoveStep.STOPPING, broker.incarnation
+        if move.direct:
+            turn.store_topic_move(record)
         send_stop(turn, record)
 
 
@@ -103,35 +151,71 @@ def handle_copied(turn: Turn, record: TopicRecord, broker: BrokerRecord, message
 def send_stop(turn: Turn, record: TopicRecord) -> None:
     move = record.move
     target = None if move is None else turn.registry.brokers.get(move.target)
-    if move is not None and target is not None and move.step is TopicMoveStep.STOPPING:
-        where = (target.id, target.address, list(move.replicas))
-        turn.send(move.source, StopTopic(record.name, record.epoch, *where))
+    if move is None or target is None:
+        return
+    if move.step is TopicMoveStep.CANCELLING:
+        turn.send(move.source, KeepTopic(record.name, record.epoch, move.epoch))
+    elif move.step is TopicMoveStep.STOPPING:
+        how = (move.epoch, _ATTACH_SHARE * turn.rules.topic_move_s) if move.direct else (None, 0.0)
+        where = (target.id, "" if _closes(turn, record) else target.address, list(move.replicas))
+        turn.send(move.source, StopTopic(record.name, record.epoch, *where, *how))
 
 
 def handle_stopped(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: TopicStopped) -> None:
     """The source accepts nothing more: make the target the home, and store that before the target opens."""
     move = record.move
-    if move is None or move.step is not TopicMoveStep.STOPPING or record.holder != holder_of(broker):
+    if move is None or record.holder != holder_of(broker) or message.epoch != record.epoch:
+        return
+    if message.handed_over and move.may_have_opened:
+        make_target_home(turn, record, message.state)
+    if move.step is not TopicMoveStep.STOPPING:
         return
     target = turn.registry.brokers.get(move.target)
-    if message.epoch != record.epoch or target is None:
+    if target is None:
         return
     if not may_host(turn, target):
         abort(turn, record, "the target went away")
         return
-    move.step = TopicMoveStep.OPENING
-    record.epoch, record.state = move.epoch, message.state
-    if record.log is not None:
-        record.log.replicas, record.log.least = move.replicas, message.state.sequence
-        record.log.opened, record.log.in_sync = False, ()
-    turn.registry.topics.set_holder(record, holder_of(target))
-    turn.store_topic(record)
-    turn.send(target.id, OpenTopic(owned(turn, record)))
+    move.target_run = target.incarnation
+    make_target_home(turn, record, message.state)
 
 
-def handle_opened(turn: Turn, record: TopicRecord) -> None:
+def make_target_home(turn: Turn, record: TopicRecord, state: TopicState | None) -> None:
+    """Store the target as the home, and let it open the topic with this state unless it has opened it already."""
     move = record.move
-    if move is not None and move.step is TopicMoveStep.OPENING:
+    assert move is not None
+    if move.direct:
+        turn.do(ForgetTopicMove(record.name))
+    move.step = TopicMoveStep.OPENING
+    record.epoch, record.state = move.epoch, state
+    if record.log is not None and state is not None:
+        record.log.replicas, record.log.least = move.replicas, state.sequence
+        record.log.opened, record.log.in_sync = False, ()
+    turn.registry.topics.set_holder(record, (move.target, move.target_run))
+    turn.store_topic(record)
+    target = turn.registry.brokers.get(move.target)
+    if target is not None and holder_of(target) == record.holder:  # another run must not open this epoch
+        turn.send(target.id, OpenTopic(owned(turn, record)))
+
+
+def handle_kept(turn: Turn, record: TopicRecord, broker: BrokerRecord, message: TopicKept) -> None:
+    """The source has confirmed that it keeps the topic: the target never opens it in the epoch of this move."""
+    move = record.move
+    if move is None or move.step is not TopicMoveStep.CANCELLING or record.holder != holder_of(broker):
+        return
+    if (message.epoch, message.target_epoch) == (record.epoch, move.epoch):
+        forget(turn, record)
+        turn.note("topic stays", "warning", topic=record.name, source=move.source, target=move.target)
+
+
+def handle_opened(turn: Turn, record: TopicRecord, broker: BrokerRecord, epoch: int) -> None:
+    move = record.move
+    if move is None or (move.target, move.target_run, move.epoch) != (*holder_of(broker), epoch):
+        return
+    if move.may_have_opened:  # its report is the first news of the hand-over
+        make_target_home(turn, record, None)
+    if move.step is TopicMoveStep.OPENING:
+        record.state = None
         turn.registry.topics.set_move(record, None)
         _release(turn, record, move.source, move.source_epoch)
         took_s = turn.now_s - move.began_s
@@ -140,9 +224,17 @@ def handle_opened(turn: Turn, record: TopicRecord) -> None:
 
 
 def abort(turn: Turn, record: TopicRecord, reason: str) -> None:
-    """Leave the topic at the source: the source opens it again if it has stopped already."""
+    """Leave the topic at the source: the source opens it again if it has stopped already.
+
+    A source that may have handed over must confirm that it keeps the topic.
+    """
     move = record.move
-    if move is None or move.step is TopicMoveStep.OPENING:
+    if move is None or move.step in (TopicMoveStep.OPENING, TopicMoveStep.CANCELLING):
+        return
+    if move.may_have_opened:
+        move.step = TopicMoveStep.CANCELLING
+        send_stop(turn, record)
+        turn.note("topic is to stay", "warning", topic=record.name, target=move.target, reason=reason)
         return
     forget(turn, record)
     if move.step in (TopicMoveStep.STOPPING, TopicMoveStep.COPYING) and record.home is not None:
@@ -160,6 +252,8 @@ def forget(turn: Turn, record: TopicRecord) -> None:
     move = record.move
     if move is not None:
         turn.registry.topics.set_move(record, None)
+        if move.may_have_opened:
+            turn.do(ForgetTopicMove(record.name))
         if move.step is TopicMoveStep.OPENING:
             _release(turn, record, move.source, move.source_epoch)
         else:
@@ -187,9 +281,10 @@ def drain(turn: Turn) -> None:
         if broker is None or not broker.draining:
             continue
         for record in topics.records_of(holder):
-            if len(topics.moving) >= turn.rules.topic_moves:
+            if not _has_room(turn):
                 return
-            target = _drain_target(turn, record, broker.id) if record.move is None else None
+            waits = record.move is None and record.name not in topics.queued
+            target = _drain_target(turn, record, broker.id) if waits else None
             if target is not None:
                 start(turn, record, target, f"{broker.id} drains")
 
@@ -206,7 +301,7 @@ def replace_dead_replicas(turn: Turn) -> None:
     for name in list(topics.logged):
         record = topics.topics[name]
         dead = dead_replica(turn, record)
-        if dead is None or record.log is None or len(topics.moving) >= turn.rules.topic_moves:
+        if dead is None or record.log is None or not _has_room(turn):
             continue
         target = choose_home(turn, record, avoid=record.log.replicas)
         if target is not None:

@@ -25,7 +25,10 @@ class TopicMoveStep(StrEnum):
     COPYING = "copying"
     """Persistent topics: the target's log catches up; the source is the home."""
     STOPPING = "stopping"
-    """The source stops and reports its state; it is the home."""
+    """The source stops and reports its state; it is the home. Of a direct hand-over: the source may hand over at any
+    time, and the target may have opened the topic."""
+    CANCELLING = "cancelling"
+    """A direct hand-over is given up, and the source has not confirmed yet that it keeps the topic."""
     OPENING = "opening"
     """The target is the home and has to confirm; then the source forgets the topic."""
 
@@ -43,6 +46,15 @@ class TopicMove:
     step: TopicMoveStep = TopicMoveStep.PREPARING
     replicas: tuple[BrokerId, ...] = ()
     """Persistent topics: the brokers that keep the log when the target is the home."""
+    direct: bool = False
+    """The source hands over to the target itself [decision 18]."""
+    target_run: str = ""
+    """The run of the target's process that may open the topic."""
+
+    @property
+    def may_have_opened(self) -> bool:
+        """True if the target may be accepting messages although the source is the stored home."""
+        return self.direct and self.step in (TopicMoveStep.STOPPING, TopicMoveStep.CANCELLING)
 
 
 @dataclass(slots=True)
@@ -115,10 +127,13 @@ class TopicRegistry:
     logged: dict[TopicName, None] = field(default_factory=dict)
     """Persistent topics."""
     moving: dict[TopicName, TopicMove] = field(default_factory=dict)
+    queued: dict[TopicName, tuple[BrokerId, str]] = field(default_factory=dict)
+    """Moves that wait for others to end → target and reason."""
     leases: dict[Holder, float] = field(default_factory=dict)
     """The time until which this run of a broker may accept messages, as the coordinator counts it."""
-    retired: dict[TopicName, tuple[Holder, float]] = field(default_factory=dict)
-    """Deleted topics: their last home, and until when it may accept messages if it did not hear of the deletion."""
+    retired: dict[TopicName, tuple[Holder | None, float]] = field(default_factory=dict)
+    """Deleted topics: their last home, and until when it may accept messages if it did not hear of the deletion.
+    Without a home: until when the source or the target of a move may."""
     epoch: int = 0
     """The last epoch that was given out."""
     settled_s: float = float("-inf")
@@ -143,6 +158,7 @@ class TopicRegistry:
         self._leave(record)
         self.unassigned.pop(record.name, None)
         self.moving.pop(record.name, None)
+        self.queued.pop(record.name, None)
         self.logged.pop(record.name, None)
         del self.topics[record.name]
         self.revision += 1

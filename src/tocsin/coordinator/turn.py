@@ -24,6 +24,7 @@ from tocsin.coordinator.effects import (
     StoreSubscriber,
     StoreTopic,
     StoreTopicLog,
+    StoreTopicMove,
 )
 from tocsin.coordinator.loads import BrokerLoads
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, SubscriberRecord
@@ -170,6 +171,11 @@ class Turn:
         if record.log is not None:
             keep = record.log.persistence
             self.do(StoreTopicLog(record.name, record.log.replicas, keep.quorum, keep.retain_bytes, keep.retain_s))
+
+    def store_topic_move(self, record: TopicRecord) -> None:
+        """Store before the source may hand over: after a restart the target may be the home."""
+        if record.move is not None:
+            self.do(StoreTopicMove(record.name, record.move.target, record.move.target_run, record.move.epoch))
 
     # -- subscribers ---------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,9 @@ class AttachReceiver(FromClientMessage, tag="attach_receiver"):
     topic: TopicName
     after: tuple[int, int] | None = None
     """The last received position (epoch, sequence); None starts with the next message."""
+    early: bool = False
+    """True after `moving`: the receiver gets the source's messages from the source, and those of this home from the
+    first one on."""
 
 
 class Publish(FromClientMessage, tag="publish"):
@@ -72,6 +75,12 @@ class Detach(FromClientMessage, tag="detach"):
     """Stop receiving a topic. Senders need no detach."""
 
     id: int
+    at: int
+
+
+class Ready(FromClientMessage, tag="ready"):
+    """The answer to `moving`: the client's attaches wait at the target."""
+
     at: int
 
 
@@ -93,7 +102,7 @@ class Locate(FromClientMessage, tag="locate"):
     """The client's network coordinate; None if it has too few measurements."""
 
 
-FromClient = Login | AttachSender | AttachReceiver | Publish | Detach | Ping | Probe | Locate
+FromClient = Login | AttachSender | AttachReceiver | Publish | Detach | Ready | Ping | Probe | Locate
 
 
 # -- to the client: answers --------------------------------------------------------------------------------------------
@@ -132,6 +141,16 @@ class ReceiverAttached(ToClientMessage, tag="receiver_attached"):
     sequence: int
     missed: tuple[int, int] | None = None
     """(epoch, first sequence): messages of an earlier epoch from there on may be lost. How many is not known."""
+
+
+class Waiting(ToClientMessage, tag="waiting"):
+    """The target of a move has not opened the topic yet. The answer to the attach follows when it has.
+
+    A sender may publish already: the target keeps the messages until it opens the topic.
+    """
+
+    id: int
+    at: int
 
 
 class Detached(ToClientMessage, tag="detached"):
@@ -197,6 +216,16 @@ class NotAccepted(ToClientMessage, tag="not_accepted"):
     retry_after_s: float | None = None
 
 
+class Moving(ToClientMessage, tag="moving"):
+    """Another broker will be the topic's home: attach there with `early`, and answer `ready`. This home continues to
+    accept and to send until `moved`."""
+
+    at: int
+    topic: TopicName
+    broker: BrokerId
+    address: str
+
+
 class Moved(ToClientMessage, tag="moved"):
     """Another broker is the topic's home: attach there. No message of this home follows on this connection."""
 
@@ -227,6 +256,6 @@ class Closing(ToClientMessage, tag="closing"):
     reconnect: bool
 
 
-Answers = LoggedIn | SenderAttached | ReceiverAttached | Detached | Pong | Probed | Refused
-Pushes = Messages | Gap | Acknowledged | NotAccepted | Moved | Ended | Beat | Closing
+Answers = LoggedIn | SenderAttached | ReceiverAttached | Waiting | Detached | Pong | Probed | Refused
+Pushes = Messages | Gap | Acknowledged | NotAccepted | Moving | Moved | Ended | Beat | Closing
 ToClient = Answers | Pushes

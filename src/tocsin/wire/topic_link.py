@@ -11,17 +11,7 @@ import msgspec
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, DatasetName, TopicName
 from tocsin.wire.topic_log import LogPlan, Replica
-
-
-class TopicState(msgspec.Struct, frozen=True):
-    """What a source hands over to the target of a move, so that the sequence continues without a gap."""
-
-    sequence: int
-    """The last sequence number that was used."""
-    since: int
-    """The first epoch of this sequence: it has continued without a gap ever since."""
-    publishers: list[tuple[int, int]] = []
-    """(publisher, its last accepted number)."""
+from tocsin.wire.topic_state import TopicState as TopicState
 
 
 class RecordPlan(msgspec.Struct, frozen=True):
@@ -71,6 +61,17 @@ class TopicStopped(FromBrokerMessage, tag="topic_stopped"):
     topic: TopicName
     epoch: int
     state: TopicState
+    handed_over: bool = False
+    """The source has sent this state to the target, so the target may have opened the topic already. The source never
+    opens it again in this epoch."""
+
+
+class TopicKept(FromBrokerMessage, tag="topic_kept"):
+    """The answer to `KeepTopic`: the source has not handed the topic over, and the order to do so is void."""
+
+    topic: TopicName
+    epoch: int
+    target_epoch: int
 
 
 class TopicOpened(FromBrokerMessage, tag="topic_opened"):
@@ -134,7 +135,15 @@ class TopicLatency(FromBrokerMessage, tag="topic_latency"):
 
 
 OfTopic = (
-    TopicPrepared | TopicStopped | TopicOpened | TopicRefused | TopicFenced | TopicCopied | LogReport | TopicLatency
+    TopicPrepared
+    | TopicStopped
+    | TopicKept
+    | TopicOpened
+    | TopicRefused
+    | TopicFenced
+    | TopicCopied
+    | LogReport
+    | TopicLatency
 )
 FromBroker = RenewLease | ReturnLease | OfTopic
 
@@ -158,6 +167,8 @@ class OwnTopics(FromCoordinatorMessage, tag="own_topics"):
     topics: list[OwnedTopic]
     logs: list[tuple[TopicName, int]] = []
     """(topic, created) of every log that the broker keeps, as home or follower. It deletes all others."""
+    arriving: list[tuple[TopicName, int]] = []
+    """(topic, epoch) of moves to this broker whose source may hand over at any time: the broker keeps what it has."""
 
 
 class OpenTopic(FromCoordinatorMessage, tag="open_topic"):
@@ -174,6 +185,8 @@ class PrepareTopic(FromCoordinatorMessage, tag="prepare_topic"):
     """The epoch in which the target will open the topic."""
     created: int | None = None
     """Of a persistent topic: the broker may follow the present home, as after `FollowTopic`."""
+    record: RecordPlan | None = None
+    """Of a volatile topic that is recorded: the source may hand over before `OpenTopic` arrives."""
 
 
 class StopTopic(FromCoordinatorMessage, tag="stop_topic"):
@@ -183,8 +196,21 @@ class StopTopic(FromCoordinatorMessage, tag="stop_topic"):
     epoch: int
     broker: BrokerId
     address: str
+    """Without an address the clients get `ended` instead of `moved`, and look the home up."""
     replicas: list[BrokerId] = []
     """Persistent topics: a quorum of these brokers, the target included, must have the whole log first."""
+    target_epoch: int | None = None
+    """Hand over directly: let the clients attach to the target first, then send it the state for this epoch."""
+    wait_s: float = 0.0
+    """With `target_epoch`: the longest time to wait for the clients and for the connection to the target."""
+
+
+class KeepTopic(FromCoordinatorMessage, tag="keep_topic"):
+    """To the source of a move that is given up: answer `TopicKept`, or `TopicStopped` if it has handed over."""
+
+    topic: TopicName
+    epoch: int
+    target_epoch: int
 
 
 class FollowTopic(FromCoordinatorMessage, tag="follow_topic"):
@@ -226,6 +252,7 @@ FromCoordinator = (
     | OpenTopic
     | PrepareTopic
     | StopTopic
+    | KeepTopic
     | FollowTopic
     | FenceTopic
     | CopyTopic

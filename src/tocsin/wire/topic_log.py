@@ -11,6 +11,7 @@ import msgspec
 
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire.topic import Entry
+from tocsin.wire.topic_state import TopicState
 
 PATH = "/v1/replicas"
 
@@ -98,7 +99,16 @@ class Append(FromHomeMessage, tag="append"):
     """The oldest sequence number that the home keeps: the follower removes segments before it."""
 
 
-FromHome = Begin | Install | Append
+class HandOver(FromHomeMessage, tag="hand_over"):
+    """From the source of a volatile topic's move to its target: open the topic. The source accepts nothing more."""
+
+    topic: TopicName
+    epoch: int
+    """The epoch in which the target opens the topic."""
+    state: TopicState
+
+
+FromHome = Begin | Install | Append | HandOver
 
 # -- from the follower -------------------------------------------------------------------------------------------------
 

@@ -127,7 +127,8 @@ def test_target_lets_clients_wait_and_continues_the_sequence() -> None:
     assert target.reports[-1] == topic_link.TopicPrepared(T, 2)
     early = target.receiver(after=(1, 1))
     again = target.sender(number=2)
-    assert target.take(early) == target.take(again) == []
+    assert target.take(early) == [wire.Waiting(1, 1)]
+    assert target.take(again) == [wire.Waiting(2, 1)]
     source.hear(topic_link.StopTopic(T, 1, B2, "ws://b2"))
     stopped = source.reports[-1]
     assert isinstance(stopped, topic_link.TopicStopped)

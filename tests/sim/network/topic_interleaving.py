@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.sim.network.interleaving import Action, RandomSteps
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.client.topic_events import PublishRequested, SubscribeRequested, TopicGap, TopicMessage
-from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.rules import CoordinatorRules, TopicWorkflow
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.topic import Position
 from tocsin.model.topic_persistence import Persistence
@@ -32,12 +33,14 @@ class Interleaving:
         persistence: Persistence | None = None,
         brokers: list[str] = BROKERS,
         retain: int = 1_000_000,
+        workflow: TopicWorkflow = TopicWorkflow.TOCSIN,
     ) -> None:
         kernel = Kernel(seed)
         self.rng = kernel.stream("faults")
         self.brokers = brokers
         limits = TopicLimits(topic_recent_bytes=int(self.rng.choice((40, 100_000))))
-        self.network = SimulatedTopicNetwork(kernel, brokers, RULES, limits, retain)
+        rules = replace(RULES, topic_workflow=workflow)
+        self.network = SimulatedTopicNetwork(kernel, brokers, rules, limits, retain)
         self.steps = RandomSteps(kernel, self.network, 1.5, (0.02, 0.2))
         self.publishers = [self.network.add_client(f"p{number}") for number in range(2)]
         self.subscribers = [self.network.add_client(f"s{number}") for number in range(2)]

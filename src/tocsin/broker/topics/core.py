@@ -19,15 +19,16 @@ from tocsin.broker.topics.client_coordinates import ClientCoordinates
 from tocsin.broker.topics.delivery import Delivery
 from tocsin.broker.topics.effects import Effect
 from tocsin.broker.topics.home_log import CommitFigures
-from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
+from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState, Waiting
 from tocsin.broker.topics.limits import TopicLimits
-from tocsin.broker.topics.ownership import Attach, Ownership
+from tocsin.broker.topics.ownership import Ownership
 from tocsin.broker.topics.publishing import Publishing
 from tocsin.broker.topics.recording import Recording
 from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
+from tocsin.wire.topic_log import HandOver
 
 _RETRY_S = 0.2
 _MOST_WAITING = 100_000
@@ -40,7 +41,7 @@ class TopicHomes:
         self._publishing = Publishing(self.state)
         self._delivery = Delivery(self.state)
         self.clients = ClientCoordinates(self.state)
-        self._ownership = Ownership(self.state, self._delivery, self._attach_now)
+        self._ownership = Ownership(self.state, self._delivery, self._carry_out)
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.ConnectionOpened: self._on_opened,
             events.ConnectionLost: lambda event: self._forget(event.connection),
@@ -59,10 +60,10 @@ class TopicHomes:
             events.LogRead: self._on_log_read,
             events.SnapshotRead: self._ownership.replication.on_snapshot,
             events.LogFailed: self._on_log_failed,
-            events.ReplicaConnected: lambda event: self._ownership.replication.on_connection(event.broker, None),
-            events.ReplicaLost: lambda event: self._ownership.replication.on_connection(event.broker, event.reason),
+            events.ReplicaConnected: lambda event: self._ownership.on_replica_connection(event.broker, None),
+            events.ReplicaLost: lambda event: self._ownership.on_replica_connection(event.broker, event.reason),
             events.ReplicaAnswered: self._ownership.replication.on_answer,
-            events.HomeMessageReceived: self._ownership.following.receive,
+            events.HomeMessageReceived: self._on_home_message,
             events.RecordsStored: self.recording.on_stored,
             events.RecordedUpto: self.recording.on_upto,
             events.RecordsRefused: self.recording.on_refused,
@@ -134,8 +135,15 @@ class TopicHomes:
         if connection is None:
             return
         match event.request:
-            case wire.Publish() as request:
-                self._publishing.publish(connection, request)
+            case wire.Publish(at) as request:
+                topic = self.state.by_number.get(at)
+                if topic is not None and topic.phase is Phase.PREPARED:
+                    self._keep_waiting(connection, topic, request)
+                else:
+                    self._publishing.publish(connection, request)
+            case wire.Ready(at):
+                if (topic := self.state.by_number.get(at)) is not None:
+                    self._ownership.handing_over.on_ready(connection, topic)
             case wire.AttachSender() | wire.AttachReceiver() as request:
                 self._attach(connection, request)
             case wire.Detach(number, at):
@@ -152,7 +160,7 @@ class TopicHomes:
             case wire.Login(number):
                 self.state.refuse(connection, number, Code.BAD_REQUEST, "this connection has logged in already")
 
-    def _attach(self, connection: Connection, request: Attach) -> None:
+    def _attach(self, connection: Connection, request: wire.AttachSender | wire.AttachReceiver) -> None:
         state = self.state
         topic = state.topics.get(request.topic)
         if topic is None or topic.phase is Phase.STOPPED:
@@ -165,17 +173,34 @@ class TopicHomes:
             state.refuse(connection, request.id, Code.NOT_READY, "too many clients wait for this topic", _RETRY_S)
         elif topic.phase is Phase.PREPARED:
             topic.waiting.append((connection.id, request))
+            state.send(connection, wire.Waiting(request.id, topic.at))
         elif not state.lease.valid(state.now_s):
             message = "this broker waits for its lease; look the home up"
             state.refuse(connection, request.id, Code.NOT_READY, message, _RETRY_S)
         else:
-            self._attach_now(connection, topic, request)
+            self._carry_out(connection, topic, request)
 
-    def _attach_now(self, connection: Connection, topic: HostedTopic, request: Attach) -> None:
-        if isinstance(request, wire.AttachSender):
-            self._publishing.attach(connection, topic, request)
+    def _keep_waiting(self, connection: Connection, topic: HostedTopic, request: wire.Publish) -> None:
+        """A sender knows before this broker does that the source has handed the topic over."""
+        size_bytes = sum(map(len, request.messages))
+        if topic.waiting_bytes + size_bytes > self.state.limits.topic_uncommitted_bytes:
+            message = "too many messages wait for this topic to be opened"
+            refusal = wire.NotAccepted(topic.at, request.number, str(Code.NOT_READY), message, _RETRY_S)
+            self.state.send(connection, refusal)
         else:
-            self._delivery.attach(connection, topic, request)
+            topic.waiting.append((connection.id, request))
+            topic.waiting_bytes += size_bytes
+
+    def _carry_out(self, connection: Connection, topic: HostedTopic, request: Waiting) -> None:
+        match request:
+            case wire.Publish():
+                self._publishing.publish(connection, request)
+                return
+            case wire.AttachSender():
+                self._publishing.attach(connection, topic, request)
+            case wire.AttachReceiver():
+                self._delivery.attach(connection, topic, request)
+        self._ownership.handing_over.on_attached(connection, topic)
 
     # -- messages and logs ---------------------------------------------------------------------------------------------
 
@@ -186,6 +211,12 @@ class TopicHomes:
 
     def _on_log_read(self, event: events.LogRead) -> None:
         (self.recording if event.reader == events.RECORDER else self._ownership.replication).on_read(event)
+
+    def _on_home_message(self, event: events.HomeMessageReceived) -> None:
+        if isinstance(event.message, HandOver):
+            self._ownership.take_over(event.message)
+        else:
+            self._ownership.following.receive(event)
 
     def _on_log_stored(self, event: events.LogStored) -> None:
         log = self._ownership.logs.on_stored(event)

@@ -7,6 +7,7 @@ a gap for those that are not kept any more. So a receiver gets each message afte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from tocsin.broker.topics.effects import AwaitDrain, ReadLog
@@ -38,7 +39,13 @@ class Delivery:
             message = "this broker was the home before that position: look the home up"
             self._state.refuse(connection, request.id, Code.NOT_HOME, message, 0.2)
             return
+        if request.early and topic.since == topic.epoch:
+            message = "the sequence has begun again; attach with the last position"
+            self._state.refuse(connection, request.id, Code.NOT_HOME, message, 0.0)
+            return
         position, missed = _start(topic, after)
+        if request.early:
+            position = max(position, topic.base)
         connection.receiving[topic.name] = None
         self._state.send(connection, wire.ReceiverAttached(request.id, topic.at, topic.epoch, position, missed))
         topic.lagging[connection.id] = position
@@ -137,7 +144,7 @@ class Delivery:
         if position == topic.sent:
             del topic.lagging[connection.id]
             topic.live[connection.id] = connection.encoding
-            self._announce_move(connection, topic)
+            self.announce_move(topic, [connection.id])
             return True
         topic.lagging[connection.id] = position
         self._state.effects.append(AwaitDrain(connection.id))
@@ -179,10 +186,14 @@ class Delivery:
             topic.senders.pop(identity, None)
             connection.senders.pop(topic.name, None)
 
-    def _announce_move(self, connection: Connection, topic: HostedTopic) -> None:
-        """Send `moved` to a receiver that has caught up with a stopped topic."""
-        if topic.moved_to is not None:
-            self._state.send(connection, wire.Moved(topic.at, topic.name, *topic.moved_to))
+    def announce_move(self, topic: HostedTopic, clients: Sequence[ConnectionId]) -> None:
+        """Send `moved` to clients that have got everything. Without an address, let them look the home up."""
+        if topic.moved_to is None:
+            return
+        broker, address = topic.moved_to
+        moved = wire.Moved(topic.at, topic.name, broker, address)
+        ended = wire.Ended(topic.at, topic.name, str(Code.NOT_HOME), "the topic moves; look its home up")
+        self._state.send_to_all(clients, moved if address else ended)
 
 
 def _start(topic: HostedTopic, after: tuple[int, int] | None) -> tuple[int, tuple[int, int] | None]:

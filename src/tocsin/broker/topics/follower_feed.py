@@ -12,6 +12,7 @@ from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.home_log import Follower, HomeLog
 from tocsin.broker.topics.hosted import HostedTopic, TopicsState
 from tocsin.broker.topics.local_logs import LocalLogs
+from tocsin.broker.topics.replica_connections import ReplicaConnections
 from tocsin.model.ids import BrokerId
 from tocsin.wire.topic_log import (
     Append,
@@ -35,37 +36,25 @@ _ANSWER_S = 10.0
 
 
 class FollowerFeed:
-    def __init__(self, state: TopicsState, logs: LocalLogs) -> None:
+    def __init__(self, state: TopicsState, logs: LocalLogs, connections: ReplicaConnections) -> None:
         self._state = state
         self._logs = logs
-        self._connected: set[BrokerId] = set()
-        self._uses: dict[BrokerId, int] = {}
-        """Broker → the number of topics that it follows here."""
+        self._connections = connections
 
     def set_followers(self, topic: HostedTopic, log: HomeLog, replicas: Sequence[Replica]) -> None:
         """Exactly these brokers follow the topic here."""
         wanted = {replica.broker: replica for replica in replicas}
         for broker in [name for name, f in log.followers.items() if wanted.get(name) != f.replica]:
             del log.followers[broker]
-            self._uses[broker] -= 1
-            if not self._uses[broker]:
-                del self._uses[broker]
-                self._connected.discard(broker)
-                self._state.effects.append(effects.DisconnectReplica(broker))
+            self._connections.release(broker)
         for replica in replicas:
             if replica.broker not in log.followers:
                 log.followers[replica.broker] = follower = Follower(replica)
-                if not self._uses.get(replica.broker):
-                    self._state.effects.append(effects.ConnectReplica(replica.broker, replica.address))
-                self._uses[replica.broker] = self._uses.get(replica.broker, 0) + 1
+                self._connections.use(replica)
                 self._begin(topic, log, follower)
 
     def on_connection(self, broker: BrokerId, problem: str | None, topics: Iterable[HostedTopic]) -> None:
         """The connection to a follower is open (`problem` is None), or broken."""
-        if problem is None and broker in self._uses:
-            self._connected.add(broker)
-        else:
-            self._connected.discard(broker)
         for topic in topics:
             follower = None if topic.log is None else topic.log.followers.get(broker)
             if topic.log is not None and follower is not None:
@@ -80,7 +69,7 @@ class FollowerFeed:
 
     def _begin(self, topic: HostedTopic, log: HomeLog, follower: Follower) -> None:
         broker = follower.replica.broker
-        if broker in self._connected and log.base >= 0 and not follower.asked:
+        if self._connections.is_open(broker) and log.base >= 0 and not follower.asked:
             local = self._logs.logs[topic.name]
             follower.asked, follower.retry_s = True, self._state.now_s + _ANSWER_S
             created = log.plan.created

@@ -17,6 +17,7 @@ from tocsin.wire.topic_log import (
     Began,
     Begin,
     FromFollower,
+    HandOver,
     Install,
     NotStored,
     Stored,
@@ -51,6 +52,7 @@ class Following:
 
     def receive(self, event: events.HomeMessageReceived) -> None:
         message, stream = event.message, event.stream
+        assert not isinstance(message, HandOver), "volatile topics have no followers"
         if isinstance(message, Begin) and self._logs.named.get(message.topic) != message.created:
             self._refuse(stream, message, "the coordinator has not named this broker as a replica of the topic")
             return

@@ -32,6 +32,20 @@ class Phase(IntEnum):
     """This broker is the source of a move: it accepts nothing and sends what it has accepted."""
 
 
+Waiting = wire.AttachSender | wire.AttachReceiver | wire.Publish
+
+
+@dataclass(slots=True, eq=False)
+class PlannedMove:
+    """A direct hand-over that the source announced to its clients."""
+
+    order: topic_link.StopTopic
+    until_s: float
+    """When the source hands over even if some clients are not ready."""
+    awaited: set[ConnectionId]
+    """Clients that are not ready."""
+
+
 @dataclass(slots=True, eq=False)
 class HostedTopic:
     name: TopicName
@@ -55,8 +69,16 @@ class HostedTopic:
     """Receivers that have got everything up to the last flush."""
     lagging: dict[ConnectionId, int] = field(default_factory=dict)
     """Receivers whose connection is full → the last sequence number that was sent to them."""
-    waiting: list[tuple[ConnectionId, wire.AttachSender | wire.AttachReceiver]] = field(default_factory=list)
-    """Attaches that arrived before the topic was opened."""
+    waiting: list[tuple[ConnectionId, Waiting]] = field(default_factory=list)
+    """Attaches, and messages of senders among them, that arrived before the topic was opened."""
+    waiting_bytes: int = 0
+    """Of the messages among them."""
+    base: int = 0
+    """The last sequence number of the former home; 0 in a new sequence."""
+    planned: PlannedMove | None = None
+    """The source of a direct hand-over: since the clients know of it."""
+    handed_over: bool = False
+    """STOPPED: the target has been sent the state. This broker never accepts again in this epoch."""
     moved_to: tuple[BrokerId, str] | None = None
     """STOPPED: broker and address of the target."""
     reported: topic_link.TopicLatency | None = None
@@ -83,6 +105,11 @@ class HostedTopic:
             self.sequence, self.since, self.publishers = 0, epoch, {}
         else:
             self.sequence, self.since, self.publishers = state.sequence, state.since, dict(state.publishers)
+        self.base = self.sequence
+
+    def handed_state(self) -> topic_link.TopicState:
+        """What the target of a move continues."""
+        return topic_link.TopicState(self.sequence, self.since, list(self.publishers.items()))
 
 
 @dataclass(slots=True, eq=False)

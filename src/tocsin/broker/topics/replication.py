@@ -18,6 +18,7 @@ from tocsin.broker.topics.follower_feed import FollowerFeed
 from tocsin.broker.topics.home_log import CommitFigures, HomeLog
 from tocsin.broker.topics.hosted import HostedTopic, Phase, TopicsState
 from tocsin.broker.topics.local_logs import LocalLogs
+from tocsin.broker.topics.replica_connections import ReplicaConnections
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
@@ -34,6 +35,7 @@ class Replication:
         state: TopicsState,
         logs: LocalLogs,
         delivery: Delivery,
+        connections: ReplicaConnections,
         opened: Callable[[HostedTopic], None],
         failed: Fail,
     ) -> None:
@@ -43,7 +45,7 @@ class Replication:
         self._delivery = delivery
         self._opened = opened
         self._failed = failed
-        self._feed = FollowerFeed(state, logs)
+        self._feed = FollowerFeed(state, logs, connections)
         self.commits = CommitFigures()
         self._homed: dict[TopicName, HostedTopic] = {}
         """Persistent topics of which this broker is home."""

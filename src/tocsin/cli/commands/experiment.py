@@ -28,9 +28,11 @@ def experiment(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the experiment.")
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Run bad-testbed on a network of real processes instead of simulating it.")
+        bool,
+        typer.Option("--live", help="Run bad-testbed or epulsar-migration on real processes instead of simulating it."),
     ] = False,
-    minutes: Annotated[float, typer.Option(help="With --live: real minutes of each run.", min=0.1)] = 3.0,
+    minutes: Annotated[float, typer.Option(help="With --live, bad-testbed: real minutes of each run.", min=0.1)] = 3.0,
+    topics: Annotated[int, typer.Option(help="With --live, epulsar-migration: topics that move.", min=1)] = 128,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment of a seed document. Compares our results with the document's claims.
@@ -47,7 +49,7 @@ def experiment(
         chosen = runner.find(name)
         options = _options(set_ or [])
         folder = out or Path("out", "experiments", f"{chosen.name}-live" if live else chosen.name)
-        report = _run_live(chosen, folder, options, minutes) if live else _run(chosen, runs, folder, options)
+        report = _run_live(chosen, folder, options, minutes, topics) if live else _run(chosen, runs, folder, options)
     except (runner.UnknownExperiment, ValueError) as error:
         note(f"tocsin experiment: {error}")
         raise typer.Exit(2) from None
@@ -55,8 +57,8 @@ def experiment(
         print(json.dumps(report, allow_nan=False))
     else:
         _print(report)
-    if live and any(report["metrics"][name] for name in WRONG):
-        note(f"tocsin experiment: notifications were lost or wrong; see the report and the logs in {folder}")
+    if live and any(report["metrics"].get(name) for name in (*WRONG, "reordered")):
+        note(f"tocsin experiment: messages were lost or wrong; see the report and the logs in {folder}")
         raise typer.Exit(1)
     open_claims = [claim["id"] for claim in report["claims"] if claim["holds"] is None]
     if open_claims:
@@ -105,15 +107,18 @@ def _run(chosen: Any, runs: int | None, folder: Path, options: dict[str, str]) -
         )
 
 
-def _run_live(chosen: Any, folder: Path, options: dict[str, str], minutes: float) -> dict[str, Any]:
-    from tocsin.demo.testbed import run_live
+def _run_live(chosen: Any, folder: Path, options: dict[str, str], minutes: float, topics: int) -> dict[str, Any]:
+    from tocsin.demo import testbed, topic_moves
     from tocsin.runtime.http.logs import configure_logs
 
-    if chosen.name != "bad-testbed":
-        raise ValueError(f"{chosen.name} has no live form; only bad-testbed has one")
+    if chosen.name not in ("bad-testbed", "epulsar-migration"):
+        raise ValueError(f"{chosen.name} has no live form; bad-testbed and epulsar-migration have one")
     configure_logs("error")
     folder.mkdir(parents=True, exist_ok=True)
-    return run_live(minutes, options, folder, note)
+    if chosen.name == "epulsar-migration":
+        report: dict[str, Any] = topic_moves.run_live(options, topics, folder, note)
+        return report
+    return testbed.run_live(minutes, options, folder, note)
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from tocsin.coordinator.effects import (
     ForgetMigration,
     ForgetSubscriber,
     ForgetTopic,
+    ForgetTopicMove,
     StoreBroker,
     StoredState,
     StoreEffect,
@@ -31,79 +32,30 @@ from tocsin.coordinator.effects import (
     StoreSubscriptions,
     StoreTopic,
     StoreTopicLog,
+    StoreTopicMove,
     StoreWebhook,
 )
 from tocsin.coords.coordinate import Coordinate
 from tocsin.database.database import Database, chunks
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.snapshot import Place
+from tocsin.runtime.coordinator.store_tables import (
+    BROKERS,
+    FACTS,
+    METADATA,
+    MIGRATIONS,
+    REVOCATIONS,
+    SUBSCRIBERS,
+    SUBSCRIPTIONS,
+    TOPIC_LOGS,
+    TOPIC_MOVES,
+    TOPICS,
+    WEBHOOKS,
+)
 from tocsin.wire.link import Frontend, Webhook
 
-_metadata = sa.MetaData()
-_ID = sa.String(256)
-
-_brokers = sa.Table(
-    "coordinator_brokers", _metadata,
-    sa.Column("broker", _ID, primary_key=True), sa.Column("address", sa.Text, nullable=False),
-    sa.Column("incarnation", sa.Text, nullable=False), sa.Column("capacity", sa.Double, nullable=False),
-    sa.Column("lat", sa.Double), sa.Column("lon", sa.Double), sa.Column("draining", sa.Boolean, nullable=False),
-    sa.Column("dead", sa.Boolean, nullable=False), sa.Column("failures", sa.Integer, nullable=False),
-    sa.Column("dismissed", sa.Boolean, nullable=False),
-)  # fmt: skip
-_subscribers = sa.Table(
-    "coordinator_subscribers", _metadata,
-    sa.Column("subscriber", _ID, primary_key=True), sa.Column("lat", sa.Double), sa.Column("lon", sa.Double),
-    sa.Column("coordinate", sa.Text), sa.Column("home", _ID), sa.Column("moved_at_s", sa.Double),
-    sa.Column("deleted", sa.Boolean, nullable=False), sa.Column("uncertain", sa.Boolean, nullable=False),
-)  # fmt: skip
-_subscriptions = sa.Table(
-    "coordinator_subscriptions", _metadata,
-    sa.Column("subscriber", _ID, primary_key=True), sa.Column("subscription", _ID, primary_key=True),
-    sa.Column("channel", sa.Text, nullable=False), sa.Column("parameters", sa.Text, nullable=False),
-    sa.Column("cursor", sa.Text, nullable=False),
-)  # fmt: skip
-_webhooks = sa.Table(
-    "coordinator_webhooks", _metadata,
-    sa.Column("subscriber", _ID, primary_key=True), sa.Column("url", sa.Text, nullable=False),
-    sa.Column("secrets", sa.Text, nullable=False),
-)  # fmt: skip
-_migrations = sa.Table(
-    "coordinator_migrations", _metadata,
-    sa.Column("migration", _ID, primary_key=True), sa.Column("subscriber", _ID, nullable=False),
-    sa.Column("source", _ID, nullable=False), sa.Column("target", _ID, nullable=False),
-    sa.Column("step", sa.Text, nullable=False), sa.Column("urgency", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False), sa.Column("began_s", sa.Double, nullable=False),
-    sa.Column("claimed", sa.Boolean, nullable=False), sa.Column("adopted", sa.Boolean, nullable=False),
-)  # fmt: skip
-_facts = sa.Table(
-    "coordinator_facts", _metadata,
-    sa.Column("name", _ID, primary_key=True), sa.Column("value", sa.Text, nullable=False),
-)  # fmt: skip
-
-_revocations = sa.Table(
-    "coordinator_revocations", _metadata,
-    sa.Column("kind", sa.String(16), primary_key=True), sa.Column("name", _ID, primary_key=True),
-    sa.Column("at_s", sa.Double, nullable=False),
-)  # fmt: skip
-
-_topics = sa.Table(
-    "coordinator_topics", _metadata,
-    sa.Column("topic", _ID, primary_key=True), sa.Column("created", sa.BigInteger, nullable=False),
-    sa.Column("within_s", sa.Double), sa.Column("made_on_use", sa.Boolean, nullable=False),
-    sa.Column("home", _ID), sa.Column("incarnation", sa.Text, nullable=False),
-    sa.Column("epoch", sa.BigInteger, nullable=False), sa.Column("record_into", sa.Text),
-    sa.Column("recording", sa.Text),
-)  # fmt: skip
-
-_topic_logs = sa.Table(
-    "coordinator_topic_logs", _metadata,
-    sa.Column("topic", _ID, primary_key=True), sa.Column("replicas", sa.Text, nullable=False),
-    sa.Column("quorum", sa.Integer, nullable=False), sa.Column("retain_bytes", sa.BigInteger, nullable=False),
-    sa.Column("retain_s", sa.Double),
-)  # fmt: skip
-
 _EPOCH = "epoch"
-_TABLES_OF_SUBSCRIBERS = (_subscribers, _subscriptions, _webhooks)
+_TABLES_OF_SUBSCRIBERS = (SUBSCRIBERS, SUBSCRIPTIONS, WEBHOOKS)
 
 Key = tuple[str, ...]
 Row = dict[str, Any]
@@ -116,10 +68,10 @@ class Superseded(Exception):
 class CoordinatorStore:
     def __init__(self, url: str, epoch: str) -> None:
         """Take over the store. `epoch` must differ between processes."""
-        self._database = Database(url, _metadata)
+        self._database = Database(url, METADATA)
         self._epoch = epoch
         with self._database.write() as connection:
-            _upsert(connection, _facts, [{"name": _EPOCH, "value": epoch}])
+            _upsert(connection, FACTS, [{"name": _EPOCH, "value": epoch}])
 
     def close(self) -> None:
         self._database.close()
@@ -130,26 +82,27 @@ class CoordinatorStore:
         for effect in effects:
             batch.add(effect)
         with self._database.write() as connection:
-            own_epoch = sa.and_(_facts.c.name == _EPOCH, _facts.c.value == self._epoch)
-            if connection.execute(sa.update(_facts).where(own_epoch).values(value=self._epoch)).rowcount != 1:
+            own_epoch = sa.and_(FACTS.c.name == _EPOCH, FACTS.c.value == self._epoch)
+            if connection.execute(sa.update(FACTS).where(own_epoch).values(value=self._epoch)).rowcount != 1:
                 raise Superseded("another coordinator has taken over this store")
             batch.write(connection)
 
     def load(self) -> StoredState:
         with self._database.read() as connection:
             return StoredState(
-                tuple(_broker(row) for row in _rows(connection, _brokers)),
-                tuple(_subscriber(row) for row in _rows(connection, _subscribers)),
-                tuple(_subscription(row) for row in _rows(connection, _subscriptions)),
-                tuple(_webhook(row) for row in _rows(connection, _webhooks)),
-                tuple(_migration(row) for row in _rows(connection, _migrations)),
-                tuple(StoreFact(row["name"], row["value"]) for row in _rows(connection, _facts)),
-                tuple(StoreRevocation(**row) for row in _rows(connection, _revocations)),
-                tuple(StoreTopic(**row) for row in _rows(connection, _topics)),
+                tuple(_broker(row) for row in _rows(connection, BROKERS)),
+                tuple(_subscriber(row) for row in _rows(connection, SUBSCRIBERS)),
+                tuple(_subscription(row) for row in _rows(connection, SUBSCRIPTIONS)),
+                tuple(_webhook(row) for row in _rows(connection, WEBHOOKS)),
+                tuple(_migration(row) for row in _rows(connection, MIGRATIONS)),
+                tuple(StoreFact(row["name"], row["value"]) for row in _rows(connection, FACTS)),
+                tuple(StoreRevocation(**row) for row in _rows(connection, REVOCATIONS)),
+                tuple(StoreTopic(**row) for row in _rows(connection, TOPICS)),
                 tuple(
                     StoreTopicLog(**{**row, "replicas": tuple(msgspec.json.decode(row["replicas"]))})
-                    for row in _rows(connection, _topic_logs)
+                    for row in _rows(connection, TOPIC_LOGS)
                 ),
+                tuple(StoreTopicMove(**row) for row in _rows(connection, TOPIC_MOVES)),
             )
 
 
@@ -157,20 +110,20 @@ class _Batch:
     """The effects of one commit, reduced to the last value of each row. None deletes the row."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[Key, Row | None]] = {table.name: {} for table in _metadata.sorted_tables}
+        self._rows: dict[str, dict[Key, Row | None]] = {table.name: {} for table in METADATA.sorted_tables}
         self._removed_subscribers: set[SubscriberId] = set()
 
     def add(self, effect: StoreEffect) -> None:
         match effect:
             case StoreBroker():
-                self._put(_brokers, (effect.broker,), _without_place(effect))
+                self._put(BROKERS, (effect.broker,), _without_place(effect))
             case ForgetBroker(broker):
-                self._put(_brokers, (broker,), None)
+                self._put(BROKERS, (broker,), None)
             case StoreSubscriber():
                 row = _without_place(effect)
                 row["moved_at_s"] = effect.moved_at_s if math.isfinite(effect.moved_at_s) else None
                 row["coordinate"] = None if effect.coordinate is None else _json(effect.coordinate)
-                self._put(_subscribers, (effect.subscriber,), row)
+                self._put(SUBSCRIBERS, (effect.subscriber,), row)
             case ForgetSubscriber(subscriber):
                 self._remove_subscriber(subscriber)
             case StoreSubscriptions(subscriber, held, removed):
@@ -182,30 +135,34 @@ class _Batch:
                         "parameters": _json(frontend.parameters),
                         "cursor": frontend.cursor,
                     }
-                    self._put(_subscriptions, (subscriber, frontend.subscription), row)
+                    self._put(SUBSCRIPTIONS, (subscriber, frontend.subscription), row)
                 for subscription in removed:
-                    self._put(_subscriptions, (subscriber, subscription), None)
+                    self._put(SUBSCRIPTIONS, (subscriber, subscription), None)
             case StoreWebhook(subscriber, None):
-                self._put(_webhooks, (subscriber,), None)
+                self._put(WEBHOOKS, (subscriber,), None)
             case StoreWebhook(subscriber, Webhook(url, secrets)):
                 row = {"subscriber": subscriber, "url": url, "secrets": _json(secrets)}
-                self._put(_webhooks, (subscriber,), row)
+                self._put(WEBHOOKS, (subscriber,), row)
             case StoreMigration():
-                self._put(_migrations, (effect.migration,), msgspec.to_builtins(effect))
+                self._put(MIGRATIONS, (effect.migration,), msgspec.to_builtins(effect))
             case ForgetMigration(migration):
-                self._put(_migrations, (migration,), None)
+                self._put(MIGRATIONS, (migration,), None)
             case StoreFact(name, value):
-                self._put(_facts, (name,), {"name": name, "value": value})
+                self._put(FACTS, (name,), {"name": name, "value": value})
             case StoreRevocation(kind, name, at_s):
-                self._put(_revocations, (kind, name), {"kind": kind, "name": name, "at_s": at_s})
+                self._put(REVOCATIONS, (kind, name), {"kind": kind, "name": name, "at_s": at_s})
             case StoreTopic(topic):
-                self._put(_topics, (topic,), msgspec.to_builtins(effect))
+                self._put(TOPICS, (topic,), msgspec.to_builtins(effect))
             case StoreTopicLog(topic, replicas):
                 row = msgspec.to_builtins(effect) | {"replicas": msgspec.json.encode(replicas).decode()}
-                self._put(_topic_logs, (topic,), row)
+                self._put(TOPIC_LOGS, (topic,), row)
+            case StoreTopicMove(topic):
+                self._put(TOPIC_MOVES, (topic,), msgspec.to_builtins(effect))
+            case ForgetTopicMove(topic):
+                self._put(TOPIC_MOVES, (topic,), None)
             case ForgetTopic(topic):
-                self._put(_topics, (topic,), None)
-                self._put(_topic_logs, (topic,), None)
+                for table in (TOPICS, TOPIC_LOGS, TOPIC_MOVES):
+                    self._put(table, (topic,), None)
 
     def _put(self, table: sa.Table, key: Key, row: Row | None) -> None:
         self._rows[table.name][key] = row
@@ -221,7 +178,7 @@ class _Batch:
         for subscribers in chunks(sorted(self._removed_subscribers), 500):
             for table in _TABLES_OF_SUBSCRIBERS:
                 connection.execute(sa.delete(table).where(table.c.subscriber.in_(subscribers)))
-        for table in _metadata.sorted_tables:
+        for table in METADATA.sorted_tables:
             rows = self._rows[table.name]
             _delete(connection, table, [key for key, row in rows.items() if row is None])
             _upsert(connection, table, [row for row in rows.values() if row is not None])

@@ -93,17 +93,19 @@ class SimulatedTopicBroker:
         self.process.happened(event)
 
     def _handle(self, event: events.Event) -> None:
-        before = {name: topic.sequence for name, topic in self.core.state.topics.items()}
+        before = {(topic.name, topic.epoch): topic.sequence for topic in self.core.state.topics.values()}
         rate, offset_s = self._clock
         performed = self.core.handle(event, offset_s + rate * self._transport.kernel.now_s)
-        if isinstance(event, events.RequestReceived):
-            self._record_accepted(before)
+        self._record_accepted(before, isinstance(event, events.RequestReceived))
         for effect in performed:
             self._perform(effect)
 
-    def _record_accepted(self, before: dict[TopicName, int]) -> None:
+    def _record_accepted(self, before: dict[tuple[TopicName, int], int], is_request: bool) -> None:
+        """Record what this event accepted. A volatile topic that opens accepts the messages that waited for it."""
         for name, topic in self.core.state.topics.items():
-            new = topic.sequence - before[name]
+            if topic.log is not None and not is_request:
+                continue
+            new = topic.sequence - max(before.get((name, topic.epoch), 0), topic.base)
             for index, (publisher, number, data) in enumerate(list(topic.recent)[-new:] if new else []):
                 where = (name, topic.epoch, topic.sequence - new + 1 + index, (self.id, self.run))
                 self._accepted.append(Accepted(self._transport.kernel.now_s, *where, publisher, number, data))

@@ -9,7 +9,7 @@ from typing import Protocol
 from tocsin.broker.topics import events
 from tocsin.broker.topics.events import StreamId
 from tocsin.model.ids import BrokerId
-from tocsin.sim.network.transport import LINK_S, Pipe, Transport
+from tocsin.sim.network.transport import PEER_S, Pipe, Transport
 from tocsin.wire.topic_log import FromFollower, FromHome
 
 _CONNECT_AGAIN_S = 0.3
@@ -32,10 +32,10 @@ class ReplicaConnection:
         self.follower = follower
         self.stream = StreamId(number)
         self.up: Pipe[FromHome] = Pipe(
-            transport, LINK_S, lambda message: follower.happened(events.HomeMessageReceived(self.stream, message))
+            transport, PEER_S, lambda message: follower.happened(events.HomeMessageReceived(self.stream, message))
         )
         self.down: Pipe[FromFollower] = Pipe(
-            transport, LINK_S, lambda message: home.happened(events.ReplicaAnswered(follower.id, message))
+            transport, PEER_S, lambda message: home.happened(events.ReplicaAnswered(follower.id, message))
         )
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class ReplicaNetwork:
     def connect(self, home: ReplicaProcess, follower: BrokerId) -> None:
         if (home, follower) not in self._wanted:
             self._wanted.add((home, follower))
-            self._transport.later(2 * LINK_S, self._open, home, follower)
+            self._transport.later(2 * PEER_S, self._open, home, follower)
 
     def _open(self, home: ReplicaProcess, name: BrokerId) -> None:
         if (home, name) not in self._wanted or (home, name) in self.open or not home.running:

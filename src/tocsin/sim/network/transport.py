@@ -14,6 +14,8 @@ from tocsin.sim.kernel import Kernel
 
 LINK_S = 0.005
 """One-way delay between a broker and the coordinator, and between a broker and the data cluster."""
+PEER_S = 0.006
+"""One-way delay between two brokers."""
 ACCESS_S = 0.020
 """One-way delay between a subscriber and a broker or the coordinator."""
 HAND_OVER = "hand-over "

@@ -134,7 +134,7 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
         {"type": "log_report", "topic": "a/b", "epoch": 3, "in_sync": ["b2"], "problem": "b1: away"},
     ),
     (
-        topic_link.TopicLatency(T1, 3, 0.05, 1, 2, HERE, None, 0.01),
+        topic_link.TopicLatency(T1, 3, 0.05, 1, 2, HERE, None, 0.01, 5.0, 10.0, ["ann"], ["bob"]),
         {
             "type": "topic_latency",
             "topic": "a/b",
@@ -145,6 +145,10 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "sender_centroid": HERE_JSON,
             "receiver_centroid": None,
             "deviation_s": 0.01,
+            "in_per_s": 5.0,
+            "out_per_s": 10.0,
+            "publishers": ["ann"],
+            "subscribers": ["bob"],
         },
     ),
 ]

@@ -34,6 +34,7 @@ from tocsin.coordinator.planning import Planner, Planning
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.topic_control import TopicControl
 from tocsin.coordinator.turn import Proves, Turn
 from tocsin.model.ids import BrokerId
 from tocsin.wire import link, topic_link
@@ -61,6 +62,7 @@ class Coordinator:
         facts = storage.restore(Turn(self.registry, self.loads, rules, now_s), memory)
         self.rules = restore_choices(rules, facts)
         self.arbiter = Arbiter(epoch)
+        self.topic_control = TopicControl()
         self.planning = Planning(self.arbiter, planners or {}, json.loads(facts.get("policy_memory", "{}")))
         self._announced_generation = 0
 
@@ -104,6 +106,7 @@ class Coordinator:
         self.arbiter.start(turn)
         if may_plan:
             self.planning.balance(turn)
+            self.topic_control.check(turn)
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from tocsin.coordinator import topic_control
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.effects import RequestRejection, StoreFact
 from tocsin.coordinator.evacuation import EVACUATIONS, forget_deleted
@@ -215,3 +216,4 @@ def compile_policies() -> None:
     )
     for policy in sorted(_BALANCING_POLICIES):
         balancing_plan(policy, toy, BalanceSettings())
+    topic_control.compile_policy()

@@ -20,6 +20,13 @@ class TopicWorkflow(StrEnum):
     """Clients attach to the target first, and the source hands over to the target itself."""
 
 
+class TopicLoop(StrEnum):
+    PAPER = "paper"
+    """As [ePulsar]: a topic moves whenever its bound is violated."""
+    TOCSIN = "tocsin"
+    """Keeps a share of every bound free, moves only for a gain, and lets a topic rest."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoordinatorRules:
     heartbeat_s: Annotated[float, "Seconds between two heartbeats of a broker."] = 2.0
@@ -91,6 +98,17 @@ class CoordinatorRules:
         TopicWorkflow, "How topics move: `tocsin`, or `pulsar` and `epulsar` to compare it with."
     ] = TopicWorkflow.TOCSIN
     topic_move_s: Annotated[float, "Seconds after which a move of a topic that does not finish is given up."] = 10.0
+    topic_balancing: Annotated[bool, "Move topics to keep their bounds and to relieve overloaded homes."] = False
+    """The process's settings switch it on."""
+    topic_balance_s: Annotated[float, "Seconds between two plans for topics."] = 5.0
+    """The paper's period [ePulsar §4]; homes report as often."""
+    topic_output_per_s: Annotated[
+        float, "Messages that a broker sends per second for its topics before it counts as overloaded."
+    ] = 200_000.0
+    """R_th [ePulsar §3.4.2, §5.4]."""
+    topic_loop: Annotated[
+        TopicLoop, "How topics are planned: `tocsin`, or `paper` to compare it with: no headroom and no rest."
+    ] = TopicLoop.TOCSIN
     balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False
     """The process's settings switch it on."""
     balance_s: Annotated[float, "Seconds between two rounds of balancing."] = 10.0

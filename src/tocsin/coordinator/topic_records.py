@@ -13,6 +13,7 @@ from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.snapshot import Place
 from tocsin.model.topic_persistence import Persistence
+from tocsin.policies.topics.types import Departure
 from tocsin.wire.topic_link import RecordPlan, TopicLatency, TopicState
 
 Holder = tuple[BrokerId, str]
@@ -112,6 +113,10 @@ class TopicRecord:
     """None for a volatile topic."""
     record: RecordPlan | None = None
     """The dataset that gets every message; None for none."""
+    departures: tuple[Departure, ...] = ()
+    """The homes that it has left by the control loop; not stored."""
+    shortfall: str | None = None
+    """Why the control loop cannot keep its bound; None if it can."""
 
     @property
     def home(self) -> BrokerId | None:

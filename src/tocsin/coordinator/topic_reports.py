@@ -100,6 +100,7 @@ def _handle_report(turn: Turn, broker: BrokerRecord, message: FromBroker) -> Non
         case TopicLatency(epoch=epoch):
             if record.holder == holder_of(broker) and record.epoch == epoch:
                 record.latency = message
+                topics.changed[record.name] = None
         case LogReport():
             topic_logs.handle_log_report(turn, record, broker, message)
 

@@ -34,4 +34,5 @@ def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True
         None if log is None else log.persistence.retain_s,
         None if record.record is None else record.record.dataset,
         _worst_s(record) if latency else None,
+        record.shortfall if latency else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.topic_records import TopicRecord
@@ -12,15 +13,27 @@ from tocsin.model.trace_state import MAX_TOPICS
 
 
 def topic_row(core: Coordinator, record: TopicRecord, now_s: float) -> TraceRow:
-    entry = topic_entry(core.registry, record)
-    detail = {
+    entry = topic_entry(core.registry, record, latency=True)
+    detail: dict[str, Any] = {
         "topic": entry.topic,
         "within_s": entry.within_s,
         "persistent": entry.persistent,
         "replicas": entry.replicas,
         "moving_to": entry.moving_to,
         "status": entry.status,
+        "record_into": entry.record_into,
+        "shortfall": entry.shortfall,
     }
+    reported = record.latency
+    if reported is not None and reported.epoch == record.epoch:
+        detail |= {
+            "worst_s": reported.worst_s,
+            "senders": reported.senders,
+            "receivers": reported.receivers,
+            "messages_per_s": reported.in_per_s,
+            "publishers": reported.publishers,
+            "subscribers": reported.subscribers,
+        }
     return TraceRow(now_s, Kind.TOPIC, broker=entry.home, detail=detail)
 
 

@@ -83,6 +83,8 @@ class TopicEntry(msgspec.Struct, frozen=True):
     worst_latency_s: float | None = None
     """From the slowest sender over the home to the slowest receiver, one way, as the home measured them; None in a
     watch, and without measurements."""
+    shortfall: str | None = None
+    """Why no broker can keep the bound; None in a watch, and if one can."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -132,6 +132,13 @@ class TopicLatency(FromBrokerMessage, tag="topic_latency"):
     """NC_C(t)."""
     deviation_s: float = 0.0
     """W(t): one-way distance of the outermost sender from its centroid, plus that of the outermost receiver."""
+    in_per_s: float = 0.0
+    """Accepted messages per second since the last look at the topic."""
+    out_per_s: float = 0.0
+    """The same, times the receivers."""
+    publishers: list[str] = []
+    """Users of some senders, for maps."""
+    subscribers: list[str] = []
 
 
 OfTopic = (

@@ -11,6 +11,7 @@ Clients never move the broker's own coordinate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
 from tocsin.coords.coordinate import ABSURD_S, Coordinate, behind_proxy, centroid, distance_s, furthest_s
@@ -26,6 +27,9 @@ AGREES_S = 0.005
 """The same for short distances, in seconds: both ends add milliseconds."""
 REPORT_S = 5.0
 """A topic is looked at once in this time [ePulsar §4]."""
+NAMED = 8
+"""Senders and receivers that a report names; the others are counted only."""
+_RATE_CHANGE = 0.2
 _CHANGE = 0.05
 _CHANGE_S = 0.001
 
@@ -93,14 +97,21 @@ class ClientCoordinates:
         del self._due[:share]
 
     def _report(self, topic: HostedTopic) -> None:
-        report = self.summary(topic)
-        if topic.reported is None and not (report.senders or report.receivers):
+        report = self.summary(topic, self._rate_per_s(topic))
+        if topic.reported is None and not (report.senders or report.receivers or report.in_per_s):
             return
         if topic.reported is None or _differs(topic.reported, report):
             topic.reported = report
             self._state.report(report)
 
-    def summary(self, topic: HostedTopic) -> TopicLatency:
+    def _rate_per_s(self, topic: HostedTopic) -> float:
+        """Accepted messages per second since the last call for this topic; 0 at the first."""
+        before, topic.counted = topic.counted, (self._state.now_s, topic.sequence)
+        if before is None or self._state.now_s <= before[0]:
+            return 0.0
+        return max(0, topic.sequence - before[1]) / (self._state.now_s - before[0])
+
+    def summary(self, topic: HostedTopic, in_per_s: float = 0.0) -> TopicLatency:
         """The report of one topic. E(t) uses the measured round trips, which no client can make shorter."""
         connections = self._state.connections
         senders = [c for name in topic.senders if (c := connections[name]).rtts_s]
@@ -120,6 +131,10 @@ class ClientCoordinates:
             None if centres[0] is None else centres[0].rounded(),
             None if centres[1] is None else centres[1].rounded(),
             round(deviation_s, 6),
+            round(in_per_s, 2),
+            round(in_per_s * (len(topic.live) + len(topic.lagging)), 2),
+            sorted({connections[name].user for name in islice(topic.senders, NAMED)}),
+            sorted({connections[name].user for name in islice((*topic.live, *topic.lagging), NAMED)}),
         )
 
 
@@ -133,6 +148,8 @@ def agrees(own: Coordinate, reported: Coordinate, rtt_s: float) -> bool:
 def _differs(before: TopicLatency, after: TopicLatency) -> bool:
     """True if the difference is worth a message."""
     if (before.epoch, before.senders, before.receivers) != (after.epoch, after.senders, after.receivers):
+        return True
+    if abs(before.out_per_s - after.out_per_s) > max(1.0, _RATE_CHANGE * before.out_per_s):
         return True
     if before.worst_s is None or after.worst_s is None:
         return before.worst_s is not after.worst_s

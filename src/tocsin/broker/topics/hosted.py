@@ -82,7 +82,9 @@ class HostedTopic:
     moved_to: tuple[BrokerId, str] | None = None
     """STOPPED: broker and address of the target."""
     reported: topic_link.TopicLatency | None = None
-    """The last report about its clients' distances."""
+    """The last report about its clients and its rate."""
+    counted: tuple[float, int] | None = None
+    """(time, sequence number) at the last look; None before the first."""
     log: HomeLog | None = None
     """Of a persistent topic, while this broker is its home or becomes it."""
     recorder: Recorder | None = None

@@ -39,7 +39,7 @@ from tocsin.model.schema import Schema
 
 SMALL_BATCH_BYTES = 1 << 20
 """A batch with at most this much of the feed log is small: the driver writes its file, without a Spark job."""
-RECENT_BYTES = 16 << 20
+RECENT_BYTES = 32 << 20
 """Bytes of small batches that each dataset keeps in memory for executions."""
 UNREAD = "_tocsin_unread"
 """A column of a JSON source.

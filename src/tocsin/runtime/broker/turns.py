@@ -29,8 +29,12 @@ class TurnBudget:
         self._since_s = 0.0
 
     def spend(self, work_s: float, now_s: float) -> float:
-        """Record a turn that ended now and return the pause in seconds before the next one."""
+        """Record a turn that ended now and return the pause in seconds before the next one.
+
+        A long turn counts more than its time: every other connection waits for its end, so one turn of 10 ms delays
+        more results than five of 2 ms.
+        """
         earned_s = self._share * (now_s - self._since_s)
-        self._debt_s = max(0.0, self._debt_s - earned_s) + work_s
+        self._debt_s = max(0.0, self._debt_s - earned_s) + work_s * max(1.0, work_s / TURN_S)
         self._since_s = now_s
         return max(0.0, self._debt_s - ALLOWANCE_S) / self._share

@@ -16,7 +16,11 @@ from tocsin.runtime.http.oidc_settings import OidcSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, check_peer, invalid
 
 # Unlike a simulation, a real coordinator balances by default, and leaves an almost idle network alone.
-_RULES = CoordinatorRules(balancing=True, balance=BalanceSettings(beta_bytes_per_s=1_000.0, theta_bytes_per_s=1_000.0))
+_RULES = CoordinatorRules(
+    balancing=True,
+    balance=BalanceSettings(beta_bytes_per_s=1_000.0, theta_bytes_per_s=1_000.0),
+    topic_balancing=True,
+)
 _POSITIVE = ("user_days", "session_hours", "tick_s")
 _POSITIVE_RULES = (
     "heartbeat_s",
@@ -34,6 +38,8 @@ _POSITIVE_RULES = (
     "topic_lease_s",
     "topic_moves",
     "topic_move_s",
+    "topic_balance_s",
+    "topic_output_per_s",
 )
 
 

@@ -59,7 +59,8 @@ export class TopicView {
       ["Subscribers", count(topic.receivers)],
       ["Messages/s", rate(topic.messages_per_s)],
       ["Kept by", topic.persistent ? topic.replicas.join(", ") : "nobody: it is volatile"],
-      ["State", topic.status ?? "available"],
+      ["Recorded into", topic.record_into ?? "nothing"],
+      ["State", topic.status ?? topic.shortfall ?? "available"],
     ]);
   }
 

@@ -95,8 +95,9 @@ class CoordinatorRules:
     topic_moves: Annotated[int, "Most moves of topics in progress at a time; further ones wait."] = 64
     """The executors of [ePulsar §3.6]."""
     topic_workflow: Annotated[
-        TopicWorkflow, "How topics move: `tocsin`, or `pulsar` and `epulsar` to compare it with."
-    ] = TopicWorkflow.TOCSIN
+        TopicWorkflow, "How topics move: `epulsar`, `tocsin` (a direct hand-over), or `pulsar` to compare with."
+    ] = TopicWorkflow.EPULSAR
+    """Not `tocsin` yet: with it, MQTT clients of a topic that moves wait for seconds."""
     topic_move_s: Annotated[float, "Seconds after which a move of a topic that does not finish is given up."] = 10.0
     topic_balancing: Annotated[bool, "Move topics to keep their bounds and to relieve overloaded homes."] = False
     """The process's settings switch it on."""

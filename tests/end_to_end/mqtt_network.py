@@ -43,7 +43,7 @@ class MqttNetwork:
 @asynccontextmanager
 async def mqtt_network(folder: Path, brokers: int = 2, **flags: str) -> AsyncIterator[MqttNetwork]:
     """`flags` are further flags of the brokers."""
-    coordinator = {**COORDINATOR, "topic-prefixes": PREFIXES}
+    coordinator = {**COORDINATOR, "topic-prefixes": PREFIXES, "topic-workflow": "tocsin"}
     async with topic_network(folder, brokers, coordinator=coordinator, broker={"mqtt-port": "0", **flags}) as topics:
         yield MqttNetwork(topics)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +11,8 @@ from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.end_to_end.topic_network import TopicNetwork, take, topic_network
 from tocsin.coords.coordinate import Coordinate, distance_s
@@ -85,6 +88,10 @@ def is_good(coordinates: dict[str, Coordinate]) -> bool:
     return max(errors(coordinates)) < 0.2 and all(coordinate.is_settled for coordinate in coordinates.values())
 
 
+@pytest.mark.skipif(
+    "TOCSIN_QUIET" not in os.environ,
+    reason="coordinates need exact round trips: TOCSIN_QUIET=1 runs it on a machine that does nothing else",
+)
 def test_brokers_predict_emulated_distances_and_topics_get_the_nearest_home(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with distant_network(tmp_path) as (network, distance):

@@ -97,7 +97,7 @@ class CoordinatorRules:
     topic_workflow: Annotated[
         TopicWorkflow, "How topics move: `epulsar`, `tocsin` (a direct hand-over), or `pulsar` to compare with."
     ] = TopicWorkflow.EPULSAR
-    """Not `tocsin` yet: with it, MQTT clients of a topic that moves wait for seconds."""
+    """Not `tocsin` yet: its pause was not measured on a quiet machine."""
     topic_move_s: Annotated[float, "Seconds after which a move of a topic that does not finish is given up."] = 10.0
     topic_balancing: Annotated[bool, "Move topics to keep their bounds and to relieve overloaded homes."] = False
     """The process's settings switch it on."""

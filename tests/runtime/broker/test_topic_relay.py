@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+import jwt
 import pytest
 
 from tocsin.broker.topics import events as topic_events
@@ -17,6 +18,7 @@ from tocsin.runtime.broker import topic_relay
 from tocsin.runtime.broker.topic_relay import LocalHome, TopicRelay
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.wire import topic_link
+from tocsin.wire.topic import Login
 from tocsin.wire.topic_directory import TopicEntry, WatchAnswer
 
 T = TopicName("swarm/3/leader")
@@ -47,6 +49,24 @@ def test_home_in_the_same_process_needs_no_socket() -> None:
         assert isinstance(other, TopicSocket)
         other.close()
         await asyncio.gather(own.task, other.task, return_exceptions=True)
+        await relay.close()
+
+    asyncio.run(scenario())
+
+
+def test_relay_is_the_same_user_at_its_own_broker_as_at_others() -> None:
+    """Homes know a publisher by its user: with another one, a message that is sent again after a move would repeat."""
+
+    async def scenario() -> None:
+        relay = make_relay()
+        relay.watch("#")
+        session = relay._sessions[0]
+        own = session._make_socket(session.driver, 901, ADDRESS)
+        token = jwt.encode({"sub": "broker-1"}, "k" * 32)
+        own.send(Login(1, token))
+        assert [connection.user for connection in relay.topics.core.state.connections.values()] == ["broker-1"]
+        own.close()
+        await asyncio.gather(own.task, return_exceptions=True)
         await relay.close()
 
     asyncio.run(scenario())

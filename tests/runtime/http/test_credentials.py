@@ -11,7 +11,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tocsin.runtime.http.credentials import Signer, Verifier
+from tocsin.runtime.http.credentials import Signer, Verifier, subject_of
 
 NOW_S = 1_800_000_000.0
 
@@ -30,6 +30,11 @@ def test_token_names_its_subject_scopes_and_expiry(signer: Signer) -> None:
     claims = Verifier.from_jwks(signer.jwks()).claims(signed(signer), NOW_S)
     assert claims is not None
     assert (claims.subject, claims.scopes, claims.expires_s) == ("ada", frozenset({"subscribe"}), NOW_S + 60)
+
+
+def test_subject_of_a_token_is_read_without_a_check(signer: Signer) -> None:
+    assert subject_of(signed(signer, lifetime_s=-9_999.0)) == "ada"
+    assert subject_of("rubbish") == ""
 
 
 def test_expired_token_is_refused_after_the_leeway(signer: Signer) -> None:

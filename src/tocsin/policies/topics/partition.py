@@ -143,10 +143,7 @@ class _Partitioning:
         order = np.argsort(np.where(counts == 0, len(self.brokers), counts), kind="stable")
         candidates, reachable = feasible | (counts == 0)[:, None], counts > 0
         resting = self._resting(chosen, expected_s)
-        # A topic that keeps its bound, but not the headroom, moves only where it would keep both: elsewhere it could
-        # fare worse, and would have to rest there.
-        asked = violated[rows] & (reachable | (self.worst_s[rows] > self.bound_s[rows]))
-        topics = (self.home[rows], self.rates[rows], self.outputs[rows], asked)
+        topics = (self.home[rows], self.rates[rows], self.outputs[rows], violated[rows])
         targets, shortfalls = _place(
             order, topics, expected_s, candidates, reachable, resting, self.params.gain_s, self.loads
         )
@@ -156,7 +153,7 @@ class _Partitioning:
         for at in order.tolist():
             row, target, shortfall = int(rows[at]), int(targets[at]), int(shortfalls[at])
             if target >= 0:
-                self._move(row, target, float(before_s[at]), float(after_s[at]), bool(asked[at]))
+                self._move(row, target, float(before_s[at]), float(after_s[at]), bool(violated[row]))
             self._unmet.pop(row, None)
             old_s = float(self.worst_s[row])
             new_s = float(after_s[at]) if target >= 0 else old_s

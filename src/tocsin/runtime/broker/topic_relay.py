@@ -30,7 +30,7 @@ from tocsin.client.topic_session import TopicSession
 from tocsin.model.ids import TopicName
 from tocsin.model.permission import RELAYED_TOPICS
 from tocsin.runtime.broker.topics import TopicsProcess
-from tocsin.runtime.http.credentials import Claims
+from tocsin.runtime.http.credentials import Claims, subject_of
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import topic as wire
 from tocsin.wire.topic_directory import MOST_NAMES
@@ -206,8 +206,10 @@ class LocalHome:
 
     def send(self, message: wire.FromClient) -> None:
         if isinstance(message, wire.Login):
+            # The same user as at other brokers, which read it from this token: homes know a publisher by its user.
+            user = subject_of(message.token or "") or self._user
             opened = topic_events.ConnectionOpened(
-                self._identity, self._user, message.id, Encoding.MSGPACK, RELAYED_TOPICS, None
+                self._identity, user, message.id, Encoding.MSGPACK, RELAYED_TOPICS, None
             )
             self._topics.happened(opened)
         else:

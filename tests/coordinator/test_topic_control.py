@@ -107,3 +107,12 @@ def test_report_of_a_former_home_is_ignored() -> None:
     bench.send(B2, TopicLatency(T, record.epoch, 0.08, 1, 1, at(80.0), at(80.0)))
     bench.pass_time(6.0)
     assert record.latency is None and record.move is None
+
+
+def test_topic_that_has_lost_its_home_is_not_planned() -> None:
+    bench = ControlBench()
+    record = bench.made()
+    bench.report(record, clients_ms=80.0, worst_ms=80.0)
+    bench.live.clear()
+    bench.pass_time(30.0)
+    assert record.home is None and record.move is None

@@ -103,13 +103,12 @@ def _broker(broker: BrokerRecord) -> TopicBroker:
 
 def _reported(turn: Turn) -> list[TopicRecord]:
     """The topics whose present home has reported them."""
-    records = turn.registry.topics.topics.values()
-    return [record for record in records if record.latency is not None and record.latency.epoch == record.epoch]
+    return [record for record in turn.registry.topics.topics.values() if record.reported is not None]
 
 
 def _topic(record: TopicRecord, located: bool) -> Topic:
     """A topic as the policy sees it. One that moves already counts at its target, and has no bound to be moved by."""
-    latency, move = record.latency, record.move
+    latency, move = record.reported, record.move
     assert latency is not None and record.home is not None
     report = TopicReport(
         record.name,

@@ -122,6 +122,13 @@ class TopicRecord:
     def home(self) -> BrokerId | None:
         return None if self.holder is None else self.holder[0]
 
+    @property
+    def reported(self) -> TopicLatency | None:
+        """What the present home has reported; None without a home. A report of an earlier home does not count."""
+        if self.latency is None or self.holder is None or self.latency.epoch != self.epoch:
+            return None
+        return self.latency
+
 
 @dataclass(slots=True)
 class TopicRegistry:

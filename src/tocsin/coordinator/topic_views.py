@@ -8,11 +8,6 @@ from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.wire.topic_directory import TopicEntry
 
 
-def _worst_s(record: TopicRecord) -> float | None:
-    latency = record.latency
-    return None if latency is None or latency.epoch != record.epoch else latency.worst_s
-
-
 def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True, latency: bool = False) -> TopicEntry:
     """`latency`: with the figure that changes all the time; a watch would never end with it."""
     broker, move = registry.broker(record.home), record.move
@@ -33,6 +28,6 @@ def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True
         None if log is None else log.persistence.retain_bytes,
         None if log is None else log.persistence.retain_s,
         None if record.record is None else record.record.dataset,
-        _worst_s(record) if latency else None,
+        record.reported.worst_s if latency and record.reported is not None else None,
         record.shortfall if latency else None,
     )

@@ -24,8 +24,8 @@ def topic_row(core: Coordinator, record: TopicRecord, now_s: float) -> TraceRow:
         "record_into": entry.record_into,
         "shortfall": entry.shortfall,
     }
-    reported = record.latency
-    if reported is not None and reported.epoch == record.epoch:
+    reported = record.reported
+    if reported is not None:
         detail |= {
             "worst_s": reported.worst_s,
             "senders": reported.senders,

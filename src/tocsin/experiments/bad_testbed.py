@@ -232,7 +232,7 @@ def affinity_claims(means: Any, others: Sequence[str], prefix: str = "nr-affinit
     ours, paper = ("NR", "affinity"), [("NR", scheme) for scheme in others]
     missing = _not_run(means, ours, *paper) or ("" if paper else "not run: a scheme of the paper under NR")
     best = None if missing else min(paper, key=lambda label: float(means.loc[label, "maximum"]))
-    missing = missing or _idle(means, ours, best)
+    missing = missing if best is None else _idle(means, ours, best)
     ratios = {
         column: None if best is None or missing else _ratio(means, column, ours, best, missing)
         for column in ("maximum", "migrations")

@@ -241,7 +241,7 @@ def test_strangers_are_not_read_while_their_token_is_checked(tmp_path: Path) -> 
                 asked.set()
                 await asyncio.sleep(60)
 
-            broker.server.keys.claims = fetch_for_ever  # type: ignore[method-assign,assignment]
+            broker.server.keys.claims = fetch_for_ever  # type: ignore[method-assign]
             assert broker.server.mqtt_address is not None
             upgrade = (
                 f"GET {REPLICAS} HTTP/1.1\r\nHost: b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

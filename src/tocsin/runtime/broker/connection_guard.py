@@ -62,9 +62,9 @@ class ConnectionGuard:
                 self.process.user_tokens.forget(subscriber_of(claims))
                 self.process.happened(SessionRevoked(session))
         self.topics.end_revoked(self.keys.is_revoked)
-        for connection in list(self.broker_sockets):
-            if connection.claims is not None and self.keys.is_revoked(connection.claims):
-                connection.revoke()
+        for stream in list(self.broker_sockets):
+            if stream.claims is not None and self.keys.is_revoked(stream.claims):
+                stream.revoke()
 
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""

@@ -121,8 +121,8 @@ class TlsAccept(asyncio.Protocol):
 
 def _feed(transport: asyncio.Transport, data: bytes) -> None:
     """Pass bytes to the transport's TLS protocol as the transport does."""
-    protocol = transport.get_protocol()
-    if transport.is_closing() or not hasattr(protocol, "get_buffer"):
+    protocol: Any = transport.get_protocol()  # uvloop's TLS protocol is no `asyncio.BufferedProtocol`
+    if transport.is_closing():
         return
     while data:
         buffer = memoryview(protocol.get_buffer(len(data)))

@@ -65,7 +65,7 @@ class BrokerSocket(PacedSocket):
 
     def data_received(self, data: bytes) -> None:
         if self._open:
-            self.read(data, self.frame_bytes)
+            self.read(data)
         elif self._early is not None:
             self._early.append(data)
         else:
@@ -92,7 +92,7 @@ class BrokerSocket(PacedSocket):
         self.on_open()
         early, self._early = self._early or [], None
         for data in early:
-            self.read(data, self.frame_bytes)
+            self.read(data)
 
     def on_message(self, opcode: int, payload: bytes) -> None:
         if opcode == CLOSE:

@@ -48,6 +48,10 @@ class SocketState(IntEnum):
     CLOSING = 4
 
 
+HANDSHAKE, LOGGED_IN, CLOSING = SocketState.HANDSHAKE, SocketState.LOGGED_IN, SocketState.CLOSING
+"""For code that runs with every message: Python 3.11 looks a member up in its class twenty times slower."""
+
+
 class ClientSocket(PacedSocket):
     """uvicorn makes one for each upgrade and feeds it the request that it has read."""
 
@@ -73,11 +77,6 @@ class ClientSocket(PacedSocket):
     @abstractmethod
     def queue_bytes(self) -> int:
         """Bytes that may wait in the connection."""
-
-    @property
-    @abstractmethod
-    def frame_bytes(self) -> int:
-        """The largest message of the client."""
 
     @abstractmethod
     def on_request(self, payload: bytes) -> None:
@@ -142,10 +141,10 @@ class ClientSocket(PacedSocket):
         self.close("stopping")
 
     def data_received(self, data: bytes) -> None:
-        if self._state is SocketState.HANDSHAKE:
+        if self._state is HANDSHAKE:
             self._shake_hands(data)
         else:
-            self.read(data, self.frame_bytes)
+            self.read(data)
 
     def on_violation(self, violation: Violation) -> None:
         self._close_with("too_large" if violation.code == 1009 else "bad_request", violation.message, violation.code)
@@ -170,7 +169,7 @@ class ClientSocket(PacedSocket):
                 self._state = SocketState.CLOSING
                 self._transport.write(close_frame(1000, ""))
             self._transport.close()
-        elif self._state is SocketState.CLOSING:
+        elif self._state is CLOSING:
             return
         elif opcode in (TEXT, BINARY):
             self.on_request(payload)

@@ -52,6 +52,15 @@ def test_frame_that_arrives_alone_takes_earlier_messages_along() -> None:
     assert bench.last(receiver) == wire.Pong(5)
 
 
+def test_frame_that_arrives_alone_waits_for_the_flush_of_many_receivers() -> None:
+    bench = HomeBench(T)
+    sender = bench.sender()
+    receivers = [bench.receiver() for _ in range(101)]
+    assert bench.publish_alone(sender, 1, b"a") == [RequestFlush()]
+    bench.do(FlushDue())
+    assert all(bench.data(receiver) == [b"a"] for receiver in receivers)
+
+
 def test_frame_that_arrives_alone_is_refused_without_a_lease() -> None:
     bench = HomeBench(T)
     sender = bench.sender()

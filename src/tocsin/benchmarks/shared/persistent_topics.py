@@ -45,7 +45,7 @@ async def measure_persistent(
         for row in rows:
             measured: dict[str, list[dict[str, Any]]] = {server.server: [] for server in servers}
             for number in range(rounds):
-                for server in servers if number % 2 == 0 else reversed(servers):
+                for server in servers[:: 1 if number % 2 == 0 else -1]:
                     measured[server.server].append(await measure("window_load", _task(row, server)))
             figures.append(persistent_summary(row, measured))
             announce(_line(row, figures[-1]))

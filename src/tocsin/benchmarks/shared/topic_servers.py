@@ -66,7 +66,9 @@ async def _tocsin(
     from tocsin.runtime.stack.stack import Stack, StackSettings
 
     folder.mkdir()
-    stack = Stack(StackSettings(folder, 1, free_ports=True, data_cluster=False, logs=folder, restart=False))
+    flags = {"topic-rate-per-s": "1000000"}  # a window of 100 messages passes the default limit of one connection
+    own = StackSettings(folder, 1, free_ports=True, data_cluster=False, logs=folder, restart=False, broker=flags)
+    stack = Stack(own)
     try:
         await stack.start()
         headers = {"Authorization": f"Bearer {stack.admin_token()}"}

@@ -32,6 +32,8 @@ from tocsin.wire.topic_log import HandOver
 
 _FLUSH = RequestFlush()
 _RETRY_S = 0.2
+_MOST_AT_ONCE = 100
+"""Receivers to which a home sends in the turn of the publisher, whose share of the event loop pays for that turn."""
 _MOST_WAITING = 100_000
 """Attaches that may wait for a topic to be opened. A move takes milliseconds."""
 
@@ -162,8 +164,12 @@ class TopicHomes:
 
     def _on_published_alone(self, event: events.PublishedAlone) -> None:
         connection = self.state.connections.get(event.connection)
-        if connection is not None and self._publish(connection, event.request):
+        if connection is None or not self._publish(connection, event.request):
+            return
+        if len(self.state.by_number[event.request.at].live) <= _MOST_AT_ONCE:
             self._flush(event)
+        else:
+            self.state.effects.append(_FLUSH)
 
     def _publish(self, connection: Connection, request: wire.Publish) -> bool:
         """Returns True if a flush is due."""

@@ -23,8 +23,6 @@ class BrokerSocket(PacedSocket):
     __slots__ = ("_early", "_open")
     guard: ClassVar[ConnectionGuard]
     path: ClassVar[str]
-    frame_bytes: ClassVar[int]
-    """The largest message of the other broker."""
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         super().__init__()

@@ -26,8 +26,6 @@ class BrokerSocket(PacedSocket):
     __slots__ = ("_early", "_open", "claims")
     guard: ClassVar[ConnectionGuard]
     path: ClassVar[str]
-    frame_bytes: ClassVar[int]
-    """The largest message of the other broker."""
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         super().__init__()
@@ -75,7 +73,7 @@ class BrokerSocket(PacedSocket):
 
     def data_received(self, data: bytes) -> None:
         if self._open:
-            self.read(data, self.frame_bytes)
+            self.read(data)
         elif self._early is not None:
             self._early.append(data)
         else:
@@ -109,7 +107,7 @@ class BrokerSocket(PacedSocket):
         self.on_open()
         early, self._early = self._early or [], None
         for data in early:
-            self.read(data, self.frame_bytes)
+            self.read(data)
 
     def on_message(self, opcode: int, payload: bytes) -> None:
         if opcode == CLOSE:

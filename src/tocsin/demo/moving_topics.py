@@ -29,6 +29,7 @@ _RESERVE: Final = 8
 _AFTER_S: Final = 0.1
 """How long a topic keeps the high rate after its move."""
 _DRAIN_S: Final = 60.0
+_OPEN_AT_ONCE: Final = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -61,18 +62,21 @@ class MovingTopics:
         self._measuring = False
 
     async def __aenter__(self) -> MovingTopics:
-        for topic in self._topics:
-            await self._stack.enter_async_context(topic.client)
-            subscription = await self._stack.enter_async_context(topic.client.subscribe(topic.name))
-            self._tasks.append(asyncio.create_task(self._read(topic, subscription)))
-            await topic.client.publish(topic.name, b"0")
-            topic.sent = 1
+        for first in range(0, len(self._topics), _OPEN_AT_ONCE):
+            await asyncio.gather(*map(self._open, self._topics[first : first + _OPEN_AT_ONCE]))
         self._tasks.append(asyncio.create_task(self._publish()))
         # A collection of all objects of this process takes longer than the pauses that it measures.
         gc.collect()
         gc.freeze()
         gc.disable()
         return self
+
+    async def _open(self, topic: _Topic) -> None:
+        await self._stack.enter_async_context(topic.client)
+        subscription = await self._stack.enter_async_context(topic.client.subscribe(topic.name))
+        self._tasks.append(asyncio.create_task(self._read(topic, subscription)))
+        await topic.client.publish(topic.name, b"0")
+        topic.sent = 1
 
     async def __aexit__(self, *_: object) -> None:
         gc.enable()
@@ -175,6 +179,6 @@ class MovingTopics:
 
 
 def _check(sent: asyncio.Future[None]) -> None:
-    """A message that is refused would be a loss: the rows report it. Nobody awaits these futures."""
+    """Read the error of a refused message, which no task awaits. The message is a loss, and the rows report it."""
     if not sent.cancelled():
         sent.exception()

@@ -34,6 +34,8 @@ MOST_LAG_MS: Final = 5.0
 """A run is invalid if the clients' event loop was later than this in one of a hundred turns."""
 _AHEAD: Final = 4
 """Moves that are ordered before an executor is free."""
+_NEAR_MS: Final = 1.0
+"""To the coordinator while the network starts."""
 _MOVED_S: Final = 300.0
 _SETTLE_S: Final = 1.0
 
@@ -72,7 +74,7 @@ async def measure(workflow: str, executors: int, wans_ms: Sequence[float], topic
     """One network, in which all topics move once for each distance. Returns a row per topic for each of them."""
     with tempfile.TemporaryDirectory(prefix="tocsin-moves-") as folder:
         async with EmulatedDistance() as distance:
-            await _place(distance, wans_ms[0])
+            await _place(distance, _NEAR_MS)
             flags = {"topic-workflow": workflow, "topic-moves": str(executors), "topic-prefixes": "move/"}
             settings: dict[str, Any] = {"free_ports": True, "data_cluster": False, "via": distance.via}
             stack = Stack(StackSettings(Path(folder), 2, coordinator=flags, logs=Path(folder), **settings))

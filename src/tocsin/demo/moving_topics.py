@@ -22,20 +22,23 @@ from tocsin.experiments.runner import Row
 FAST_S: Final = 0.01
 _SLOTS: Final = 5
 """The topics take turns within `FAST_S`: a burst of all would wait for itself."""
-_SLOW_TURNS: Final = 100
+_SLOW_TURNS: Final = 300
 """A slow topic has one message in so many turns."""
-_RESERVE: Final = 8
-"""Topics at the high rate beside those that move."""
-_AFTER_S: Final = 0.1
+_RESERVES: Final = {"pulsar": 8}
+"""Topics at the high rate beside those that move. Clients of Pulsar learn last that their topic has moved."""
+_RESERVE: Final = 3
+_AFTER_S: Final = 0.05
 """How long a topic keeps the high rate after its move."""
 _DRAIN_S: Final = 60.0
-_OPEN_AT_ONCE: Final = 8
+_AT_ONCE: Final = 8
+"""Clients that connect, or disconnect, at the same time."""
 
 
 @dataclass(slots=True, eq=False)
 class _Topic:
     name: str
     client: Topics
+    contexts: AsyncExitStack = field(default_factory=AsyncExitStack)
     sent: int = 0
     epoch: int = 0
     """Of the last message that arrived."""
@@ -48,13 +51,12 @@ class _Topic:
 
 
 class MovingTopics:
-    def __init__(self, coordinator: str, token: str, topics: list[str], executors: int) -> None:
+    def __init__(self, coordinator: str, token: str, topics: list[str], workflow: str, executors: int) -> None:
         self.topics = topics
-        self._executors = executors
-        self._clients = [Topics(coordinator, token=token, coordinates=False) for _ in topics]
-        self._topics = [_Topic(name, client) for name, client in zip(topics, self._clients, strict=True)]
+        self._fast = executors + _RESERVES.get(workflow, _RESERVE)
+        options: dict[str, Any] = {"token": token, "coordinates": False, "prompt": False}
+        self._topics = [_Topic(name, Topics(coordinator, **options)) for name in topics]
         self._by_name = {topic.name: topic for topic in self._topics}
-        self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._moved = 0
         self._change = asyncio.Event()
@@ -62,8 +64,8 @@ class MovingTopics:
         self._measuring = False
 
     async def __aenter__(self) -> MovingTopics:
-        for first in range(0, len(self._topics), _OPEN_AT_ONCE):
-            await asyncio.gather(*map(self._open, self._topics[first : first + _OPEN_AT_ONCE]))
+        for first in range(0, len(self._topics), _AT_ONCE):
+            await asyncio.gather(*map(self._open, self._topics[first : first + _AT_ONCE]))
         self._tasks.append(asyncio.create_task(self._publish()))
         # A collection of all objects of this process takes longer than the pauses that it measures.
         gc.collect()
@@ -72,8 +74,8 @@ class MovingTopics:
         return self
 
     async def _open(self, topic: _Topic) -> None:
-        await self._stack.enter_async_context(topic.client)
-        subscription = await self._stack.enter_async_context(topic.client.subscribe(topic.name))
+        await topic.contexts.enter_async_context(topic.client)
+        subscription = await topic.contexts.enter_async_context(topic.client.subscribe(topic.name))
         self._tasks.append(asyncio.create_task(self._read(topic, subscription)))
         await topic.client.publish(topic.name, b"0")
         topic.sent = 1
@@ -84,7 +86,8 @@ class MovingTopics:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._stack.aclose()
+        for first in range(0, len(self._topics), _AT_ONCE):
+            await asyncio.gather(*(topic.contexts.aclose() for topic in self._topics[first : first + _AT_ONCE]))
 
     # -- one run -------------------------------------------------------------------------------------------------------
 
@@ -153,7 +156,7 @@ class MovingTopics:
 
     def _choose_fast(self, now_s: float) -> None:
         """The first topics that have not moved get the high rate; those that have moved keep it for a moment."""
-        left = self._executors + _RESERVE
+        left = self._fast
         for topic in self._topics:
             if topic.moved_s is None:
                 if left and topic.fast is None:

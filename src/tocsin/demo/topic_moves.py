@@ -24,6 +24,7 @@ from tocsin.demo.moving_topics import FAST_S, MovingTopics
 from tocsin.experiments import runner
 from tocsin.experiments.epulsar_migration_live import LiveMigration
 from tocsin.experiments.runner import Row
+from tocsin.runtime.http.listening import loop_factory
 from tocsin.runtime.stack.distance import EmulatedDistance
 from tocsin.runtime.stack.stack import SUBSCRIBERS, Stack, StackSettings
 
@@ -34,6 +35,9 @@ MOST_LAG_MS: Final = 5.0
 """A run is invalid if the clients' event loop was later than this in one of a hundred turns."""
 _AHEAD: Final = 4
 """Moves that are ordered before an executor is free."""
+_SPACING_S: Final = 0.025
+"""Between two orders: two cores cannot carry out more than some 50 moves per second, with their clients. The executors
+must not start together either, or all their clients connect at the same moment."""
 _NEAR_MS: Final = 1.0
 """To the coordinator while the network starts."""
 _MOVED_S: Final = 300.0
@@ -53,7 +57,9 @@ def run_live(options: Mapping[str, str], topics: int, out: Path, report_progress
     for workflow in chosen["workflows"]:
         # Pulsar moves one topic at a time, whatever the number of executors.
         for executors in map(int, chosen["executors"] if workflow != "pulsar" else ["1"]):
-            runs = asyncio.run(measure(workflow, executors, [float(wan_ms) for wan_ms in chosen["wan_ms"]], topics))
+            wans_ms = [float(wan_ms) for wan_ms in chosen["wan_ms"]]
+            with asyncio.Runner(loop_factory=loop_factory()) as loop:
+                runs = loop.run(measure(workflow, executors, wans_ms, topics))
             for run in runs:
                 report_progress(_summary(run))
                 rows += run
@@ -88,7 +94,8 @@ async def measure(workflow: str, executors: int, wans_ms: Sequence[float], topic
                 async with _Orders(stack, executors) as orders:
                     for name in names:
                         await orders.create(name)
-                    clients = MovingTopics(f"http://{host}:{route}", stack.admin_token(), names, executors)
+                    address, token = f"http://{host}:{route}", stack.admin_token()
+                    clients = MovingTopics(address, token, names, workflow, executors)
                     async with clients:
                         runs = [await _run(distance, wan_ms, clients, orders) for wan_ms in wans_ms]
             finally:
@@ -119,6 +126,7 @@ async def _run(distance: EmulatedDistance, wan_ms: float, clients: MovingTopics,
         for number, topic in enumerate(clients.topics):
             await clients.wait_until_moved(number - orders.executors - _AHEAD)
             await orders.move(topic, targets[topic])
+            await asyncio.sleep(max(_SPACING_S, 4e-3 * wan_ms / orders.executors))
         await clients.wait_until_moved(len(clients.topics))
         all_s = time.perf_counter() - began_s
         await orders.wait_until_done()

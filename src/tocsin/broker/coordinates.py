@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tocsin.coords.coordinate import Coordinate
-from tocsin.coords.estimator import LOW_OF_8, Estimator
+from tocsin.coords.estimator import LIVE_TUNING, LOW_OF_8, Estimator
 from tocsin.model.ids import BrokerId
 from tocsin.wire.coordinates import CoordinatePeers, CoordinateReport, Probe, ProbeAnswer
 
@@ -123,7 +123,7 @@ class CoordinateAgent:
     _effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._estimator = Estimator(self.normal, latency_filter=LOW_OF_8)
+        self._estimator = Estimator(self.normal, LIVE_TUNING, LOW_OF_8)
 
     @property
     def coordinate(self) -> Coordinate | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from tocsin.client.topic_connection import ClientConnection
 from tocsin.client.topic_events import Effect, Send
 from tocsin.coords.coordinate import Coordinate, behind_proxy
-from tocsin.coords.estimator import LOW_OF_8, Estimator
+from tocsin.coords.estimator import LIVE_TUNING, LOW_OF_8, Estimator
 from tocsin.wire import topic as wire
 
 PROBE_S = 5.0
@@ -62,7 +62,7 @@ class ClientAgent:
     _number: int = 0
 
     def __post_init__(self) -> None:
-        self._estimator = Estimator(self.normal, latency_filter=LOW_OF_8)
+        self._estimator = Estimator(self.normal, LIVE_TUNING, LOW_OF_8)
 
     @property
     def coordinate(self) -> Coordinate | None:

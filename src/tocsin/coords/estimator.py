@@ -36,6 +36,11 @@ class Tuning(NamedTuple):
     """ρ of the gravity (|x| / ρ)² towards the origin, so that a cluster as a whole does not drift [Ledlie §4.3]."""
     step_max_s: float = 0.1
     """Ours: the maximum step of one sample, however far away the peer claims to be."""
+    adjusts_below: float = float("inf")
+    """Ours: the adjustment uses samples only while the node's estimate of its own error is at most this; see
+    `LIVE_TUNING`."""
+    height_kept: float = 1.0
+    """Ours: share of its height that a node keeps at each sample; see `LIVE_TUNING`."""
 
 
 ADJUSTMENT_WINDOW = 20
@@ -59,6 +64,12 @@ PEERS_REMEMBERED = 1_024
 """Maximum number of filters. The least recently measured peer is dropped first, so that peers cannot fill the
 memory."""
 DEFAULT_TUNING = Tuning()
+LIVE_TUNING = Tuning(adjusts_below=0.1, height_kept=0.95)
+"""For live agents: a network of three brokers determines neither heights nor adjustments. All nodes start at one point,
+so the first residues are positive, and an adjustment of 10 ms that every broker got at the start would stay, because
+the springs act on the adjusted distance. Heights can take the place of distances in the same way. A client 2 ms from a
+broker then looked 21 ms away from it and never settled. Simulated agents have a neighbour next to each broker, which
+prevents that."""
 KICK_SHRINKS = 0.3
 """Ours: each dimension of a random direction is smaller than the one before by this factor.
 
@@ -112,7 +123,8 @@ class Estimator:
         if not coordinate.is_sane:
             return self._reject(ObservationRejection.COORDINATE_ABSURD)
         residue_s = self._pull(coordinate, self._filtered_s(peer, rtt_s))
-        self._residues_s.append(residue_s)
+        if self._error <= self._tuning.adjusts_below:
+            self._residues_s.append(residue_s)
         # Half the mean residue: the peer corrects the other half [Lee §4]. Missing samples of a window that is not full
         # yet count as 0, so that the first sample alone does not become the correction.
         self._adjustment_s = math.fsum(self._residues_s) / (2.0 * ADJUSTMENT_WINDOW)
@@ -148,7 +160,7 @@ class Estimator:
             pairs = zip(vector, peer.vector, strict=True)
             vector = [own_s + (own_s - other_s) * (force_s / length_s) for own_s, other_s in pairs]
             raised_s = self._height_s + force_s * (self._height_s + peer.height_s) / length_s
-            self._height_s = max(tuning.height_min_s, raised_s)
+            self._height_s = max(tuning.height_min_s, tuning.height_kept * raised_s)
         else:
             # Two nodes at the same point push each other in a random direction, or they would stay there [Dabek §2.2].
             scale_s = force_s / max(math.hypot(*kick), 1e-12)

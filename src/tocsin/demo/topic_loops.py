@@ -80,7 +80,12 @@ def _run(world: _World, loop: str, seed: int, out: Path, report_progress: Callab
 
 def _live_row(live: LiveEpisode, loop: str, duration_s: float) -> Row:
     seen = live.episode.deliveries
-    row: Row = {"kind": "live", "loop": loop, "valid": live.relay.is_valid, "relay_p99_ms": 1e3 * live.relay.p99_s}
+    row: Row = {
+        "kind": "live",
+        "loop": loop,
+        "relay_p99_ms": 1e3 * live.relay.p99_s,
+        "late_p99_ms": 1e3 * live.late_p99_s,
+    }
     row |= {"relay_chunks": live.relay.chunks, "coordinate_error": live.coordinate_error, "gaps": live.gaps}
     row |= {"lost": seen.outstanding, "repeated": seen.repeated, "out_of_order": seen.out_of_order}
     return row | {f"cpu_{name}": cores for name, cores in live.cpu.items()} | {"measured_s": duration_s - START_S}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from array import array
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,8 +34,8 @@ from tocsin.sim.topics.scenario import COORDINATOR, ClientsMoved, Scenario
 _SETTLED_ERROR: Final = 0.1
 _SETTLE_S: Final = 90.0
 _READY_S: Final = 60.0
-_TRANSIT_S: Final = 3.0
-"""Time after the last message in which messages arrive."""
+_TRANSIT_S: Final = 15.0
+"""Time after the last message in which messages may arrive."""
 _LOOK_S: Final = 0.25
 _KEPT_S: Final = 30.0
 _STAGGER_S: Final = 5.0
@@ -51,6 +52,8 @@ class LiveEpisode:
     """Largest relative error of a predicted round trip between two brokers, when the scenario began."""
     gaps: int
     """Gaps that homes reported to consumers."""
+    late_p99_s: float
+    """How late messages left this process, 99th percentile: the machine was too busy if it is large."""
     cpu: dict[str, float]
     """Process → cores that it used."""
 
@@ -101,6 +104,7 @@ class _Run:
     _messages: dict[TopicName, dict[bytes, SimulatedMessage]] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _began_s: float = 0.0
+    _late_s: array[float] = field(default_factory=lambda: array("d"))
     _homes: dict[TopicName, str] = field(default_factory=dict)
     _left: dict[tuple[TopicName, str], float] = field(default_factory=dict)
 
@@ -125,12 +129,16 @@ class _Run:
                 await self._publish()
                 lasted_s = self.now_s
                 used = {name: (cpu_s - began[name]) / lasted_s for name, cpu_s in self._cpu_s().items()}
-                await asyncio.sleep(_TRANSIT_S)
+                until_s = self.now_s + _TRANSIT_S
+                while self.deliveries.outstanding and self.now_s < until_s:
+                    await asyncio.sleep(0.1)
             relay = await self.distance.report()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        return LiveEpisode(Episode(self.moves, [], self.deliveries), relay, coordinate_error, self.gaps, used)
+        late_p99_s = sorted(self._late_s)[int(0.99 * len(self._late_s))] if self._late_s else float("inf")
+        episode = Episode(self.moves, [], self.deliveries)
+        return LiveEpisode(episode, relay, coordinate_error, self.gaps, late_p99_s, used)
 
     @asynccontextmanager
     async def _background(self, *coroutines: Coroutine[Any, Any, None]) -> Any:
@@ -221,9 +229,10 @@ class _Run:
         )
         for number in range(1, int(self.scenario.duration_s / period_s) + 1):
             for phase_s, name, producer in order:
-                wait_s = (number - 1) * period_s + phase_s - self.now_s
-                if wait_s > 0.0005:
-                    await asyncio.sleep(wait_s)
+                due_s = (number - 1) * period_s + phase_s
+                if due_s - self.now_s > 0.0005:
+                    await asyncio.sleep(due_s - self.now_s)
+                self._late_s.append(self.now_s - due_s)
                 self._send(name, producer, number)
 
     def _send(self, name: TopicName, producer: str, number: int) -> None:

@@ -19,8 +19,8 @@ PROBE_S = 1.0
 """Pause between two probes; Serf's value [ePulsar §4]."""
 FIRST_PROBE_S = 0.2
 """Pause between two probes of a new agent."""
-FIRST_SAMPLES = 60
-"""Measurements of a new agent at the short pause: enough to settle among a few peers within seconds."""
+FIRST_SAMPLES = 150
+"""Measurements of a new agent at the short pause: enough to settle among a few peers within half a minute."""
 REPORT_S = 5.0
 """Pause between two reports [ePulsar §4]."""
 FIRST_REPORT_S = 1.0

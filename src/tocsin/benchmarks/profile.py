@@ -8,9 +8,10 @@ several messages share a frame.
 A step passes if the broker uses at most `cpu` of a core and the 99th percentile stays within `latency_ms`. The knee is
 the output rate of the last step that passes. If the load itself is late, the knee is a lower bound: `limited_by: load`.
 Checked by: the load, which expects every message in order on every socket.
-Prints: the knee of each row in messages/s (`output_per_s`), the lowest of them as `topic_output_per_s` (the setting of
-the coordinator), and the broker's CPU as base + slope per message in + slope per message out, by least squares over all
-steps that pass.
+Prints: for each row the knee in messages/s (`output_per_s`), and the broker's CPU as base + slope per message sent, by
+least squares over its steps. `topic_output_per_s`, the setting of the coordinator, is the lowest knee that the broker
+itself set. If the load was the limit in every row, it is where the line of the row with most subscribers reaches the
+limit of the CPU, and `extrapolated` is true: in that row most frames have one message.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ FRAMES_PER_S = 1_000
 MOST_IN_PER_S = 45_000
 """One connection may publish 50,000 messages a second (`topic_rate_per_s`)."""
 WARM_UP_S = 0.5
+_OWN = ("cpu", "latency", "loss")
+"""Limits that the broker itself sets; the others are limits of the benchmark."""
 LIMIT_S = 60.0
 
 
@@ -72,32 +75,29 @@ register = command(profile)
 
 async def measure(counts: Sequence[int], seconds: float, payload: int, latency_s: float, cpu: float) -> dict[str, Any]:
     knees: list[dict[str, Any]] = []
-    passed: list[Step] = []
     with temporary_folder() as name:
         async with topic_servers(Path(name)) as servers:
             for count in counts:
                 steps, limited_by = await _raise_rate(servers[0], count, seconds, payload, latency_s, cpu, Path(name))
-                passed += steps
                 last = steps[-1] if steps else None
                 knees.append(
                     {
                         "subscribers": count,
                         "output_per_s": None if last is None else round(last.out_per_s),
                         "limited_by": limited_by,
+                        **fitted(steps, cpu),
                         "steps": [asdict(step) for step in steps],
                     }
                 )
-    found = [knee["output_per_s"] for knee in knees if knee["output_per_s"] is not None]
     return {
-        "topic_output_per_s": rounded_down(min(found)) if found else None,
-        **fitted(passed),
+        **threshold(knees),
         "knees": knees,
         "payload_bytes": payload,
         "latency_limit_s": latency_s,
         "cpu_limit": cpu,
         "seconds": seconds,
         "load_after": round(os.getloadavg()[0], 2),
-        "correct": bool(found),
+        "correct": all(knee["output_per_s"] is not None for knee in knees),
     }
 
 
@@ -157,16 +157,29 @@ async def _measure(
     return Step(count, *rates, found["p50_s"], found["p99_s"], found["late_s_p99"])
 
 
-def fitted(steps: Sequence[Step]) -> dict[str, float | None]:
-    """CPU = base + slope · in + slope · out, by least squares. None with too few different steps."""
+def fitted(steps: Sequence[Step], cpu: float) -> dict[str, float | None]:
+    """CPU = base + slope · messages sent, by least squares, and where that line reaches the limit `cpu`.
+
+    None with fewer than three steps; no end of a line that does not rise.
+    """
     import numpy as np
 
-    names = ("base_cpu", "cpu_us_per_message_in", "cpu_us_per_message_out")
-    columns = np.array([(1.0, step.in_per_s, step.out_per_s) for step in steps]).reshape(-1, 3)
-    if np.linalg.matrix_rank(columns) < 3:
+    names = ("base_cpu", "cpu_us_per_message", "line_ends_per_s")
+    if len(steps) < 3:
         return dict.fromkeys(names)
-    found, *_ = np.linalg.lstsq(columns, np.array([step.cpu for step in steps]), rcond=None)
-    return dict(zip(names, (float(found[0]), 1e6 * float(found[1]), 1e6 * float(found[2])), strict=True))
+    slope, base = np.polyfit([step.out_per_s for step in steps], [step.cpu for step in steps], 1)
+    end_per_s = float((cpu - base) / slope) if slope > 0.0 else None
+    return dict(zip(names, (float(base), 1e6 * float(slope), end_per_s), strict=True))
+
+
+def threshold(knees: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`topic_output_per_s` from the rows; None if nothing was measured."""
+    own = [knee["output_per_s"] for knee in knees if knee["limited_by"] in _OWN and knee["output_per_s"]]
+    if own:
+        return {"topic_output_per_s": rounded_down(min(own)), "extrapolated": False}
+    widest = max(knees, key=lambda knee: knee["subscribers"])
+    end_per_s = widest["line_ends_per_s"]
+    return {"topic_output_per_s": None if end_per_s is None else rounded_down(end_per_s), "extrapolated": True}
 
 
 def rounded_down(rate_per_s: float) -> int:

@@ -66,6 +66,9 @@ class LiveLoops:
 
     def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
+        for column in _OF_SOME:
+            if column not in rows:
+                rows[column] = None
         runs = rows[rows.kind == "live"]
         metrics: dict[str, Any] = {"bound_ms": self.bound_ms}
         claims: list[Claim] = []
@@ -100,6 +103,8 @@ class LiveLoops:
         return ExperimentReport(metrics, claims, files, body, [self.scaled, *_NOTES])
 
 
+_OF_SOME: Final = ("returned", "followed", "duration_s", "peak_ms")
+"""Columns that only moves and transients have: a run without any has no such column."""
 _FACTS: Final = (
     "relay_p99_ms",
     "late_p99_ms",

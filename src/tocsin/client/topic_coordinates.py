@@ -67,8 +67,9 @@ class ClientAgent:
     @property
     def coordinate(self) -> Coordinate | None:
         if self.gateway is not None:
-            known = self._gateway_at is not None and self._access_s
-            return behind_proxy(self._gateway_at, min(self._access_s)).rounded() if known and self._gateway_at else None
+            if self._gateway_at is None or not self._access_s:
+                return None
+            return behind_proxy(self._gateway_at, min(self._access_s)).rounded()
         coordinate = self._estimator.coordinate.rounded()
         return coordinate if len(self._answered) >= self.references and coordinate.is_settled else None
 

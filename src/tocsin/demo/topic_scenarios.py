@@ -12,7 +12,7 @@ import gc
 import os
 import time
 from array import array
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -148,7 +148,7 @@ class _Run:
         return LiveEpisode(episode, relay, coordinate_error, self.gaps, late_p99_s, used)
 
     @asynccontextmanager
-    async def _background(self, *coroutines: Coroutine[Any, Any, None]) -> Any:
+    async def _background(self, *coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
         try:
             yield

@@ -219,6 +219,7 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
         topic_link.KeepTopic(T1, 3, 4),
         {"type": "keep_topic", "topic": "a/b", "epoch": 3, "target_epoch": 4},
     ),
+    (topic_link.ReportTopics(), {"type": "report_topics"}),
     (topic_link.FollowTopic(T1, 2), {"type": "follow_topic", "topic": "a/b", "created": 2}),
     (topic_link.FenceTopic(T1, 2, 5), {"type": "fence_topic", "topic": "a/b", "created": 2, "epoch": 5}),
     (

@@ -28,6 +28,12 @@ COMPACT_LEAST = 50_000
 """Removed rows that a table has at least before it is made anew without them."""
 MOST_PAIRS = 1_000_000
 """The most pairs of a NEW record and a row in its neighbourhood that are compared: about 100 MB for a moment."""
+SAMPLED_PAIRS = 50_000
+"""From so many pairs on, `near_to` first looks at a part of the rows: if far too many of them are near, it ends."""
+_SAMPLE = 16
+"""The part: one row in so many."""
+_CERTAINLY = 1.25
+"""How many times the allowed rows the part must promise. An error of the estimate costs time, never a result."""
 _KEY = "key"
 
 
@@ -143,11 +149,19 @@ class CurrentRows:
         if found is None:
             return None
         owners, slots = covers.places[found[0]], found[1]
-        distinct, entries = np.unique(slots, return_inverse=True)
-        rows = self._table.take(distinct, list(columns))
-        row_lat, row_lon = (_degrees(rows[column]) for column in columns)
-        near = are_near(lat[owners], lon[owners], row_lat[entries], row_lon[entries], radius_m)
-        chosen = np.unique(slots[near])
+
+        def near_slots(owners: Slots, slots: Slots) -> Slots:
+            distinct, entries = self._table.distinct(slots)
+            rows = self._table.take(distinct, list(columns))
+            row_lat, row_lon = (_degrees(rows[column])[entries] for column in columns)
+            return slots[are_near(lat[owners], lon[owners], row_lat, row_lon, radius_m)]
+
+        if len(slots) >= max(SAMPLED_PAIRS, most):
+            sampled = slots % _SAMPLE == 0
+            part = near_slots(owners[sampled], slots[sampled])
+            if len(self._table.distinct(part)[0]) * _SAMPLE > most * _CERTAINLY:
+                return None
+        chosen = self._table.distinct(near_slots(owners, slots))[0]
         return None if len(chosen) > most else chosen
 
     def rows(self, slots: Slots) -> pa.Table:

@@ -8,6 +8,7 @@ decides when requests are read; `subscriber_socket` and `topic_socket` know what
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import Collection
 from enum import IntEnum
@@ -24,6 +25,8 @@ from tocsin.runtime.http.credentials import Claims
 from tocsin.wire.errors import Code, TocsinError
 from tocsin.wire.session import CLOSE_CODES
 
+LOGIN_BYTES = 64 << 10
+"""Largest message before the login: it is kept in memory for a stranger. Most of a login are its cursors."""
 VIOLATION_S = 0.5
 """Time for a client that violated the protocol to read the reason before the connection ends."""
 CLOSE_S = 5.0
@@ -121,6 +124,8 @@ class ClientSocket(PacedSocket):
     def connection_lost(self, error: Exception | None) -> None:
         self.guard.half_open.remove(self)
         self._state = SocketState.CLOSING
+        if self._budget is not None:
+            self.guard.budgets.release(self._budget, time.perf_counter())
         if self._identity:
             self.report_lost("connection lost")
 
@@ -145,7 +150,7 @@ class ClientSocket(PacedSocket):
         if self._state is SocketState.HANDSHAKE:
             self._shake_hands(data)
         else:
-            self.read(data, self.frame_bytes)
+            self.read(data, min(LOGIN_BYTES, self.frame_bytes))
 
     def on_violation(self, violation: Violation) -> None:
         self._close_with("too_large" if violation.code == 1009 else "bad_request", violation.message, violation.code)
@@ -211,6 +216,9 @@ class ClientSocket(PacedSocket):
             self._refuse_login(request, error, token)
             return
         self._token = None
+        if self._reader is not None:
+            self._reader.limit_bytes = self.frame_bytes
+        self._budget = self.guard.budgets.of(self.claims.subject, self.turn_share)
         self.open(request, self.claims)
 
     def _refuse_login(self, request: LoginRequest, error: TocsinError, token: str | None) -> None:

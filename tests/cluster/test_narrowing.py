@@ -84,6 +84,7 @@ def test_execution_of_many_rows_reads_them_from_memory(
     monkeypatch.setattr("tocsin.cluster.store.smalltables.SMALL_TABLE_ROWS", 0)
     from_files = []
     monkeypatch.setattr(inputs, "dataset_frame", lambda *read, **_: from_files.append(read[2].name))
+    monkeypatch.setattr("tocsin.cluster.spark.preparing.MOST_PLANNED_ROWS", 3)
     cluster = opened(most_rows=2)
     fill(cluster, 4)
     assert cluster.execute("NearMeOften") is not None

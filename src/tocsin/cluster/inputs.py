@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from tocsin.cluster.catalog import StoredFile
 from tocsin.cluster.feed.columntypes import arrow_schema
 from tocsin.cluster.spark.frames import Frame, dataset_frame
-from tocsin.cluster.spark.replaceable_relation import memory_frame
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.sql.result_columns import SEQUENCE, VERSION
 from tocsin.cluster.store.merging import read_files
@@ -109,7 +108,7 @@ class ExecutionInputs:
         if not isinstance(part, InputFiles):
             return part
         if not is_new and name in self._held:
-            return memory_frame(session, self._held[name])
+            return self._held[name]
         return dataset_frame(session, self._storage, part.dataset, part.files, after=part.after, upto=part.upto)
 
 

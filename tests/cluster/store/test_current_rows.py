@@ -111,6 +111,15 @@ def test_near_finds_every_row_within_the_radius(batches: list[list[Any]], points
     assert shown(found(current, slots)) == shown(expected)
 
 
+def test_all_rows_are_the_same_object_until_a_record_arrives() -> None:
+    current = CurrentRows(ARRIVED, table([("a", 0, "fire", 60.0, 60.0, 1)]), 1)
+    before = current.all_rows()
+    current.advance(table([]), 2)
+    assert current.all_rows() is before
+    current.advance(table([("a", 0, "flood", 60.0, 60.0, 1)]), 3)
+    assert current.all_rows()["kind"].to_pylist() == ["flood"]
+
+
 def test_too_many_rows_are_not_returned() -> None:
     current = CurrentRows(ARRIVED, table([(name, 0, "fire", 60.0, 60.0, 1) for name in "abc"]), 1)
     point = [pa.chunked_array([[60.0]]), pa.chunked_array([[60.0]])]

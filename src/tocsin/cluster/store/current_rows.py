@@ -53,6 +53,7 @@ class CurrentRows:
         """
         self.dataset = dataset
         self.version = version
+        self._all: pa.Table | None = None
         self._table = SlotTable(rows, {_KEY: equality_coder(dataset.key, with_null=True)} if coders is None else coders)
 
     def __len__(self) -> int:
@@ -77,6 +78,7 @@ class CurrentRows:
     def advance(self, records: pa.Table, version: int) -> None:
         """Add the records of the versions up to `version`, in the order of their arrival."""
         if records.num_rows:
+            self._all = None
             latest = _latest(records, self.dataset)
             found = self._table.find(_KEY, codes_of([latest[name] for name in self.dataset.key]))
             assert found is not None
@@ -168,7 +170,10 @@ class CurrentRows:
         return self._table.take(slots).combine_chunks()
 
     def all_rows(self) -> pa.Table:
-        return self.rows(self._table.slots())
+        """The same object until a record is added."""
+        if self._all is None:
+            self._all = self.rows(self._table.slots())
+        return self._all
 
 
 def _latest(records: pa.Table, dataset: Dataset) -> pa.Table:

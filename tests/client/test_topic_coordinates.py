@@ -127,11 +127,13 @@ def test_mobile_client_is_at_its_gateway_with_its_access_delay() -> None:
     agent = new_agent()
     gateway = ClientConnection(1, "ws://b", ready=True, probes=True)
     agent.use_gateway("ws://b")
-    assert agent.coordinate is None
+    before = agent.coordinate
     answered(agent, gateway, 10.0, 0.020)
-    assert agent.coordinate is not None
-    assert distance_s(agent.coordinate, at(*BROKERS_S["ws://b"])) == pytest.approx(0.020)
-    assert distance_s(agent.coordinate, at(*BROKERS_S["ws://a"])) == pytest.approx(0.080)
+    after = agent.coordinate
+    assert before is None
+    assert after is not None
+    assert distance_s(after, at(*BROKERS_S["ws://b"])) == pytest.approx(0.020)
+    assert distance_s(after, at(*BROKERS_S["ws://a"])) == pytest.approx(0.080)
 
 
 def test_home_learns_of_another_gateway_at_once() -> None:

@@ -184,5 +184,5 @@ def threshold(knees: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def rounded_down(rate_per_s: float) -> int:
     """Two significant digits."""
-    unit = 10 ** max(0, len(str(int(rate_per_s))) - 2)
+    unit = int(10 ** max(0, len(str(int(rate_per_s))) - 2))
     return int(rate_per_s) // unit * unit

@@ -19,12 +19,23 @@ import msgspec
 from tocsin.broker.message_encoding import BINARY, TEXT, Encoding, frame
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.paced_socket import PacedSocket
-from tocsin.runtime.broker.websocket_protocol import CLOSE, PATHS, PING, PONG, Violation, close_frame, shake_hands
+from tocsin.runtime.broker.websocket_protocol import (
+    CLOSE,
+    PATHS,
+    PING,
+    PONG,
+    FrameReader,
+    Violation,
+    close_frame,
+    shake_hands,
+)
 from tocsin.runtime.http.answers import error_answer
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire.errors import Code, TocsinError
 from tocsin.wire.session import CLOSE_CODES
 
+LOGIN_BYTES = 64 << 10
+"""Largest message before the login: it is kept in memory for a stranger. Most of a login are its cursors."""
 VIOLATION_S = 0.5
 """Time for a client that violated the protocol to read the reason before the connection ends."""
 CLOSE_S = 5.0
@@ -164,6 +175,7 @@ class ClientSocket(PacedSocket):
             self._transport.close()
             return
         self._state, self._encoding, self._token = SocketState.OPEN, handshake.encoding, handshake.token
+        self._reader = FrameReader(min(LOGIN_BYTES, self.frame_bytes))
         self._transport.write(handshake.reply)
 
     def on_message(self, opcode: int, payload: bytes) -> None:
@@ -213,6 +225,8 @@ class ClientSocket(PacedSocket):
             self._refuse_login(request, error, token)
             return
         self._token = None
+        if self._reader is not None:
+            self._reader.limit_bytes = self.frame_bytes
         self._budget = self.guard.budgets.of(self.claims.subject, self.turn_share)
         self.open(request, self.claims)
 

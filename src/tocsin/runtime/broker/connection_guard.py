@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from tocsin.broker.events import LoginRequested, SessionRevoked
 from tocsin.broker.hosted import Requester, SessionId
@@ -23,6 +24,14 @@ from tocsin.wire.link import REPLICATE
 _UNKNOWN = "this token is unknown, expired, revoked or meant for another part"
 
 
+class BrokerConnection(Protocol):
+    """A connection of another broker."""
+
+    claims: Claims | None
+
+    def revoke(self) -> None: ...
+
+
 class ConnectionGuard:
     def __init__(self, process: BrokerProcess, keys: TrustedKeys, topics: TopicsProcess | None = None) -> None:
         self.process = process
@@ -30,14 +39,20 @@ class ConnectionGuard:
         self.keys = keys
         self.half_open = HalfOpenConnections(process.settings.half_open, process.settings.login_s)
         self.budgets = UserBudgets()
+        self.broker_sockets: set[BrokerConnection] = set()
+        """Connections of other brokers: replicas and probes."""
         self.tasks: set[asyncio.Task[None]] = set()
         self._audiences = (process.id, BROKERS)
         self.audit: AuditLog | None = None
 
-    def record_refused_login(self, code: Code, token: str | None) -> None:
+    def record_refused_login(self, code: Code, token: str | None, endpoint: str = "session") -> None:
         """Record a login with a token that is not valid here; its claims are not verified, so no user is named."""
         if self.audit is not None:
-            self.audit.record(None, "login", "session", "session", code, with_token=token is not None)
+            self.audit.record(None, "login", endpoint, endpoint, code, with_token=token is not None)
+
+    def record_login(self, claims: Claims, endpoint: str) -> None:
+        if self.audit is not None:
+            self.audit.record(claims.subject, "login", endpoint, endpoint, "ok")
 
     def end_revoked(self) -> None:
         """End the sessions whose tokens are revoked. `keys` calls it when it has new revocations."""
@@ -47,6 +62,9 @@ class ConnectionGuard:
                 self.process.user_tokens.forget(subscriber_of(claims))
                 self.process.happened(SessionRevoked(session))
         self.topics.end_revoked(self.keys.is_revoked)
+        for stream in list(self.broker_sockets):
+            if stream.claims is not None and self.keys.is_revoked(stream.claims):
+                stream.revoke()
 
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""

@@ -101,7 +101,7 @@ class MqttSocket(asyncio.Protocol):
             self.mqtt.happened(events.PacketReceived(self._connection, packet))
             if self._blocked:
                 return  # `resume_writing` continues
-            if self.mqtt.is_full(self):
+            if self._connection in self.mqtt.checking or self.mqtt.is_full(self):
                 self._pause_reading()
                 return  # `read_on` continues
             if time.perf_counter() - started_s > TURN_S:

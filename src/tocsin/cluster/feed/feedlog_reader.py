@@ -37,6 +37,9 @@ MAX_FRAME_BYTES = 1 << 30
 """Longer than any request that the gateway accepts: a greater length is damage."""
 
 
+_encode_meta = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 class FeedLogError(Exception):
     """Root of the exceptions of a feed log.
 
@@ -91,7 +94,7 @@ class LogFrame:
 
 def encode_frame(position: int, payload: bytes, count: int, meta: Mapping[str, Any]) -> tuple[bytes, bytes]:
     """(header and meta, payload): two pieces, so that the payload is not copied."""
-    meta_json = json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode()
+    meta_json = _encode_meta(meta).encode()
     length = len(meta_json) + len(payload)
     if length > MAX_FRAME_BYTES:
         raise ValueError(f"a frame holds at most {MAX_FRAME_BYTES} bytes, not {length}")

@@ -75,8 +75,8 @@ _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or th
 class SyncGroup:
     """Requests that one `sync` stores together or not at all, with their keys and answers."""
 
-    keys: dict[bytes, int] = field(default_factory=dict)
-    """Digest -> accepted at, in µs."""
+    keys: list[dict[bytes, int]] = field(default_factory=list)
+    """For each request: digest → accepted at, in µs."""
     answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
     cursors: dict[str, int] = field(default_factory=dict)
     """Recording → its cursor."""
@@ -331,7 +331,8 @@ class FeedGateway:
         if count:
             self._store.records_end = answer.position
             self.recent.add(payload)
-        self._fresh.keys.update(keys)
+        if keys:
+            self._fresh.keys.append(keys)
         if digests is not None:
             self._fresh.answers[digests.key] = StoredAnswer(digests, answer, now_us)
         return answer
@@ -358,13 +359,13 @@ class FeedGateway:
         if not keys:
             return decoded.lines, decoded.count, keys
         candidates = [digests[index] for index in self._store.index.expect(digests)]
-        stored = self._store.index.seen(candidates, now_us).tolist()
-        unsynced = (self._fresh.keys, self._syncing.keys)
-        repeats = {
-            digest
-            for digest, is_stored in zip(candidates, stored, strict=True)
-            if is_stored or digest in unsynced[0] or digest in unsynced[1]
-        }
+        repeats: set[bytes] = set()
+        if candidates:
+            stored = self._store.index.seen(candidates, now_us).tolist()
+            repeats = {digest for digest, is_stored in zip(candidates, stored, strict=True) if is_stored}
+            unique = set(candidates)
+            for unsynced in (*self._fresh.keys, *self._syncing.keys):
+                repeats |= unsynced.keys() & unique
         if not repeats and len(keys) == len(digests):
             return decoded.lines, decoded.count, keys
         lines: dict[bytes, bytes] = {}

@@ -48,7 +48,9 @@ def authenticate(app: ASGIApp, context: ClusterContext) -> ASGIApp:
     def audit(scope: Scope, status: int) -> None:
         record_request(context.audit, scope, status, _QUIET)
 
-    return AuthenticationMiddleware(_explaining(app), admit, context.metrics.count_request, PART, context.open_requests, audit)
+    return AuthenticationMiddleware(
+        _explaining(app), admit, context.metrics.count_request, PART, context.open_requests, audit
+    )
 
 
 def _explaining(app: ASGIApp) -> ASGIApp:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from tocsin.client.coordinator import CoordinatorClient
 from tocsin.client.errors import Denied
 from tocsin.client.tls import context_for
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate
 from tocsin.model.ids import BrokerId
+from tocsin.runtime.coordinator.routes.users import BrokerRequest, UserRegistration
 from tocsin.wire.errors import Code
 
 
@@ -43,6 +46,15 @@ def test_subscriber_is_registered_once_and_position_is_sent() -> None:
         ("/v1/users/u%201/broker", position, "t1"),
         ("/v1/users/u%201/broker", {"avoid": ["b0"], **position}, "t1"),
     ]
+
+
+def test_coordinate_is_sent_in_the_form_the_coordinator_decodes() -> None:
+    coordinate = Coordinate((0.01,) * DIMENSIONS, 0.002, 0.0, 0.1)
+    coordinator = FakeCoordinator(coordinate=coordinate)
+    asyncio.run(coordinator.request_broker(None))
+    for (_, body, _), request in zip(coordinator.requests, (UserRegistration, BrokerRequest), strict=True):
+        sent = msgspec.json.decode(msgspec.json.encode(body), type=request)
+        assert sent.coordinate == coordinate
 
 
 def test_expired_registration_is_renewed_once() -> None:

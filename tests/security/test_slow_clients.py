@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.runtime.broker.running_broker import RunningBroker, broker_with_emula
 from tests.runtime.broker.test_rest import rest
 from tocsin.broker import events, requests
 from tocsin.runtime.broker import turns
-from tocsin.runtime.broker.turns import TurnBudget
+from tocsin.runtime.broker.turns import TurnBudget, UserBudgets
 from tocsin.runtime.broker.websocket_protocol import FrameReader, close_frame
 from tocsin.runtime.http.bounded_protocols import BoundedWebSocket
 from tocsin.runtime.http.listening import Server, listen
@@ -121,6 +122,68 @@ def test_requests_of_one_client_get_a_share_of_the_time() -> None:
         now_s, paused_s = now_s + pause_s, paused_s + pause_s
     assert busy_s <= turns.ALLOWANCE_S + turns.SHARE * 60.0 + 2 * turns.TURN_S
     assert budget.spend(turns.TURN_S, now_s + 60.0) == 0.0
+
+
+def test_interrupted_turn_counts_as_a_long_one_and_no_more() -> None:
+    """A busy machine stops the broker for a second in the middle of a turn: that is not the client's work."""
+    budget = TurnBudget()
+    assert budget.spend(1.0, 1_000.0) == 0.0
+    for _ in range(20):
+        pause_s = budget.spend(1.0, 1_000.0)
+    assert 0.0 < pause_s < 20.0
+
+
+def test_connections_of_one_user_share_a_budget() -> None:
+    budgets = UserBudgets()
+    first, second = budgets.of("eve"), budgets.of("eve")
+    assert first.spend(turns.TURN_S, 1.0) == 0.0
+    for _ in range(200):
+        first.spend(turns.TURN_S, 1.0)
+    assert second.spend(turns.TURN_S, 1.0) > 0.0
+    assert budgets.of("ann").spend(turns.TURN_S, 1.0) == 0.0
+    assert budgets.of("eve", 0.5).spend(turns.TURN_S, 1.0) == 0.0, "connections of topics have a larger share"
+
+
+def test_user_with_debt_keeps_it_after_the_last_connection() -> None:
+    budgets = UserBudgets()
+    for user in ("eve", "ann"):
+        budget = budgets.of(user)
+        for _ in range(200 if user == "eve" else 1):
+            budget.spend(turns.TURN_S, 1.0)
+        budgets.release(budget, 1.0)
+        del budget
+    assert budgets.of("eve").spend(turns.TURN_S, 1.0) > 0.0
+    assert budgets.of("ann").spend(turns.TURN_S, 1.0) == 0.0
+
+
+def test_reconnecting_does_not_renew_the_allowance(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with broker_with_emulated_cluster(tmp_path) as (broker, _):
+            handled_s: list[float] = []
+            happened = broker.server.process.happened
+
+            def measure(event: events.Event) -> None:
+                started_s = time.perf_counter()
+                if isinstance(event, events.RequestReceived):
+                    time.sleep(turns.TURN_S / 2)
+                happened(event)
+                if isinstance(event, events.RequestReceived):
+                    handled_s.append(time.perf_counter() - started_s)
+
+            broker.server.process.happened = measure  # type: ignore[method-assign]
+            began_s = time.perf_counter()
+            for _ in range(4):
+                async with broker.session("eve") as eve:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(0.75):
+                            while True:
+                                await eve.ask("ping")
+            took_s = time.perf_counter() - began_s
+            # A request of up to one turn may cross the limit on each of the four connections.
+            limit_s = turns.ALLOWANCE_S + turns.SHARE * took_s + 4 * max(handled_s) + 0.05
+            assert sum(handled_s) <= limit_s < 3 * turns.ALLOWANCE_S + turns.SHARE * took_s
+
+    asyncio.run(scenario())
 
 
 def test_flood_of_single_requests_gets_a_share_of_the_time(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from tocsin.client.errors import ClientError, Denied, Unreachable, error_for
 from tocsin.client.events import BrokerAddress
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.errors import Code, error_from
 
@@ -22,16 +23,25 @@ class CoordinatorClient:
     """Registers a subscriber and requests brokers for it. Holds an HTTP connection pool; `close` releases it."""
 
     def __init__(
-        self, address: str, token: str | None, tls: SSLContext, user: str | None = None, **position: float
+        self,
+        address: str,
+        token: str | None,
+        tls: SSLContext,
+        user: str | None = None,
+        *,
+        coordinate: Coordinate | None = None,
+        **position: float,
     ) -> None:
-        """`position` has `lat` and `lon` in degrees, if they are known."""
+        """`position` has `lat` and `lon` in degrees, if they are known; `coordinate` is of the network."""
         self.address = address.rstrip("/")
         self.user = None if user is None else SubscriberId(user)
         """The subscriber's name. If the program gave no name, None until the coordinator has chosen one."""
         self._token = token
         self._user_token: str | None = None
         """The subscriber's own token; None before the registration."""
-        self._position = position
+        self._position: dict[str, Any] = dict(position)
+        if coordinate is not None:
+            self._position["coordinate"] = msgspec.to_builtins(coordinate)
         self._http = httpx.AsyncClient(base_url=self.address, verify=tls, timeout=httpx.Timeout(_ANSWER_S, connect=5.0))
 
     async def request_broker(self, avoid: BrokerId | None) -> BrokerAddress:

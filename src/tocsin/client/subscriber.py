@@ -40,6 +40,7 @@ from tocsin.client.session import SubscriberSession
 from tocsin.client.timing import Patience
 from tocsin.client.tls import Verify, context_for
 from tocsin.client.websocket import Codec
+from tocsin.coords.coordinate import Coordinate
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriberId, SubscriptionId
 from tocsin.wire import session as wire
@@ -59,6 +60,7 @@ class Subscriber:
         token: str | None = None,
         lat: float | None = None,
         lon: float | None = None,
+        coordinate: Coordinate | None = None,
         state: str | Path | None = None,
         acknowledge: Literal["automatic", "manual"] = "automatic",
         encoding: Literal["json", "msgpack"] = "json",
@@ -66,12 +68,13 @@ class Subscriber:
         patience: Patience | None = None,
         verify: Verify = True,
     ) -> None:
-        """`token`: has the scope `subscribe` for `user`, or may register users. `lat`, `lon`: degrees. `state`: a file
+        """`token`: has the scope `subscribe` for `user`, or may register users. `lat`, `lon`: degrees.
+        `coordinate`: the network coordinate that `Topics.locate` measured, for the placement `nearest`. `state`: a file
         that keeps the cursors for the next run. `waiting_results`: how many results may wait for the application.
         `patience`: time-outs and back-off. `verify`: a PEM file of authorities to trust, beside the system's."""
         self._tls = context_for(verify)
         position = {name: value for name, value in (("lat", lat), ("lon", lon)) if value is not None}
-        self._coordinator = CoordinatorClient(coordinator, token, self._tls, user, **position)
+        self._coordinator = CoordinatorClient(coordinator, token, self._tls, user, coordinate=coordinate, **position)
         self._codec = Codec(wire.MSGPACK if encoding == "msgpack" else wire.JSON)
         self._automatic = acknowledge == "automatic"
         self._path = None if state is None else Path(state)

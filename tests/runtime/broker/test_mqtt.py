@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,10 +19,11 @@ from tests.broker.mqtt.paho_properties import connect_properties
 from tests.broker.mqtt.server_packets import read_all
 from tests.runtime.broker.running_broker import RunningBroker, row, running_broker, token
 from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
-from tocsin.broker.mqtt import packets
+from tocsin.broker.mqtt import events, packets
 from tocsin.broker.mqtt.packets import V5
 from tocsin.broker.mqtt.reasons import Reason
 from tocsin.broker.mqtt.writing import written
+from tocsin.runtime.broker import turns
 
 FIRE = "$channels/Reports?kind=fire"
 TAKE_S = 20.0
@@ -208,6 +210,43 @@ def test_thousands_of_packets_at_once_are_all_answered(tmp_path: Path) -> None:
             assert isinstance(await busy.receive(), packets.ConnAck)
             for _ in range(20_000):
                 assert isinstance(await busy.receive(), packets.PingResp)
+
+    asyncio.run(scenario())
+
+
+def test_flood_of_single_packets_gets_a_share_of_the_time(tmp_path: Path) -> None:
+    """No turn is long; the packets of both connections of the user are limited together."""
+
+    async def scenario() -> None:
+        async with mqtt_broker(tmp_path) as (_, broker), raw(broker) as first, raw(broker) as second:
+            assert broker.server.mqtt is not None
+            process = broker.server.mqtt.process
+            happened, handled_s = process.happened, 0.0
+
+            def measure(event: events.Event) -> None:
+                nonlocal handled_s
+                started_s = time.perf_counter()
+                if isinstance(event, events.PacketReceived):
+                    time.sleep(0.001)
+                happened(event)
+                handled_s += time.perf_counter() - started_s
+
+            async def ping(flooding: RawClient) -> None:
+                while True:
+                    flooding.writer.write(b"\xc0\x00")
+                    await flooding.receive()
+
+            for number, flooding in enumerate((first, second)):
+                login = packets.Connect(f"raw-{number}", V5, username="eve", password=token("eve").encode())
+                flooding.writer.write(written(login, V5))
+                assert isinstance(await flooding.receive(), packets.ConnAck)
+            process.happened = measure  # type: ignore[method-assign]
+            began_s = time.perf_counter()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(3.0):
+                    await asyncio.gather(ping(first), ping(second))
+            took_s = time.perf_counter() - began_s
+            assert turns.ALLOWANCE_S <= handled_s <= turns.ALLOWANCE_S + 0.5 * took_s + 0.1
 
     asyncio.run(scenario())
 

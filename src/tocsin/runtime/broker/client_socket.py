@@ -8,6 +8,7 @@ decides when requests are read; `subscriber_socket` and `topic_socket` know what
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import Collection
 from enum import IntEnum
@@ -121,6 +122,8 @@ class ClientSocket(PacedSocket):
     def connection_lost(self, error: Exception | None) -> None:
         self.guard.half_open.remove(self)
         self._state = SocketState.CLOSING
+        if self._budget is not None:
+            self.guard.budgets.release(self._budget, time.perf_counter())
         if self._identity:
             self.report_lost("connection lost")
 
@@ -211,6 +214,7 @@ class ClientSocket(PacedSocket):
             self._refuse_login(request, error, token)
             return
         self._token = None
+        self._budget = self.guard.budgets.of(self.claims.subject, self.turn_share)
         self.open(request, self.claims)
 
     def _refuse_login(self, request: LoginRequest, error: TocsinError, token: str | None) -> None:

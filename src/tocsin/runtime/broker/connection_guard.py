@@ -11,6 +11,7 @@ from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.model.permission import may_subscribe, topic_scopes
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.topics import TopicsProcess
+from tocsin.runtime.broker.turns import UserBudgets
 from tocsin.runtime.http.audit import AuditLog
 from tocsin.runtime.http.callers import caller_of_claims
 from tocsin.runtime.http.credentials import BROKERS, Claims
@@ -28,6 +29,7 @@ class ConnectionGuard:
         self.topics = topics or TopicsProcess(process.id, process.settings.topic_limits, process.now_s)
         self.keys = keys
         self.half_open = HalfOpenConnections(process.settings.half_open, process.settings.login_s)
+        self.budgets = UserBudgets()
         self.tasks: set[asyncio.Task[None]] = set()
         self._audiences = (process.id, BROKERS)
         self.audit: AuditLog | None = None

@@ -33,7 +33,7 @@ class MqttConnection(Protocol):
 
     def close(self) -> None: ...
 
-    def on_open(self) -> None: ...
+    def on_open(self, user: str) -> None: ...
 
     def read_on(self) -> None: ...
 
@@ -194,7 +194,7 @@ class MqttProcess:
         connection = self.connections.get(identity)
         if connection is None:
             return
-        connection.on_open()
+        connection.on_open(claims.subject)
         self.claims[identity] = (claims, token or "")
         if self.guard.audit is not None:
             self.guard.audit.record(claims.subject, "login", "mqtt", "mqtt", "ok")

@@ -19,7 +19,7 @@ from tocsin.broker.mqtt.reading import PacketReader
 from tocsin.broker.mqtt.reasons import Reason, Violation
 from tocsin.runtime.broker.client_socket import refusal
 from tocsin.runtime.broker.mqtt import MqttProcess
-from tocsin.runtime.broker.turns import TURN_S, TurnBudget
+from tocsin.runtime.broker.turns import PACKET_S, TURN_S, TurnBudget
 from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, FrameReader, close_frame, shake_hands_for
 from tocsin.runtime.broker.websocket_protocol import Violation as FrameViolation
 from tocsin.wire.errors import TocsinError
@@ -29,7 +29,7 @@ SUBPROTOCOL = "mqtt"
 _QUEUE_BYTES = 256 << 10
 """Bytes that may wait in a connection; the core keeps the rest in the session's queue, which is bounded."""
 _SHARE = 0.5
-"""Share of the loop's time for one client, as for connections of topics."""
+"""Share of the loop's time for one user, as for connections of topics."""
 _CLOSE_S = 2.0
 
 
@@ -62,6 +62,8 @@ class MqttSocket(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
         self.mqtt.guard.half_open.remove(self)
+        if self._budget is not None:
+            self.mqtt.guard.budgets.release(self._budget, time.perf_counter())
         if self._next_turn is not None:
             self._next_turn.cancel()
         self.mqtt.connection_lost(self._connection)
@@ -103,16 +105,22 @@ class MqttSocket(asyncio.Protocol):
                 self._pause_reading()
                 return  # `read_on` continues
             if time.perf_counter() - started_s > TURN_S:
-                self._end_turn(started_s)
+                self._wait_for_turn(self._pause_s(started_s))
                 return
-        self._resume_reading()
+        if (pause_s := self._pause_s(started_s)) > 0.0:
+            self._wait_for_turn(pause_s)
+        else:
+            self._resume_reading()
 
-    def _end_turn(self, started_s: float) -> None:
-        self._pause_reading()
+    def _pause_s(self, started_s: float) -> float:
+        """Charge the turn to the user, or to a connection without one, and return the pause before the next turn."""
         if self._budget is None:
             self._budget = TurnBudget(_SHARE)
         now_s = time.perf_counter()
-        pause_s = self._budget.spend(now_s - started_s, now_s)
+        return self._budget.spend(PACKET_S + now_s - started_s, now_s)
+
+    def _wait_for_turn(self, pause_s: float) -> None:
+        self._pause_reading()
         if self._next_turn is None:
             self._next_turn = self._loop.call_later(pause_s, self._read_on)
 
@@ -153,9 +161,10 @@ class MqttSocket(asyncio.Protocol):
     def _framed(self, data: bytes) -> bytes:
         return data
 
-    def on_open(self) -> None:
+    def on_open(self, user: str) -> None:
         """The client's token is valid."""
         self.mqtt.guard.half_open.remove(self)
+        self._budget = self.mqtt.guard.budgets.of(user, _SHARE)
 
     def expire(self) -> None:
         """Close a connection that did not log in in time, or that is one of too many half-open connections."""

@@ -30,7 +30,7 @@ class PacedSocket(asyncio.Protocol, ABC):
     )
 
     turn_share: ClassVar[float] = SHARE
-    """Share of the loop's time for a connection whose requests have used up their allowance."""
+    """Share of the loop's time for a user whose requests have used up their allowance."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ class PacedSocket(asyncio.Protocol, ABC):
             self._resume_reading()
 
     def _pause_s(self, started_s: float) -> float:
-        """Charge the turn to the connection, and return the pause before its next one.
+        """Charge the turn to the user, or to a connection without one, and return the pause before the next turn.
 
         Every turn counts, not only long ones: a flood of packets with one request each has only short turns.
         """

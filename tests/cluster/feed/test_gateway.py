@@ -453,10 +453,10 @@ def test_failed_write_of_the_key_index_does_not_fail_a_sync(bench: Bench, monkey
     assert counts(send(gateway, body("r0", "new"))) == (1, 1, 0)
 
 
-def in_threads(*tasks: Callable[[], None]) -> None:
+def in_threads(*tasks: Callable[[], object]) -> None:
     errors: list[BaseException] = []
 
-    def run(task: Callable[[], None]) -> None:
+    def run(task: Callable[[], object]) -> None:
         try:
             task()
         except BaseException as error:

@@ -34,7 +34,7 @@ class KeyFilter:
 
     def __init__(self) -> None:
         self._words: U64 = np.zeros(1 << _WORD_BITS, dtype=np.uint64)
-        self._numbers = memoryview(self._words).cast("B").cast("Q")  # type: ignore[call-overload]
+        self._numbers = memoryview(self._words.data).cast("B").cast("Q")
         """The same words, for access to a single one."""
 
     def add_few(self, firsts: Iterable[int]) -> list[bool]:

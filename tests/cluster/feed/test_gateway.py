@@ -393,6 +393,52 @@ def test_records_accepted_during_a_sync_wait_for_the_next_sync(bench: Bench, mon
     assert names(bench.stored()) == ["a", "b"]
 
 
+def test_sync_does_not_wait_for_a_body_that_is_being_parsed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = bench.open()
+    decode = gateway._store.codec.decode
+
+    def sync_meanwhile(payload: bytes, form: RecordForm) -> Any:
+        in_threads(gateway.sync)
+        return decode(payload, form)
+
+    monkeypatch.setattr(gateway._store.codec, "decode", sync_meanwhile)
+    assert counts(gateway.accept(body("a"), RecordForm.JSON)) == (1, 0, 0)
+    assert bench.stored() == []
+    gateway.sync()
+    assert names(bench.stored()) == ["a"]
+
+
+def test_request_that_is_answered_while_its_repeat_is_parsed_is_replayed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = bench.open(PLAIN)
+    decode = gateway._store.codec.decode
+
+    def answer_first(payload: bytes, form: RecordForm) -> Any:
+        monkeypatch.undo()
+        in_threads(lambda: gateway.accept(payload, form, "key"))
+        return decode(payload, form)
+
+    monkeypatch.setattr(gateway._store.codec, "decode", answer_first)
+    outcome = gateway.accept(body("a"), RecordForm.JSON, "key")
+    assert isinstance(outcome, Accepted) and outcome.replayed
+    gateway.sync()
+    assert names(bench.stored()) == ["a"]
+
+
+def test_gateway_that_closes_while_a_body_is_parsed_refuses_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = bench.open()
+    decode = gateway._store.codec.decode
+
+    def close_meanwhile(payload: bytes, form: RecordForm) -> Any:
+        in_threads(gateway.close)
+        return decode(payload, form)
+
+    monkeypatch.setattr(gateway._store.codec, "decode", close_meanwhile)
+    assert isinstance(gateway.accept(body("a"), RecordForm.JSON), Unavailable)
+    assert bench.stored() == []
+
+
 def test_failed_write_of_the_key_index_does_not_fail_a_sync(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = bench.open(memory_keys=5, records=10)
     monkeypatch.setattr("tocsin.cluster.feed.keyindex.write_run", full_disk)
@@ -407,10 +453,10 @@ def test_failed_write_of_the_key_index_does_not_fail_a_sync(bench: Bench, monkey
     assert counts(send(gateway, body("r0", "new"))) == (1, 1, 0)
 
 
-def in_threads(*tasks: Callable[[], None]) -> None:
+def in_threads(*tasks: Callable[[], object]) -> None:
     errors: list[BaseException] = []
 
-    def run(task: Callable[[], None]) -> None:
+    def run(task: Callable[[], object]) -> None:
         try:
             task()
         except BaseException as error:

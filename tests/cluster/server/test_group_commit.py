@@ -86,6 +86,26 @@ def test_request_during_a_sync_waits_for_the_next_sync(tmp_path: Path) -> None:
     gateway.close()
 
 
+def test_request_is_answered_although_later_ones_keep_the_thread_busy(tmp_path: Path) -> None:
+    gateway = make(tmp_path / "d")
+    gateway.may_go_on.set()
+
+    async def main() -> None:
+        commit = GroupCommit(gateway)
+        numbers = itertools.count()
+
+        async def publish() -> None:
+            for number in itertools.islice(numbers, 30):
+                assert isinstance(await store(commit, b'{"id": %d}' % number), Accepted)
+
+        await asyncio.wait_for(asyncio.gather(*(publish() for _ in range(8))), 30)
+        assert commit._waiting == {}
+
+    asyncio.run(main())
+    assert len(gateway.stored()) == 240
+    gateway.close()
+
+
 def test_exactly_the_acknowledged_requests_are_stored_when_syncs_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

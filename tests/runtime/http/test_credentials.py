@@ -11,7 +11,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tocsin.runtime.http import credentials
 from tocsin.runtime.http.credentials import Signer, Verifier, subject_of
+from tocsin.runtime.http.revocations import Revocations
 
 NOW_S = 1_800_000_000.0
 
@@ -41,6 +43,23 @@ def test_expired_token_is_refused_after_the_leeway(signer: Signer) -> None:
     verifier = signer.verifier()
     assert verifier.claims(signed(signer), NOW_S + 64) is not None
     assert verifier.claims(signed(signer), NOW_S + 66) is None
+
+
+def test_token_verified_before_is_refused_once_it_is_revoked_or_expired(signer: Signer) -> None:
+    token, verifier = signed(signer), signer.verifier()
+    assert verifier.claims(token, NOW_S) == verifier.claims(token, NOW_S)
+    assert verifier.knows_key_of(token)
+    assert verifier.claims(token, NOW_S + 66) is None
+    verifier.revoked = Revocations.of(["t1"], {})
+    assert verifier.claims(token, NOW_S) is None
+
+
+def test_verifier_remembers_a_bounded_number_of_tokens(signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "_MOST_VERIFIED", 3)
+    verifier = signer.verifier()
+    for number in range(10):
+        assert verifier.claims(signed(signer, identity=f"t{number}"), NOW_S) is not None
+        assert len(verifier._verified) <= 3
 
 
 def test_hand_over_token_is_valid_at_one_broker_only(signer: Signer) -> None:

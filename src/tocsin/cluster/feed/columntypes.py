@@ -91,13 +91,13 @@ def canonical_timestamp(value: datetime) -> datetime:
 
 def set_timestamps(records: list[Any], attribute: str) -> None:
     """`canonical_timestamp` for one column of many records. Most feeds send UTC: then one check covers all records."""
-    values = list(map(attrgetter(attribute), records))
     try:
-        if {value.tzinfo for value in values} == {UTC}:
+        if set(map(attrgetter(f"{attribute}.tzinfo"), records)) == {UTC}:
             return
     except AttributeError:
         pass  # some are null or missing
-    for record, value in zip(records, values, strict=True):
+    for record in records:
+        value = getattr(record, attribute)
         if value.__class__ is datetime and value.tzinfo is not UTC:
             setattr(record, attribute, canonical_timestamp(value))
 

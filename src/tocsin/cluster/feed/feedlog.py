@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from tocsin.cluster.feed.feedlog_reader import (
     END,
@@ -27,16 +27,14 @@ from tocsin.cluster.feed.feedlog_reader import (
     FeedLogReader,
     FeedLogWriteFailed,
     LogFrame,
+    NewFrame,
     decode_frame,
-    encode_frame,
     published_end,
 )
 from tocsin.segments.files import fsync_directory, segment_path, segment_starts, write_durably
 
 DEFAULT_SEGMENT_BYTES = 64 << 20
 """`trim` frees this much at a time, and recovery reads at most this much."""
-_Buffered: TypeAlias = tuple[int, int, tuple[bytes, bytes]]
-"""(position, next position, pieces) of a frame that no sync has written yet."""
 
 
 class FeedLog:
@@ -50,7 +48,8 @@ class FeedLog:
         """Guards the buffer and the tail. Held for microseconds."""
         self._file_lock = threading.Lock()
         """Guards the files. Held for a whole sync."""
-        self._buffer: list[_Buffered] = []
+        self._buffer: list[NewFrame] = []
+        """The frames that no sync has written yet."""
         self._must_cut = False
         self._lock_fd = os.open(self.directory / "writer", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -113,10 +112,9 @@ class FeedLog:
         The frame is durable once a `sync` has moved `durable_end` to that position.
         """
         with self._buffer_lock:
-            position = self._tail
-            pieces = encode_frame(position, payload, count, meta)
-            self._tail = position + sum(map(len, pieces))
-            self._buffer.append((position, self._tail, pieces))
+            frame = NewFrame.of(self._tail, payload, count, meta)
+            self._tail = frame.next_position
+            self._buffer.append(frame)
             return self._tail
 
     def sync(self, upto: int | None = None) -> int:
@@ -128,7 +126,7 @@ class FeedLog:
         with self._file_lock:
             with self._buffer_lock:
                 stop = self._tail if upto is None else upto
-                frames = [frame for frame in self._buffer if frame[0] < stop]
+                frames = [frame for frame in self._buffer if frame.position < stop]
                 self._buffer = self._buffer[len(frames) :]
             if not frames:
                 return self._durable_end
@@ -174,21 +172,21 @@ class FeedLog:
                 os.close(fd)
         self._fd = self._end_fd = self._lock_fd = -1
 
-    def _write(self, frames: list[_Buffered]) -> None:
+    def _write(self, frames: list[NewFrame]) -> None:
         if self._must_cut:
             self._cut()
         pending: list[bytes] = []
         begin = self._durable_end
-        for position, following, pieces in frames:
-            if position > self._first and following - self._first > self.segment_bytes:
+        for frame in frames:
+            if frame.position > self._first and frame.next_position - self._first > self.segment_bytes:
                 self._write_durably(begin, pending)
                 # The full segment is durable before the next one exists: only the last can have an incomplete frame.
-                self._open_segment(position)
+                self._open_segment(frame.position)
                 self._fsync_directory()
-                pending, begin = [], position
-            pending += pieces
+                pending, begin = [], frame.position
+            pending += frame.pieces()
         self._write_durably(begin, pending)
-        end = frames[-1][1]
+        end = frames[-1].next_position
         self._publish(end)
         self._durable_end = end
 

@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from tocsin.segments.files import segment_path, segment_starts
 
@@ -35,6 +35,7 @@ END = struct.Struct("<Q")
 """The content of the file `end`."""
 MAX_FRAME_BYTES = 1 << 30
 """Longer than any request that the gateway accepts: a greater length is damage."""
+_encode_meta = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class FeedLogError(Exception):
@@ -89,14 +90,28 @@ class LogFrame:
         return self.payload.split(b"\n") if self.count else []
 
 
-def encode_frame(position: int, payload: bytes, count: int, meta: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """(header and meta, payload): two pieces, so that the payload is not copied."""
-    meta_json = json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode()
-    length = len(meta_json) + len(payload)
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame holds at most {MAX_FRAME_BYTES} bytes, not {length}")
-    crc = _crc(position, length, count, meta_json, payload)
-    return HEADER.pack(length, crc, count, len(meta_json)) + meta_json, payload
+class NewFrame(NamedTuple):
+    """A frame that is not written yet. `pieces` computes the checksum, which takes longer than all the rest."""
+
+    position: int
+    next_position: int
+    count: int
+    meta_json: bytes
+    payload: bytes
+
+    @classmethod
+    def of(cls, position: int, payload: bytes, count: int, meta: Mapping[str, Any]) -> Self:
+        meta_json = _encode_meta(meta).encode()
+        length = len(meta_json) + len(payload)
+        if length > MAX_FRAME_BYTES:
+            raise ValueError(f"a frame holds at most {MAX_FRAME_BYTES} bytes, not {length}")
+        return cls(position, position + HEADER.size + length, count, meta_json, payload)
+
+    def pieces(self) -> tuple[bytes, bytes]:
+        """(header and meta, payload): two pieces, so that the payload is not copied."""
+        length = len(self.meta_json) + len(self.payload)
+        crc = _crc(self.position, length, self.count, self.meta_json, self.payload)
+        return HEADER.pack(length, crc, self.count, len(self.meta_json)) + self.meta_json, self.payload
 
 
 def frame_length(view: memoryview, offset: int) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tocsin.cluster.feed.answertable import AnswerTable, StoredAnswer
@@ -50,7 +50,7 @@ class FeedStore:
 
     def commit(
         self,
-        keys: Mapping[bytes, int],
+        keys: Iterable[Mapping[bytes, int]],
         answers: Mapping[bytes, StoredAnswer],
         upto: int,
         cursors: Mapping[str, int] | None = None,
@@ -59,7 +59,8 @@ class FeedStore:
 
         The caller serialises this with `skip_frames_without_records`.
         """
-        self.index.add(keys)
+        for of_request in keys:
+            self.index.add(of_request)
         self.answers.add(answers, upto, cursors)
         self._committed = upto
 

@@ -7,8 +7,8 @@ failure to the publisher, and a retry of that request is not a repeat. The calle
 seconds, from a thread that may block.
 
 No HTTP and no threads in here. Different threads may call `accept`, `sync`, `maintain`, `ingested` and `close` at the
-same time. `accept` runs one at a time and does not wait for a running `sync`. Only one `sync` runs at a time, and only
-one `maintain` or `ingested`.
+same time. `accept` parses a body without a lock, appends one request at a time and does not wait for a running `sync`.
+Only one `sync` runs at a time, and only one `maintain` or `ingested`.
 
 In memory: frames not yet written, keys not yet in a file (`FeedLimits.memory_keys`, twice as many during a flush) and
 one request. `FeedStore` has the files.
@@ -75,8 +75,8 @@ _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or th
 class SyncGroup:
     """Requests that one `sync` stores together or not at all, with their keys and answers."""
 
-    keys: dict[bytes, int] = field(default_factory=dict)
-    """Digest -> accepted at, in µs."""
+    keys: list[dict[bytes, int]] = field(default_factory=list)
+    """For each request: digest → accepted at, in µs."""
     answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
     cursors: dict[str, int] = field(default_factory=dict)
     """Recording → its cursor."""
@@ -97,7 +97,8 @@ class FeedGateway:
         self._now_s = now_s
         # A thread takes these locks in the order upkeep, sync, state.
         self._state_lock = threading.RLock()
-        """Guards the groups and `_closed`. Held for a whole `accept`, but not while the log is written."""
+        """Guards the groups and `_closed`. Held while a request is appended, not while its body is parsed or the log is
+        written: a `sync` would wait for it again and again."""
         self._sync_lock = threading.Lock()
         """Held for a whole `sync`."""
         self._upkeep_lock = threading.Lock()
@@ -147,8 +148,40 @@ class FeedGateway:
         alert = self._alerts.read(body) if form is RecordForm.CAP else None
         if isinstance(alert, AlertRefused):
             return Malformed(alert.reason), group
+        digests = None if idempotency_key is None else RequestDigests.of(idempotency_key, body)
+        if alert is not None:
+            return self._accept_alert(alert, len(body), digests, recorded)
         with self._state_lock:
-            return self._accept(body, form, idempotency_key, alert, recorded), self._fresh
+            early = self._answer_early(len(body), digests, recorded)
+            if early is not None:
+                return early, self._fresh
+        decoded = self._decode(body, form)
+        if not isinstance(decoded, Decoded):
+            return decoded, group
+        with self._state_lock:
+            # Another thread may have accepted requests, or closed the gateway, while this one parsed the body.
+            early = self._answer_early(len(body), digests, recorded)
+            return early or self._append(decoded, digests, recorded), self._fresh
+
+    def _accept_alert(
+        self, alert: Alert, body_bytes: int, digests: RequestDigests | None, recorded: RecordedRange | None
+    ) -> tuple[Accepted | Refused, SyncGroup]:
+        """Accept a CAP alert. The lock is held throughout, because its records depend on the alerts before it."""
+        if not self._store.removes_repeats:
+            # Without a KEY to recognise repeats by, the alert is its own Idempotency-Key.
+            digest = alert_digest(alert)
+            digests = RequestDigests(digest[:16], digest)
+        with self._state_lock:
+            early = self._answer_early(body_bytes, digests, recorded)
+            if early is not None:
+                return early, self._fresh
+            records = self._alert_records(alert)
+            if not isinstance(records, AlertRecords):
+                return records, self._fresh
+            decoded = self._decode(records.body, RecordForm.JSON)
+            if not isinstance(decoded, Decoded):
+                return decoded, self._fresh
+            return self._append(decoded, digests, recorded, records), self._fresh
 
     def recorded_upto(self, recording: str) -> int | Unavailable:
         """The durable cursor of a recorded topic: the last sequence number that is stored; 0 before the first."""
@@ -160,14 +193,10 @@ class FeedGateway:
                 return _RECORDING
             return self._store.answers.recorded_upto(recording)
 
-    def _accept(
-        self,
-        body: bytes,
-        form: RecordForm,
-        idempotency_key: str | None,
-        alert: Alert | None,
-        recorded: RecordedRange | None,
-    ) -> Accepted | Refused:
+    def _answer_early(
+        self, body_bytes: int, digests: RequestDigests | None, recorded: RecordedRange | None
+    ) -> Accepted | Refused | None:
+        """The answer to a request whose body need not be parsed; None for any other request."""
         if self._closed:
             return _CLOSED
         if recorded is not None:
@@ -178,14 +207,17 @@ class FeedGateway:
                 return CursorConflict(upto)
         if self._store.is_behind_with_upkeep():
             return Unavailable("the disk refused to write; try again")
-        now_us = int(self._now_s() * 1e6)
-        digests = None if idempotency_key is None else RequestDigests.of(idempotency_key, body)
-        if alert is not None and not self._store.removes_repeats:
-            # Without a KEY to recognise repeats by, the alert is its own Idempotency-Key.
-            digest = alert_digest(alert)
-            digests = RequestDigests(digest[:16], digest)
-        earlier = self._earlier_answer(digests, now_us) if digests else None
-        return earlier or self._accept_new(body, form, digests, now_us, alert, recorded)
+        earlier = None if digests is None else self._earlier_answer(digests, self._now_us())
+        if earlier is not None:
+            return earlier
+        backlog_bytes = self.backlog_bytes
+        if backlog_bytes and backlog_bytes + body_bytes > self.limits.backlog_bytes:
+            excess_bytes = backlog_bytes + body_bytes - self.limits.backlog_bytes
+            return Backlogged(self._store.ingested.retry_after_s(excess_bytes))
+        return None
+
+    def _now_us(self) -> int:
+        return int(self._now_s() * 1e6)
 
     def sync(self) -> int:
         """Fsync all requests accepted before this call and return the durable end. Blocks.
@@ -232,7 +264,7 @@ class FeedGateway:
                 return
             with self._state_lock:
                 self._store.skip_frames_without_records()
-            now_us = int(self._now_s() * 1e6)
+            now_us = self._now_us()
             self._store.flush_and_merge_keys(now_us)
             self._store.answers.forget(now_us)
             if self.dataset.retain_s is not None:
@@ -260,26 +292,15 @@ class FeedGateway:
                 self._store.close()
                 self._alerts.close()
 
-    def _accept_new(
+    def _append(
         self,
-        body: bytes,
-        form: RecordForm,
+        decoded: Decoded,
         digests: RequestDigests | None,
-        now_us: int,
-        alert: Alert | None,
         recorded: RecordedRange | None,
+        records: AlertRecords | None = None,
     ) -> Accepted | Refused:
-        backlog_bytes = self.backlog_bytes
-        if backlog_bytes and backlog_bytes + len(body) > self.limits.backlog_bytes:
-            return Backlogged(self._store.ingested.retry_after_s(backlog_bytes + len(body) - self.limits.backlog_bytes))
-        records = None if alert is None else self._alert_records(alert)
-        if isinstance(records, AlertRecords):
-            body, form = records.body, RecordForm.JSON
-        elif records is not None:
-            return records
-        decoded = self._decode(body, form)
-        if not isinstance(decoded, Decoded):
-            return decoded
+        """Append the new records of a request to the log."""
+        now_us = self._now_us()
         payload, count, keys = self._without_repeats(decoded, now_us)
         answer = Accepted(
             accepted=count,
@@ -310,7 +331,8 @@ class FeedGateway:
         if count:
             self._store.records_end = answer.position
             self.recent.add(payload)
-        self._fresh.keys.update(keys)
+        if keys:
+            self._fresh.keys.append(keys)
         if digests is not None:
             self._fresh.answers[digests.key] = StoredAnswer(digests, answer, now_us)
         return answer
@@ -337,13 +359,13 @@ class FeedGateway:
         if not keys:
             return decoded.lines, decoded.count, keys
         candidates = [digests[index] for index in self._store.index.expect(digests)]
-        stored = self._store.index.seen(candidates, now_us).tolist()
-        unsynced = (self._fresh.keys, self._syncing.keys)
-        repeats = {
-            digest
-            for digest, is_stored in zip(candidates, stored, strict=True)
-            if is_stored or digest in unsynced[0] or digest in unsynced[1]
-        }
+        repeats: set[bytes] = set()
+        if candidates:
+            stored = self._store.index.seen(candidates, now_us).tolist()
+            repeats = {digest for digest, is_stored in zip(candidates, stored, strict=True) if is_stored}
+            unique = set(candidates)
+            for unsynced in (*self._fresh.keys, *self._syncing.keys):
+                repeats |= unsynced.keys() & unique
         if not repeats and len(keys) == len(digests):
             return decoded.lines, decoded.count, keys
         lines: dict[bytes, bytes] = {}

@@ -31,9 +31,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-U64: TypeAlias = npt.NDArray[np.uint64]
+from tocsin.cluster.feed.keyfilter import U64, USELESS_KEYS, Bools, KeyFilter
+
 I64: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Part: TypeAlias = tuple[U64, U64, I64]
 """(first halves, last halves, accepted at in µs), sorted by digest."""
 
@@ -49,10 +49,10 @@ _RUNS_PER_TIER = 4
 """This many runs of similar size are merged into one. So there are at most 3 per power of four, and each key is
 rewritten once per power of four."""
 _NEVER_US = -(1 << 62)
-_FILTER_BITS = 24
-"""The filter has one slot per value of a digest's first bits: up to 16 MiB a dataset, allocated as keys arrive. With 2
-million keys, 11 % of new keys hit a slot in use; with 20 million, 70 %."""
-_FILTER_SHIFT = np.uint64(64 - _FILTER_BITS)
+_FEW = 10
+"""Up to this many digests enter the filter one by one."""
+_FILTER_STEP = 1 << 20
+"""Digests of a run that enter the filter at once."""
 
 
 class KeyIndex:
@@ -72,7 +72,7 @@ class KeyIndex:
         self._sequence = 0
         self.seed = secrets.randbits(64)
         """Created with the index and written with its first run."""
-        self._filter: Bools = np.zeros(1 << _FILTER_BITS, dtype=np.bool_)
+        self._filter = KeyFilter()
         self._load()
 
     @property
@@ -93,13 +93,13 @@ class KeyIndex:
     def expect(self, digests: Sequence[bytes]) -> list[int]:
         """Announce digests that may be added later. Returns the indexes of those that may be known already.
 
-        All others are certainly new. Nearly all keys of a healthy feed are new, and this filter finds that out without
-        a look at the tables and runs.
+        All others are certainly new.
         """
-        slots = _first_halves(digests) >> _FILTER_SHIFT
-        before: list[int] = np.flatnonzero(self._filter[slots]).tolist()
-        self._filter[slots] = True
-        return before
+        if len(digests) <= _FEW:
+            known = self._filter.add_few([int.from_bytes(digest[:8], "big") for digest in digests])
+            return [index for index, may_be_known in enumerate(known) if may_be_known]
+        indexes: list[int] = np.flatnonzero(self._filter.add(_first_halves(digests))).tolist()
+        return indexes
 
     def seen(self, digests: Sequence[bytes], now_us: int) -> Bools:
         """For each digest: True if it was added within the retention before `now_us`."""
@@ -154,15 +154,12 @@ class KeyIndex:
             self._commit(kept if merged is None else (*kept, merged), self._covers)
 
     def _fill_filter(self, run: KeyRun) -> None:
-        """Set the filter's slots for the keys of a run, in steps, so that a large run is never in memory as a whole.
-
-        Slots of expired keys stay set until a restart.
-        """
-        if len(run) >= 8 << _FILTER_BITS:
-            self._filter[:] = True  # nearly every slot would be set: reading the run is not worth it
+        """Add the keys of a run to the filter, in steps, so that a large run is never in memory as a whole."""
+        if len(run) >= USELESS_KEYS:
+            self._filter.fill()  # reading the run is not worth it
             return
-        for start in range(0, len(run), 1 << 20):
-            self._filter[run.first[start : start + (1 << 20)] >> _FILTER_SHIFT] = True
+        for start in range(0, len(run), _FILTER_STEP):
+            self._filter.add(run.first[start : start + _FILTER_STEP])
 
     def _crowded_tier(self) -> list[KeyRun]:
         tiers: dict[int, list[KeyRun]] = {}

@@ -135,12 +135,12 @@ class RecordCodec:
             self._canonicalise(records)
         except (*JSON_ERRORS, NotStorable):
             return None
-        canonical = self._encoder.encode_lines(records)
+        canonical = self._encoder.encode_lines(records)[:-1]
         # A body in canonical spelling has no field twice. A record never contains an unescaped newline.
-        as_sent = not lines and body.startswith(canonical.replace(b"\n", b",")[:-1], 1)
+        as_sent = not lines and body.startswith(canonical.replace(b"\n", b","), 1)
         if not as_sent and _may_repeat_names(body, canonical):
             return None
-        return Decoded(canonical[:-1], len(records), self._digests(records), [])
+        return Decoded(canonical, len(records), self._digests(records), [])
 
     def _decode_each(self, parts: RawRecords) -> Decoded:
         refusals = parts.refusals

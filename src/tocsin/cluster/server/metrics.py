@@ -6,6 +6,7 @@ Labels are datasets, channels and feeds, which an administrator declares. Subscr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -25,9 +26,9 @@ class ClusterMetrics:
         def counter(name: str, description: str, *labels: str) -> Counter:
             return Counter(f"tocsin_{name}", description, labels, registry=registry)
 
-        self.accepted = counter("records_accepted", "Records stored", "dataset")
-        self.refused = counter("records_refused", "Records refused one by one", "dataset")
-        self.duplicates = counter("records_duplicate", "Records whose key was stored already", "dataset")
+        self.accepted = accepted = counter("records_accepted", "Records stored", "dataset")
+        refused = counter("records_refused", "Records refused one by one", "dataset")
+        duplicates = counter("records_duplicate", "Records whose key was stored already", "dataset")
         self.requests_refused = counter(
             "publish_requests_refused", "Bodies of records refused as a whole", "dataset", "status"
         )
@@ -42,6 +43,18 @@ class ClusterMetrics:
         self.result_bytes = counter("result_bytes", "Bytes of results as JSON", "channel")
         self.restarts = counter("ingestion_restarts", "Restarts of streaming queries that failed", "query")
         self.requests = counter("http_requests", "HTTP requests answered", "method", "status")
+        # Looking up a labelled counter takes longer than counting.
+        self._records_of = cache(lambda dataset: [of.labels(dataset) for of in (accepted, duplicates, refused)])
+        self._requests_of = cache(lambda method, status: self.requests.labels(method, str(status)))
+
+    def count_records(self, dataset: str, accepted: int, duplicates: int, refused: int) -> None:
+        """Count the records of a stored request."""
+        for counter, records in zip(self._records_of(dataset), (accepted, duplicates, refused), strict=True):
+            if records:
+                counter.inc(records)
+
+    def count_request(self, method: str, status: int) -> None:
+        self._requests_of(method, status).inc()
 
     def watch(
         self, cluster: DataCluster, missed: Callable[[str], int], late: Callable[[], Iterable[LateChannel]]

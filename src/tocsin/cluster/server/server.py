@@ -7,6 +7,7 @@ The port is open before Spark has started, so that a supervisor can tell a slow 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,11 @@ from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
 
 ADMIN_TOKEN_FILE = "admin-token"
+SWITCH_S = 0.0002
+"""How long a thread holds Python's interpreter while another thread waits for it; Python's default is 5 ms.
+
+A thread that has written or fsynced needs the interpreter again. Behind an event loop that parses records without a
+pause, each sync would take several times 5 ms."""
 KEYS_FILE = "trusted-keys.json"
 """In the state folder: the keys fetched last, for a start while the coordinator does not answer."""
 
@@ -94,6 +100,7 @@ class ClusterServer:
     async def run(self) -> None:
         """Serve until a signal or `stop`. Raises `SparkLost` if Spark is lost, when publishers have their answers."""
         settings = self.settings
+        sys.setswitchinterval(SWITCH_S)
         # These threads wait for disks: more of them than cores.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "blocking"))
         listening = listen(settings.host, settings.port)

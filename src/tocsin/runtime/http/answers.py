@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from tocsin.wire.errors import Code, TocsinError
 
@@ -66,36 +67,39 @@ async def read_body(
     Check the caller's scope first: this reads what any holder of a token sends.
     `take_room` is called with the size of each piece before the piece is kept, and may raise to refuse it.
     """
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise TocsinError(Code.BAD_REQUEST, "send the body without Content-Encoding: this server decodes none")
-    announced = request.headers.get("content-length", "")
-    if announced.isascii() and announced.isdigit() and int(announced) > limit_bytes:
-        raise too_large(limit_bytes)
+    return await receive_body(request.scope, request.receive, limit_bytes, take_room)
+
+
+async def receive_body(
+    scope: Scope, receive: Receive, limit_bytes: int, take_room: Callable[[int], None] = lambda size_bytes: None
+) -> bytes:
+    """`read_body` for an ASGI request. A body must keep up `LEAST_BYTES_PER_S` beyond `GRACE_S`: it occupies memory."""
+    for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.lower() != b"identity":
+            raise TocsinError(Code.BAD_REQUEST, "send the body without Content-Encoding: this server decodes none")
+        if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
+            raise too_large(limit_bytes)
     pieces: list[bytes] = []
     size_bytes = 0
-    async for piece in _in_time(request.stream()):
-        size_bytes += len(piece)
-        if size_bytes > limit_bytes:
-            raise too_large(limit_bytes)
-        take_room(len(piece))
-        pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-async def _in_time(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The pieces, as long as they keep up `LEAST_BYTES_PER_S` beyond `GRACE_S`: bodies that stall occupy memory."""
     deadline_s = asyncio.get_running_loop().time() + GRACE_S
-    while True:
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                piece = await anext(pieces, None)
-        except TimeoutError:
-            message = f"the body arrives at less than {LEAST_BYTES_PER_S:,} bytes/s"
-            raise TocsinError(Code.TOO_SLOW, message) from None
-        if piece is None:
-            return
-        yield piece
-        deadline_s += len(piece) / LEAST_BYTES_PER_S
+    try:
+        async with asyncio.timeout_at(deadline_s) as limit:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                if piece := message.get("body", b""):
+                    size_bytes += len(piece)
+                    if size_bytes > limit_bytes:
+                        raise too_large(limit_bytes)
+                    take_room(len(piece))
+                    pieces.append(piece)
+                if not message.get("more_body", False):
+                    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                limit.reschedule(deadline_s + size_bytes / LEAST_BYTES_PER_S)
+    except TimeoutError:
+        reason = f"the body arrives at less than {LEAST_BYTES_PER_S:,} bytes/s"
+        raise TocsinError(Code.TOO_SLOW, reason) from None
 
 
 def too_large(limit_bytes: int) -> TocsinError:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tocsin.runtime.http.answers import answer, error_answer, error_body
 from tocsin.runtime.http.audit import CLAIMS
 from tocsin.runtime.http.bounded_protocols import report_authenticated
-from tocsin.runtime.http.logs import logger
+from tocsin.runtime.http.logs import logger, logs_debug
 from tocsin.runtime.http.open_requests import CALLER, OpenRequests
 from tocsin.wire.errors import Code, TocsinError
 
@@ -103,8 +103,9 @@ class AuthenticationMiddleware:
         finally:
             self._answered(scope["method"], status)
             self._audit(scope, status)
-            duration_s = round(time.monotonic() - started_s, 4)
-            self._log.debug("request", method=scope["method"], path=scope["path"], status=status, duration_s=duration_s)
+            if logs_debug():
+                took_s = round(time.monotonic() - started_s, 4)
+                self._log.debug("request", method=scope["method"], path=scope["path"], status=status, duration_s=took_s)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         accepted = False

@@ -8,7 +8,7 @@ authenticated.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Self
 
 from starlette.types import Scope
 from uvicorn._types import ASGISendEvent
@@ -31,6 +31,27 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 class _HeadTooLarge(Exception):
     pass
+
+
+class _Body:
+    """The unread part of a body, in the pieces that arrived. uvicorn's own buffer copies each piece twice."""
+
+    __slots__ = ("_pieces", "_size_bytes")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+
+    def __iadd__(self, piece: bytes) -> Self:
+        self._pieces.append(piece)
+        self._size_bytes += len(piece)
+        return self
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __bytes__(self) -> bytes:
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -95,6 +116,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._advanced = True
+        if self.cycle is not None and not self.cycle.body:
+            self.cycle.body = _Body()  # type: ignore[assignment]
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -68,6 +68,11 @@ def logger() -> structlog.stdlib.BoundLogger:
     return cast("structlog.stdlib.BoundLogger", structlog.get_logger("tocsin"))
 
 
+def logs_debug() -> bool:
+    """Whether events of level debug are written. Ask before an event that is made often: structlog makes it first."""
+    return logging.getLogger("tocsin").isEnabledFor(logging.DEBUG)
+
+
 def is_worth_logging(failures: int) -> bool:
     """True for the 1st, 2nd, 4th, 8th … failure in a row: an error that lasts must not fill the log."""
     return failures & (failures - 1) == 0

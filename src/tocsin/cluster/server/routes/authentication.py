@@ -45,13 +45,12 @@ def authenticate(app: ASGIApp, context: ClusterContext) -> ASGIApp:
         if path == "/metrics" and not caller.may_read:
             raise TocsinError(Code.FORBIDDEN, "this needs a token with the scope read")
 
-    def answered(method: str, status: int) -> None:
-        context.metrics.requests.labels(method, str(status)).inc()
-
     def audit(scope: Scope, status: int) -> None:
         record_request(context.audit, scope, status, _QUIET)
 
-    return AuthenticationMiddleware(_explaining(app), admit, answered, PART, context.open_requests, audit)
+    return AuthenticationMiddleware(
+        _explaining(app), admit, context.metrics.count_request, PART, context.open_requests, audit
+    )
 
 
 def _explaining(app: ASGIApp) -> ASGIApp:

@@ -90,9 +90,15 @@ class Connecting:
         elif session.user != event.user:
             self._state.end(connection, Reason.NOT_AUTHORIZED, "the new token belongs to another user")
         else:
-            session.allow(event.scopes)
+            self._allow(session, event.scopes, sent=False)
             connection.expires_s = event.expires_s
             self._state.send(connection, packets.Auth(Reason.SUCCESS, {"authentication_method": connection.method}))
+            self._subscribing.resume_channels(session)
+
+    def _allow(self, session: Session, scopes: frozenset[str], *, sent: bool) -> None:
+        """Give the session the scopes of a new token, and take back what waits for it and they do not permit."""
+        session.allow(scopes)
+        self._sharing.share_again(self._outgoing.withdraw(session, sent=sent))
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -119,7 +125,7 @@ class Connecting:
         present = session is not None
         if session is None:
             session = self._new_session(key, event.user, client_id)
-        session.allow(event.scopes)
+        self._allow(session, event.scopes, sent=True)
         self._attach(session, connection, packet, event)
         state.send(connection, self._connack(session, connection, packet, present))
         self._outgoing.resume(session)

@@ -37,6 +37,8 @@ class PublishToTopic(Effect, frozen=True):
     ticket: int
     topic: str
     data: bytes
+    user: str = ""
+    """The user of the client; empty for a message of this broker."""
 
 
 class WatchPattern(Effect, frozen=True):

@@ -143,8 +143,9 @@ class IncomingMessages:
         if packet_id:
             session.incoming[packet_id] = Incoming(message.qos, 2 if message.retain else 1)
         if message.retain:
-            self._retained.set(self._ticket(session, packet_id), topic, data, bool(message.payload))
-        self._state.effects.append(PublishToTopic(self._ticket(session, packet_id), topic, data))
+            ticket = self._ticket(session, packet_id)
+            self._retained.set(ticket, topic, data, session.user, has_payload=bool(message.payload))
+        self._state.effects.append(PublishToTopic(self._ticket(session, packet_id), topic, data, session.user))
 
     def _ticket(self, session: Session, packet_id: int) -> int:
         if not packet_id:

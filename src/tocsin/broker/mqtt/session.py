@@ -14,12 +14,13 @@ from itertools import count
 from tocsin.broker.mqtt import effects, packets
 from tocsin.broker.mqtt.events import ConnectionId
 from tocsin.broker.mqtt.limits import MqttLimits
+from tocsin.broker.mqtt.names import CHANNELS, parsed_channel
 from tocsin.broker.mqtt.packets import V5, Packet
 from tocsin.broker.mqtt.publication import Publication
 from tocsin.broker.mqtt.reasons import Reason, Violation
 from tocsin.broker.mqtt.subscriptions import Subscription, SubscriptionTree
 from tocsin.broker.mqtt.writing import written
-from tocsin.model.permission import RECEIVE, SEND, permits_topic
+from tocsin.model.permission import RECEIVE, SEND, SUBSCRIBE, permits, permits_topic
 
 NEVER_S = 0xFFFF_FFFF
 """A session expiry that means never [MQTT5 §3.1.2.11.2]."""
@@ -88,12 +89,19 @@ class Session:
         self._may_receive.clear()
 
     def may_receive(self, topic: str) -> bool:
+        """True if the present token permits this topic, or the channel of this filter."""
         allowed = self._may_receive.get(topic)
         if allowed is None:
             if len(self._may_receive) >= _MOST_REMEMBERED:
                 self._may_receive.clear()
-            allowed = self._may_receive[topic] = permits_topic(self.scopes, RECEIVE, topic)
+            allowed = self._may_receive[topic] = self._permits(topic)
         return allowed
+
+    def _permits(self, topic: str) -> bool:
+        if not topic.startswith(CHANNELS):
+            return permits_topic(self.scopes, RECEIVE, topic)
+        parsed = parsed_channel(topic)
+        return not isinstance(parsed, str) and permits(self.scopes, SUBSCRIBE, parsed[0])
 
     def may_send(self, topic: str) -> bool:
         return permits_topic(self.scopes, SEND, topic)
@@ -131,6 +139,8 @@ class Connection:
     """Name → alias, from this broker to the client."""
     client_aliases: dict[int, str] = field(default_factory=dict)
     """Alias → name, from the client."""
+    subscribing: int = 0
+    """SUBSCRIBE packets without an answer."""
     wants_reasons: bool = True
     wants_positions: bool = False
     method: str | None = None

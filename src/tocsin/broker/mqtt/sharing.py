@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tocsin.broker.mqtt.effects import Send
 from tocsin.broker.mqtt.outgoing import Outgoing
 from tocsin.broker.mqtt.publication import Publication
@@ -97,10 +99,13 @@ class Sharing:
         A message of quality of service 2 that was sent stays with its client [MQTT-4.8.2-5].
         """
         unsent = [outbound for outbound in session.inflight.values() if outbound.qos == 1]
-        for outbound in (*unsent, *session.queue):
-            if outbound.shared is not None:
-                group = self._state.tree.group(outbound.shared.filter)
-                if group is not None:
-                    self._share(group, outbound.publication)
+        self.share_again([*unsent, *session.queue])
         session.inflight.clear()
         session.queue.clear()
+
+    def share_again(self, messages: Iterable[Outbound]) -> None:
+        """Give those that came through a shared subscription to a member of its group that may receive them."""
+        for outbound in messages:
+            group = None if outbound.shared is None else self._state.tree.group(outbound.shared.filter)
+            if group is not None:
+                self._share(group, outbound.publication)

@@ -94,6 +94,7 @@ class TopicRecord:
     """Its first epoch."""
     within_s: float | None = None
     made_on_use: bool = False
+    """A message created it, and no statement."""
     holder: Holder | None = None
     """The home; None while no broker can be it."""
     epoch: int = 0
@@ -115,6 +116,8 @@ class TopicRecord:
     """The dataset that gets every message; None for none."""
     departures: tuple[Departure, ...] = ()
     """The homes that it has left by the control loop; not stored."""
+    made_by: str | None = None
+    """The user whose message created it; None if its creator has no quota."""
     shortfall: str | None = None
     """Why the control loop cannot keep its bound; None if it can."""
 
@@ -157,11 +160,15 @@ class TopicRegistry:
     """No failover before this time: this process itself was away, and renewals may wait to be read."""
     revision: int = 0
     """Grows with every change that clients see."""
+    made_by: dict[str, int] = field(default_factory=dict)
+    """User → number of topics that its messages have created."""
     changed: dict[TopicName, None] = field(default_factory=dict)
     """Topics, also deleted ones, that look different on the dashboard since its last row about them."""
 
     def add(self, record: TopicRecord) -> None:
         self.topics[record.name] = record
+        if record.made_by is not None:
+            self.made_by[record.made_by] = self.made_by.get(record.made_by, 0) + 1
         if record.log is not None:
             self.logged[record.name] = None
         self.set_holder(record, record.holder)
@@ -173,6 +180,10 @@ class TopicRegistry:
         self.queued.pop(record.name, None)
         self.logged.pop(record.name, None)
         del self.topics[record.name]
+        if record.made_by is not None:
+            self.made_by[record.made_by] -= 1
+            if not self.made_by[record.made_by]:
+                del self.made_by[record.made_by]
         self.revision += 1
         self.changed[record.name] = None
 

@@ -15,6 +15,7 @@ from tocsin.broker.mqtt.packets import V5
 from tocsin.broker.mqtt.reasons import Reason
 from tocsin.broker.mqtt.retained import Retained
 from tocsin.broker.mqtt.session import Connection, Incoming, MqttState, Session
+from tocsin.model.permission import SEND
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_envelope import MessageProperties, wrapped
 
@@ -96,6 +97,7 @@ class IncomingMessages:
             return Reason.TOPIC_NAME_INVALID, problem
         topic = topic_of(packet.topic)
         if not session.may_send(topic):
+            self._state.record_refusal(session, SEND, topic)
             return Reason.NOT_AUTHORIZED, f"this needs a token with the scope send:{topic}"
         if packet.properties.get("payload_format") == 1 and not _is_utf8(packet.payload):
             return Reason.PAYLOAD_FORMAT_INVALID, "the payload format says UTF-8, and the payload is not"

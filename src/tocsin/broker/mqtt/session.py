@@ -25,6 +25,8 @@ from tocsin.model.permission import RECEIVE, SEND, SUBSCRIBE, permits, permits_t
 NEVER_S = 0xFFFF_FFFF
 """A session expiry that means never [MQTT5 §3.1.2.11.2]."""
 _MOST_REMEMBERED = 10_000
+_MOST_RECORDED = 1_000
+"""Refusals of one token that are recorded in the audit log."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,11 +84,14 @@ class Session:
     will_due_s: float | None = None
     last_packet_id: int = 0
     dropped: int = 0
+    recorded: set[tuple[str, str]] = field(default_factory=set)
+    """Refusals (action, object) that are in the audit log: a client may repeat a message all the time."""
     _may_receive: dict[str, bool] = field(default_factory=dict)
 
     def allow(self, scopes: frozenset[str]) -> None:
         self.scopes = scopes
         self._may_receive.clear()
+        self.recorded.clear()
 
     def may_receive(self, topic: str) -> bool:
         """True if the present token permits this topic, or the channel of this filter."""
@@ -178,6 +183,13 @@ class MqttState:
             data = written(packet, connection.version)  # the reason string does not fit [MQTT-3.2.2-19]
         if data:
             self.effects.append(effects.Send((connection.id,), data))
+
+    def record_refusal(self, session: Session, action: str, object_: str) -> None:
+        """The session's token lacks a right. The same refusal is recorded once for each token."""
+        refusal = (action, object_)
+        if refusal not in session.recorded and len(session.recorded) < _MOST_RECORDED:
+            session.recorded.add(refusal)
+            self.effects.append(effects.RecordRefusal(session.user, action, object_))
 
     def reasons(self, connection: Connection, message: str) -> packets.Properties:
         """The reason string, if the client did not switch it off [MQTT5 §3.1.2.11.7]."""

@@ -16,7 +16,7 @@ from tocsin.broker.mqtt.reasons import Reason
 from tocsin.broker.mqtt.retained import Retained
 from tocsin.broker.mqtt.session import Connection, MqttState, Outbound, Session
 from tocsin.broker.mqtt.subscriptions import Subscription
-from tocsin.model.permission import RECEIVE
+from tocsin.model.permission import RECEIVE, SUBSCRIBE
 from tocsin.model.topic import is_exact
 
 _NOT_READY = "the homes of these topics do not answer; subscribe again"
@@ -102,6 +102,7 @@ class Subscribing:
         if isinstance(parsed, str):
             return Reason.TOPIC_FILTER_INVALID, parsed
         if not _may_subscribe(session, parsed):
+            self._state.record_refusal(session, RECEIVE, parsed.topic_pattern)
             return Reason.NOT_AUTHORIZED, f"this needs a token with the scope receive:{parsed.topic_pattern}"
         subscription = Subscription(parsed, wanted.qos, wanted.no_local, wanted.retain_as_published, identifier)
         if not known:
@@ -121,6 +122,7 @@ class Subscribing:
         if isinstance(parsed, str):
             return Reason.TOPIC_FILTER_INVALID, parsed
         if not session.may_receive(wanted.pattern):
+            self._state.record_refusal(session, SUBSCRIBE, parsed[0])
             return Reason.NOT_AUTHORIZED, f"this needs a token with the scope subscribe:{parsed[0]}"
         wanted.qos = min(wanted.qos, 1)
         session.channels[wanted.pattern] = wanted

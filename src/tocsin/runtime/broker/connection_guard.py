@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from tocsin.broker.events import LoginRequested, SessionRevoked
 from tocsin.broker.hosted import Requester, SessionId
@@ -33,20 +35,39 @@ class ConnectionGuard:
         self.tasks: set[asyncio.Task[None]] = set()
         self._audiences = (process.id, BROKERS)
         self.audit: AuditLog | None = None
+        self.topics.record_refusal = partial(self.record_refusal, "topics")
 
     def record_refused_login(self, code: Code, token: str | None) -> None:
         """Record a login with a token that is not valid here; its claims are not verified, so no user is named."""
         if self.audit is not None:
             self.audit.record(None, "login", "session", "session", code, with_token=token is not None)
 
+    def record_refusal(self, endpoint: str, user: str, action: str, object_: str) -> None:
+        """Record that a user's token lacks a right."""
+        if self.audit is not None:
+            self.audit.record(user, action, object_, endpoint, Code.FORBIDDEN)
+
+    def recorded_end(self, endpoint: str) -> Callable[[Claims], bool]:
+        """A check whether a token is revoked or its key is gone. It records the end of such connections."""
+
+        def is_revoked(claims: Claims) -> bool:
+            if not self.keys.is_revoked(claims):
+                return False
+            if self.audit is not None:
+                self.audit.record(claims.subject, "end", endpoint, endpoint, "revoked", token=claims.identity)
+            return True
+
+        return is_revoked
+
     def end_revoked(self) -> None:
         """End the sessions whose tokens are revoked. `keys` calls it when it has new revocations."""
+        is_revoked = self.recorded_end("session")
         for session, connection in list(self.process.connections.items()):
             claims = connection.claims
-            if claims is not None and self.keys.is_revoked(claims):
+            if claims is not None and is_revoked(claims):
                 self.process.user_tokens.forget(subscriber_of(claims))
                 self.process.happened(SessionRevoked(session))
-        self.topics.end_revoked(self.keys.is_revoked)
+        self.topics.end_revoked(self.recorded_end("topics"))
 
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""
@@ -61,7 +82,11 @@ class ConnectionGuard:
     async def replica_claims(self, token: str | None) -> Claims:
         """The claims of a home's token for its followers; raises for any other token."""
         claims = None if not token else await self.fetched_claims(token)
-        if claims is None or REPLICATE not in claims.scopes:
+        is_home = claims is not None and REPLICATE in claims.scopes
+        if self.audit is not None:
+            user, outcome = None if claims is None else claims.subject, "ok" if is_home else str(Code.UNAUTHENTICATED)
+            self.audit.record(user, "login", "broker", "broker", outcome, with_token=token is not None)
+        if claims is None or not is_home:
             raise TocsinError(Code.UNAUTHENTICATED, "this needs a token that the coordinator gives to homes of topics")
         return claims
 

@@ -69,6 +69,9 @@ class MqttProcess:
             effects.Send: self._send,
             effects.Close: self._close,
             effects.CheckToken: self._check_token,
+            effects.RecordRefusal: lambda effect: guard.record_refusal(
+                "mqtt", effect.user, effect.action, effect.object
+            ),
             effects.PublishToTopic: self._publish,
             effects.WatchPattern: lambda effect: relay.watch(effect.pattern),
             effects.UnwatchPattern: lambda effect: relay.unwatch(effect.pattern),
@@ -139,7 +142,8 @@ class MqttProcess:
                 for connection in self._held.pop(name, {}).values():
                     connection.read_on()
 
-    def end_revoked(self, is_revoked: Callable[[Claims], bool]) -> None:
+    def end_revoked(self) -> None:
+        is_revoked = self.guard.recorded_end("mqtt")
         for identity, (claims, _) in list(self.claims.items()):
             if is_revoked(claims):
                 self.happened(events.ConnectionRevoked(identity))
@@ -223,6 +227,9 @@ class MqttProcess:
             self.guard.audit.record(claims.subject, "login", "mqtt", "mqtt", "ok")
         scopes = claims.scopes | caller_of_claims(claims).topic_scopes
         self.happened(events.TokenAccepted(identity, claims.subject, scopes, claims.ends_s))
+
+    def _record_refusal(self, effect: effects.RecordRefusal) -> None:
+        self.guard.record_refusal("mqtt", effect.user, effect.action, effect.object)
 
     def _subscribe_channel(self, effect: effects.SubscribeChannel) -> None:
         known = self.claims.get(effect.connection)

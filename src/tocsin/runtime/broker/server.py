@@ -90,7 +90,7 @@ class BrokerServer:
     def _end_revoked(self) -> None:
         self.guard.end_revoked()
         if self.mqtt is not None:
-            self.mqtt.process.end_revoked(self.keys.is_revoked)
+            self.mqtt.process.end_revoked()
 
     def stop(self) -> None:
         """Begin to stop the server. Call it from the loop's thread."""

@@ -84,6 +84,8 @@ class TopicRelay:
             self._forget_refused()
             session = self._senders[topic] = self._session_with_room()
             session.topics += 1
+        if user and not session.sends_to(topic):
+            session.driver.creators[TopicName(topic)] = user
         number = next(self._numbers)
         size_bytes = len(data) + _OVERHEAD_BYTES
         self._waiting[number] = (ticket, size_bytes, user)
@@ -107,6 +109,7 @@ class TopicRelay:
         for topic, session in list(self._senders.items()):
             if not session.sends_to(topic):
                 del self._senders[topic]
+                session.driver.creators.pop(TopicName(topic), None)
                 session.topics -= 1
 
     def watch(self, pattern: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tocsin.benchmarks.shared.persistent_topics import FIGURES, RATIOS, PersistentRow, persistent_summary
 from tocsin.benchmarks.shared.topic_load import TopicLoad
 from tocsin.benchmarks.topics import Row, measure, summary, worst
 
@@ -28,6 +29,28 @@ def test_short_run_delivers_and_acknowledges_every_message_in_order() -> None:
         for server in figure["servers"].values():
             assert 0.0 < server["p50_s"] <= server["p99_s"] <= server["p999_s"]
             assert server["deliveries_per_cpu_s"] > 0.0
+
+
+def test_persistent_rows_acknowledge_every_message_in_flight() -> None:
+    rows = [PersistentRow(128, 1), PersistentRow(1024, 20)]
+    figures = asyncio.run(measure([], seconds=0.2, rounds=1, persistent_rows=rows))
+    assert figures["correct"] and figures["rows"] == [] and len(figures["persistent"]) == 2
+    for figure in figures["persistent"]:
+        assert {"tocsin"} <= set(figure["servers"]) <= {"tocsin", "jetstream"}
+        assert ("jetstream" in figure["servers"]) == ("ratio_rate_jetstream" in figure)
+        for server in figure["servers"].values():
+            assert 0.0 < server["acknowledged_p50_s"] <= server["acknowledged_p99_s"]
+            assert server["messages_per_s"] > 0.0 and server["deliveries_per_cpu_s"] > 0.0
+
+
+def test_persistent_ratios_are_those_of_the_same_round() -> None:
+    def round_of(value: float) -> dict[str, Any]:
+        return dict.fromkeys(FIGURES, value)
+
+    measured = {"tocsin": [round_of(2.0), round_of(9.0), round_of(4.0)], "jetstream": [round_of(1.0)] * 3}
+    figures = persistent_summary(PersistentRow(128, 1), measured)
+    assert {figures[name] for name in RATIOS} == {4.0}
+    assert "ratio_rate_jetstream" not in persistent_summary(PersistentRow(128, 1), {"tocsin": [round_of(2.0)]})
 
 
 def test_ratios_compare_servers_of_the_same_round() -> None:

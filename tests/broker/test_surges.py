@@ -7,6 +7,7 @@ import pytest
 from tests.broker.simulated import FIRE, A, SimulatedNetwork, subscribed
 from tests.broker.simulated_ends import CHANNEL
 from tocsin.broker import events
+from tocsin.broker.effects import SendToCoordinator
 from tocsin.model.ids import SubscriptionId
 from tocsin.model.rate import MovingAverage
 from tocsin.wire import link
@@ -98,3 +99,37 @@ def test_results_after_a_long_silence_count_for_one_period() -> None:
     core.state.backends[FIRE].rate = MovingAverage(began_s=network.now_s + 595.0)
     report = announce(network, 3, 1_000, period_s=600.0)
     assert report.shares[FIRE] == pytest.approx(0.154, abs=0.01), "executions without results are not announced"
+
+
+def test_burst_above_the_limit_is_reported_although_it_is_no_surge() -> None:
+    """1,000 bytes in ten seconds for two sessions are a load of 300 bytes/s; 1,800 bytes are 540."""
+    network = subscribed("ann", "bob")
+    core = network.brokers[A]
+    core.handle(events.CoordinatorMessageReceived(link.Accepting(True, False, 450.0)), network.now_s)
+    for number in range(1, 31):
+        assert not announce(network, number, 1_000).overload
+    report = announce(network, 31, 1_800)
+    assert (report.surge, report.overload) == (False, True)
+    assert report.rates[FIRE] == pytest.approx(180.0, rel=0.05), "the model exceeds the limit as well"
+    assert not announce(network, 32, 1_800).overload, "reported once"
+
+
+def test_burst_without_limit_or_below_it_is_not_reported() -> None:
+    for limit in (0.0, 600.0):
+        network = subscribed("ann", "bob")
+        network.brokers[A].handle(events.CoordinatorMessageReceived(link.Accepting(True, False, limit)), network.now_s)
+        assert not any(announce(network, number, 1_000).overload for number in range(1, 31))
+        assert not announce(network, 31, 1_800).overload
+
+
+def test_report_of_a_burst_above_the_limit_does_not_wait() -> None:
+    network = subscribed("ann")
+    network.coordinator.link_up(A)
+    core = network.brokers[A]
+    core.handle(events.Ticked(), network.now_s)
+    for due in (False, True):
+        network.now_s += 0.6
+        core._surges.overload_unreported = due
+        effects = core.handle(events.Ticked(), network.now_s)
+        sent = [effect.message for effect in effects if isinstance(effect, SendToCoordinator)]
+        assert [message.overload for message in sent if isinstance(message, link.LoadReport)] == [True] * due

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.coordinator.bench import B1, B2, Bench, crowded, frontend
-from tocsin.coordinator.events import BalanceChosen
+from tocsin.coordinator.events import BalanceChosen, Ticked
 from tocsin.coordinator.rates import SubscriptionRates
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import SubscriberId, SubscriptionId
@@ -174,3 +174,30 @@ def test_broker_above_its_limit_is_relieved_without_waiting() -> None:
     plan = bench.plan("multistage").plan
     assert plan.urgency is Urgency.OVERLOAD and plan.after is not None and plan.after.maximum <= 60.0
     assert len(plan.moves) == 1, "not more moves than the limit needs"
+
+
+def test_brokers_get_the_limit_and_its_changes_by_capacity() -> None:
+    bench = Bench()
+    bench.register(B1)
+    bench.register(B2, capacity=3.0)
+    limits = []
+    for limit in (60.0, 0.0):
+        bench.ask(lambda ask: BalanceChosen(ask, changes={"overload_bytes_per_s": limit}))  # noqa: B023
+        bench.handle(Ticked())
+        for broker in (B1, B2):
+            limits += [(broker, message.overload_bytes_per_s) for message in bench.sent(broker, wire.Accepting)]
+    assert limits == [(B1, 30.0), (B2, 90.0), (B1, 0.0), (B2, 0.0)]
+
+
+@pytest.mark.parametrize("surges", [True, False])
+def test_announced_burst_above_the_limit_is_answered_within_seconds(surges: bool) -> None:
+    """The load of b1 rises from 84 to 128 bytes/s: no surge, cov at most α, and above the limit of 100."""
+    settings = BalanceSettings(shuffle="none", alpha=3.0, hits=50, surges=surges, overload_bytes_per_s=100.0)
+    bench = surging(settings)
+    bench.core.loads.level.factor = 1.1
+    bench.send(B1, wire.LoadReport(0.0, 0.0, {SubscriptionId("alarm"): 15.0}, overload=True))
+    assert bench.core.loads.level.factor == 1.1, "only a surge restarts the level"
+    bench.wait(2.0, B1, B2)
+    answered = bench.core.last_round
+    assert answered is not None and answered.plan.urgency is Urgency.OVERLOAD and bench.registry.migrations
+    assert answered.after.maximum <= 100.0

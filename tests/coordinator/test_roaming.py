@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.coordinator.bench import ADA, B1, B2, Bench
+from tests.coordinator.bench import ADA, B1, B2, Bench, frontend
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import SubscriptionId
 from tocsin.model.plan import Urgency
 from tocsin.model.snapshot import Place
-from tocsin.policies.balance.settings import PlacementPolicy
+from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
 from tocsin.wire import link as wire
 
 HELSINKI, TAMPERE = (60.17, 24.94), (61.50, 23.76)
@@ -115,3 +115,32 @@ def test_position_from_another_broker_is_ignored() -> None:
     bench = two_cities()
     bench.send(B2, wire.LoadReport(0.0, 0.0, {}, places={ADA: TAMPERE}))
     assert bench.subscriber("ada").place == Place(*HELSINKI)
+
+
+def with_bob_and_eve(calm_per_s: float, *ada_also_holds: str) -> Bench:
+    """ada's subscription has 10 bytes/s, bob's in Helsinki 40, eve's in Tampere `calm_per_s`."""
+    bench = two_cities(replace(RULES, balance=BalanceSettings(shuffle="none")))
+    bench.send(B1, wire.Changed(2, ADA, added=[frontend(name) for name in ada_also_holds]))
+    for name, home, place, subscription in (("bob", B1, HELSINKI, "busy"), ("eve", B2, TAMPERE, "calm")):
+        bench.place(name, Place(*place))
+        bench.connect(name, home, subscription)
+    bench.send(B1, wire.LoadReport(0.0, 0.0, {SubscriptionId("busy"): 40.0, SubscriptionId("calm"): calm_per_s}))
+    bench.wait(6.0, B1, B2)  # modelled loads are as old as a report
+    return bench
+
+
+def test_unmeasured_subscription_of_a_traveller_counts_as_the_mean() -> None:
+    """Alone, ada's 20 bytes/s fit beside eve's 62; with the mean of 27 bytes/s twice they exceed the ceiling of 124."""
+    for more, moves in (((), True), (("unmeasured",), False)):
+        bench = with_bob_and_eve(31.0, *more)
+        travel(bench, HELSINKI, (61.3, 23.9))
+        assert bool(bench.registry.migrations) is moves
+
+
+@pytest.mark.parametrize("level", [1.0, 2.0])
+def test_demand_of_a_traveller_has_the_level_of_the_loads(level: float) -> None:
+    """100 bytes/s at each broker: ada's 20 bytes/s do not fit. When all traffic doubles, they still do not."""
+    bench = with_bob_and_eve(50.0)
+    bench.core.loads.level.factor = level
+    travel(bench, HELSINKI, (61.3, 23.9))
+    assert not bench.registry.migrations

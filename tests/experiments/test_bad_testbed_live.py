@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from tocsin.experiments import runner
-from tocsin.experiments.bad_testbed_live import WRONG, LiveTestbed
+from tocsin.demo import testbed
+from tocsin.experiments import bad_testbed, bad_testbed_live, runner
+from tocsin.experiments.bad_testbed_live import OFFERED, WRONG, LiveTestbed
+from tocsin.experiments.report import Claim
 from tocsin.experiments.runner import Row
 
 RUNS = {
@@ -22,9 +25,9 @@ RUNS = {
 """Measured cov, measured maximum and migrations."""
 
 
-def rows(**changes: Any) -> list[Row]:
+def rows(runs: Mapping[tuple[str, str], tuple[float, float, int]] = RUNS, **changes: Any) -> list[Row]:
     made: list[Row] = []
-    for (placement, scheme), (cov, maximum, migrations) in RUNS.items():
+    for (placement, scheme), (cov, maximum, migrations) in runs.items():
         labels = {"seed": 0, "placement": placement, "scheme": scheme}
         made.append(_run(labels, cov, maximum, migrations) | changes)
         for at in range(6):
@@ -99,3 +102,74 @@ def test_affinity_is_compared_with_the_best_scheme_that_was_run(tmp_path: Path) 
     maximum, migrations = claims["nr-affinity-measured-maximum"], claims["nr-affinity-measured-migrations"]
     assert maximum["holds"] and maximum["ours"] == pytest.approx(100 / 110), "LDM + GSH has the lowest maximum"
     assert migrations["holds"] and migrations["ours"] == pytest.approx(20 / 30)
+
+
+def claims_of(made: list[Row]) -> dict[str, Claim]:
+    return {claim.id: claim for claim in bad_testbed_live.claims(pd.DataFrame(made))}
+
+
+EVERYTHING: dict[tuple[str, str], tuple[float, float, int]] = {
+    (placement, scheme): (0.1 if scheme != "none" else 0.6, 120e3 if scheme != "none" else 200e3, moves)
+    for placement, few in (("RND", 2), ("RR", 2), ("NR", 40))
+    for scheme, moves in (("none", 0), ("LDM", few), ("SDM", few), ("LDM + GSH", few), ("affinity", few))
+}
+
+
+def test_live_run_of_every_offered_scheme_leaves_no_claim_open() -> None:
+    """The default command can end with exit code 0: it judges every comparison that it makes."""
+    claims = claims_of(rows(EVERYTHING))
+    assert [id for id, claim in claims.items() if claim.holds is None] == []
+    assert claims["gsh-little-over-ldm-cov"].holds is not None
+
+
+def test_report_names_the_comparisons_that_it_does_not_make() -> None:
+    claims = claims_of(rows(EVERYTHING))
+    note = bad_testbed_live.left_out(pd.DataFrame(rows(EVERYTHING)))
+    for id in ("early-shuffle-sdm", "gsh-little-over-sdm-cov", "gsh-little-over-sdm-maximum", "nr-affinity-maximum"):
+        assert id not in claims
+        assert f"`{id}`" in note
+    assert "SDM + GSH is not offered" in note
+
+
+def test_offered_schemes_are_those_of_the_command() -> None:
+    assert tuple(name for name, _ in testbed.SCHEMES.values()) == OFFERED
+    assert set(OFFERED) < set(bad_testbed.SCHEMES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({("NR", "affinity"): None}, "not run: affinity under NR"),
+        ({("NR", "LDM"): None, ("NR", "LDM + GSH"): None}, "not run: a scheme of the paper under NR"),
+        ({("NR", "affinity"): (1.0, 200e3, 0)}, "no subscriber moved with affinity under NR"),
+        ({("NR", "LDM + GSH"): (1.0, 90e3, 0)}, "no subscriber moved with LDM + GSH under NR"),
+    ],
+    ids=["affinity not run", "nothing to compare with", "affinity did not move", "the best did not move"],
+)
+def test_affinity_without_runs_or_moves_is_not_judged(
+    changes: Mapping[tuple[str, str], tuple[float, float, int] | None], reason: str
+) -> None:
+    runs = {label: run for label, run in {**RUNS, **changes}.items() if run is not None}
+    claims = claims_of(rows(runs))
+    for id in ("nr-affinity-measured-maximum", "nr-affinity-measured-migrations"):
+        assert claims[id].holds is None
+        assert claims[id].differs == reason
+
+
+def test_model_error_is_judged_after_migrations_and_under_churn() -> None:
+    claims = claims_of(rows())
+    held = {id: claim.holds for id, claim in claims.items() if id.startswith("model-error")}
+    assert held == {
+        "model-error": False,
+        "model-error-after-migrations": False,
+        "model-error-under-churn": False,
+    }, "the errors are 0.1 and a rounding error, 0.2, 0.1 and a rounding error"
+    assert all("forecast_error_median" in claims[id].decided_by for id in held)
+
+
+def test_model_error_without_such_windows_is_not_judged() -> None:
+    still = [row for row in rows() if not (row.get("follows_migration") or row.get("session_changes"))]
+    claims = claims_of(still)
+    assert claims["model-error"].holds is not None
+    assert claims["model-error-after-migrations"].differs == "no window followed a migration"
+    assert claims["model-error-under-churn"].differs == "no window had a login or logout"

@@ -149,6 +149,13 @@ def test_time_to_balance_is_not_judged_if_never_reached() -> None:
     assert "never reached" in claim.differs
 
 
+@pytest.mark.parametrize("claim", ["gsh-no-further-migration", "gsh-at-once"])
+def test_claim_about_the_time_after_a_shuffle_needs_a_plan(claim: str) -> None:
+    found = by_id(bad_simulation.claims(simulated("GSH", first_plan_s=None)))[claim]
+    assert found.holds is None
+    assert "made no plan" in found.differs
+
+
 # bad-testbed
 
 MEANS: dict[tuple[str, str], tuple[float, float, float, float, float]] = {

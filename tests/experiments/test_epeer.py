@@ -119,9 +119,9 @@ def test_run_that_never_recovers_is_counted(tables: dict[str, pa.Table]) -> None
 
 
 def test_p_value_of_few_runs_is_not_judged() -> None:
-    few, many = (epeer_variants.significant("p", "[here]", 1e-20, runs) for runs in (6, 100))
+    few, many = (epeer_variants.significant("p", "[here]", 1e-20, runs, decided_by="x") for runs in (6, 100))
     assert few.holds is None
     assert "6 pairs of runs cannot reach" in few.differs
     assert many.holds is True
-    assert epeer_variants.significant("p", "[here]", 1e-12, 100).holds is False
+    assert epeer_variants.significant("p", "[here]", 1e-12, 100, decided_by="x").holds is False
     assert epeer_variants.p_value([1.0, 2.0], [1.0, 2.0]) == 1.0

@@ -10,9 +10,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tocsin.experiments import epulsar_uav, runner
+from tocsin.broker.topics import client_coordinates
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate
+from tocsin.experiments import epulsar_monitoring, epulsar_uav, runner
 from tocsin.experiments.epulsar_placement import PERMUTATIONS_PER_TASK
+from tocsin.model.ids import TopicName
 from tocsin.sim.topics import uav
+from tocsin.sim.topics.reporting_home import ReportingHome
 
 ALL = [f"epulsar-{name}" for name in ("coordinates", "placement", "monitoring", "migration", "uav", "mmog")]
 
@@ -75,17 +79,40 @@ def test_no_pair_violates_with_half_a_ping_per_direction(tmp_path: Path) -> None
     assert claims["mmog-far-below-hashing"]["holds"] is None
 
 
-def test_monitoring_saves_in_groups_of_eight_and_not_in_pairs(tmp_path: Path) -> None:
+def test_monitoring_saves_in_large_groups_and_not_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epulsar_monitoring, "TOPICS", (5, 10))
     experiment = runner.find("epulsar-monitoring")
     table = runner.run_here(experiment, experiment.settings(1))
     claims = claims_of("epulsar-monitoring", table, tmp_path)
-    assert claims["saving-with-8-clients"]["holds"] is True
-    assert claims["saving-at-every-size"]["ours"] == 1.0
-    assert claims["metrics"]["bytes_per_topic"] == 239.0
-    worse = table.to_pandas()
-    worse.loc[worse.policy == "partition", "bytes_per_topic"] *= 2
-    broken = claims_of("epulsar-monitoring", pa.Table.from_pandas(worse), tmp_path)
-    assert broken["saving-with-8-clients"]["holds"] is False
+    assert claims["saving-with-8-clients"]["ours"] == pytest.approx(1.95, rel=0.02)
+    assert claims["metrics"]["saving_factor_128_clients"] > 20.0
+    assert claims["saving-at-every-size"]["holds"] is False, "with two clients the centroids are the clients"
+    assert claims["independent-of-clients"]["holds"] is True
+
+
+def test_list_of_clients_in_a_topic_report_fails_monitoring_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The experiment measures what the broker sends: here a broker that names every client."""
+    monkeypatch.setattr(client_coordinates, "NAMED", 1_000)
+    monkeypatch.setattr(epulsar_monitoring, "TOPICS", (2, 4))
+    experiment = runner.find("epulsar-monitoring")
+    claims = claims_of("epulsar-monitoring", runner.run_here(experiment, experiment.settings(1)), tmp_path)
+    assert claims["independent-of-clients"]["holds"] is False
+    assert claims["independent-of-clients"]["ours"] > 2.0
+
+
+def test_naive_report_has_every_clients_coordinate() -> None:
+    topic = TopicName("t")
+    home = ReportingHome(epulsar_monitoring.HOME, [topic])
+    for number in range(6):
+        coordinate = Coordinate((0.01 * number, *[0.0] * (DIMENSIONS - 1)), 0.005, 0.0, 0.1)
+        home.attach(topic, f"user-{number}", coordinate, sends=number < 2)
+    home.run_period()
+    report = home.reports[topic]
+    assert (report.senders, report.receivers) == (2, 4)
+    senders, receivers = home.believed(topic)
+    assert [round(at.vector[0], 2) for at in (*senders, *receivers)] == [0.0, 0.01, 0.02, 0.03, 0.04, 0.05]
 
 
 def test_migration_claims_follow_from_the_data(tmp_path: Path) -> None:

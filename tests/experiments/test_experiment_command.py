@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from tests.experiments.test_bad_testbed_live import rows
 from tocsin.cli.main import make_app
-from tocsin.experiments import runner
-from tocsin.experiments.report import ExperimentReport, at_most
+from tocsin.demo import testbed
+from tocsin.experiments import bad_testbed_live, runner
+from tocsin.experiments.report import NO_CHOICE, ExperimentReport, as_json, at_most
 
 
 def test_command_without_name_lists_experiments() -> None:
@@ -50,7 +53,8 @@ class OneClaim:
         return [{"value": self.measured}]
 
     def report(self, table: pa.Table, out: Path) -> ExperimentReport:
-        return ExperimentReport({}, [at_most("low", "[p]", "at most 1", table["value"][0].as_py(), 1.0)])
+        value = table["value"][0].as_py()
+        return ExperimentReport({}, [at_most("low", "[p]", "at most 1", value, 1.0, decided_by=NO_CHOICE)])
 
 
 @pytest.mark.parametrize(("measured", "exit_code", "holds"), [(0.5, 0, True), (2.0, 0, False), (None, 3, None)])
@@ -75,6 +79,25 @@ def test_exit_code_tells_whether_every_claim_was_judged(
     assert ("not judged: low" in answer.stderr) is (holds is None)
     if form:
         assert json.loads(answer.stdout.splitlines()[-1])["claims"][0]["holds"] is holds
+
+
+@pytest.mark.parametrize(("lost", "exit_code"), [(0, 3), (2, 1)])
+def test_live_exit_code_tells_wrong_deliveries_from_unjudged_claims(
+    lost: int, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both reports have claims that were not judged. Lost notifications count more."""
+
+    def run_live(*_: object) -> dict[str, Any]:
+        made = pd.DataFrame(rows(lost=lost))
+        claims = [as_json(claim) for claim in bad_testbed_live.claims(made)]
+        metrics = bad_testbed_live.wrong_counts(made)
+        return {"experiment": "bad-testbed", "runs": 1, "metrics": metrics, "claims": claims, "files": []}
+
+    monkeypatch.setattr(testbed, "run_live", run_live)
+    answer = CliRunner().invoke(make_app(), ["experiment", "bad-testbed", "--live", "--out", str(tmp_path), "--json"])
+    assert answer.exit_code == exit_code, answer.stderr
+    assert ("lost or wrong" in answer.stderr) is bool(lost)
+    assert json.loads(answer.stdout.splitlines()[-1])["metrics"]["lost"] == 5 * lost
 
 
 @pytest.mark.spark

@@ -36,7 +36,7 @@ class Squares:
     def report(self, table: pa.Table, out: Path) -> report.ExperimentReport:
         largest = max(value for value in table["value"].to_pylist() if value is not None)
         files = figures.draw(out, "squares", _draw)
-        claims = [report.below("small", "[nowhere]", "below 10", largest, 10.0, "units")]
+        claims = [report.below("small", "[nowhere]", "below 10", largest, 10.0, "units", decided_by=report.NO_CHOICE)]
         return report.ExperimentReport(
             {"largest": largest, "undefined": float("nan")}, claims, files, "Some **words**."
         )

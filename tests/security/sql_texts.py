@@ -126,7 +126,30 @@ def _query(rng: Random, depth: int) -> list[str]:
         parts += ["ORDER BY", rng.choice(NAMES), "LIMIT", "3"]
     if rng.random() < 0.1 and depth < 2:
         parts += [rng.choice(("UNION ALL", "EXCEPT", "INTERSECT")), *_query(rng, depth + 1)]
+    if rng.random() < 0.05:
+        parts = ["FROM", rng.choice(RELATIONS)]
+    for _ in range(rng.randint(1, 3) if parts[0] == "FROM" or rng.random() < 0.03 else 0):
+        parts += ["|>", *_pipe_operator(rng, depth)]
     return parts
+
+
+def _pipe_operator(rng: Random, depth: int) -> list[str]:
+    name = rng.choice(NAMES)
+    return rng.choice(
+        (
+            ["WHERE", _condition(rng)],
+            ["SELECT", _expression(rng, 1), "AS y"],
+            ["EXTEND", _expression(rng, 1), "AS z"],
+            ["AGGREGATE", "count(*) AS n", "GROUP BY", name],
+            ["JOIN", rng.choice(RELATIONS), "ON", _condition(rng)],
+            ["UNION ALL", *(_query(rng, depth + 1) if depth < 2 else ["SELECT", "1"])],
+            ["SET", "kind =", _expression(rng, 1)],
+            ["DROP", "kind"],
+            ["AS", "t"],
+            ["LIMIT", "3"],
+            ["PIVOT", "(max(severity) FOR kind IN ('a'))"],
+        )
+    )
 
 
 def _condition(rng: Random) -> str:

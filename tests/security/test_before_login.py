@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
 
-from tests.runtime.broker.running_broker import RunningBroker, broker_with_emulated_cluster, token, until
+from tests.runtime.broker.running_broker import (
+    RunningBroker,
+    broker_with_emulated_cluster,
+    running_broker,
+    token,
+    until,
+)
 from tests.runtime.coordinator.harness import coordinator as running_coordinator
+from tocsin.benchmarks.shared.certificate import make_certificate
+from tocsin.broker.mqtt import packets
+from tocsin.broker.mqtt.packets import V5
+from tocsin.broker.mqtt.writing import written
+from tocsin.runtime.broker.client_socket import LOGIN_BYTES
 from tocsin.runtime.http.bounded_protocols import HEAD_BYTES, PIPELINED
+from tocsin.runtime.http.listening import loop_factory
+from tocsin.wire.topic_log import PATH as REPLICAS
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n"
@@ -165,6 +184,86 @@ def test_connection_stays_half_open_until_a_token_is_accepted(tmp_path: Path) ->
                 assert await is_closed(reader)
                 asking.cancel()
             await until(lambda: len(half_open) == 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("loop", [None, loop_factory()], ids=["asyncio", "uvloop"])
+def test_silent_tls_connections_are_half_open(tmp_path: Path, loop: LoopFactory) -> None:
+    """A connection counts before its TLS handshake; a client that shakes hands is served beside them."""
+
+    async def scenario() -> None:
+        certificate, key = make_certificate(tmp_path)
+        settings = {"tls_cert": certificate, "tls_key": key, "half_open": 10, "login_s": 2, "mqtt_port": 0}
+        settings |= {"coordinator": "http://127.0.0.1:9", "keys": str(tmp_path / "keys.json")}
+        async with running_broker(tmp_path, "http://127.0.0.1:9", **settings) as broker, AsyncExitStack() as opened:
+            server = broker.server
+            assert server.mqtt_address is not None
+            for address in (server.address, server.mqtt_address):
+                silent = [await opened.enter_async_context(connection(port_of(address))) for _ in range(50)]
+                assert len(server.guard.half_open) <= 10
+                trusted = ssl.create_default_context(cafile=certificate)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port_of(address), ssl=trusted)
+                if address == server.address:
+                    writer.write(HEALTH)
+                    assert await status_of(reader) == 200
+                writer.close()
+                for silent_reader, _ in silent:
+                    assert await is_closed(silent_reader)
+            await until(lambda: len(server.guard.half_open) == 0)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scenario())
+
+
+def test_long_frame_of_a_stranger_is_refused_at_topics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with broker_with_emulated_cluster(tmp_path) as (broker, _):
+            address = f"{broker.server.address}/v1/topics"
+            async with connect(address, subprotocols=[Subprotocol("tocsin.json")]) as stranger:
+                with suppress(ConnectionClosed):
+                    await stranger.send("x" * (LOGIN_BYTES + 1))
+                await stranger.wait_closed()
+                assert stranger.close_code == 1009
+
+    asyncio.run(scenario())
+
+
+def test_strangers_are_not_read_while_their_token_is_checked(tmp_path: Path) -> None:
+    """No coordinator answers, so the key of the token cannot be fetched yet."""
+
+    async def scenario() -> None:
+        settings = {"coordinator": "http://127.0.0.1:9", "mqtt_port": 0, "login_s": 3}
+        async with running_broker(tmp_path, "http://127.0.0.1:9", **settings) as broker:
+            asked = asyncio.Event()
+
+            async def fetch_for_ever(*arguments: object, **named: object) -> None:
+                asked.set()
+                await asyncio.sleep(60)
+
+            broker.server.keys.claims = fetch_for_ever  # type: ignore[method-assign]
+            assert broker.server.mqtt_address is not None
+            upgrade = (
+                f"GET {REPLICAS} HTTP/1.1\r\nHost: b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+                f"Sec-WebSocket-Protocol: tocsin.msgpack\r\nAuthorization: Bearer {token('b2')}\r\n\r\n"
+            ).encode()
+            login = written(packets.Connect("a", V5, username="ann", password=token("ann").encode()), V5)
+            for address, first in ((broker.server.address, upgrade), (broker.server.mqtt_address, login)):
+                asked.clear()
+                async with connection(port_of(address)) as (_, writer):
+                    writer.write(first)
+                    await asked.wait()
+                    sent = 0
+                    while sent < 64 << 20:
+                        writer.write(bytes(1 << 20))
+                        try:
+                            async with asyncio.timeout(0.5):
+                                await writer.drain()
+                        except (TimeoutError, ConnectionError):
+                            break
+                        sent += 1 << 20
+                    assert sent < 32 << 20, "the buffers of the kernel take some of it"
 
     asyncio.run(scenario())
 

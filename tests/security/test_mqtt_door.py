@@ -207,36 +207,6 @@ def login(user: str, *scopes: str, **fields: Any) -> bytes:
     return written(packets.Connect(user, V5, username=user, password=token(user, *scopes).encode(), **fields), V5)
 
 
-def test_packets_before_the_answer_to_the_login_are_bounded(tmp_path: Path) -> None:
-    """The client does not wait for the CONNACK; the broker reads a little ahead while it checks the token."""
-
-    async def scenario() -> None:
-        async with mqtt_broker(tmp_path) as (_, broker), raw(broker) as hasty:
-            assert broker.server.mqtt is not None
-            process = broker.server.mqtt.process
-            checked, check = asyncio.Event(), process.guard.mqtt_claims
-
-            async def slow_check(given: str | None) -> Any:
-                await checked.wait()
-                return await check(given)
-
-            process.guard.mqtt_claims = slow_check  # type: ignore[method-assign]
-            message = written(packets.Publish("a", bytes(60_000)), V5)
-            hasty.writer.write(login("ann", "send:#"))
-            with contextlib.suppress(TimeoutError):
-                for _ in range(400):
-                    hasty.writer.write(message)
-                    async with asyncio.timeout(1.0):
-                        await hasty.writer.drain()
-            (connection,) = process.connections.values()
-            assert connection._held_bytes < 256 << 10  # type: ignore[attr-defined]
-            checked.set()
-            assert isinstance(await hasty.receive(), packets.ConnAck)
-            await until(lambda: process.relay.waiting_bytes > 0)
-
-    asyncio.run(scenario())
-
-
 async def fill_share(broker: RunningBroker, flooding: RawClient, user: str) -> None:
     """Publish as `user` until the broker holds its messages back. No coordinator answers, so none reaches a home."""
     assert broker.server.mqtt is not None

@@ -15,17 +15,22 @@ import jwt
 import pytest
 import sqlalchemy as sa
 import websockets
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
-from tests.runtime.broker.running_broker import ConnectedSubscriber, RunningBroker, running_broker
+from tests.runtime.broker.running_broker import ConnectedSubscriber, RunningBroker, running_broker, token
 from tests.runtime.coordinator.harness import FakeBroker, RunningCoordinator, coordinator
 from tocsin.benchmarks.shared.data_cluster import EmulatedCluster
 from tocsin.cli.main import make_app
 from tocsin.coordinator.effects import SendHandOver, StoreRevocation
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.store import CoordinatorStore
-from tocsin.runtime.http.credentials import BROKERS, Claims
+from tocsin.runtime.http.credentials import BROKERS, Claims, Signer
 from tocsin.runtime.http.trusted_keys import TrustedKeys
+from tocsin.wire import topic_log
+from tocsin.wire.link import REPLICATE
 
 KNOWN_S = 5.0
 """A revocation must be known to brokers after this long."""
@@ -325,5 +330,21 @@ def test_commands_revoke_and_rotate(tmp_path: Path) -> None:
             assert (rotated["exit"], rotated["overlap_days"]) == (0, 2.0)
             assert rotated["key"] == running.server.context.signer.key_id != before
             assert (await asyncio.to_thread(run, "revoke"))["exit"] != 0, "a command without a name revokes nothing"
+
+    asyncio.run(scenario())
+
+
+def test_connection_of_another_broker_ends_with_its_key(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = {"coordinator": "http://127.0.0.1:9", "keys": str(tmp_path / "keys.json")}
+        async with running_broker(tmp_path, "http://127.0.0.1:9", **settings) as broker:
+            headers = {"Authorization": f"Bearer {token('b2', REPLICATE)}"}
+            protocols = [Subprotocol("tocsin.msgpack")]
+            address = broker.server.address + topic_log.PATH
+            async with connect(address, subprotocols=protocols, additional_headers=headers) as stream:
+                other = Signer(Ed25519PrivateKey.generate())
+                (tmp_path / "keys.json").write_text(json.dumps(other.jwks()), encoding="utf-8")
+                async with asyncio.timeout(5):
+                    await stream.wait_closed()
 
     asyncio.run(scenario())

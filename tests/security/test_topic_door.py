@@ -218,8 +218,8 @@ def test_refusals_and_ends_at_a_broker_are_recorded(tmp_path: Path) -> None:
     asyncio.run(scenario())
     lines = told(log)
     for line in (
-        ("b2", "login", "broker", "broker", "ok"),
-        ("eve", "login", "broker", "broker", "unauthenticated"),
+        ("b2", "login", PATH, PATH, "ok"),
+        (None, "login", PATH, PATH, "unauthenticated"),
         ("ann", "receive", "secret/1", "mqtt", "forbidden"),
         ("ann", "subscribe", "Reports", "mqtt", "forbidden"),
         ("ann", "send", "secret/1", "mqtt", "forbidden"),

@@ -59,7 +59,9 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     ),
     (link.Heartbeat(1, 2, 3), {"type": "heartbeat", "sessions": 1, "frontend": 2, "backend": 3}),
     (
-        link.LoadReport(1.0, 2.0, {S1: 3.5}, 4.0, 0.1, 0.2, {S1: 0.5}, [S1], 7, 8, 5, 0.9, True, {ANN: (60.1, 24.9)}),
+        link.LoadReport(
+            1.0, 2.0, {S1: 3.5}, 4.0, 0.1, 0.2, {S1: 0.5}, [S1], 7, 8, 5, 0.9, True, {ANN: (60.1, 24.9)}, True
+        ),
         {
             "type": "load",
             "in_bytes_per_s": 1.0,
@@ -76,6 +78,7 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "delivery_ratio": 0.9,
             "surge": True,
             "places": {"ann": [60.1, 24.9]},
+            "overload": True,
         },
     ),
     (
@@ -177,7 +180,10 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     ),
     (link.Release(ANN, "m1"), {"type": "release", "subscriber": "ann", "migration": "m1"}),
     (link.Abandon("m1", ANN), {"type": "abandon", "migration": "m1", "subscriber": "ann"}),
-    (link.Accepting(False, True), {"type": "accepting", "accepting": False, "draining": True}),
+    (
+        link.Accepting(False, True, 5e6),
+        {"type": "accepting", "accepting": False, "draining": True, "overload_bytes_per_s": 5e6},
+    ),
     (link.Beat(), {"type": "beat"}),
     (
         CoordinatePeers([Peer(B2, "ws://b2")]),

@@ -11,7 +11,7 @@ Checked by: the load, which expects every message in order on every socket, and 
 Prints: for each row p50, p99, p99.9 and deliveries per CPU second of each server (medians of the rounds), and the
 broker's figure over the peer's of the same round. The ratios at the top are those of the worst row; `worst_rows` has
 them for single messages and for bursts.
-Not measured yet: persistent topics, beside JetStream with `sync_interval: always`.
+Persistent topics have rows of their own, with a fixed number of messages in flight: `shared/persistent_topics.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import os
 import statistics
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +32,7 @@ import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
 from tocsin.benchmarks.shared.machine import described_machine, program_version
+from tocsin.benchmarks.shared.persistent_topics import PersistentRow, measure_persistent
 from tocsin.benchmarks.shared.topic_servers import TopicServer, topic_servers
 
 BURST = 20
@@ -64,6 +66,9 @@ def topics(
     rounds: Annotated[int, typer.Option(help="Rounds; each measures every server once in each row.", min=1)] = 5,
     subscribers: Annotated[str, typer.Option(help="Numbers of subscribers, separated by commas.")] = "1,100",
     payloads: Annotated[str, typer.Option(help="Bytes of a message, separated by commas.")] = "128,1024",
+    in_flight: Annotated[
+        str, typer.Option(help="Messages in flight of a persistent topic, separated by commas; empty for no such rows.")
+    ] = "1,100",
 ) -> dict[str, Any]:
     """Latency and deliveries per CPU second of a topic, nats-server and mosquitto."""
     rows = [
@@ -72,18 +77,25 @@ def topics(
             payloads.split(","), subscribers.split(","), (False, True), (1, BURST)
         )
     ]
-    return asyncio.run(measure(rows, seconds, rounds))
+    persistent = [
+        PersistentRow(int(payload), int(count))
+        for payload, count in itertools.product(payloads.split(","), in_flight.split(",") if in_flight else ())
+    ]
+    return asyncio.run(measure(rows, seconds, rounds, persistent))
 
 
 register = command(topics)
 
 
-async def measure(rows: Sequence[Row], seconds: float, rounds: int) -> dict[str, Any]:
+async def measure(
+    rows: Sequence[Row], seconds: float, rounds: int, persistent_rows: Sequence[PersistentRow] = ()
+) -> dict[str, Any]:
     machine = described_machine() | {name: program_version(name) for name in ("nats-server", "mosquitto")}
     figures: list[dict[str, Any]] = []
     with temporary_folder() as name:
         folder = Path(name)
-        async with topic_servers(folder) as servers:
+        async with AsyncExitStack() as stack:
+            servers = await stack.enter_async_context(topic_servers(folder)) if rows else []
             for row in rows:
                 measured: dict[str, list[dict[str, Any]]] = {server.server: [] for server in servers}
                 for number in range(rounds):
@@ -92,6 +104,13 @@ async def measure(rows: Sequence[Row], seconds: float, rounds: int) -> dict[str,
                         measured[server.server].append(await _measure(row, server, seconds, folder))
                 figures.append(summary(row, measured))
                 announce(_line(figures[-1]))
+        persistent: list[dict[str, Any]] = []
+        if persistent_rows:
+
+            async def run(load: str, task: dict[str, Any]) -> dict[str, Any]:
+                return await _run_load(load, task | {"seconds": seconds, "warm_up_s": WARM_UP_S}, folder)
+
+            persistent = await measure_persistent(persistent_rows, rounds, folder, run, announce)
     peers = {name: machine[program] for name, program in {"nats": "nats-server", "mosquitto": "mosquitto"}.items()}
     loads = {"single": [row for row in figures if row["burst"] == 1], "bursts": [r for r in figures if r["burst"] > 1]}
     return {
@@ -99,6 +118,7 @@ async def measure(rows: Sequence[Row], seconds: float, rounds: int) -> dict[str,
         "worst_rows": {load: worst(own) for load, own in loads.items()},
         "peers": peers,
         "rows": figures,
+        "persistent": persistent,
         "rounds": rounds,
         "seconds": seconds,
         "load_after": round(os.getloadavg()[0], 2),
@@ -108,11 +128,16 @@ async def measure(rows: Sequence[Row], seconds: float, rounds: int) -> dict[str,
 
 
 async def _measure(row: Row, server: TopicServer, seconds: float, folder: Path) -> dict[str, Any]:
-    """One server once. Raises if a message or an acknowledgement is missing, or a message is out of order."""
+    """One server once."""
     task = asdict(row) | asdict(server) | {"rate_per_s": row.rate_per_s, "seconds": seconds, "warm_up_s": WARM_UP_S}
+    return await _run_load("topic_load", task, folder)
+
+
+async def _run_load(load: str, task: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Raises if a message or an acknowledgement is missing, or a message is out of order."""
     path = folder / "load.json"
     path.write_text(json.dumps(task), encoding="utf-8")
-    command = (sys.executable, "-m", "tocsin.benchmarks.shared.topic_load", str(path))
+    command = (sys.executable, "-m", f"tocsin.benchmarks.shared.{load}", str(path))
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         async with asyncio.timeout(LIMIT_S):
@@ -122,7 +147,7 @@ async def _measure(row: Row, server: TopicServer, seconds: float, folder: Path) 
             process.kill()
             await process.wait()
     if process.returncode:
-        raise RuntimeError(f"{row}: {server.server} did not deliver or acknowledge every message in order; see above")
+        raise RuntimeError(f"{task['server']} did not deliver or acknowledge every message in order; see above")
     measured: dict[str, Any] = json.loads(output)
     return measured
 

@@ -211,6 +211,7 @@ class Broker:
         match event.message:
             case link.Registered() as message:
                 self.accepting = message.accepting
+                self._surges.limit_bytes_per_s = 0.0
                 self._outbox.on_registered()
                 self._adoption.on_registered()
                 self._reports.on_registered(message)
@@ -227,8 +228,10 @@ class Broker:
                 self._adoption.release(message)
             case link.Abandon() as message:
                 self._preparations.undo(message.migration)
-            case link.Accepting(accepting, draining):
+            case link.Accepting(accepting, draining, limit_bytes_per_s):
                 self.accepting, self.draining = accepting, draining
+                if limit_bytes_per_s is not None:
+                    self._surges.limit_bytes_per_s = limit_bytes_per_s
             case link.Beat():
                 pass
 

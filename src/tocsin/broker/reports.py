@@ -21,7 +21,7 @@ _SLOTS = 16
 
 
 _SURGE_REPORT_S = 0.5
-"""Shortest pause before a report about a surge."""
+"""Shortest pause before a report about a surge or an overload."""
 _WHOLE_SHARE = 0.98
 """An average with at least this share counts as whole: the report leaves its share out."""
 
@@ -65,7 +65,7 @@ class Reports:
             self._heartbeat_at_s = now_s
             frontends = sum(len(backend.frontends) for backend in state.backends.values())
             self._state.send_to_coordinator(link.Heartbeat(len(state.sessions), frontends, len(state.backends)))
-        pause_s = _SURGE_REPORT_S if self._surges.unreported else self.report_s
+        pause_s = _SURGE_REPORT_S if self._surges.unreported or self._surges.overload_unreported else self.report_s
         if now_s - self._reported_at_s >= min(pause_s, self.report_s):
             self._reported_at_s = now_s
             self._state.send_to_coordinator(self.load_report())
@@ -88,7 +88,7 @@ class Reports:
                 if share < _WHOLE_SHARE:
                     shares[identity] = round(share, 3)
         delays_s = sorted(self._fetches.delays_s)
-        surge, self._surges.unreported = self._surges.unreported, False
+        surge, overload = self._surges.take_unreported()
         places, self._state.places = self._state.places, {}
         self._surges.forget_unused()
         return link.LoadReport(
@@ -105,6 +105,7 @@ class Reports:
             catch_up_bytes=load.catch_up_bytes,
             delivery_ratio=load.delivery_ratio,
             surge=surge,
+            overload=overload,
             places=places,
         )
 

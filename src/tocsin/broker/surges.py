@@ -4,7 +4,8 @@ A moving average answers a disaster after a minute. An announcement carries the 
 broker fetches and delivers them, so bytes × receivers is the coming burst. When the burst of a channel is a multiple of
 what the averages of its subscriptions promise, and the difference exceeds half of the broker's load, these averages
 start again at the announced rate, and the broker reports its rates at once. The coordinator plans on them
-(`Urgency.OVERLOAD`).
+(`Urgency.OVERLOAD`). The same happens if the burst, large or small, raises the load above the coordinator's limit
+(`overload_bytes_per_s`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class Surges:
         """The end of the latest announced execution of any channel."""
         self.unreported = False
         """True if a surge has begun that the coordinator does not know yet."""
+        self.overload_unreported = False
+        """The same for a burst that raises the load above the limit."""
+        self.limit_bytes_per_s = 0.0
+        """The load above which the coordinator relieves a broker. 0: no limit."""
 
     def on_execution(self, event: ExecutionAnnounced) -> None:
         name = event.channel.lower()
@@ -101,7 +106,9 @@ class Surges:
         rates = {backend.id: size_of(traffic.bytes_of[backend.id]) / elapsed_s for backend in backends}
         burst_per_s = sum(_copies(backend) * rates[backend.id] for backend in backends)
         load_per_s = state.load.in_rate.estimate(now_s) + state.load.out_rate.estimate(now_s)
-        if burst_per_s <= SURGE_LOAD_SHARE * load_per_s:
+        # A broker above its limit has reported the rates that tell the coordinator so.
+        may_exceed = 0.0 < load_per_s <= self.limit_bytes_per_s < load_per_s + burst_per_s
+        if burst_per_s <= SURGE_LOAD_SHARE * load_per_s and not may_exceed:
             return  # the usual case; the sum below visits every subscription
         period_s = traffic.period_s
         usual_per_s = sum(
@@ -109,12 +116,21 @@ class Surges:
             for backend in state.backends.values()
             if backend.channel.lower() == channel and self._is_measured(backend)
         )
-        if not is_surge(burst_per_s, usual_per_s, load_per_s):
+        surge = is_surge(burst_per_s, usual_per_s, load_per_s)
+        overload = may_exceed and load_per_s - usual_per_s + burst_per_s > self.limit_bytes_per_s
+        if not (surge or overload):
             return
-        self.unreported = True
+        self.unreported, self.overload_unreported = self.unreported or surge, self.overload_unreported or overload
         for backend in backends:
-            if rates[backend.id] > SURGING_SUBSCRIPTION * backend.rate.usual(period_s, now_s):
+            # A surge leaves alone what only varies. For the limit the sum must be that of the burst.
+            if overload or rates[backend.id] > SURGING_SUBSCRIPTION * backend.rate.usual(period_s, now_s):
                 backend.rate.restart(rates[backend.id], size_of(traffic.coming.get(backend.id, 0)), now_s)
+
+    def take_unreported(self) -> tuple[bool, bool]:
+        """Return (surge, overload) for a report, and mark both as reported."""
+        unreported = self.unreported, self.overload_unreported
+        self.unreported = self.overload_unreported = False
+        return unreported
 
     def _is_measured(self, backend: BackendSubscription) -> bool:
         return backend.rate.share(self._state.now_s) >= SURGE_SHARE

@@ -92,6 +92,19 @@ def check_brokers(turn: Turn) -> None:
             turn.registry.confirm_adoptions(broker.id, now_s - _SETTLED_S)
         if broker.linked and now_s - broker.sent_s >= rules.heartbeat_s:
             turn.send(broker.id, Beat())
+    _announce_limits(turn)
+
+
+def _announce_limits(turn: Turn) -> None:
+    """Send every broker its load limit if the limit has changed. A broker of mean capacity has the limit itself."""
+    limit_bytes_per_s, brokers = turn.rules.balance.overload_bytes_per_s, turn.registry.brokers.values()
+    capacities = [broker.capacity for broker in brokers if turn.registry.accepting(broker)]
+    mean_capacity = sum(capacities) / len(capacities) if limit_bytes_per_s and capacities else 1.0
+    for broker in brokers:
+        own_bytes_per_s = limit_bytes_per_s * broker.capacity / mean_capacity
+        if broker.linked and broker.announced_limit_bytes_per_s != own_bytes_per_s:
+            broker.announced_limit_bytes_per_s = own_bytes_per_s
+            turn.send(broker.id, Accepting(turn.registry.accepting(broker), broker.draining, own_bytes_per_s))
 
 
 def announce_accepting(turn: Turn) -> None:

@@ -55,7 +55,7 @@ class BrokerLoads:
         self.rates = SubscriptionRates()
         self.level = TrafficLevel()
         self.surge_since_s: float | None = None
-        """The time of the first report of a surge since the last round of balancing."""
+        """The time of the first report of a surge, or of a burst above the limit, since the last round of balancing."""
 
     def of(self, broker: BrokerId) -> BrokerLoad:
         return self.brokers.setdefault(broker, BrokerLoad())
@@ -83,6 +83,7 @@ class BrokerLoads:
             self.rates.released(broker, subscription)
         if report.surge:
             self.level.restart()
+        if report.surge or report.overload:
             self.surge_since_s = now_s if self.surge_since_s is None else self.surge_since_s
 
     def _compare(self, load: BrokerLoad, report: LoadReport, now_s: float, report_s: float) -> None:

@@ -123,7 +123,8 @@ class Planning:
             self._next_round_s = turn.now_s + rules.balance_s
             turn.loads.surge_since_s = None  # balancing that is switched on later must not answer an old surge
             return False
-        surge_s = turn.loads.surge_since_s if rules.balance.surges else None
+        urgent = rules.balance.surges or rules.balance.overload_bytes_per_s > 0.0
+        surge_s = turn.loads.surge_since_s if urgent else None
         due_s = self._next_round_s
         if surge_s is not None:
             settled_s = max(surge_s + _SURGE_SETTLE_S, self._surge_answered_s + rules.balance_s / 2)
@@ -157,7 +158,7 @@ class Planning:
             if policy == urgency:
                 return evacuation(turn, None)
         if policy == ROAMING:
-            return roaming_plan(turn, self.modelled_loads(turn))
+            return roaming_plan(turn, snapshot, self.modelled_loads(turn))
         if policy in _BALANCING_POLICIES:
             return balancing_plan(policy, snapshot, turn.rules.balance)
         planner = self.planners.get(policy)

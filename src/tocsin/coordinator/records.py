@@ -50,6 +50,8 @@ class BrokerRecord:
     """While on probation: the time at which probation ends."""
     announced_accepting: bool | None = None
     """The last `accepting` that was sent over its link; None after the link has broken."""
+    announced_limit_bytes_per_s: float = 0.0
+    """The load above which it reports at once, as it was last sent over its link."""
     sessions: int = 0
     frontend: int = 0
     backend: int = 0

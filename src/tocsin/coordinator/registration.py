@@ -21,6 +21,7 @@ def register_broker(turn: Turn, link: int, message: Register) -> None:
     broker = _record_broker(turn, link, message)
     turn.loads.rates.remove_broker(broker.id)  # it reports all its rates again, without those that it has released
     accepting = broker.announced_accepting = turn.registry.accepting(broker)
+    broker.announced_limit_bytes_per_s = 0.0
     turn.send(broker.id, Registered(turn.rules.heartbeat_s, turn.rules.report_s, accepting))
     if broker.draining:
         turn.send(broker.id, Accepting(False, draining=True))

@@ -8,14 +8,16 @@ balancing would take the subscriber away again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from typing import Final
 
 from tocsin.coordinator.records import BrokerRecord, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.model.plan import Move, Plan, Urgency
-from tocsin.model.snapshot import Place
+from tocsin.model.snapshot import Place, Snapshot
+from tocsin.policies.balance.load import known_rates
 from tocsin.policies.balance.placement import distance_m
 from tocsin.policies.balance.settings import PlacementPolicy
 
@@ -40,23 +42,46 @@ def update_places(turn: Turn, broker: BrokerId, places: Mapping[SubscriberId, tu
             turn.registry.roaming[name] = None
 
 
-def roaming_plan(turn: Turn, loads: Mapping[BrokerId, float]) -> Plan:
+def roaming_plan(turn: Turn, snapshot: Snapshot, loads: Mapping[BrokerId, float]) -> Plan:
     """Moves of roaming subscribers to nearer brokers. `loads` are the modelled loads in bytes/s."""
-    registry = turn.registry
-    expected = dict(loads)
+    registry, rested, expected = turn.registry, _rested(turn), dict(loads)
+    demands = _demands(snapshot, {subscriber.id for subscriber in rested})
     moves, judged = [], 0
-    for subscriber in _rested(turn):
+    for subscriber in rested:
         name = subscriber.id
         judged += 1
-        target = _nearer(turn, subscriber, expected)
+        demand = demands.get(name, _Demand(0.0, 0.0))
+        target = _nearer(turn, subscriber, expected, demand.added)
         if target is None or subscriber.home is None or subscriber.place is None:
             continue
-        load, saved_m = turn.loads.demand(subscriber), _saved_m(turn, subscriber, target)
-        expected[target.id] = expected.get(target.id, 0.0) + 2 * load
+        load, saved_m = demand.delivered, _saved_m(turn, subscriber, target)
+        expected[target.id] = expected.get(target.id, 0.0) + demand.added
         reason = f"the subscriber has travelled: {target.id} is {saved_m / 1_000:,.1f} km nearer"
         moves.append(Move(name, subscriber.home, target.id, reason, load, -saved_m))
     note = "" if moves else f"{judged} subscribers roam; none has a nearer broker with room"
     return Plan(registry.generation, ROAMING, Urgency.LATENCY, tuple(moves), note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """Traffic of one subscriber in bytes/s."""
+
+    delivered: float
+    added: float
+    """The most that the subscriber adds to a broker, which may have to fetch all its subscriptions."""
+
+
+def _demands(snapshot: Snapshot, names: Set[SubscriberId]) -> dict[SubscriberId, _Demand]:
+    """The demands of these subscribers at the snapshot's rates: with the level of traffic, and the mean for a
+    subscription that no broker has measured. `BrokerLoads.demand` has neither, and modelled loads have both."""
+    rate, demands = known_rates(snapshot.rate), {}
+    for number, name in enumerate(snapshot.subscribers):
+        if name in names:
+            start, end = snapshot.wants_start[number : number + 2].tolist()
+            fetched = float(rate[snapshot.wants[start:end]].sum())
+            delivered = snapshot.delivery_ratio * fetched
+            demands[name] = _Demand(delivered, fetched + delivered)
+    return demands
 
 
 def _rested(turn: Turn) -> list[SubscriberRecord]:
@@ -84,8 +109,10 @@ def forget_judged(turn: Turn) -> None:
         del turn.registry.roaming[subscriber.id]
 
 
-def _nearer(turn: Turn, subscriber: SubscriberRecord, loads: Mapping[BrokerId, float]) -> BrokerRecord | None:
-    """The nearest accepting broker that has room and saves enough of the way; None if there is none."""
+def _nearer(
+    turn: Turn, subscriber: SubscriberRecord, loads: Mapping[BrokerId, float], demand: float
+) -> BrokerRecord | None:
+    """The nearest accepting broker that has room for `demand` and saves enough of the way; None if there is none."""
     if turn.rules.placement is not PlacementPolicy.NEAREST or subscriber.place is None:
         return None
     registry, least_m = turn.registry, _GAIN * turn.rules.roam_m
@@ -93,7 +120,6 @@ def _nearer(turn: Turn, subscriber: SubscriberRecord, loads: Mapping[BrokerId, f
     capacity = sum(broker.capacity for broker in accepting) or 1.0
     mean = sum(loads.get(broker.id, 0.0) for broker in accepting) / capacity
     ceiling = (1.0 + turn.rules.balance.alpha) * mean
-    demand = 2 * turn.loads.demand(subscriber)
     nearer = [
         (saved_m, broker)
         for broker in accepting

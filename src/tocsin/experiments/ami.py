@@ -148,11 +148,12 @@ class Ami:
                               decided_by=unit_and_start, missing=none),
             no_less_than_seed("fewer-overloaded-nodes", "[AMI §4.2, figure 16]", fewer_nodes, fewer_pct, THESIS_PCT[1],
                               either, decided_by=unit_and_start, missing=none),
-            no_less_than_seed("lower-standard-deviation", fifteen, lower_deviation, steadier_pct, 100.0, always),
+            no_less_than_seed("lower-standard-deviation", fifteen, lower_deviation, steadier_pct, 100.0, always,
+                              decided_by=unit_and_start),
             below("shorter-overloads", "[AMI §4.2, figure 16]", shorter, spell_ratio, 1.0,
                   "times the mean length without the protocol", decided_by=unit_and_start, missing=none),
             at_most("same-workload", fifteen, same, metrics["mean_memory_apart_points"], SAME_POINTS,
-                    "points of mean memory apart, at most"),
+                    "points of mean memory apart, at most", decided_by=f"{SAME_POINTS:g} points count as rounding"),
         ]  # fmt: skip
         return ExperimentReport(metrics, claims, _draw(table, pairs, out), _body(pairs), _NOTES)
 

@@ -17,11 +17,18 @@ from matplotlib.figure import Figure
 
 from tocsin.experiments import bad_testbed, figures
 from tocsin.experiments.balance_runs import KB, select, share_y
-from tocsin.experiments.report import Claim, ExperimentReport, at_most, below, equals, table
+from tocsin.experiments.report import NO_CHOICE, Claim, ExperimentReport, at_most, equals, table
 
 WRONG: Final = ("lost", "repeated", "out_of_order", "unexpected", "gaps", "not_granted", "errors")
 """Counts of a run that must be 0: the audit's, subscriptions that were not granted, and errors of people."""
 _COLUMNS: Final = ("cov", "maximum", "migrations", "migrations_later", "shuffles", "promised_cov", "promised_maximum")
+OFFERED: Final = ("none", "LDM", "SDM", "LDM + GSH", "affinity")
+"""The schemes that can be run live. Without SDM + GSH all of them take about an hour."""
+_MODEL: Final = (
+    "10 % counts as true; the model's mean over the window itself is compared (a prediction proper is "
+    "`forecast_error_median`); bytes that bring sessions up to date are left out; the level of traffic is fitted to "
+    "the same counters (docs/decisions/0008)"
+)
 _SHOWN: Final = ("NR", "LDM")
 """The run whose modelled and measured loads are drawn, if it was made."""
 
@@ -35,46 +42,67 @@ class LiveTestbed:
 
     def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
         rows = table_.to_pandas()
-        runs, windows = select(rows, kind="run"), _with_errors(select(rows, kind="window"))
-        means = runs.groupby(["placement", "scheme"])[[*_COLUMNS, *WRONG]].mean()
-        wrong = {name: int(runs[name].sum()) for name in WRONG}
+        means, windows = _means(rows), _windows(rows)
         files = bad_testbed.draw_figures(out, rows)
         if len(windows):
             build = _Predictions(windows)
             files += figures.draw(out, "bad-live-loads", build, width_in=2.2 * build.brokers, height_in=2.8)
-        metrics = _load_errors(windows) | wrong | _run_metrics(means, windows)
-        claims = _claims(means, metrics["load_error_median"], sum(wrong.values()))
-        notes = (*self.how, *_NOTES)
-        return ExperimentReport(metrics, claims, files, _body(means, windows), notes, bad_testbed.inputs(rows))
+        metrics = _load_errors(windows) | wrong_counts(rows) | _run_metrics(means, windows)
+        notes = (*self.how, left_out(rows), *_NOTES)
+        return ExperimentReport(metrics, claims(rows), files, _body(means, windows), notes, bad_testbed.inputs(rows))
 
 
-def _claims(means: Any, load_error: float | None, wrong: int) -> list[Claim]:
+def _means(rows: Any) -> Any:
+    return select(rows, kind="run").groupby(["placement", "scheme"])[[*_COLUMNS, *WRONG]].mean()
+
+
+def wrong_counts(rows: Any) -> dict[str, int]:
+    runs = select(rows, kind="run")
+    return {name: int(runs[name].sum()) for name in WRONG}
+
+
+def claims(rows: Any) -> list[Claim]:
     """The claims of `bad_testbed` on measured loads, and our own."""
+    means, errors = _means(rows), _load_errors(_windows(rows))
     promise, truth = "no notification is lost, repeated or wrong", "plans are made on the loads that brokers carry"
     return [
-        *bad_testbed.claims(means),
+        *bad_testbed.claims(means, OFFERED),
         *_affinity(means),
-        at_most("model-error", "ours", truth, load_error, 0.1, "median error of the model"),
-        equals("nothing-wrong", "ours", promise, wrong, 0),
-    ]
+        *(
+            at_most(id, "ours", truth, errors[metric], 0.1, unit, decided_by=_MODEL, missing=missing)
+            for id, metric, unit, missing in (
+                ("model-error", "load_error_median", "median error of the model", "no window was measured"),
+                ("model-error-after-migrations", "load_error_median_after_migrations",
+                 "median error, in windows after a migration", "no window followed a migration"),
+                ("model-error-under-churn", "load_error_median_under_churn",
+                 "median error, in windows with a login or logout", "no window had a login or logout"),
+            )
+        ),
+        equals("nothing-wrong", "ours", promise, sum(wrong_counts(rows).values()), 0, decided_by=NO_CHOICE),
+    ]  # fmt: skip
+
+
+def left_out(rows: Any) -> str:
+    """A note that names the comparisons of `bad_testbed` that this experiment does not make."""
+    means = _means(rows)
+    made = {claim.id for claim in bad_testbed.claims(means, OFFERED)}
+    absent = ", ".join(scheme for scheme in bad_testbed.SCHEMES if scheme not in OFFERED)
+    others = ", ".join(f"`{claim.id}`" for claim in bad_testbed.claims(means) if claim.id not in made)
+    return (
+        f"{absent} is not offered on the live system. These comparisons of the simulated experiment are not made: "
+        f"{others}. `nr-affinity-measured-*` compare affinity with the best scheme of the paper that was run."
+    )
 
 
 def _affinity(means: Any) -> list[Claim]:
-    """Affinity beside the best of the paper's schemes that were run. `bad_testbed` compares only if all were."""
-    paper = [label for label in means.index if label[0] == "NR" and label[1] not in ("none", "affinity")]
-    if not paper or ("NR", "affinity") not in means.index:
-        return []
-    ours, best = means.loc[("NR", "affinity")], means.loc[min(paper, key=lambda label: means.loc[label, "maximum"])]
-    source, unknown, of = "beyond the paper, its future work [BAD §7]", "not measured there", f"of {best.name[1]}"
-    maximum, migrations = ours.maximum / best.maximum, ours.migrations / max(1.0, best.migrations)
-    return [
-        at_most("nr-affinity-measured-maximum", source, unknown, float(maximum), 1.0, f"times the maximum {of}"),
-        below("nr-affinity-measured-migrations", source, unknown, float(migrations), 1.0, f"times the migrations {of}"),
-    ]
+    """Affinity beside the best of the paper's schemes that were run."""
+    others = [scheme for scheme in bad_testbed.PAPER_SCHEMES if ("NR", scheme) in means.index]
+    return bad_testbed.affinity_claims(means, others, "nr-affinity-measured")
 
 
-def _with_errors(windows: Any) -> Any:
+def _windows(rows: Any) -> Any:
     """The windows with the relative errors of the model, against live and all traffic, and of the forecast."""
+    windows = select(rows, kind="window")
     windows = windows[(windows.measured > 0.0) & (windows.live > 0.0)].copy()
     windows["error"] = (windows.modelled / windows.live - 1.0).abs()
     windows["error_with_catch_up"] = (windows.modelled / windows.measured - 1.0).abs()
@@ -170,5 +198,5 @@ _NOTES = (
     "on which plans were made then; the measured load leaves out the bytes that bring sessions up to date. The "
     "forecast is the model's value at the start of the window. A quarter of the people log out and in during a run.",
     "A claim about a scheme without migrations is not judged: the scheme equals the placement alone. Nor is one about "
-    "a scheme that was not run.",
+    "a scheme that is offered and was not run.",
 )

@@ -218,12 +218,12 @@ def _claims(metrics: Mapping[str, Any]) -> list[Claim]:
                    decided_by=reading, missing=still),
         reproduces("peer-lb-offloads", f"{where}, figure 4-18", "PEER-LB: 18 after the distribution, in its example",
                    offloads[1], 18.0, "offloads a run", decided_by=reading),
-        significant("delay-significant", where, metrics["p_delay"], metrics["runs"]),
+        significant("delay-significant", where, metrics["p_delay"], metrics["runs"], decided_by=reading),
         below("less-control", where, "less offloading: fewer control messages than PEER-LB",
               control[0] / control[1] if control[1] else None, 1.0, "times PEER-LB's messages of migrations",
               decided_by=reading, missing="PEER-LB never offloaded"),
         below("busy-ends-by-confirmation", "[ePEER §4.4.4.1]", "all clients migrate before the time-out", busy_s,
-              TIMEOUT_S, "s, the longest; the time-out is 30 s", missing="no policy offloaded"),
+              TIMEOUT_S, "s, the longest; the time-out is 30 s", decided_by=scale, missing="no policy offloaded"),
     ]  # fmt: skip
 
 

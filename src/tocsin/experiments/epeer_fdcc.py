@@ -211,20 +211,21 @@ def _claims(metrics: Mapping[str, Any]) -> list[Claim]:
     limited, runs = metrics["limited_runs"], metrics["runs"]
     unlimited = "no run had to limit a publisher"
     late = metrics["limited_runs_not_back_in_time"] if limited else None
+    in_time = f"in time means until {BACK_BY_S:g} s: two revisions of the limits after the bandwidth is back"
     stopped, words = "a useless publisher is stopped but for a probe", "10 keywords a topic"
     return [
         *reductions,
-        significant("load-significant", where, worst_p, runs, "in the least clear metric"),
+        significant("load-significant", where, worst_p, runs, "in the least clear metric", decided_by=load),
         no_less_than_seed("qoe-raised", f"{where}, figure 5-9", "0.2671 to 0.3348: 25.4 % more",
                           metrics["qoe_gain_pct_heard"], 25.4, "% more", decided_by=stopped),
         no_less_than_seed("qoe-after", f"{where}, figure 5-9", "0.3348", metrics["qoe_after_heard"], 0.3348,
                           decided_by=f"{stopped}; {words}"),
-        significant("qoe-significant", where, metrics["p_qoe_heard"], runs),
-        equals("recovers", "[ePEER §5.3.1.2]", back, late, 0, missing=unlimited),
+        significant("qoe-significant", where, metrics["p_qoe_heard"], runs, decided_by=stopped),
+        equals("recovers", "[ePEER §5.3.1.2]", back, late, 0, decided_by=in_time, missing=unlimited),
         at_most("nothing-left-limited", beyond, unknown, metrics["difference_at_end"] if limited else None, 1e-9,
-                "utilisation missing at the end", missing=unlimited),
+                "utilisation missing at the end", decided_by="1e-9 counts as rounding", missing=unlimited),
         at_most("overload-ends", beyond, unknown, metrics["highest_uo_with_worst"] if limited else None, 1.0,
-                "Uo at the worst edge, run and second", missing=unlimited),
+                "Uo at the worst edge, run and second", decided_by=load, missing=unlimited),
     ]  # fmt: skip
 
 

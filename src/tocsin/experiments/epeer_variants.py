@@ -46,12 +46,12 @@ def p_value(smaller: Any, larger: Any) -> float:
     return float(wilcoxon(smaller, larger, alternative="less").pvalue)
 
 
-def significant(id: str, source: str, value: float | None, runs: int, unit: str = "") -> Claim:
+def significant(id: str, source: str, value: float | None, runs: int, unit: str = "", *, decided_by: str) -> Claim:
     """The claim that a p value is as small as the thesis'. Too few runs cannot reach it: then it is not judged."""
     least = p_value(np.zeros(runs), np.arange(1, runs + 1))
     missing = f"{runs} pairs of runs cannot reach a p below {least:.2g}"
     ours = value if least < SIGNIFICANT else None
-    return below(id, source, "Wilcoxon p < 2.2e-16", ours, SIGNIFICANT, unit, missing=missing)
+    return below(id, source, "Wilcoxon p < 2.2e-16", ours, SIGNIFICANT, unit, decided_by=decided_by, missing=missing)
 
 
 def sensitivity(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.experiments.report import Claim, at_most, equals, shown, table
+from tocsin.experiments.report import NO_CHOICE, Claim, at_most, equals, shown, table
 from tocsin.experiments.runner import Row
 from tocsin.sim.kernel import seed_from
 from tocsin.sim.topics.control import LOOPS, PERIOD_S, Episode, transients
@@ -149,6 +149,7 @@ def episode_claims(
     """`at` names loop and bound; `statement` is the paper's about the time below the bound, `above_at_most` our reading
     of it. `void` is the reason why the claims cannot be judged, if any."""
     longest_s, share = metrics["longest_transient_s"], metrics["share_late_worst_topic"]
+    returns = "a return without the clients within a minute counts"
     counts = f"{above_at_most:.0%} counts; {decided_by}"
     late = "of the messages that some broker could deliver in time, at the worst topic"
     return [
@@ -158,7 +159,7 @@ def episode_claims(
                 TRANSIENT_AT_MOST_S, "s, the longest", decided_by="two reporting periods count as transient",
                 missing=void or "no message was late"),
         equals(f"no-back-and-forth-{at}", "beyond the paper", "not measured there",
-               None if void else metrics["moves_back_and_forth"], 0, missing=void),
+               None if void else metrics["moves_back_and_forth"], 0, decided_by=returns, missing=void),
     ]  # fmt: skip
 
 
@@ -171,7 +172,7 @@ def nothing_lost(rows: Any) -> tuple[Claim, dict[str, Any]]:
     reason = f"void: the observer did not notice {', '.join(unnoticed)}" if unnoticed else "no mistake was tried"
     total = int(runs[faults].to_numpy().sum()) if found and not unnoticed else None
     beyond = ("beyond the paper", "deliveries lost, repeated or out of order: not measured there")
-    return equals("nothing-lost", *beyond, total, 0, missing=reason), found
+    return equals("nothing-lost", *beyond, total, 0, decided_by=NO_CHOICE, missing=reason), found
 
 
 def episode_table(metrics_of: Mapping[str, Mapping[str, Any]]) -> str:

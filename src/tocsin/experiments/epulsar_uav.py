@@ -89,7 +89,8 @@ class Uav:
             crossing = "violations occur when a swarm enters another zone"
             unit, none = f"of the transients after {STARTED_S:g} s", "no swarm had a transient after the start"
             id = f"transients-at-zone-changes-{loop}-loop"
-            claims.append(at_least(id, source, crossing, share, 1.0, unit, missing=none))
+            near = f"within {CROSSED_WITHIN_S:g} s counts as a change of zone"
+            claims.append(at_least(id, source, crossing, share, 1.0, unit, decided_by=near, missing=none))
         lost, found = nothing_lost(rows)
         claims.append(lost)
         figure_rows = rows[rows.loop == ("tocsin" if "tocsin" in by_loop else next(iter(by_loop)))]

@@ -12,11 +12,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Required, TypedDict, Unpack
 
 FACTOR: Final = 1.5
 """A value reproduces the seed document's number if it is within this factor of it, on either side."""
 UNMEASURED: Final = "nothing was measured"
+NO_CHOICE: Final = "none"
+"""`Claim.decided_by` if no choice of ours decides the value or the bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,12 @@ class Claim:
     within_factor: bool | None = None
     """Whether ours is within `FACTOR` of `seed_value`; None without a number or a value."""
     decided_by: str = ""
-    """Our choices, not stated by the seed document, that decide the measured value or the bound; empty if none do."""
+    """Our choices, not stated by the seed document, that decide the measured value or the bound; `NO_CHOICE` if none
+    do. Never empty."""
+
+    def __post_init__(self) -> None:
+        if not self.decided_by:
+            raise ValueError(f"the claim {self.id!r} must name the choices that decide it, or NO_CHOICE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class ExperimentReport:
 class Details(TypedDict, total=False):
     """What every comparison below accepts besides its numbers."""
 
-    decided_by: str
+    decided_by: Required[str]
     missing: str
     """The reason why a claim without a finite value is not judged."""
 
@@ -69,7 +76,7 @@ def at_most(
 ) -> Claim:
     """The claim `ours <= bound`. A missing or non-finite value is not judged."""
     compared = _compared(ours, f"at most {bound:g}", unit, more, lambda value: value <= bound)
-    return Claim(id, source, seed_document, *compared, decided_by=more.get("decided_by", ""))
+    return Claim(id, source, seed_document, *compared, decided_by=more["decided_by"])
 
 
 def at_least(
@@ -77,7 +84,7 @@ def at_least(
 ) -> Claim:
     """The claim `ours >= bound`. A missing or non-finite value is not judged."""
     compared = _compared(ours, f"at least {bound:g}", unit, more, lambda value: value >= bound)
-    return Claim(id, source, seed_document, *compared, decided_by=more.get("decided_by", ""))
+    return Claim(id, source, seed_document, *compared, decided_by=more["decided_by"])
 
 
 def below(
@@ -85,7 +92,7 @@ def below(
 ) -> Claim:
     """The claim `ours < bound`. A missing or non-finite value is not judged."""
     compared = _compared(ours, f"less than {bound:g}", unit, more, lambda value: value < bound)
-    return Claim(id, source, seed_document, *compared, decided_by=more.get("decided_by", ""))
+    return Claim(id, source, seed_document, *compared, decided_by=more["decided_by"])
 
 
 def above(
@@ -93,7 +100,7 @@ def above(
 ) -> Claim:
     """The claim `ours > bound`. A missing or non-finite value is not judged."""
     compared = _compared(ours, f"more than {bound:g}", unit, more, lambda value: value > bound)
-    return Claim(id, source, seed_document, *compared, decided_by=more.get("decided_by", ""))
+    return Claim(id, source, seed_document, *compared, decided_by=more["decided_by"])
 
 
 def equals(
@@ -101,7 +108,7 @@ def equals(
 ) -> Claim:
     """The claim `ours == expected`. A missing or non-finite value is not judged."""
     compared = _compared(ours, f"exactly {expected:g}", "", more, lambda value: value == expected)
-    return Claim(id, source, seed_document, *compared, decided_by=more.get("decided_by", ""))
+    return Claim(id, source, seed_document, *compared, decided_by=more["decided_by"])
 
 
 def shows(
@@ -114,7 +121,7 @@ def shows(
 ) -> Claim:
     """A claim about a shape (falling, independent of, …). The caller computes `condition` from the run's table; None:
     the claim is not judged."""
-    decided_by = more.get("decided_by", "")
+    decided_by = more["decided_by"]
     if condition is None:
         return Claim(id, source, seed_document, None, None, more.get("missing", UNMEASURED), decided_by=decided_by)
     differs = "" if condition else f"measured {ours}"
@@ -161,7 +168,7 @@ def reproduces(
     """The claim that ours is within the factor of the seed document's number, which has no better side."""
     expected = f"{seed_value / FACTOR:.4g}–{seed_value * FACTOR:.4g}"
     compared = _compared(ours, expected, unit, more, lambda value: _is_within_factor(value, seed_value))
-    decided_by = more.get("decided_by", "")
+    decided_by = more["decided_by"]
     return Claim(id, source, seed_document, *compared, seed_value, within_factor=compared[1], decided_by=decided_by)
 
 
@@ -184,7 +191,7 @@ def _beside_seed(
 ) -> Claim:
     value, holds, _ = compared
     within = None if value is None else _is_within_factor(value, seed_value)
-    return Claim(id, source, seed_document, *compared, seed_value, holds, within, more.get("decided_by", ""))
+    return Claim(id, source, seed_document, *compared, seed_value, holds, within, more["decided_by"])
 
 
 def _is_within_factor(value: float, seed_value: float) -> bool:
@@ -243,7 +250,7 @@ def claim_table(claims: Sequence[Claim]) -> str:
     rows = [
         (
             *(claim.id, claim.source, claim.seed_document, claim.seed_value, claim.ours),
-            *(claim.at_least_as_good, claim.within_factor, verdict(claim), claim.decided_by or None),
+            *(claim.at_least_as_good, claim.within_factor, verdict(claim), claim.decided_by),
         )
         for claim in claims
     ]

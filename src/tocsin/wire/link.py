@@ -117,6 +117,9 @@ class LoadReport(FromBrokerMessage, tag="load"):
     """True if announced results are several times the usual traffic; `rates` has the announced rates."""
     places: dict[SubscriberId, tuple[float, float]] = {}
     """Latitude and longitude of the subscribers that sent a position since the last report."""
+    overload: bool = False
+    """True if announced results will raise the load above the limit of `Accepting`; `rates` has the announced
+    rates."""
 
 
 class SessionOpened(FromBrokerMessage, tag="session_opened"):
@@ -262,6 +265,9 @@ class Accepting(FromCoordinatorMessage, tag="accepting"):
     accepting: bool
     draining: bool = False
     """A draining broker also answers 503 on `/readyz`, for a load balancer in front of it."""
+    overload_bytes_per_s: float | None = None
+    """The broker reports at once if announced results will raise its load above this limit. 0: no limit, as after
+    `Registered`; None: the limit has not changed."""
 
 
 class Beat(FromCoordinatorMessage, tag="beat"):

@@ -92,6 +92,11 @@ class HomeBench:
         hosted = self.core.state.topics.get(topic)
         self.ask(connection, wire.Publish(0 if hosted is None else hosted.at, number, list(messages)))
 
+    def publish_alone(self, connection: ConnectionId, number: int, *messages: bytes) -> list[effects.Effect]:
+        """Publish by a frame that arrived by itself; returns the effects instead of carrying them out."""
+        request = wire.Publish(self.core.state.topics[T].at, number, list(messages))
+        return self.core.handle(events.PublishedAlone(connection, request), self.now_s)
+
     def take(self, connection: ConnectionId) -> list[wire.ToClient]:
         """The messages since the last call."""
         return self.got.pop(connection, [])

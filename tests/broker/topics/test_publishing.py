@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.broker.topics.home_bench import HomeBench, T
+from tests.broker.topics.home_bench import LEASE_S, HomeBench, T
+from tocsin.broker.topics.effects import RequestFlush, Send
+from tocsin.broker.topics.events import FlushDue, RequestReceived
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
 
@@ -22,6 +24,50 @@ def test_home_numbers_messages_and_acknowledges_a_batch_once() -> None:
     assert (messages.epoch, messages.sequence) == (1, 1)
     assert [(number, data) for _, number, data in messages.messages] == [(1, b"a"), (2, b"b"), (3, b"c")]
     assert bench.take(sender) == [wire.Acknowledged(messages.at, 3)]
+
+
+def test_frame_that_arrives_alone_is_sent_and_acknowledged_at_once() -> None:
+    bench = HomeBench(T)
+    sender, receiver = bench.sender(), bench.receiver()
+    messages, acknowledged = bench.publish_alone(sender, 1, b"a", b"b")
+    assert isinstance(messages, Send) and isinstance(acknowledged, Send)
+    assert messages.connections == (receiver,)
+    assert isinstance(messages.message, wire.Messages)
+    assert [data for _, _, data in messages.message.messages] == [b"a", b"b"]
+    assert (acknowledged.connections, acknowledged.message) == ((sender,), wire.Acknowledged(1, 2))
+
+
+def test_frame_that_arrives_alone_takes_earlier_messages_along() -> None:
+    bench = HomeBench(T)
+    first, second, receiver = bench.sender(run=7), bench.sender(run=8), bench.receiver()
+    at = bench.core.state.topics[T].at
+    (flush,) = bench.core.handle(RequestReceived(first, wire.Publish(at, 1, [b"a"])), bench.now_s)
+    assert flush == RequestFlush()
+    sent = [effect.message for effect in bench.publish_alone(second, 1, b"b") if isinstance(effect, Send)]
+    assert isinstance(sent[0], wire.Messages)
+    assert [data for _, _, data in sent[0].messages] == [b"a", b"b"]
+    assert sent[1:] == [wire.Acknowledged(at, 1), wire.Acknowledged(at, 1)]
+    assert bench.core.handle(FlushDue(), bench.now_s) == []
+    bench.do(RequestReceived(receiver, wire.Ping(5)))
+    assert bench.last(receiver) == wire.Pong(5)
+
+
+def test_frame_that_arrives_alone_waits_for_the_flush_of_many_receivers() -> None:
+    bench = HomeBench(T)
+    sender = bench.sender()
+    receivers = [bench.receiver() for _ in range(101)]
+    assert bench.publish_alone(sender, 1, b"a") == [RequestFlush()]
+    bench.do(FlushDue())
+    assert all(bench.data(receiver) == [b"a"] for receiver in receivers)
+
+
+def test_frame_that_arrives_alone_is_refused_without_a_lease() -> None:
+    bench = HomeBench(T)
+    sender = bench.sender()
+    bench.now_s += LEASE_S + 1
+    (refusal,) = bench.publish_alone(sender, 1, b"a")
+    assert isinstance(refusal, Send) and isinstance(refusal.message, wire.NotAccepted)
+    assert refusal.message.code == "not_ready"
 
 
 def test_sender_that_does_not_wait_is_acknowledged_at_the_next_tick() -> None:

@@ -80,6 +80,7 @@ def test_markers_are_found_in_any_case_and_not_inside_strings() -> None:
         ("SELECT x INTO b FROM A", (1, 15), "not-a-query"),
         ("SELECT TRANSFORM(x) USING 'cat' FROM A", (1, 21), "refused-function"),
         ("SELECT * FROM A TABLESAMPLE (5 PERCENT)", (1, 30), "not-a-query"),
+        ("FROM NEW A r |> PIVOT (max(x) FOR kind IN ('a')) |> AS t", (1, 6), "not-a-query"),
         ("INSERT INTO A SELECT 1", (1, 1), "not-a-query"),
         ("DROP TABLE A", (1, 1), "not-a-query"),
         ("SELECT 1 FROM A; SELECT 2", (1, 16), "not-a-query"),
@@ -103,6 +104,12 @@ def test_every_problem_of_a_query_is_reported() -> None:
 
 def test_now_is_allowed_because_it_is_constant_within_an_execution() -> None:
     assert parsed("SELECT * FROM A WHERE at > current_timestamp() - INTERVAL 1 HOUR AND now() > at").datasets == {"A"}
+
+
+def test_dataset_of_a_pipeline_is_read_once() -> None:
+    query = parsed("FROM NEW Reports |> WHERE kind = :kind |> SELECT id")
+    assert [(table.dataset, table.is_new) for table in query.references] == [("Reports", True)]
+    assert body_of(to_lateral_sql(query, view_of)).count("new_reports") == 1
 
 
 def test_quoted_dataset_without_blanks_around_it_stays_apart() -> None:

@@ -11,7 +11,7 @@ from tests.policies.topics.partition_worlds import PARAMS, after, at, broker, ov
 from tocsin.coords.coordinate import one_way_s
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.baselines import POLICIES, all_pairs, consistent_hash, expected_from_all_pairs
-from tocsin.policies.topics.monitor import pack, pack_all_pairs, summarise, summarise_by_place
+from tocsin.policies.topics.monitor import summarise, summarise_by_place
 from tocsin.policies.topics.partition import expected_from_centroids, plan
 from tocsin.policies.topics.types import (
     Departure,
@@ -22,7 +22,6 @@ from tocsin.policies.topics.types import (
     TopicMove,
     TopicMoveReason,
     TopicName,
-    TopicReport,
 )
 
 WEST, MIDDLE, EAST = broker("west", at(0)), broker("middle", at(30)), broker("east", at(60))
@@ -258,17 +257,6 @@ def test_consistent_hashing_spreads_topics_evenly_by_name_alone() -> None:
     assert counts["east"] == pytest.approx(1_000, abs=100)
     assert consistent_hash(after(world(topics, THREE), answer), PARAMS).moves == ()
     assert all(isinstance(move, TopicMove) and move.reason is TopicMoveReason.HASH for move in answer.moves)
-
-
-def test_packed_report_is_constant_and_the_naive_one_grows() -> None:
-    def sizes(clients: int) -> tuple[int, int]:
-        producers, consumers = [at(n) for n in range(clients)], [at(-n) for n in range(clients)]
-        report = summarise(TopicName("t"), WEST.broker, WEST.coordinate, producers, consumers)
-        return len(pack(report)), len(pack_all_pairs(report, producers, consumers))
-
-    assert {sizes(clients)[0] for clients in (0, 1, 10, 100_000 // 1_000, 300)} == {sizes(1)[0]}
-    assert sizes(100)[1] - sizes(50)[1] == 50 * 2 * 88
-    assert isinstance(topic("t", WEST, [], []).report, TopicReport)
 
 
 def test_reports_by_place_equal_single_reports() -> None:

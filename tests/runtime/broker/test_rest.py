@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
+import msgspec
 
 from tests.runtime.broker.running_broker import RunningBroker, broker_with_emulated_cluster, row, token, until
 from tocsin.model.cursor import Cursor
 from tocsin.model.ids import SubscriptionId
+from tocsin.runtime.broker.routes.asyncapi import document
 from tocsin.runtime.broker.routes.stream import event_id, positions_of
+from tocsin.wire import session, topic
 
 FIRE = {"channel": "Reports", "parameters": {"kind": "fire"}}
 
@@ -106,6 +109,42 @@ def test_event_id_contains_every_position() -> None:
         assert positions_of(damaged) in (None, {})
 
 
+def test_asyncapi_describes_sessions_and_topics_without_dangling_references() -> None:
+    described = document()
+    assert {name: channel["address"] for name, channel in described["channels"].items()} == {
+        "session": "/v1/session",
+        "topics": topic.PATH,
+    }
+    messages = described["components"]["messages"]
+    for kind in (*get_args(topic.FromClient), *get_args(topic.ToClient)):
+        assert messages[f"topic.{kind.__name__}"]["name"] == kind.__name__
+    for kind in (*get_args(session.FromSubscriber), *get_args(session.ToSubscriber)):
+        assert messages[kind.__name__]["name"] == kind.__name__
+    for reference in _references(described):
+        found: Any = described
+        for step in reference.removeprefix("#/").split("/"):
+            found = found[step]
+
+
+def test_asyncapi_schema_of_a_topic_message_fits_its_json() -> None:
+    described = document()["components"]["schemas"]["topic.Publish"]
+    message = msgspec.json.decode(msgspec.json.encode(topic.Publish(1, 2, [b"x"])))
+    assert set(described["properties"]) == set(message)
+    assert described["properties"]["op"] == {"enum": [message["op"]]}
+    assert described["properties"]["messages"]["items"]["contentEncoding"] == "base64"
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(reference := node.get("$ref"), str):
+            yield reference
+        for child in node.values():
+            yield from _references(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _references(child)
+
+
 def test_openapi_and_asyncapi_describe_every_route_and_message(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
@@ -114,7 +153,8 @@ def test_openapi_and_asyncapi_describe_every_route_and_message(tmp_path: Path) -
         ):
             described = (await client.get("/v1/asyncapi.json")).json()
             assert described["asyncapi"].startswith("3.")
-            assert {"Login", "Update", "Updated", "Result", "Move"} <= set(described["components"]["messages"])
+            messages = described["components"]["messages"]
+            assert {"Login", "Update", "Updated", "Result", "Move", "topic.Publish", "topic.Messages"} <= set(messages)
             routes = (await client.get("/v1/openapi.json")).json()["paths"]
             assert {"/v1/login", "/v1/subscriptions", "/v1/stream", "/v1/webhook", "/readyz"} <= set(routes)
             assert routes["/v1/me/datasets/{name}"]["put"]["requestBody"]["required"]

@@ -7,6 +7,7 @@ sockets itself and gives the publisher's answers to `acknowledged`.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import socket
 import struct
@@ -151,6 +152,49 @@ class NatsClient(TopicClient):
         self.acknowledgements += data.count(b"+")
 
 
+class JetStreamClient(NatsClient):
+    """A stream of NATS JetStream. Its server sends an acknowledgement for each message to the publisher's inbox.
+
+    The subscriber has a push consumer without acknowledgements, which gets a message when it is stored.
+    """
+
+    def subscribe(self) -> None:
+        inbox = f"_INBOX.{os.urandom(6).hex()}"
+        self._connect(verbose=False, then=f"SUB {inbox}.messages 1\r\nSUB {inbox}.answer 2\r\n".encode())
+        config = {"deliver_subject": f"{inbox}.messages", "ack_policy": "none", "deliver_policy": "new"}
+        self._ask("CONSUMER.CREATE.BENCH", {"stream_name": "BENCH", "config": config}, f"{inbox}.answer")
+
+    def prepare_publishing(self) -> None:
+        self._inbox = f"_INBOX.{os.urandom(6).hex()}".encode()
+        self._connect(verbose=False, then=b"SUB %b 1\r\n" % self._inbox)
+
+    def create_stream(self) -> None:
+        inbox = f"_INBOX.{os.urandom(6).hex()}"
+        self._connect(verbose=False, then=f"SUB {inbox} 1\r\n".encode())
+        config = {"name": "BENCH", "subjects": [self._task["topic"]], "storage": "file", "num_replicas": 1}
+        self._ask("STREAM.CREATE.BENCH", config, inbox)
+        self.connection.socket.close()
+
+    def _ask(self, request: str, content: dict[str, Any], inbox: str) -> None:
+        body = json.dumps(content)
+        self.connection.socket.sendall(f"PUB $JS.API.{request} {inbox} {len(body)}\r\n{body}\r\n".encode())
+        head = self.connection.read_through(b"\r\n")
+        answer = self.connection.read_bytes(int(head.split()[-1]) + 2)
+        if b'"error"' in answer:
+            raise ConnectionError(f"nats-server refused: {answer!r}")
+
+    def encode(self, first: int, payloads: Sequence[bytes]) -> bytes:
+        head = b"PUB %b %b %d\r\n" % (self._task["topic"].encode(), self._inbox, len(payloads[0]))
+        return b"".join([part for payload in payloads for part in (head, payload, b"\r\n")])
+
+    def acknowledged(self, data: bytes) -> None:
+        if b'"error"' in data:
+            raise AssertionError(f"nats-server did not store a message: {data!r}")
+        self.connection.buffer += data
+        self.acknowledgements += self.connection.buffer.count(b"}\r\n")
+        self.connection.buffer = self.connection.buffer[self.connection.buffer.rfind(b"}\r\n") + 3 :]
+
+
 class MosquittoClient(TopicClient):
     """MQTT 3.1.1. With acknowledgements the publisher uses quality of service 1; subscribers have 0, as ours do not
     acknowledge either."""
@@ -197,4 +241,9 @@ def _mqtt(kind: int, body: bytes) -> bytes:
             return bytes((kind,)) + length + body
 
 
-CLIENTS: dict[str, type[TopicClient]] = {"tocsin": TocsinClient, "nats": NatsClient, "mosquitto": MosquittoClient}
+CLIENTS: dict[str, type[TopicClient]] = {
+    "tocsin": TocsinClient,
+    "nats": NatsClient,
+    "mosquitto": MosquittoClient,
+    "jetstream": JetStreamClient,
+}

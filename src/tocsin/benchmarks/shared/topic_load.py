@@ -96,10 +96,14 @@ class TopicLoad:
             publisher.sendall(data)
             self._late_s.append(now_s - due_s)
             self._read(poll(0))
-        deadline_s = clock() + LAST_S
+        self._await_last()
+
+    def _await_last(self) -> None:
+        """Wait for the last delivery and acknowledgement."""
+        deadline_s = time.perf_counter() + LAST_S
         while not self._is_complete():
-            self._read(poll(0))
-            if clock() > deadline_s:
+            self._read(self._poll.poll(0))
+            if time.perf_counter() > deadline_s:
                 raise AssertionError(
                     f"{self._delivered:,} of {self._sent * len(self._subscribers):,} deliveries and "
                     f"{self._publisher.acknowledgements:,} of {self._sent:,} acknowledgements arrived"
@@ -126,9 +130,13 @@ class TopicLoad:
             if not data:
                 raise ConnectionError("the server closed a connection")
             if subscriber is None:
-                client.acknowledged(data)
+                self._on_answer(data, now_s)
             else:
                 self._count(descriptor, self._tails[descriptor] + data, now_s)
+
+    def _on_answer(self, data: bytes, now_s: float) -> None:
+        """The server has answered to the publisher."""
+        self._publisher.acknowledged(data)
 
     def _count(self, descriptor: int, data: bytes, now_s: float) -> None:
         """Check and time the numbers in these bytes. The tail is too short for a whole mark."""

@@ -1,19 +1,28 @@
-"""The servers of `bench topics`: a coordinator with one broker, nats-server and mosquitto, all idle until measured."""
+"""The servers of `bench topics`: a coordinator with one broker, nats-server and mosquitto, all idle until measured.
+
+Persistent topics have servers of their own: a broker whose topic has one replica, and nats-server with JetStream that
+calls fsync before every acknowledgement (`sync_interval: always`, since version 2.10).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from tocsin.benchmarks.shared.machine import find_program
 from tocsin.benchmarks.shared.peers import await_port, free_port
 from tocsin.benchmarks.shared.processes import child_process
+from tocsin.benchmarks.shared.topic_clients import JetStreamClient
 
 TOPIC = "bench/hot"
+STORED = "bench/stored"
 START_S = 30.0
 
 
@@ -41,24 +50,36 @@ async def topic_servers(folder: Path) -> AsyncIterator[list[TopicServer]]:
 
 
 @asynccontextmanager
-async def _tocsin(folder: Path) -> AsyncIterator[TopicServer]:
+async def persistent_servers(folder: Path) -> AsyncIterator[list[TopicServer]]:
+    """The broker, and JetStream if nats-server is installed in a version that can fsync every message."""
+    options = {"persistent": True, "replicas": 1, "quorum": 1}
+    async with _tocsin(folder / "stored", STORED, options) as broker, _jetstream(folder) as peer:
+        yield [broker] if peer is None else [broker, peer]
+
+
+@asynccontextmanager
+async def _tocsin(
+    folder: Path, topic: str = TOPIC, options: Mapping[str, Any] = MappingProxyType({})
+) -> AsyncIterator[TopicServer]:
     import httpx
 
     from tocsin.runtime.stack.stack import Stack, StackSettings
 
     folder.mkdir()
-    stack = Stack(StackSettings(folder, 1, free_ports=True, data_cluster=False, logs=folder, restart=False))
+    flags = {"topic-rate-per-s": "1000000"}  # a window of 100 messages passes the default limit of one connection
+    own = StackSettings(folder, 1, free_ports=True, data_cluster=False, logs=folder, restart=False, broker=flags)
+    stack = Stack(own)
     try:
         await stack.start()
         headers = {"Authorization": f"Bearer {stack.admin_token()}"}
         async with httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=START_S) as http:
-            (await http.post("/v1/topics", json={"topic": TOPIC})).raise_for_status()
-            scopes = [f"send:{TOPIC}", f"receive:{TOPIC}"]
+            (await http.post("/v1/topics", json={"topic": topic, **options})).raise_for_status()
+            scopes = [f"send:{topic}", f"receive:{topic}"]
             granted = await http.post("/v1/tokens", json={"subject": "bench", "scopes": scopes})
             token = granted.raise_for_status().json()["token"]
             async with asyncio.timeout(START_S):
                 while True:
-                    [entry] = (await http.get("/v1/topics", params={"pattern": TOPIC})).json()["topics"]
+                    [entry] = (await http.get("/v1/topics", params={"pattern": topic})).json()["topics"]
                     if entry["home"] is not None:
                         break
                     await asyncio.sleep(0.05)
@@ -67,7 +88,7 @@ async def _tocsin(folder: Path) -> AsyncIterator[TopicServer]:
         await asyncio.sleep(1.0)  # the home requests its lease
         process = stack.brokers[entry["home"]].pid
         assert process is not None
-        yield TopicServer("tocsin", process, port, TOPIC, token)
+        yield TopicServer("tocsin", process, port, topic, token)
     finally:
         await stack.stop()
 
@@ -79,6 +100,25 @@ async def _nats(_folder: Path) -> AsyncIterator[TopicServer | None]:
         if process is not None:
             await _await_port(port)
         yield None if process is None else TopicServer("nats", process, port, "bench.hot")
+
+
+@asynccontextmanager
+async def _jetstream(folder: Path) -> AsyncIterator[TopicServer | None]:
+    port = free_port()
+    configuration = folder / "jetstream.conf"
+    store = f'jetstream {{ store_dir: "{folder / "jetstream"}", sync_interval: always }}'
+    configuration.write_text(f"listen: 127.0.0.1:{port}\n{store}\n", encoding="utf-8")
+    path = find_program("nats-server")
+    checked = None if path is None else subprocess.run((path, "-t", "-c", configuration), capture_output=True)
+    if checked is None or checked.returncode:
+        yield None
+        return
+    async with _peer("nats-server", "-c", str(configuration)) as process:
+        assert process is not None
+        await _await_port(port)
+        server = TopicServer("jetstream", process, port, "bench.stored")
+        JetStreamClient(asdict(server)).create_stream()
+        yield server
 
 
 @asynccontextmanager

@@ -17,9 +17,9 @@ from typing import Any
 from tocsin.broker.topics import events
 from tocsin.broker.topics.client_coordinates import ClientCoordinates
 from tocsin.broker.topics.delivery import Delivery
-from tocsin.broker.topics.effects import Effect
+from tocsin.broker.topics.effects import Effect, RequestFlush
 from tocsin.broker.topics.home_log import CommitFigures
-from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState, Waiting
+from tocsin.broker.topics.hosted import PREPARED, Connection, HostedTopic, Phase, TopicsState, Waiting
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.ownership import Ownership
 from tocsin.broker.topics.publishing import Publishing
@@ -30,7 +30,10 @@ from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_log import HandOver
 
+_FLUSH = RequestFlush()
 _RETRY_S = 0.2
+_MOST_AT_ONCE = 100
+"""Receivers to which a home sends in the turn of the publisher, whose share of the event loop pays for that turn."""
 _MOST_WAITING = 100_000
 """Attaches that may wait for a topic to be opened. A move takes milliseconds."""
 
@@ -42,6 +45,7 @@ class TopicHomes:
         self._delivery = Delivery(self.state)
         self.clients = ClientCoordinates(self.state)
         self._ownership = Ownership(self.state, self._delivery, self._carry_out)
+        self._recording = self._ownership.recording
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.ConnectionOpened: self._on_opened,
             events.ConnectionLost: lambda event: self._forget(event.connection),
@@ -49,6 +53,7 @@ class TopicHomes:
             events.ConnectionDrained: self._with_connection(self._delivery.on_drained),
             events.ConnectionRevoked: self._on_revoked,
             events.RequestReceived: self._on_request,
+            events.PublishedAlone: self._on_published_alone,
             events.FlushDue: self._flush,
             events.LinkLost: lambda event: self._ownership.on_link_lost(),
             events.CoordinatorMessageReceived: lambda event: self._ownership.handle(event.message),
@@ -72,7 +77,7 @@ class TopicHomes:
 
     @property
     def recording(self) -> Recording:
-        return self._ownership.recording
+        return self._recording
 
     @property
     def commits(self) -> CommitFigures:
@@ -135,12 +140,9 @@ class TopicHomes:
         if connection is None:
             return
         match event.request:
-            case wire.Publish(at) as request:
-                topic = self.state.by_number.get(at)
-                if topic is not None and topic.phase is Phase.PREPARED:
-                    self._keep_waiting(connection, topic, request)
-                else:
-                    self._publishing.publish(connection, request)
+            case wire.Publish() as request:
+                if self._publish(connection, request):
+                    self.state.effects.append(_FLUSH)
             case wire.Ready(at):
                 if (topic := self.state.by_number.get(at)) is not None:
                     self._ownership.handing_over.on_ready(connection, topic)
@@ -159,6 +161,23 @@ class TopicHomes:
                 self.clients.locate(connection, request)
             case wire.Login(number):
                 self.state.refuse(connection, number, Code.BAD_REQUEST, "this connection has logged in already")
+
+    def _on_published_alone(self, event: events.PublishedAlone) -> None:
+        connection = self.state.connections.get(event.connection)
+        if connection is None or not self._publish(connection, event.request):
+            return
+        if len(self.state.by_number[event.request.at].live) <= _MOST_AT_ONCE:
+            self._flush(event)
+        else:
+            self.state.effects.append(_FLUSH)
+
+    def _publish(self, connection: Connection, request: wire.Publish) -> bool:
+        """Returns True if a flush is due."""
+        topic = self.state.by_number.get(request.at)
+        if topic is not None and topic.phase is PREPARED:
+            self._keep_waiting(connection, topic, request)
+            return False
+        return self._publishing.publish(connection, topic, request)
 
     def _attach(self, connection: Connection, request: wire.AttachSender | wire.AttachReceiver) -> None:
         state = self.state
@@ -194,7 +213,8 @@ class TopicHomes:
     def _carry_out(self, connection: Connection, topic: HostedTopic, request: Waiting) -> None:
         match request:
             case wire.Publish():
-                self._publishing.publish(connection, request)
+                if self._publishing.publish(connection, topic, request):
+                    self.state.effects.append(_FLUSH)
                 return
             case wire.AttachSender():
                 self._publishing.attach(connection, topic, request)
@@ -204,10 +224,11 @@ class TopicHomes:
 
     # -- messages and logs ---------------------------------------------------------------------------------------------
 
-    def _flush(self, _event: events.FlushDue) -> None:
-        self._ownership.replication.flush()
+    def _flush(self, _event: events.FlushDue | events.PublishedAlone) -> None:
+        if self.state.unlogged:
+            self._ownership.replication.flush()
         self._delivery.flush()
-        self.recording.run()
+        self._recording.run()
 
     def _on_log_read(self, event: events.LogRead) -> None:
         (self.recording if event.reader == events.RECORDER else self._ownership.replication).on_read(event)

@@ -60,9 +60,10 @@ class Delivery:
     def flush(self) -> None:
         """Send everything that was accepted since the last flush, then the acknowledgements."""
         state = self._state
-        for topic in state.dirty.values():
-            self.flush_topic(topic)
-        state.dirty.clear()
+        if state.dirty:
+            for topic in state.dirty.values():
+                self.flush_topic(topic)
+            state.dirty.clear()
         if state.acknowledge:
             self._acknowledge(state.acknowledge)
         if state.recent_bytes > state.limits.topic_recent_bytes:
@@ -86,7 +87,8 @@ class Delivery:
 
     def send_ready(self, topic: HostedTopic, count: int) -> None:
         """Send the next `count` messages to the live receivers."""
-        first, entries = topic.sent + 1, topic.unsent
+        entries = topic.unsent
+        first = topic.sequence - len(entries) + 1
         if count == len(entries):
             topic.unsent = []
         else:

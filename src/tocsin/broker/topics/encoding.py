@@ -9,9 +9,10 @@ from tocsin.wire import topic as wire
 
 _json = msgspec.json.Encoder()
 _msgpack = msgspec.msgpack.Encoder()
+_MSGPACK = Encoding.MSGPACK
 
 
 def encoded(message: wire.ToClient, encoding: Encoding) -> bytes:
-    if encoding is Encoding.MSGPACK:
+    if encoding is _MSGPACK:
         return frame(_msgpack.encode(message), BINARY)
     return frame(_json.encode(message), TEXT)

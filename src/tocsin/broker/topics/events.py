@@ -64,6 +64,13 @@ class RequestReceived(Event, frozen=True):
     request: wire.FromClient
 
 
+class PublishedAlone(Event, frozen=True):
+    """A client published while this home had nothing else to do: accept the messages and send them at once."""
+
+    connection: ConnectionId
+    request: wire.Publish
+
+
 class FlushDue(Event, frozen=True):
     """The turn of the event loop that accepted messages is over: send them."""
 

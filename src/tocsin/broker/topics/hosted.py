@@ -33,6 +33,9 @@ class Phase(IntEnum):
     """This broker is the source of a move: it accepts nothing and sends what it has accepted."""
 
 
+PREPARED, OPEN = Phase.PREPARED, Phase.OPEN
+"""For code that runs with every message: Python 3.11 looks a member up in its class twenty times slower."""
+
 Waiting = wire.AttachSender | wire.AttachReceiver | wire.Publish
 
 

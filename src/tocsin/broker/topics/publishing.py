@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from itertools import repeat
 
-from tocsin.broker.topics.effects import RequestFlush
-from tocsin.broker.topics.hosted import Connection, HostedTopic, Phase, TopicsState
+from tocsin.broker.topics.hosted import OPEN, Connection, HostedTopic, TopicsState
 from tocsin.broker.topics.publisher_shares import owner_of
 from tocsin.model.permission import SEND, permits_topic
 from tocsin.model.topic import publisher_id
@@ -19,7 +18,6 @@ from tocsin.wire.errors import Code
 _LEASE_RETRY_S = 0.2
 """When a sender should try again while the home waits for its lease."""
 _LARGEST_NUMBER = 2**53
-_FLUSH = RequestFlush()
 
 
 class Publishing:
@@ -55,33 +53,34 @@ class Publishing:
         while len(topic.publishers) > self._state.limits.topic_publishers:
             del topic.publishers[topic.shares.remove_oldest()]
 
-    def publish(self, connection: Connection, request: wire.Publish) -> None:
-        topic = self._state.by_number.get(request.at)
+    def publish(self, connection: Connection, topic: HostedTopic | None, request: wire.Publish) -> bool:
+        """Accept the messages of one frame. Returns True if a flush is due: for them, or for an acknowledgement."""
         publisher = None if topic is None else connection.senders.get(topic.name)
         if topic is None or publisher is None or publisher not in topic.publishers:
             message = "attach to this topic before publishing"
             self._refuse(connection, request.at, request.number, Code.NOT_HOME, message)
-            return
-        expected = topic.publishers[publisher] + 1
-        if request.number > expected:
-            return  # an earlier message was not accepted: the sender starts again from there
-        new = request.messages[expected - request.number :]
+            return False
+        new, expected = request.messages, topic.publishers[publisher] + 1
+        if request.number != expected:
+            if request.number > expected:
+                return False  # an earlier message was not accepted: the sender starts again from there
+            new = new[expected - request.number :]
         if new and not self._may_accept(connection, topic, expected):
-            return
+            return False
         last = self._accept(connection, topic, publisher, expected, new)
-        if last >= expected or request.messages:
-            state = self._state
-            if topic.log is not None:
-                topic.log.acknowledge.append((topic.sequence, connection.id, last))
-            elif topic.at in connection.unhurried:
-                state.acknowledge_later[connection.id, topic.at] = last
-            else:
-                state.acknowledge[connection.id, topic.at] = last
-            state.effects.append(_FLUSH)
+        if last < expected and not request.messages:
+            return False
+        if topic.log is not None:
+            topic.log.acknowledge.append((topic.sequence, connection.id, last))
+        elif topic.at in connection.unhurried:
+            self._state.acknowledge_later[connection.id, topic.at] = last
+        else:
+            self._state.acknowledge[connection.id, topic.at] = last
+        return True
 
     def _may_accept(self, connection: Connection, topic: HostedTopic, expected: int) -> bool:
         """True if this home may order messages now: it owns the topic in this epoch and holds its lease."""
-        if topic.phase is not Phase.OPEN:
+        if topic.phase is not OPEN:
             self._refuse(connection, topic.at, expected, Code.NOT_HOME, "another broker is the home of this topic")
             return False
         if not self._state.lease.valid(self._state.now_s):
@@ -128,7 +127,10 @@ class Publishing:
     ) -> int:
         """Accept messages that exceed no limit. Returns the last number."""
         state, count = self._state, len(messages)
-        entries = list(zip(repeat(publisher), range(number, number + count), messages, strict=False))
+        if count == 1:
+            entries = [(publisher, number, messages[0])]
+        else:
+            entries = list(zip(repeat(publisher), range(number, number + count), messages, strict=False))
         connection.allowance -= count
         topic.sequence += count
         topic.recent.extend(entries)

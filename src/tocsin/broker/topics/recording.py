@@ -78,6 +78,8 @@ class Recording:
 
     def run(self) -> None:
         """Send what is due."""
+        if not self._recorders:
+            return
         now_s, limits = self._state.now_s, self._state.limits
         for recorder in list(self._recorders.values()):
             if recorder.busy:

@@ -108,14 +108,12 @@ class ClusterServer:
                 lifespan="off",
                 server_header=False,
                 proxy_headers=False,
-                http=make_http_class(half_open),
+                http=make_http_class(half_open, settings.tls_cert, settings.tls_key),
                 ws=BoundedWebSocket,
                 ws_max_size=min(settings.cluster.limits.body_bytes, MESSAGE_BYTES) + 1024,
                 ws_max_queue=4,
                 ws_per_message_deflate=False,
                 timeout_graceful_shutdown=CLOSE_S,
-                ssl_certfile=settings.tls_cert,
-                ssl_keyfile=settings.tls_key,
             )
         )
         with stop_on_signals(self._stop):

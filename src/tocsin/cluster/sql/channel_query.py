@@ -232,7 +232,17 @@ def _find_tables(scanned: QueryScan, ast: exp.Query) -> tuple[TableReference, ..
             scanned.refuse(start, message, "new-of-cte", "a dataset")
         end = int(name.meta["end"]) + 1 if new is None else new.end
         references.append(TableReference(dataset, new is not None, start, end, table.alias or None))
-    return tuple(sorted(references, key=lambda table: table.start))
+    return _without_copies(scanned, references)
+
+
+def _without_copies(scanned: QueryScan, references: list[TableReference]) -> tuple[TableReference, ...]:
+    """The references in the order of the text, each once: sqlglot copies the start of a pipeline (`FROM t |> …`)."""
+    by_place: dict[int, TableReference] = {}
+    for table in sorted(references, key=lambda table: table.start):
+        if by_place.setdefault(table.start, table) != table:
+            message = f"this pipeline gives '{table.dataset}' two names: write it with SELECT instead of |>"
+            scanned.refuse(table.start, message, "not-a-query", "SELECT or WITH")
+    return tuple(by_place.values())
 
 
 def _is_cte(table: exp.Expr, name: str) -> bool:

@@ -1,18 +1,16 @@
 """Per-topic monitoring [ePulsar §3.2]: from the coordinates of a topic's clients to a report of constant size.
 
-Pure. The host of the topic drives it: a broker's runtime or the simulator. `pack` encodes a report as bytes;
-`pack_all_pairs` encodes the naive report with the coordinate of every client.
+Pure. The simulator drives it; a live broker makes the same report in `broker.topics.client_coordinates`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.coords.coordinate import DIMENSIONS, Coordinate, centroid, furthest_s, one_way_s
+from tocsin.coords.coordinate import Coordinate, centroid, furthest_s, one_way_s
 from tocsin.coords.distances import as_arrays, distances_s
 from tocsin.model.ids import BrokerId
 from tocsin.policies.topics.types import TopicName, TopicReport
@@ -43,34 +41,6 @@ def worst_latency_s(broker: Coordinate, producers: Sequence[Coordinate], consume
         return 0.0
     slowest_in_s = max(one_way_s(producer, broker) for producer in producers)
     return slowest_in_s + max(one_way_s(broker, consumer) for consumer in consumers)
-
-
-_COORDINATE = struct.Struct(f"<{DIMENSIONS + 3}d")
-_NUMBERS = struct.Struct("<4d2I")
-
-
-def pack(report: TopicReport) -> bytes:
-    """The report as bytes on the network. Its length depends only on the names."""
-    rates, counts = (report.in_rate_per_s, report.out_rate_per_s), (report.producers, report.consumers)
-    numbers = _NUMBERS.pack(*rates, report.deviation_s, report.worst_latency_s, *counts)
-    origin = Coordinate()
-    centroids = _packed(report.producer_centroid or origin) + _packed(report.consumer_centroid or origin)
-    return _packed_names(report.topic, report.broker) + numbers + centroids
-
-
-def pack_all_pairs(report: TopicReport, producers: Sequence[Coordinate], consumers: Sequence[Coordinate]) -> bytes:
-    """The naive report of the `all-pairs` baseline: rates and the coordinate of each client [ePulsar §5.6]."""
-    numbers = _NUMBERS.pack(report.in_rate_per_s, report.out_rate_per_s, 0.0, 0.0, len(producers), len(consumers))
-    names = _packed_names(report.topic, report.broker)
-    return names + numbers + b"".join(_packed(client) for client in (*producers, *consumers))
-
-
-def _packed_names(topic: str, broker: str) -> bytes:
-    return b"".join(struct.pack("<H", len(name.encode())) + name.encode() for name in (topic, broker))
-
-
-def _packed(coordinate: Coordinate) -> bytes:
-    return _COORDINATE.pack(*coordinate.vector, coordinate.height_s, coordinate.adjustment_s, coordinate.error)
 
 
 def summarise_by_place(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from tocsin.broker.events import LoginRequested, SessionRevoked
 from tocsin.broker.hosted import Requester, SessionId
@@ -25,6 +26,14 @@ from tocsin.wire.link import REPLICATE
 _UNKNOWN = "this token is unknown, expired, revoked or meant for another part"
 
 
+class BrokerConnection(Protocol):
+    """A connection of another broker."""
+
+    claims: Claims | None
+
+    def revoke(self) -> None: ...
+
+
 class ConnectionGuard:
     def __init__(self, process: BrokerProcess, keys: TrustedKeys, topics: TopicsProcess | None = None) -> None:
         self.process = process
@@ -32,15 +41,21 @@ class ConnectionGuard:
         self.keys = keys
         self.half_open = HalfOpenConnections(process.settings.half_open, process.settings.login_s)
         self.budgets = UserBudgets()
+        self.broker_sockets: set[BrokerConnection] = set()
+        """Connections of other brokers: replicas and probes."""
         self.tasks: set[asyncio.Task[None]] = set()
         self._audiences = (process.id, BROKERS)
         self.audit: AuditLog | None = None
         self.topics.record_refusal = partial(self.record_refusal, "topics")
 
-    def record_refused_login(self, code: Code, token: str | None) -> None:
+    def record_refused_login(self, code: Code, token: str | None, endpoint: str = "session") -> None:
         """Record a login with a token that is not valid here; its claims are not verified, so no user is named."""
         if self.audit is not None:
-            self.audit.record(None, "login", "session", "session", code, with_token=token is not None)
+            self.audit.record(None, "login", endpoint, endpoint, code, with_token=token is not None)
+
+    def record_login(self, claims: Claims, endpoint: str) -> None:
+        if self.audit is not None:
+            self.audit.record(claims.subject, "login", endpoint, endpoint, "ok")
 
     def record_refusal(self, endpoint: str, user: str, action: str, object_: str) -> None:
         """Record that a user's token lacks a right."""
@@ -68,6 +83,10 @@ class ConnectionGuard:
                 self.process.user_tokens.forget(subscriber_of(claims))
                 self.process.happened(SessionRevoked(session))
         self.topics.end_revoked(self.recorded_end("topics"))
+        is_revoked = self.recorded_end("broker")
+        for stream in list(self.broker_sockets):
+            if stream.claims is not None and is_revoked(stream.claims):
+                stream.revoke()
 
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""
@@ -82,11 +101,7 @@ class ConnectionGuard:
     async def replica_claims(self, token: str | None) -> Claims:
         """The claims of a home's token for its followers; raises for any other token."""
         claims = None if not token else await self.fetched_claims(token)
-        is_home = claims is not None and REPLICATE in claims.scopes
-        if self.audit is not None:
-            user, outcome = None if claims is None else claims.subject, "ok" if is_home else str(Code.UNAUTHENTICATED)
-            self.audit.record(user, "login", "broker", "broker", outcome, with_token=token is not None)
-        if claims is None or not is_home:
+        if claims is None or REPLICATE not in claims.scopes:
             raise TocsinError(Code.UNAUTHENTICATED, "this needs a token that the coordinator gives to homes of topics")
         return claims
 

@@ -51,6 +51,8 @@ class MqttProcess:
         self.claims: dict[ConnectionId, tuple[Claims, str]] = {}
         """Connection → its claims, and the token itself: it proves the user to the data cluster."""
         self.channels = MqttChannels(guard, self.happened, lambda broker: self.core.peers.addresses.get(broker, ""))
+        self.checking: set[ConnectionId] = set()
+        """Connections whose token is being checked. They are not read: their packets would be kept for strangers."""
         self._held: dict[str, dict[ConnectionId, MqttConnection]] = {}
         """User → its connections whose messages wait until earlier ones have reached their homes."""
         self._was_full = False
@@ -69,9 +71,7 @@ class MqttProcess:
             effects.Send: self._send,
             effects.Close: self._close,
             effects.CheckToken: self._check_token,
-            effects.RecordRefusal: lambda effect: guard.record_refusal(
-                "mqtt", effect.user, effect.action, effect.object
-            ),
+            effects.RecordRefusal: self._record_refusal,
             effects.PublishToTopic: self._publish,
             effects.WatchPattern: lambda effect: relay.watch(effect.pattern),
             effects.UnwatchPattern: lambda effect: relay.unwatch(effect.pattern),
@@ -207,9 +207,17 @@ class MqttProcess:
     # -- tokens --------------------------------------------------------------------------------------------------------
 
     def _check_token(self, effect: effects.CheckToken) -> None:
-        task = asyncio.get_running_loop().create_task(self._check(effect.connection, effect.token))
+        identity = effect.connection
+        self.checking.add(identity)
+        task = asyncio.get_running_loop().create_task(self._check(identity, effect.token))
         self.guard.tasks.add(task)
         task.add_done_callback(self.guard.tasks.discard)
+        task.add_done_callback(lambda _: self._on_checked(identity))
+
+    def _on_checked(self, identity: ConnectionId) -> None:
+        self.checking.discard(identity)
+        if (connection := self.connections.get(identity)) is not None:
+            connection.read_on()
 
     async def _check(self, identity: ConnectionId, token: str | None) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
+from collections.abc import Callable
 
 from tocsin.client.tls import context_for
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
@@ -13,6 +13,7 @@ from tocsin.runtime.broker.mqtt_socket import PATH, mqtt_socket_classes
 from tocsin.runtime.broker.topic_relay import TopicRelay
 from tocsin.runtime.http.listening import listen, url_host
 from tocsin.runtime.http.logs import logger
+from tocsin.runtime.http.tls_accept import TlsAccept, server_context
 
 
 class MqttServer:
@@ -42,16 +43,15 @@ class MqttServer:
         self.process.relay.own_address = own_address
         self.process.start(settings.mqtt_address or self.address)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._tcp, sock=listening, ssl=self._tls(), backlog=4096)
+        self._server = await loop.create_server(self._make_protocol(), sock=listening, backlog=4096)
         logger().info("listening for MQTT", address=self.address, tls=settings.tls_cert is not None)
 
-    def _tls(self) -> ssl.SSLContext | None:
-        """The broker's own certificate, as for HTTP."""
+    def _make_protocol(self) -> Callable[[], asyncio.Protocol]:
+        """Makes the protocol of a connection; with TLS if the broker has a certificate, as for HTTP."""
         if self._settings.tls_cert is None:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(self._settings.tls_cert, self._settings.tls_key)
-        return context
+            return self._tcp
+        context = server_context(self._settings.tls_cert, self._settings.tls_key)
+        return lambda: TlsAccept(self._tcp, context, self.process.guard.half_open)
 
     async def stop(self) -> None:
         """Refuse new clients, close the connections of the others and leave the topics."""

@@ -3,8 +3,8 @@
 What the core sends in one turn of the event loop is written together. A client that does not read is not read either,
 and its packets are handled in turns, as with `paced_socket`.
 
-Packets of a client wait here while its token is checked, and while too many messages of its user wait for homes. Then
-the connection reads a little ahead, because a ping or an acknowledgement must not wait behind a message.
+Packets of a client wait here while too many messages of its user wait for homes. The connection then reads a little
+ahead, because a ping or an acknowledgement must not wait behind a message.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ class MqttSocket(asyncio.Protocol):
                 self._handle_or_hold(packet)
                 if self._is_stuffed:
                     break
-            if self._blocked:
+            if self._blocked or self._is_checked:
                 break
             if time.perf_counter() - started_s > TURN_S:
                 self._wait_for_turn(self._pause_s(started_s))
                 return
-        if self._blocked or self._is_stuffed:
+        if self._blocked or self._is_checked or self._is_stuffed:
             self._pause_reading()  # `resume_writing` or `read_on` continues
         elif (pause_s := self._pause_s(started_s)) > 0.0:
             self._wait_for_turn(pause_s)
@@ -133,8 +133,7 @@ class MqttSocket(asyncio.Protocol):
             self._resume_reading()
 
     def _handle_or_hold(self, packet: Packet) -> None:
-        is_prompt = self._user is not None and isinstance(packet, _PROMPT)
-        if not is_prompt and (self._held or self._must_wait(packet)):
+        if not isinstance(packet, _PROMPT) and (self._held or self._must_wait(packet)):
             size_bytes = self._reader.size_bytes + _PACKET_BYTES
             self._held.append((packet, size_bytes))
             self._held_bytes += size_bytes
@@ -142,10 +141,14 @@ class MqttSocket(asyncio.Protocol):
             self.mqtt.happened(events.PacketReceived(self._connection, packet))
 
     def _must_wait(self, packet: Packet) -> bool:
-        """True if the packet waits for the answer to the CONNECT, or for homes."""
-        if self._user is None:
-            return not isinstance(packet, packets.Connect)
-        return isinstance(packet, packets.Publish) and self.mqtt.is_full(self._connection, self._user)
+        """True if the packet waits until homes have accepted earlier messages."""
+        is_message = self._user is not None and isinstance(packet, packets.Publish)
+        return is_message and self.mqtt.is_full(self._connection, self._user or "")
+
+    @property
+    def _is_checked(self) -> bool:
+        """True while the token of the connection is being checked: nothing more of it is read."""
+        return self._connection in self.mqtt.checking
 
     @property
     def _is_stuffed(self) -> bool:
@@ -177,13 +180,13 @@ class MqttSocket(asyncio.Protocol):
             self._next_turn = self._loop.call_later(pause_s, self._read_on)
 
     def read_on(self) -> None:
-        """The token is accepted, or messages have reached their homes: handle the packets that wait."""
+        """The token was checked, or messages have reached their homes: handle the packets that wait."""
         if self._next_turn is None:
             self._next_turn = self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         self._next_turn = None
-        if not (self._blocked or self._closing):
+        if not (self._blocked or self._closing or self._is_checked):
             self._take_turn(self._waiting_packets())
 
     def _pause_reading(self) -> None:
@@ -218,7 +221,6 @@ class MqttSocket(asyncio.Protocol):
         self.mqtt.guard.half_open.remove(self)
         self._budget = self.mqtt.guard.budgets.of(user, _SHARE)
         self._user = user
-        self.read_on()
 
     def expire(self) -> None:
         """Close a connection that did not log in in time, or that is one of too many half-open connections."""

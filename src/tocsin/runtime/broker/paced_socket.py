@@ -44,9 +44,18 @@ class PacedSocket(asyncio.Protocol, ABC):
         self._ignores_input = False
         """True after a violation: the start of the next frame is unknown."""
 
+    @property
+    @abstractmethod
+    def frame_bytes(self) -> int:
+        """The largest message of the client."""
+
     @abstractmethod
     def on_message(self, opcode: int, payload: bytes) -> None:
         """Handle a message of the client."""
+
+    def on_only_message(self, opcode: int, payload: bytes) -> None:
+        """Handle a text or binary message that was read by itself: no other request waits behind it."""
+        self.on_message(opcode, payload)
 
     @abstractmethod
     def on_violation(self, violation: Violation) -> None:
@@ -61,18 +70,19 @@ class PacedSocket(asyncio.Protocol, ABC):
         if self._next_turn is None:
             self._next_turn = self._loop.call_soon(self._read_on)
 
-    def read(self, data: bytes, limit_bytes: int) -> None:
-        """Handle the messages in these bytes, now or in later turns. A message has at most `limit_bytes`."""
-        if self._reader is None:
-            self._reader = FrameReader(limit_bytes)
+    def read(self, data: bytes) -> None:
+        """Handle the messages in these bytes, now or in later turns."""
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = FrameReader(self.frame_bytes)
         if self._ignores_input:
             return
-        message = self._reader.whole_message(data)
+        message = reader.whole_message(data)
         if message is None:
-            self._take_turn(self._reader.feed(data))
+            self._take_turn(reader.feed(data))
             return
         started_s = time.perf_counter()
-        self.on_message(*message)
+        self.on_only_message(*message)
         if not self._paused and (pause_s := self._pause_s(started_s)) > 0.0:
             self._wait_for_turn(pause_s)
 

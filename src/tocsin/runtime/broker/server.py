@@ -105,7 +105,7 @@ class BrokerServer:
         server = Server(
             uvicorn.Config(
                 make_app(self.context),
-                http=make_http_class(self.guard.half_open),
+                http=make_http_class(self.guard.half_open, settings.tls_cert, settings.tls_key),
                 ws=upgrade_class(self._upgrades(), socket_class(self.guard)),
                 log_config=None,
                 access_log=False,
@@ -115,8 +115,6 @@ class BrokerServer:
                 proxy_headers=False,
                 backlog=_BACKLOG,
                 timeout_graceful_shutdown=max(1, int(settings.stop_s)),
-                ssl_certfile=settings.tls_cert,
-                ssl_keyfile=settings.tls_key,
             )
         )
         with stop_on_signals(self._stop):

@@ -20,7 +20,7 @@ from tocsin.broker.topics.events import (
     ConnectionOpened,
     RequestReceived,
 )
-from tocsin.runtime.broker.client_socket import MALFORMED, ClientSocket, SocketState
+from tocsin.runtime.broker.client_socket import LOGGED_IN, MALFORMED, ClientSocket, SocketState
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import topic as wire
@@ -33,7 +33,7 @@ _DECODE: dict[Encoding, Callable[[bytes], wire.FromClient]] = {
 
 
 class TopicSocket(ClientSocket):
-    __slots__ = ("write",)
+    __slots__ = ("_decode", "_topics", "write")
     turn_share: ClassVar[float] = 0.5
     """More than for sessions: a publisher's messages are the traffic itself, and `topic_rate_per_s` limits them."""
     paths = frozenset({wire.PATH})
@@ -63,11 +63,12 @@ class TopicSocket(ClientSocket):
         return self.guard.topic_checked(claims)
 
     def open(self, request: wire.Login, claims: Claims) -> None:
-        self._state = SocketState.LOGGED_IN
+        self._state = LOGGED_IN
         self.guard.half_open.remove(self)
         if self.guard.audit is not None:
             self.guard.audit.record(claims.subject, "login", "topics", "topics", "ok")
-        self._identity = self.guard.topics.new_connection(self)
+        self._topics, self._decode = self.guard.topics, _DECODE[self._encoding]
+        self._identity = self._topics.new_connection(self)
         opened = ConnectionOpened(
             self._connection, claims.subject, request.id, self._encoding, claims.scopes, claims.ends_s
         )
@@ -75,13 +76,30 @@ class TopicSocket(ClientSocket):
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
+    def on_only_message(self, opcode: int, payload: bytes) -> None:
+        if self._state is not LOGGED_IN:
+            self.on_message(opcode, payload)
+            return
+        try:
+            request = self._decode(payload)
+        except MALFORMED as error:
+            self._refuse_malformed(error)
+            return
+        if type(request) is wire.Publish:
+            self._topics.publish_alone(self._connection, request)
+        else:
+            self._topics.happened(RequestReceived(self._connection, request))
+
+    def _refuse_malformed(self, error: Exception) -> None:
+        self._close_with("bad_request", f"not a message of this protocol: {error}")
+
     def on_request(self, payload: bytes) -> None:
         try:
             request = _DECODE[self._encoding](payload)
         except MALFORMED as error:
-            self._close_with("bad_request", f"not a message of this protocol: {error}")
+            self._refuse_malformed(error)
             return
-        if self._state is SocketState.LOGGED_IN:
+        if self._state is LOGGED_IN:
             self.guard.topics.happened(RequestReceived(self._connection, request))
         elif self._state is SocketState.OPEN and isinstance(request, wire.Login):
             self._login(request)

@@ -120,10 +120,10 @@ Message = tuple[int, bytes]
 class FrameReader:
     """Turns bytes into messages; keeps the bytes that were not taken as messages yet."""
 
-    __slots__ = ("_limit_bytes", "_opcode", "_parts", "_rest", "_start", "_violated")
+    __slots__ = ("_opcode", "_parts", "_rest", "_start", "_violated", "limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._rest = b""
         self._start = 0
         """Index of the next frame in `_rest`."""
@@ -143,7 +143,7 @@ class FrameReader:
         if size >= 126:
             begin = 4 if size == 126 else 10
             size = int.from_bytes(data[2:begin], "big")
-        if first not in _WHOLE or not 0 <= size <= self._limit_bytes or len(data) != begin + 4 + size:
+        if first not in _WHOLE or not 0 <= size <= self.limit_bytes or len(data) != begin + 4 + size:
             return None
         return first & 0x0F, apply_mask(data[begin + 4 :], data[begin : begin + 4])
 
@@ -194,7 +194,7 @@ class FrameReader:
                 return None
             size = int.from_bytes(data[begin : begin + width], "big")
             begin += width
-        if size > self._limit_bytes:
+        if size > self.limit_bytes:
             return self._too_large()
         end = begin + 4 + size
         if len(data) < end:
@@ -216,7 +216,7 @@ class FrameReader:
             return opcode, payload
         else:
             self._opcode, self._parts = opcode, [payload]
-        if sum(map(len, self._parts)) > self._limit_bytes or len(self._parts) > _MOST_FRAGMENTS:
+        if sum(map(len, self._parts)) > self.limit_bytes or len(self._parts) > _MOST_FRAGMENTS:
             return self._too_large()
         if not fin:
             return None
@@ -224,7 +224,7 @@ class FrameReader:
         return self._opcode, whole
 
     def _too_large(self) -> Violation:
-        return Violation(1009, f"at most {self._limit_bytes:,} bytes a message")
+        return Violation(1009, f"at most {self.limit_bytes:,} bytes a message")
 
 
 def close_frame(code: int, reason: str) -> bytes:

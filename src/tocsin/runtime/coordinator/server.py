@@ -169,14 +169,12 @@ class CoordinatorServer:
             lifespan="off",
             server_header=False,
             proxy_headers=False,
-            http=make_http_class(half_open),
+            http=make_http_class(half_open, self.settings.tls_cert, self.settings.tls_key),
             ws=BoundedWebSocket,
             ws_max_size=_FRAME_BYTES,
             ws_max_queue=64,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=CLOSE_S,
-            ssl_certfile=self.settings.tls_cert,
-            ssl_keyfile=self.settings.tls_key,
         )
 
     def _first_token(self, folder: Path) -> str:

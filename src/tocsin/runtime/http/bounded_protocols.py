@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from tocsin.runtime.http.half_open import HalfOpenConnections
+from tocsin.runtime.http.tls_accept import server_context, tls_http_class
 
 HEAD_BYTES = 64 << 10
 """Most bytes of a request's address and headers. `Last-Event-ID` of a stream is the longest header of the project."""
@@ -120,9 +121,14 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.close()
 
 
-def make_http_class(half_open: HalfOpenConnections) -> type[BoundedHttp]:
-    """The HTTP protocol class for uvicorn, which creates the instances itself."""
-    return type("BoundHttp", (BoundedHttp,), {"half_open": half_open})
+def make_http_class(
+    half_open: HalfOpenConnections, certificate: str | None = None, key: str | None = None
+) -> type[asyncio.Protocol]:
+    """The HTTP protocol class for uvicorn, which creates the instances itself. With a certificate, it speaks TLS."""
+    plain: type[BoundedHttp] = type("BoundHttp", (BoundedHttp,), {"half_open": half_open})
+    if certificate is None:
+        return plain
+    return tls_http_class(plain, server_context(certificate, key), half_open)
 
 
 def report_authenticated(scope: Scope) -> None:

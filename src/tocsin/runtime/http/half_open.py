@@ -1,8 +1,9 @@
 """Connections of which no request is authenticated yet, bounded in number and in age.
 
-A connection enters the table when it opens and whenever a request begins on it, and leaves the table when the token of
-a request is accepted. A client without a token therefore keeps no connection for longer than `login_s`, whatever it
-sends: nothing, half a request, or requests to open paths such as `/healthz`.
+A connection enters the table when it opens, before a TLS handshake (`tls_accept`), and whenever a request begins on it.
+It leaves the table when the token of a request is accepted. A client without a token therefore keeps no connection for
+longer than `login_s`, whatever it sends: nothing, half a handshake, half a request, or requests to open paths such as
+`/healthz`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class HalfOpenConnections:
 
     def __init__(self, limit: int, limit_s: float) -> None:
         self._limit = limit
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._since_s: OrderedDict[HalfOpenConnection, float] = OrderedDict()
         self.expired = 0
 
@@ -48,7 +49,7 @@ class HalfOpenConnections:
 
     def sweep(self, now_s: float) -> None:
         """Close the connections that are too old."""
-        while self._since_s and next(iter(self._since_s.values())) <= now_s - self._limit_s:
+        while self._since_s and next(iter(self._since_s.values())) <= now_s - self.limit_s:
             self._expire_oldest()
 
     async def sweep_forever(self) -> None:

@@ -83,9 +83,10 @@ class TrustedKeys:
                 Code.BAD_REQUEST, f"keys: an attacker could replace the keys from {source}; use https, or set insecure"
             )
         self._ca = ca
-        self._tls: ssl.SSLContext | None = None
-        """Made once, off the loop: reading the certificates of all authorities takes tens of milliseconds. A failure
-        drops it, because the file `ca` may have been replaced."""
+        self._client: httpx.AsyncClient | None = None
+        """Made once, off the loop: reading the certificates of all authorities takes tens of milliseconds, and making
+        the client some more. It keeps no connection open. A failure drops it, because the file `ca` may have been
+        replaced."""
         self._kept = kept if self._url else None
         self._monotonic_s = monotonic_s
         self._verifier_of = verifier_of
@@ -190,7 +191,7 @@ class TrustedKeys:
         except (OSError, httpx.HTTPError, *_BAD_DOCUMENT) as error:
             if not self._failed or not self.ready:
                 self._log.warning("no keys", source=str(self._url or self._path), reason=str(error) or repr(error))
-            self._failed, self._tls = True, None
+            self._failed, self._client = True, None
 
     def _read_kept(self, kept: Path) -> None:
         try:
@@ -205,12 +206,10 @@ class TrustedKeys:
         if self._path is not None:
             return await asyncio.to_thread(self._path.read_bytes)
         assert self._url is not None
-        if self._tls is None:
-            self._tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca)
-        async with (
-            httpx.AsyncClient(timeout=_ANSWER_S, verify=self._tls) as client,
-            client.stream("GET", self._url, headers={"If-None-Match": self._etag} if self._etag else {}) as response,
-        ):
+        if self._client is None:
+            self._client = await asyncio.to_thread(_new_client, self._ca)
+        headers = {"If-None-Match": self._etag} if self._etag else {}
+        async with self._client.stream("GET", self._url, headers=headers) as response:
             if response.status_code == 304:
                 return None
             response.raise_for_status()
@@ -221,6 +220,11 @@ class TrustedKeys:
                     raise ValueError(f"more than {_LONGEST_BYTES} bytes of keys")
             self._etag = response.headers.get("etag", "")
             return document
+
+
+def _new_client(ca: str | None) -> httpx.AsyncClient:
+    tls = ssl.create_default_context(cafile=ca)
+    return httpx.AsyncClient(timeout=_ANSWER_S, verify=tls, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def _keep(path: Path, document: bytes) -> None:

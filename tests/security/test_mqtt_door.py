@@ -185,19 +185,22 @@ async def open_websocket(broker: RunningBroker) -> socket.socket:
 
 
 def test_unread_pongs_stop_the_reading_of_pings_before_login(tmp_path: Path) -> None:
-    """The client sends pings until the broker reads no more, and reads no pong."""
-    pings = (b"\x89\xfd\0\0\0\0" + bytes(125)) * 2_000
+    """The client sends pings in small pieces, slowly enough for its share of the time, and reads no pong."""
+    pings = (b"\x89\xfd\0\0\0\0" + bytes(125)) * 60
 
     async def scenario() -> None:
         async with mqtt_broker(tmp_path, login_s=60.0) as (_, broker):
             assert broker.server.mqtt is not None
             hostile = await open_websocket(broker)
+            (connection,) = broker.server.mqtt.process.connections.values()
+            transport = connection._transport  # type: ignore[attr-defined]
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
             with contextlib.suppress(TimeoutError):
-                for _ in range(120):
+                for _ in range(500):
                     async with asyncio.timeout(2.0):
                         await asyncio.get_running_loop().sock_sendall(hostile, pings)
-            (connection,) = broker.server.mqtt.process.connections.values()
-            assert connection._transport.get_write_buffer_size() < 1 << 20  # type: ignore[attr-defined]
+                    await asyncio.sleep(0.004)
+            assert transport.get_write_buffer_size() < 1 << 20
             hostile.close()
 
     asyncio.run(scenario())

@@ -100,7 +100,8 @@ class Connecting:
     def _allow(self, session: Session, scopes: frozenset[str], *, sent: bool) -> None:
         """Give the session the scopes of a new token, and take back what waits for it and they do not permit."""
         session.allow(scopes)
-        self._sharing.share_again(self._outgoing.withdraw(session, sent=sent))
+        withdrawn = self._outgoing.withdraw(session, sent=sent)
+        self._outgoing.report_missing(session, self._sharing.share_again(withdrawn))
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ fit into the queue is dropped, and the next message of that topic reports the ga
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from tocsin.broker.mqtt import packets
 from tocsin.broker.mqtt.effects import AcknowledgeCursor, Send
@@ -59,11 +60,10 @@ class Outgoing:
         self.flush(session)
 
     def withdraw(self, session: Session, *, sent: bool) -> list[Outbound]:
-        """Take back what the session's present token does not permit, and remember it as missing.
+        """Take back and return what the session's present token does not permit.
 
-        Returns the messages of shared subscriptions: another member may get them. `sent` takes back messages in flight
-        as well; only for a new connection. A message of quality of service 2 that was sent is not sent again, and its
-        PUBREL ends the exchange: the client may know its packet identifier.
+        `sent` takes back messages in flight as well; only for a new connection. A message of quality of service 2 that
+        was sent is not sent again, and its PUBREL ends the exchange: the client may know its packet identifier.
         """
         forbidden: list[Outbound] = []
         for packet_id, outbound in list(session.inflight.items()) if sent else ():
@@ -82,10 +82,12 @@ class Outgoing:
                 session.queue_bytes += outbound.publication.size_bytes
             else:
                 forbidden.append(outbound)
-        for outbound in forbidden:
-            if outbound.shared is None:
-                self._drop(session, outbound)
-        return [outbound for outbound in forbidden if outbound.shared is not None]
+        return forbidden
+
+    def report_missing(self, session: Session, messages: Iterable[Outbound]) -> None:
+        """Drop messages that were taken back. The next message of the topic for this session reports the gap."""
+        for outbound in messages:
+            self._drop(session, outbound)
 
     def _may_send(self, session: Session, connection: Connection, outbound: Outbound) -> bool:
         if connection.blocked or connection.closed:

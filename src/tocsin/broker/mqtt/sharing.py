@@ -73,11 +73,14 @@ class Sharing:
             or connection.maximum_packet_bytes is not None
         )
 
-    def _share(self, group: Group[Session], publication: Publication) -> None:
-        """Give the message to the next member: one with room, else one that is connected, else any with a session."""
+    def _share(self, group: Group[Session], publication: Publication) -> bool:
+        """Give the message to the next member: one with room, else one that is connected, else any with a session.
+
+        Returns False if no member may receive it.
+        """
         members = [session for session in group.members if session.may_receive(publication.topic)]
         if not members:
-            return
+            return False
         group.turn += 1
         start = group.turn % len(members)
         ordered = members[start:] + members[:start]
@@ -87,6 +90,7 @@ class Sharing:
         qos = min(subscription.qos, publication.properties.qos)
         retain = publication.properties.retain and subscription.retain_as_published
         self._outgoing.offer(chosen, Outbound(publication, qos, retain, identifiers, subscription))
+        return True
 
     def _reluctance(self, session: Session) -> int:
         if session.connection is None:
@@ -103,9 +107,14 @@ class Sharing:
         session.inflight.clear()
         session.queue.clear()
 
-    def share_again(self, messages: Iterable[Outbound]) -> None:
-        """Give those that came through a shared subscription to a member of its group that may receive them."""
+    def share_again(self, messages: Iterable[Outbound]) -> list[Outbound]:
+        """Give those that came through a shared subscription to a member of its group that may receive them.
+
+        Returns those that no member may receive.
+        """
+        left: list[Outbound] = []
         for outbound in messages:
             group = None if outbound.shared is None else self._state.tree.group(outbound.shared.filter)
-            if group is not None:
-                self._share(group, outbound.publication)
+            if group is None or not self._share(group, outbound.publication):
+                left.append(outbound)
+        return left

@@ -94,6 +94,7 @@ def test_broker_accepts_users_of_the_external_issuer(tmp_path: Path, issuer: Iss
         "no user": issuer.token(sub=None),
         "a user that is no name": issuer.token(sub="ann/../bob"),
         "a user without a name": issuer.token(sub=""),
+        "a name that strangers may register": issuer.token(sub="guest-1"),
         "a shared secret": confused,
         "no signature": unsigned,
     }

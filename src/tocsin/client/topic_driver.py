@@ -18,6 +18,7 @@ from tocsin.client import topic_events as events
 from tocsin.client.coordinator import response_error
 from tocsin.client.errors import ClientError, Denied, RequestRefused, Unreachable, error_for
 from tocsin.client.topic_session import TopicSession
+from tocsin.model.ids import TopicName
 from tocsin.wire import session as session_wire
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
@@ -138,6 +139,8 @@ class TopicDriver:
         """Opens a connection to the home at an address. A relay replaces it for the broker that it is a part of."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         timeout = httpx.Timeout(_WAIT_S + 15.0, connect=5.0)
+        self.creators: dict[TopicName, str] = {}
+        """Topic → the user that publishes to it first. A relay sets it: topics that it creates count for that user."""
         transport = None if source is None else httpx.AsyncHTTPTransport(verify=tls, local_address=source)
         self._http = httpx.AsyncClient(
             base_url=coordinator.rstrip("/"), headers=headers, verify=tls, timeout=timeout, transport=transport
@@ -246,7 +249,8 @@ class TopicDriver:
 
     async def _ask(self, watch: events.Watch, wait_s: float = _WAIT_S) -> WatchAnswer:
         coordinate = None if self.session.agent is None else self.session.agent.coordinate
-        request = WatchRequest(list(watch.send), list(watch.receive), self._revision, wait_s, coordinate)
+        creators = self._creators(watch) if self.creators else {}
+        request = WatchRequest(list(watch.send), list(watch.receive), self._revision, wait_s, coordinate, creators)
         headers = {"Content-Type": "application/json"}
         try:
             response = await self._http.post(WATCH, content=_json.encode(request), headers=headers)
@@ -258,6 +262,14 @@ class TopicDriver:
             return _answer_decoder.decode(response.content)
         except msgspec.DecodeError as error:
             raise error_for(Code.NOT_READY, f"the coordinator's answer is not understood: {error}") from error
+
+    def _creators(self, watch: events.Watch) -> dict[str, list[int]]:
+        """As in `WatchRequest`, for topics whose home is not known: they may not exist."""
+        creators: dict[str, list[int]] = {}
+        for index, topic in enumerate(watch.send):
+            if topic not in self.session.homes and topic in self.creators:
+                creators.setdefault(self.creators[topic], []).append(index)
+        return creators
 
 
 def topics_address(address: str) -> str:

@@ -197,6 +197,8 @@ class StoreTopic:
     """The dataset that gets every message."""
     recording: str | None = None
     """The name of the recording at the data cluster."""
+    made_by: str | None = None
+    """The user whose message created the topic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,13 @@ class TopicsUsed:
     place: Place | None = None
     coordinate: Coordinate | None = None
     """The network coordinate of the client."""
+    user: str | None = None
+    """The user that creates them; None for a caller without a quota."""
+    users: Mapping[TopicName, str] = field(default_factory=dict)
+    """The same for single topics, if a broker asks for its clients."""
+
+    def creator(self, topic: TopicName) -> str | None:
+        return self.users.get(topic, self.user)
 
 
 @dataclass(frozen=True, slots=True)

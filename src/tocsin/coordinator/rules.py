@@ -86,6 +86,8 @@ class CoordinatorRules:
     ] = 20_000.0
     """Brokers are usually farther apart than that; a move for a shorter journey would save little."""
     topics: Annotated[int, "Most topics in the network."] = 100_000
+    user_topics: Annotated[int, "Most topics that the messages of one user create under `topic_prefixes`."] = 10_000
+    """A tenth of all: one user must not use up the names of the others."""
     topic_prefixes: Annotated[
         str | None, "Beginnings of topic names, separated by commas: a publisher's first message creates such a topic."
     ] = None

@@ -70,9 +70,18 @@ def use_topics(turn: Turn, event: TopicsUsed) -> dict[TopicName, RequestRejectio
             refused[name] = RequestRejection(Code.UNKNOWN_TOPIC, f"there is no topic {name}; create it first")
         elif _is_full(turn):
             refused[name] = RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
+        elif _has_used_quota(turn, user := event.creator(name)):
+            message = f"messages of {user} have created {turn.rules.user_topics:,} topics, as many as a user may create"
+            refused[name] = RequestRejection(Code.TOO_MANY, f"{message}; create the topic, or delete unused ones")
         else:
-            _create(turn, TopicRecord(name, 0, made_on_use=True, place=event.place, coordinate=event.coordinate))
+            record = TopicRecord(name, 0, made_on_use=True, place=event.place, coordinate=event.coordinate)
+            record.made_by = user
+            _create(turn, record)
     return refused
+
+
+def _has_used_quota(turn: Turn, user: str | None) -> bool:
+    return user is not None and turn.registry.topics.made_by.get(user, 0) >= turn.rules.user_topics
 
 
 def _may_create(name: TopicName, prefixes: str | None) -> bool:

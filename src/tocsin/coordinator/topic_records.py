@@ -101,6 +101,7 @@ class TopicRecord:
     """Its first epoch."""
     within_s: float | None = None
     made_on_use: bool = False
+    """A message created it, and no statement."""
     holder: Holder | None = None
     """The home; None while no broker can be it."""
     epoch: int = 0
@@ -122,6 +123,8 @@ class TopicRecord:
     """The dataset that gets every message; None for none."""
     departures: tuple[Departure, ...] = ()
     """The homes that it has left by the control loop; not stored."""
+    made_by: str | None = None
+    """The user whose message created it; None if its creator has no quota."""
     shortfall: str | None = None
     """Why the control loop cannot keep its bound; None if it can."""
 
@@ -166,11 +169,15 @@ class TopicRegistry:
     """Grows with every change that clients see."""
     unannounced: dict[TopicName, None] = field(default_factory=dict)
     """Topics, also deleted ones, whose entry for clients has changed since the driver last woke their watches."""
+    made_by: dict[str, int] = field(default_factory=dict)
+    """User → number of topics that its messages have created."""
     changed: dict[TopicName, None] = field(default_factory=dict)
     """Topics, also deleted ones, that look different on the dashboard since its last row about them."""
 
     def add(self, record: TopicRecord) -> None:
         self.topics[record.name] = record
+        if record.made_by is not None:
+            self.made_by[record.made_by] = self.made_by.get(record.made_by, 0) + 1
         if record.log is not None:
             self.logged[record.name] = None
         self.set_holder(record, record.holder)
@@ -182,6 +189,10 @@ class TopicRegistry:
         self.queued.pop(record.name, None)
         self.logged.pop(record.name, None)
         del self.topics[record.name]
+        if record.made_by is not None:
+            self.made_by[record.made_by] -= 1
+            if not self.made_by[record.made_by]:
+                del self.made_by[record.made_by]
         self.note_change(record.name)
 
     def set_holder(self, record: TopicRecord, holder: Holder | None) -> None:

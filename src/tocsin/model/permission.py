@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tocsin.model.topic import CONTROL_PREFIX, matches
 
-SEND, RECEIVE = "send", "receive"
+SEND, RECEIVE, SUBSCRIBE = "send", "receive", "subscribe"
 ALL_TOPICS = frozenset({"send:#", "receive:#"})
 RELAYED_TOPICS = ALL_TOPICS | {f"send:{CONTROL_PREFIX}#", f"receive:{CONTROL_PREFIX}#"}
 """For brokers: all topics, and those by which brokers talk to each other."""
@@ -67,7 +67,7 @@ class Rights:
     """The most subscriptions of this user; None for the broker's own limit."""
 
     def permit(self, channel: str) -> bool:
-        return permits(self.scopes, "subscribe", channel)
+        return permits(self.scopes, SUBSCRIBE, channel)
 
 
 ALL_RIGHTS = Rights()

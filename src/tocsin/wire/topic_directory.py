@@ -56,6 +56,9 @@ class WatchRequest(msgspec.Struct):
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
     coordinate: Coordinate | None = None
     """The client's network coordinate: the home of a topic that this request creates is near."""
+    creators: dict[str, list[int]] = {}
+    """From a broker: user → the indexes in `send` of topics that clients of this user publish to. Such a user creates
+    the topics, and has a quota."""
 
 
 class TopicEntry(msgspec.Struct, frozen=True):

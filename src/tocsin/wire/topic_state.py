@@ -14,3 +14,5 @@ class TopicState(msgspec.Struct, frozen=True):
     """The first epoch of this sequence: it has continued without a gap ever since."""
     publishers: list[tuple[int, int]] = []
     """(publisher, its last accepted number)."""
+    owners: list[tuple[int, list[int]]] = []
+    """(digest of a user, its publishers): the user with most publishers loses one when there are too many."""

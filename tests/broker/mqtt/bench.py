@@ -17,7 +17,7 @@ from tocsin.broker.mqtt.reasons import Reason, Violation
 from tocsin.broker.mqtt.writing import written
 from tocsin.model.topic import Position, matches
 
-ALL = frozenset({"send:#", "receive:#"})
+ALL = frozenset({"send:#", "receive:#", "subscribe"})
 
 
 class Network:

@@ -290,11 +290,11 @@ def test_other_session_of_the_user_ends_the_mqtt_client_with_a_reason(tmp_path: 
 
 
 def test_broker_stops_reading_clients_while_homes_do_not_answer(tmp_path: Path) -> None:
-    """No coordinator answers, so no message reaches a home; the messages that wait stay below the limit."""
+    """No coordinator answers, so no message reaches a home; the messages of one user stay below an eighth."""
     limit, size = 200_000, 1_000
 
     async def scenario() -> None:
-        async with mqtt_broker(tmp_path, mqtt_waiting_bytes=limit) as (_, broker), raw(broker) as sender:
+        async with mqtt_broker(tmp_path, mqtt_waiting_bytes=8 * limit) as (_, broker), raw(broker) as sender:
             assert broker.server.mqtt is not None
             relay = broker.server.mqtt.process.relay
             login = packets.Connect("raw", V5, username="ann", password=token("ann", "send:#").encode())

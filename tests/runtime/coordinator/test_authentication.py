@@ -123,11 +123,11 @@ def test_open_registration_needs_no_token_but_refuses_names_in_use(tmp_path: Pat
     async def scenario() -> None:
         async with coordinator(tmp_path, open_registration=True) as running:
             anonymous = running.client(None)
-            created = await anonymous.post("/v1/users", json={"user": "ada"})
+            created = await anonymous.post("/v1/users", json={"user": "guest-ada"})
             assert created.status_code == 201
-            assert (await anonymous.post("/v1/users", json={"user": "ada"})).status_code == 409
-            assert (await anonymous.get("/v1/users/ada")).status_code == 401
-            assert (await running.client(created.json()["token"]).get("/v1/users/ada")).status_code == 200
+            assert (await anonymous.post("/v1/users", json={"user": "guest-ada"})).status_code == 409
+            assert (await anonymous.get("/v1/users/guest-ada")).status_code == 401
+            assert (await running.client(created.json()["token"]).get("/v1/users/guest-ada")).status_code == 200
 
     asyncio.run(scenario())
 

@@ -7,7 +7,7 @@ renew the token on the open connection.
 from __future__ import annotations
 
 from tocsin.broker.mqtt import packets
-from tocsin.broker.mqtt.effects import CheckToken, Close
+from tocsin.broker.mqtt.effects import CheckToken, Close, RecordRefusal
 from tocsin.broker.mqtt.events import TokenAccepted, TokenRefused
 from tocsin.broker.mqtt.incoming import IncomingMessages
 from tocsin.broker.mqtt.names import name_problem, topic_of
@@ -18,6 +18,7 @@ from tocsin.broker.mqtt.reasons import Reason
 from tocsin.broker.mqtt.session import NEVER_S, Connection, MqttState, Session
 from tocsin.broker.mqtt.sharing import Sharing
 from tocsin.broker.mqtt.subscribing import Subscribing
+from tocsin.model.permission import SEND, permits_topic
 
 METHOD = "token"
 _LONGEST_CLIENT_ID = 256
@@ -88,11 +89,19 @@ class Connecting:
         if session is None:
             self._open(connection, event)
         elif session.user != event.user:
+            self._state.effects.append(RecordRefusal(event.user, "login", f"session of {session.user}"))
             self._state.end(connection, Reason.NOT_AUTHORIZED, "the new token belongs to another user")
         else:
-            session.allow(event.scopes)
+            self._allow(session, event.scopes, sent=False)
             connection.expires_s = event.expires_s
             self._state.send(connection, packets.Auth(Reason.SUCCESS, {"authentication_method": connection.method}))
+            self._subscribing.resume_channels(session)
+
+    def _allow(self, session: Session, scopes: frozenset[str], *, sent: bool) -> None:
+        """Give the session the scopes of a new token, and take back what waits for it and they do not permit."""
+        session.allow(scopes)
+        withdrawn = self._outgoing.withdraw(session, sent=sent)
+        self._outgoing.report_missing(session, self._sharing.share_again(withdrawn))
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -104,7 +113,7 @@ class Connecting:
             reason = Reason.SERVER_MOVED if reference[1] else Reason.USE_ANOTHER_SERVER
             state.end(connection, reason, "connect to another broker of this network", reference[0] or None)
             return
-        refusal = self._will_refusal(packet, event.scopes)
+        refusal = self._will_refusal(packet, event.user, event.scopes)
         if refusal is not None:
             state.end(connection, *refusal)
             return
@@ -119,20 +128,21 @@ class Connecting:
         present = session is not None
         if session is None:
             session = self._new_session(key, event.user, client_id)
-        session.allow(event.scopes)
+        self._allow(session, event.scopes, sent=True)
         self._attach(session, connection, packet, event)
         state.send(connection, self._connack(session, connection, packet, present))
         self._outgoing.resume(session)
         self._subscribing.resume_channels(session)
 
-    def _will_refusal(self, packet: packets.Connect, scopes: frozenset[str]) -> tuple[Reason, str] | None:
+    def _will_refusal(self, packet: packets.Connect, user: str, scopes: frozenset[str]) -> tuple[Reason, str] | None:
         if packet.will is None:
             return None
         problem = name_problem(packet.will.topic)
         if problem is not None:
             return Reason.TOPIC_NAME_INVALID, f"the topic of the will: {problem}"
         topic = topic_of(packet.will.topic)
-        if not Session("", "", "", scopes).may_send(topic):
+        if not permits_topic(scopes, SEND, topic):
+            self._state.effects.append(RecordRefusal(user, SEND, topic))
             return Reason.NOT_AUTHORIZED, f"the will needs a token with the scope send:{topic}"
         return None
 

@@ -53,6 +53,7 @@ class MqttBroker:
             events.ConnectionLost: self._on_lost,
             events.ConnectionBlocked: lambda event: self._set_blocked(event.connection, True),
             events.ConnectionDrained: lambda event: self._set_blocked(event.connection, False),
+            events.ConnectionHeld: self._on_held,
             events.PacketReceived: self._on_packet_received,
             events.PacketViolated: self._on_violation,
             events.TokenAccepted: self._on_accepted,
@@ -124,6 +125,11 @@ class MqttBroker:
             connection.blocked = blocked
             if connection.session is not None:
                 self._outgoing.flush(connection.session)
+
+    def _on_held(self, event: events.ConnectionHeld) -> None:
+        connection = self.state.connections.get(event.connection)
+        if connection is not None:
+            connection.heard_s = self.state.now_s
 
     def _end(self, connection: Connection, reason: Reason, message: str, reference: str | None = None) -> None:
         self.state.end(connection, reason, message, reference)
@@ -198,7 +204,7 @@ class MqttBroker:
     def _on_message(self, event: events.MessageArrived) -> None:
         if event.topic.startswith(CONTROL_PREFIX):
             self.peers.on_record(event.data, event.position)
-            self._subscribing.tick()
+            self._subscribing.check_peers()
         else:
             self._sharing.deliver(publication_of(event.topic, event.data, event.position, self.state.now_s))
 
@@ -222,6 +228,9 @@ class MqttBroker:
         session = self.state.sessions.get(event.session)
         wanted = None if session is None else session.channels.get(event.pattern)
         if session is None or wanted is None:
+            return
+        if not session.may_receive(event.pattern):
+            session.gaps.setdefault(event.pattern, "unknown")  # another token of the user made the subscription
             return
         properties = MessageProperties(qos=wanted.qos, payload_format=1, content_type="application/json")
         publication = Publication(event.pattern, event.pattern, event.payload, properties, None, self.state.now_s)

@@ -31,12 +31,22 @@ class CheckToken(Effect, frozen=True):
     token: str | None
 
 
+class RecordRefusal(Effect, frozen=True):
+    """Record in the audit log that a user's token lacked a right."""
+
+    user: str
+    action: str
+    object: str
+
+
 class PublishToTopic(Effect, frozen=True):
     """Publish at the topic's home and report `PublishSettled` with the ticket; 0 needs no report."""
 
     ticket: int
     topic: str
     data: bytes
+    user: str = ""
+    """The user of the client; empty for a message of this broker."""
 
 
 class WatchPattern(Effect, frozen=True):

@@ -35,6 +35,12 @@ class ConnectionDrained(Event, frozen=True):
     connection: ConnectionId
 
 
+class ConnectionHeld(Event, frozen=True):
+    """Packets of the connection wait for homes and it may not be read: its silence does not count."""
+
+    connection: ConnectionId
+
+
 class PacketReceived(Event, frozen=True):
     connection: ConnectionId
     packet: Packet

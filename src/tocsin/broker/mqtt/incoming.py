@@ -15,6 +15,7 @@ from tocsin.broker.mqtt.packets import V5
 from tocsin.broker.mqtt.reasons import Reason
 from tocsin.broker.mqtt.retained import Retained
 from tocsin.broker.mqtt.session import Connection, Incoming, MqttState, Session
+from tocsin.model.permission import SEND
 from tocsin.wire.errors import Code
 from tocsin.wire.topic_envelope import MessageProperties, wrapped
 
@@ -96,6 +97,7 @@ class IncomingMessages:
             return Reason.TOPIC_NAME_INVALID, problem
         topic = topic_of(packet.topic)
         if not session.may_send(topic):
+            self._state.record_refusal(session, SEND, topic)
             return Reason.NOT_AUTHORIZED, f"this needs a token with the scope send:{topic}"
         if packet.properties.get("payload_format") == 1 and not _is_utf8(packet.payload):
             return Reason.PAYLOAD_FORMAT_INVALID, "the payload format says UTF-8, and the payload is not"
@@ -143,8 +145,9 @@ class IncomingMessages:
         if packet_id:
             session.incoming[packet_id] = Incoming(message.qos, 2 if message.retain else 1)
         if message.retain:
-            self._retained.set(self._ticket(session, packet_id), topic, data, bool(message.payload))
-        self._state.effects.append(PublishToTopic(self._ticket(session, packet_id), topic, data))
+            ticket = self._ticket(session, packet_id)
+            self._retained.set(ticket, topic, data, session.user, has_payload=bool(message.payload))
+        self._state.effects.append(PublishToTopic(self._ticket(session, packet_id), topic, data, session.user))
 
     def _ticket(self, session: Session, packet_id: int) -> int:
         if not packet_id:

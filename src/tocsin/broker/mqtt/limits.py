@@ -26,13 +26,16 @@ class MqttLimits:
     )
     mqtt_sessions: Annotated[int, "Most MQTT sessions at this broker, connected or not."] = 100_000
     mqtt_user_sessions: Annotated[int, "Most MQTT sessions of one user at this broker."] = 10_000
-    mqtt_subscriptions: Annotated[int, "Most subscriptions of one MQTT session."] = 1_000
+    mqtt_subscriptions: Annotated[
+        int, "Most subscriptions of one MQTT session, and most SUBSCRIBE packets without an answer."
+    ] = 1_000
     mqtt_retained_messages: Annotated[int, "Most retained messages in the network."] = 100_000
     mqtt_retained_bytes: Annotated[int, "Bytes of retained messages in the network; each MQTT broker has a copy."] = (
         64 << 20
     )
     mqtt_waiting_bytes: Annotated[
-        int, "Bytes of messages of MQTT clients that may wait for homes; beyond it the broker stops reading clients."
+        int,
+        "Bytes of MQTT clients' messages that may wait for homes, an eighth for one user; then messages are not read.",
     ] = 32 << 20
     mqtt_subscribe_s: Annotated[
         float, "How long a subscription may wait for the homes of its topics before the broker refuses it."

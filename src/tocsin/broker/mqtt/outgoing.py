@@ -6,6 +6,9 @@ fit into the queue is dropped, and the next message of that topic reports the ga
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+
 from tocsin.broker.mqtt import packets
 from tocsin.broker.mqtt.effects import AcknowledgeCursor, Send
 from tocsin.broker.mqtt.packets import V5
@@ -55,6 +58,36 @@ class Outgoing:
             else:
                 self._write(session, connection, outbound, packet_id, duplicate=outbound.sent)
         self.flush(session)
+
+    def withdraw(self, session: Session, *, sent: bool) -> list[Outbound]:
+        """Take back and return what the session's present token does not permit.
+
+        `sent` takes back messages in flight as well; only for a new connection. A message of quality of service 2 that
+        was sent is not sent again, and its PUBREL ends the exchange: the client may know its packet identifier.
+        """
+        forbidden: list[Outbound] = []
+        for packet_id, outbound in list(session.inflight.items()) if sent else ():
+            if outbound.released or session.may_receive(outbound.publication.topic):
+                continue
+            if outbound.qos == 2:
+                outbound.released = True
+                self._drop(session, outbound)
+            else:
+                del session.inflight[packet_id]
+                forbidden.append(outbound)
+        queue, session.queue, session.queue_bytes = session.queue, deque(), 0
+        for outbound in queue:
+            if session.may_receive(outbound.publication.topic):
+                session.queue.append(outbound)
+                session.queue_bytes += outbound.publication.size_bytes
+            else:
+                forbidden.append(outbound)
+        return forbidden
+
+    def report_missing(self, session: Session, messages: Iterable[Outbound]) -> None:
+        """Drop messages that were taken back. The next message of the topic for this session reports the gap."""
+        for outbound in messages:
+            self._drop(session, outbound)
 
     def _may_send(self, session: Session, connection: Connection, outbound: Outbound) -> bool:
         if connection.blocked or connection.closed:

@@ -21,13 +21,15 @@ _FLAGS = {properties.PUBREL: 2, properties.SUBSCRIBE: 2, properties.UNSUBSCRIBE:
 class PacketReader:
     """Turns bytes into packets; keeps the bytes that are no whole packet yet."""
 
-    __slots__ = ("_failed", "_limit_bytes", "_rest", "_start", "version")
+    __slots__ = ("_failed", "_limit_bytes", "_rest", "_start", "size_bytes", "version")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._rest = b""
         self._start = 0
         self._failed = False
+        self.size_bytes = 0
+        """The size of the last packet."""
         self.version: int | None = None
         """The version of the client; None before its CONNECT."""
 
@@ -73,6 +75,7 @@ class PacketReader:
         if len(data) < at + size:
             return None
         self._start = at + size
+        self.size_bytes = self._start - start
         return self._parse(data[start], Cursor(data[at : at + size]))
 
     def _parse(self, header: int, cursor: Cursor) -> Packet:

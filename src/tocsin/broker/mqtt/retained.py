@@ -60,13 +60,13 @@ class Retained:
             return f"the network retains at most {limits.mqtt_retained_bytes:,} bytes"
         return None
 
-    def set(self, ticket: int, topic: str, data: bytes, has_payload: bool) -> None:
+    def set(self, ticket: int, topic: str, data: bytes, user: str, *, has_payload: bool) -> None:
         """Retain a message of a client; without a payload, remove the retained one [MQTT-3.3.1-6]."""
         number = next(self._numbers)
         publication = publication_of(topic, data, None, self._state.now_s) if has_payload else None
         self._pending[topic] = (number, publication)
         record = RetainedSet(self._state.broker, number, topic, data if has_payload else b"")
-        self._state.effects.append(PublishToTopic(ticket, CONTROL_TOPIC, control.record_bytes(record)))
+        self._state.effects.append(PublishToTopic(ticket, CONTROL_TOPIC, control.record_bytes(record), user))
 
     def apply(self, record: RetainedSet, position: Position) -> None:
         if record.broker == self._state.broker:

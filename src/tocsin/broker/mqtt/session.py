@@ -14,16 +14,19 @@ from itertools import count
 from tocsin.broker.mqtt import effects, packets
 from tocsin.broker.mqtt.events import ConnectionId
 from tocsin.broker.mqtt.limits import MqttLimits
+from tocsin.broker.mqtt.names import CHANNELS, parsed_channel
 from tocsin.broker.mqtt.packets import V5, Packet
 from tocsin.broker.mqtt.publication import Publication
 from tocsin.broker.mqtt.reasons import Reason, Violation
 from tocsin.broker.mqtt.subscriptions import Subscription, SubscriptionTree
 from tocsin.broker.mqtt.writing import written
-from tocsin.model.permission import RECEIVE, SEND, permits_topic
+from tocsin.model.permission import RECEIVE, SEND, SUBSCRIBE, permits, permits_topic
 
 NEVER_S = 0xFFFF_FFFF
 """A session expiry that means never [MQTT5 §3.1.2.11.2]."""
 _MOST_REMEMBERED = 10_000
+_MOST_RECORDED = 1_000
+"""Refusals of one token that are recorded in the audit log."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,19 +84,29 @@ class Session:
     will_due_s: float | None = None
     last_packet_id: int = 0
     dropped: int = 0
+    recorded: set[tuple[str, str]] = field(default_factory=set)
+    """Refusals (action, object) that are in the audit log: a client may repeat a message all the time."""
     _may_receive: dict[str, bool] = field(default_factory=dict)
 
     def allow(self, scopes: frozenset[str]) -> None:
         self.scopes = scopes
         self._may_receive.clear()
+        self.recorded.clear()
 
     def may_receive(self, topic: str) -> bool:
+        """True if the present token permits this topic, or the channel of this filter."""
         allowed = self._may_receive.get(topic)
         if allowed is None:
             if len(self._may_receive) >= _MOST_REMEMBERED:
                 self._may_receive.clear()
-            allowed = self._may_receive[topic] = permits_topic(self.scopes, RECEIVE, topic)
+            allowed = self._may_receive[topic] = self._permits(topic)
         return allowed
+
+    def _permits(self, topic: str) -> bool:
+        if not topic.startswith(CHANNELS):
+            return permits_topic(self.scopes, RECEIVE, topic)
+        parsed = parsed_channel(topic)
+        return not isinstance(parsed, str) and permits(self.scopes, SUBSCRIBE, parsed[0])
 
     def may_send(self, topic: str) -> bool:
         return permits_topic(self.scopes, SEND, topic)
@@ -131,6 +144,8 @@ class Connection:
     """Name → alias, from this broker to the client."""
     client_aliases: dict[int, str] = field(default_factory=dict)
     """Alias → name, from the client."""
+    subscribing: int = 0
+    """SUBSCRIBE packets without an answer."""
     wants_reasons: bool = True
     wants_positions: bool = False
     method: str | None = None
@@ -168,6 +183,13 @@ class MqttState:
             data = written(packet, connection.version)  # the reason string does not fit [MQTT-3.2.2-19]
         if data:
             self.effects.append(effects.Send((connection.id,), data))
+
+    def record_refusal(self, session: Session, action: str, object_: str) -> None:
+        """The session's token lacks a right. The same refusal is recorded once for each token."""
+        refusal = (action, object_)
+        if refusal not in session.recorded and len(session.recorded) < _MOST_RECORDED:
+            session.recorded.add(refusal)
+            self.effects.append(effects.RecordRefusal(session.user, action, object_))
 
     def reasons(self, connection: Connection, message: str) -> packets.Properties:
         """The reason string, if the client did not switch it off [MQTT5 §3.1.2.11.7]."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tocsin.broker.mqtt.effects import Send
 from tocsin.broker.mqtt.outgoing import Outgoing
 from tocsin.broker.mqtt.publication import Publication
@@ -71,11 +73,14 @@ class Sharing:
             or connection.maximum_packet_bytes is not None
         )
 
-    def _share(self, group: Group[Session], publication: Publication) -> None:
-        """Give the message to the next member: one with room, else one that is connected, else any with a session."""
+    def _share(self, group: Group[Session], publication: Publication) -> bool:
+        """Give the message to the next member: one with room, else one that is connected, else any with a session.
+
+        Returns False if no member may receive it.
+        """
         members = [session for session in group.members if session.may_receive(publication.topic)]
         if not members:
-            return
+            return False
         group.turn += 1
         start = group.turn % len(members)
         ordered = members[start:] + members[:start]
@@ -85,6 +90,7 @@ class Sharing:
         qos = min(subscription.qos, publication.properties.qos)
         retain = publication.properties.retain and subscription.retain_as_published
         self._outgoing.offer(chosen, Outbound(publication, qos, retain, identifiers, subscription))
+        return True
 
     def _reluctance(self, session: Session) -> int:
         if session.connection is None:
@@ -97,10 +103,18 @@ class Sharing:
         A message of quality of service 2 that was sent stays with its client [MQTT-4.8.2-5].
         """
         unsent = [outbound for outbound in session.inflight.values() if outbound.qos == 1]
-        for outbound in (*unsent, *session.queue):
-            if outbound.shared is not None:
-                group = self._state.tree.group(outbound.shared.filter)
-                if group is not None:
-                    self._share(group, outbound.publication)
+        self.share_again([*unsent, *session.queue])
         session.inflight.clear()
         session.queue.clear()
+
+    def share_again(self, messages: Iterable[Outbound]) -> list[Outbound]:
+        """Give those that came through a shared subscription to a member of its group that may receive them.
+
+        Returns those that no member may receive.
+        """
+        left: list[Outbound] = []
+        for outbound in messages:
+            group = None if outbound.shared is None else self._state.tree.group(outbound.shared.filter)
+            if group is None or not self._share(group, outbound.publication):
+                left.append(outbound)
+        return left

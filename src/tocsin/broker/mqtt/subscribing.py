@@ -16,7 +16,7 @@ from tocsin.broker.mqtt.reasons import Reason
 from tocsin.broker.mqtt.retained import Retained
 from tocsin.broker.mqtt.session import Connection, MqttState, Outbound, Session
 from tocsin.broker.mqtt.subscriptions import Subscription
-from tocsin.model.permission import RECEIVE
+from tocsin.model.permission import RECEIVE, SUBSCRIBE
 from tocsin.model.topic import is_exact
 
 _NOT_READY = "the homes of these topics do not answer; subscribe again"
@@ -39,6 +39,17 @@ class _Pending:
     fresh: list[tuple[Subscription, int, bool]] = field(default_factory=list)
     """(subscription, retain handling, whether it existed before)."""
 
+    @property
+    def is_current(self) -> bool:
+        """False if the client is gone, or its session has another connection."""
+        return not self.connection.closed and self.session.connection is self.connection
+
+
+def _keys(pending: _Pending) -> list[tuple[str, str]]:
+    """What the SUBSCRIBE waits for, as in `Subscribing._pending_of`."""
+    channels = [(pending.session.key, pattern) for pattern in pending.channels]
+    return [("", pattern) for pattern in pending.patterns] + channels
+
 
 class Subscribing:
     def __init__(self, state: MqttState, outgoing: Outgoing, retained: Retained, peers: Peers) -> None:
@@ -49,21 +60,34 @@ class Subscribing:
         self._watched: dict[str, int] = {}
         """Pattern of the network → subscriptions that need it."""
         self._ready: set[str] = set()
-        self._pending: list[_Pending] = []
+        self._pending: dict[_Pending, None] = {}
+        self._pending_of: dict[tuple[str, str], dict[_Pending, None]] = {}
+        """(session or "", filter of a channel or pattern of the network) → what waits for it."""
+        self._was_ready = False
 
     # -- SUBSCRIBE -----------------------------------------------------------------------------------------------------
 
     def on_subscribe(self, session: Session, connection: Connection, packet: packets.Subscribe) -> None:
-        limit_s = self._state.now_s + self._state.limits.mqtt_subscribe_s
-        pending = _Pending(session, connection, packet.packet_id, [], limit_s)
+        limits = self._state.limits
+        pending = _Pending(session, connection, packet.packet_id, [], self._state.now_s + limits.mqtt_subscribe_s)
+        if connection.subscribing >= limits.mqtt_subscriptions:
+            pending.reasons = [Reason.QUOTA_EXCEEDED] * len(packet.filters)
+            pending.message = f"at most {limits.mqtt_subscriptions:,} SUBSCRIBE packets wait for their answers"
+            self._answer(pending)
+            return
         identifier = packet.properties.get("subscription_ids", [None])[0]
         for wanted in packet.filters:
             reason, message = self._subscribe(session, wanted, identifier, pending)
             pending.reasons.append(reason)
             pending.filters.append(wanted.pattern)
             pending.message = pending.message or message
-        self._pending.append(pending)
-        self._answer_ready()
+        if self._is_ready(pending):
+            self._answer(pending)
+            return
+        connection.subscribing += 1
+        self._pending[pending] = None
+        for key in _keys(pending):
+            self._pending_of.setdefault(key, {})[pending] = None
 
     def _subscribe(
         self, session: Session, wanted: packets.Filter, identifier: int | None, pending: _Pending
@@ -78,6 +102,7 @@ class Subscribing:
         if isinstance(parsed, str):
             return Reason.TOPIC_FILTER_INVALID, parsed
         if not _may_subscribe(session, parsed):
+            self._state.record_refusal(session, RECEIVE, parsed.topic_pattern)
             return Reason.NOT_AUTHORIZED, f"this needs a token with the scope receive:{parsed.topic_pattern}"
         subscription = Subscription(parsed, wanted.qos, wanted.no_local, wanted.retain_as_published, identifier)
         if not known:
@@ -96,6 +121,9 @@ class Subscribing:
         parsed = parsed_channel(wanted.pattern)
         if isinstance(parsed, str):
             return Reason.TOPIC_FILTER_INVALID, parsed
+        if not session.may_receive(wanted.pattern):
+            self._state.record_refusal(session, SUBSCRIBE, parsed[0])
+            return Reason.NOT_AUTHORIZED, f"this needs a token with the scope subscribe:{parsed[0]}"
         wanted.qos = min(wanted.qos, 1)
         session.channels[wanted.pattern] = wanted
         session.channel_ids.pop(wanted.pattern, None)
@@ -106,11 +134,15 @@ class Subscribing:
         return Reason(wanted.qos), ""
 
     def resume_channels(self, session: Session) -> None:
-        """Subscribe again to the channels of a session whose client has returned."""
+        """Subscribe again to the channels of a session whose client has returned, or has another token.
+
+        A channel that the token does not permit stays in the session, as topics do, and sends nothing.
+        """
         for pattern in session.channels:
             parsed = parsed_channel(pattern)
             assert not isinstance(parsed, str), "it was valid when the client subscribed"
-            self._ask_for_channel(session, pattern, *parsed)
+            if session.may_receive(pattern):
+                self._ask_for_channel(session, pattern, *parsed)
 
     def _ask_for_channel(self, session: Session, pattern: str, channel: str, parameters: dict[str, str]) -> None:
         assert session.connection is not None
@@ -136,9 +168,8 @@ class Subscribing:
     def on_pattern_ready(self, pattern: str) -> None:
         if pattern in self._watched:
             self._ready.add(pattern)
-            for pending in self._pending:
-                pending.patterns.discard(pattern)
-            self._answer_ready()
+            for pending in list(self._pending_of.get(("", pattern), ())):
+                self._arrived(pending, ("", pattern))
 
     def on_channel_answered(self, key: str, pattern: str, reason: Reason, message: str) -> None:
         session = self._state.sessions.get(key)
@@ -146,43 +177,72 @@ class Subscribing:
             return
         if reason >= Reason.UNSPECIFIED_ERROR:
             del session.channels[pattern]
-        for pending in self._pending:
-            if pending.session is session and pattern in pending.channels:
-                pending.channels.discard(pattern)
-                if reason >= Reason.UNSPECIFIED_ERROR:
-                    pending.reasons[pending.filters.index(pattern)] = reason
-                    pending.message = pending.message or message
-        self._answer_ready()
+        for pending in list(self._pending_of.get((key, pattern), ())):
+            if pending.session is session and reason >= Reason.UNSPECIFIED_ERROR:
+                pending.reasons[pending.filters.index(pattern)] = reason
+                pending.message = pending.message or message
+            self._arrived(pending, (key, pattern))
+
+    def _arrived(self, pending: _Pending, key: tuple[str, str]) -> None:
+        """What the SUBSCRIBE waited for has arrived: answer it if it was the last."""
+        (pending.channels if key[0] else pending.patterns).discard(key[1])
+        self._forget_key(pending, key)
+        if self._is_ready(pending):
+            self._finish(pending)
 
     def tick(self) -> None:
         """Refuse subscriptions whose homes did not answer in time."""
-        for pending in [pending for pending in self._pending if self._state.now_s >= pending.ends_s]:
-            for index, text in enumerate(pending.filters):
-                subscription = pending.session.subscriptions.get(text)
-                late = subscription is not None and (
-                    subscription.filter.topic_pattern in pending.patterns or not self._peers.is_ready
-                )
-                if late or text in pending.channels:
-                    self._remove(pending.session, text)
-                    pending.reasons[index] = Reason.UNSPECIFIED_ERROR
-                    pending.message = pending.message or _NOT_READY
-                    pending.fresh = [fresh for fresh in pending.fresh if fresh[0] is not subscription]
-            pending.patterns.clear()
-            pending.channels.clear()
-        self._answer_ready()
+        for pending in list(self._pending):
+            if not pending.is_current:
+                self._forget(pending)
+            elif self._is_ready(pending):
+                self._finish(pending)
+            elif self._state.now_s >= pending.ends_s:
+                self._refuse_late(pending)
 
-    def _answer_ready(self) -> None:
-        if not self._pending:
-            return
-        waiting: list[_Pending] = []
-        for pending in self._pending:
-            if pending.connection.closed or pending.session.connection is not pending.connection:
-                continue
-            if pending.patterns or pending.channels or (pending.fresh and not self._peers.is_ready):
-                waiting.append(pending)
-            else:
-                self._answer(pending)
-        self._pending = waiting
+    def check_peers(self) -> None:
+        """Answer the subscriptions that waited for the retained messages, once this broker has them."""
+        if self._peers.is_ready and not self._was_ready:
+            self._was_ready = True
+            for pending in [pending for pending in self._pending if self._is_ready(pending)]:
+                self._finish(pending)
+
+    def _refuse_late(self, pending: _Pending) -> None:
+        for index, text in enumerate(pending.filters):
+            subscription = pending.session.subscriptions.get(text)
+            late = subscription is not None and (
+                subscription.filter.topic_pattern in pending.patterns or not self._peers.is_ready
+            )
+            if late or text in pending.channels:
+                self._remove(pending.session, text)
+                pending.reasons[index] = Reason.UNSPECIFIED_ERROR
+                pending.message = pending.message or _NOT_READY
+                pending.fresh = [fresh for fresh in pending.fresh if fresh[0] is not subscription]
+        self._finish(pending)
+
+    def _is_ready(self, pending: _Pending) -> bool:
+        waits = pending.patterns or pending.channels or (pending.fresh and not self._peers.is_ready)
+        return not waits
+
+    def _finish(self, pending: _Pending) -> None:
+        """Answer a SUBSCRIBE that had to wait, if its client is still there."""
+        self._forget(pending)
+        if pending.is_current:
+            self._answer(pending)
+
+    def _forget(self, pending: _Pending) -> None:
+        if pending in self._pending:
+            del self._pending[pending]
+            pending.connection.subscribing -= 1
+            for key in _keys(pending):
+                self._forget_key(pending, key)
+
+    def _forget_key(self, pending: _Pending, key: tuple[str, str]) -> None:
+        waiting = self._pending_of.get(key)
+        if waiting is not None:
+            waiting.pop(pending, None)
+            if not waiting:
+                del self._pending_of[key]
 
     def _answer(self, pending: _Pending) -> None:
         state, session, connection = self._state, pending.session, pending.connection

@@ -29,8 +29,7 @@ class Delivery:
 
     def attach(self, connection: Connection, topic: HostedTopic, request: wire.AttachReceiver) -> None:
         if not permits_topic(connection.scopes, RECEIVE, topic.name):
-            message = f"this token has no scope receive for {topic.name}"
-            self._state.refuse(connection, request.id, Code.FORBIDDEN, message)
+            self._state.forbid(connection, request.id, RECEIVE, topic.name)
             return
         self.flush_topic(topic)
         self.detach(connection, topic)

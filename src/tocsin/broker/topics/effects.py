@@ -35,6 +35,14 @@ class CloseConnection(Effect, frozen=True):
     """A key of `wire.session.CLOSE_CODES`."""
 
 
+class RecordRefusal(Effect, frozen=True):
+    """Record in the audit log that a user lacked the right to send to, or to receive, a topic."""
+
+    user: str
+    action: str
+    topic: TopicName
+
+
 class SendToCoordinator(Effect, frozen=True):
     message: topic_link.FromBroker
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from tocsin.broker.message_encoding import Encoding
-from tocsin.broker.topics.effects import CloseConnection, Effect, Send, SendToCoordinator
+from tocsin.broker.topics.effects import CloseConnection, Effect, RecordRefusal, Send, SendToCoordinator
 from tocsin.broker.topics.encoding import encoded
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.home_log import HomeLog
 from tocsin.broker.topics.lease import Lease
 from tocsin.broker.topics.limits import TopicLimits
+from tocsin.broker.topics.publisher_shares import PublisherShares
 from tocsin.broker.topics.receivers import Receivers
 from tocsin.broker.topics.recorder import Recorder
 from tocsin.coords.coordinate import Coordinate
@@ -62,6 +63,8 @@ class HostedTopic:
     """The sequence has continued without a gap since this epoch."""
     publishers: dict[int, int] = field(default_factory=dict)
     """Publisher → its last accepted number, latest attach last."""
+    shares: PublisherShares = field(default_factory=PublisherShares)
+    """The same publishers by user."""
     recent: deque[wire.Entry] = field(default_factory=deque)
     """The last accepted messages, without holes, up to `sequence`."""
     unsent: list[wire.Entry] = field(default_factory=list)
@@ -108,14 +111,25 @@ class HostedTopic:
         """Begin an epoch: with the sequence that the source handed over, or with a new one."""
         self.phase, self.epoch, self.moved_to = Phase.OPEN, epoch, None
         if state is None:
-            self.sequence, self.since, self.publishers = 0, epoch, {}
+            self.sequence, self.since = 0, epoch
+            self.set_publishers([])
         else:
-            self.sequence, self.since, self.publishers = state.sequence, state.since, dict(state.publishers)
+            self.sequence, self.since = state.sequence, state.since
+            self.set_publishers(state.publishers, state.owners)
         self.base = self.sequence
+
+    def set_publishers(
+        self, publishers: Iterable[tuple[int, int]], owners: Iterable[tuple[int, list[int]]] = ()
+    ) -> None:
+        """Continue with the publishers of an earlier epoch; `owners` as in `TopicState`."""
+        self.publishers, self.shares = dict(publishers), PublisherShares()
+        known = {publisher: owner for owner, owned in owners for publisher in owned}
+        for publisher in self.publishers:
+            self.shares.add(publisher, known.get(publisher, 0))
 
     def handed_state(self) -> topic_link.TopicState:
         """What the target of a move continues."""
-        return topic_link.TopicState(self.sequence, self.since, list(self.publishers.items()))
+        return topic_link.TopicState(self.sequence, self.since, list(self.publishers.items()), self.shares.owners())
 
 
 @dataclass(slots=True, eq=False)
@@ -207,6 +221,11 @@ class TopicsState:
         self, connection: Connection, request: int, code: Code, message: str, retry_after_s: float | None = None
     ) -> None:
         self.send(connection, wire.Refused(request, str(code), message, retry_after_s))
+
+    def forbid(self, connection: Connection, request: int, action: str, topic: TopicName) -> None:
+        """Refuse an attach because the token does not permit it."""
+        self.refuse(connection, request, Code.FORBIDDEN, f"this token has no scope {action} for {topic}")
+        self.effects.append(RecordRefusal(connection.user, action, topic))
 
     def report(self, message: topic_link.FromBroker) -> None:
         self.effects.append(SendToCoordinator(message))

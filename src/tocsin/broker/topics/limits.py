@@ -26,7 +26,9 @@ class TopicLimits:
     topic_uncommitted_bytes: Annotated[
         int, "Bytes of a persistent topic that may wait for its replicas; then the home refuses further messages."
     ] = 8 << 20
-    topic_publishers: Annotated[int, "Publishers per topic whose repeats are recognised."] = 10_000
+    topic_publishers: Annotated[
+        int, "Publishers per topic whose repeats are recognised. Beyond it, the user with most of them loses one."
+    ] = 10_000
     topic_record_s: Annotated[float, "Longest time for which a home collects messages to record, in seconds."] = 0.1
     topic_record_bytes: Annotated[int, "Messages of one request that records them into a dataset, in bytes."] = (
         128 << 10

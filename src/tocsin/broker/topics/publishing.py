@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import repeat
 
 from tocsin.broker.topics.hosted import OPEN, Connection, HostedTopic, TopicsState
+from tocsin.broker.topics.publisher_shares import owner_of
 from tocsin.model.permission import SEND, permits_topic
 from tocsin.model.topic import publisher_id
 from tocsin.wire import topic as wire
@@ -27,7 +28,7 @@ class Publishing:
         """Attach a sender. It continues behind the last number that this home, or its predecessor, accepted."""
         state = self._state
         if not permits_topic(connection.scopes, SEND, topic.name):
-            state.refuse(connection, request.id, Code.FORBIDDEN, f"this token has no scope send for {topic.name}")
+            state.forbid(connection, request.id, SEND, topic.name)
             return
         if not 1 <= request.number < _LARGEST_NUMBER:
             state.refuse(connection, request.id, Code.BAD_REQUEST, "numbers of messages begin with 1")
@@ -35,6 +36,7 @@ class Publishing:
         publisher = publisher_id(connection.user, request.run)
         last = max(topic.publishers.pop(publisher, 0), request.number - 1)
         topic.publishers[publisher] = last
+        topic.shares.add(publisher, owner_of(connection.user))
         self._forget_old_publishers(topic)
         connection.senders[topic.name] = publisher
         if request.prompt:
@@ -49,7 +51,7 @@ class Publishing:
 
     def _forget_old_publishers(self, topic: HostedTopic) -> None:
         while len(topic.publishers) > self._state.limits.topic_publishers:
-            del topic.publishers[next(iter(topic.publishers))]
+            del topic.publishers[topic.shares.remove_oldest()]
 
     def publish(self, connection: Connection, topic: HostedTopic | None, request: wire.Publish) -> bool:
         """Accept the messages of one frame. Returns True if a flush is due: for them, or for an acknowledgement."""

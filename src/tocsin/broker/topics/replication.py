@@ -87,7 +87,8 @@ class Replication:
             return
         local.promised, local.home = epoch, None
         topic.sequence, topic.since = opened.end, log.plan.created
-        topic.publishers, log.numbers = dict(opened.publishers), dict(opened.publishers)
+        topic.set_publishers(opened.publishers)
+        log.numbers = dict(opened.publishers)
         log.base = log.handed = opened.end
         self._logs.append(local, Piece(epoch, opened.end + 1, []))
         self._connect(topic, log)

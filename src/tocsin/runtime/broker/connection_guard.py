@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from tocsin.broker.events import LoginRequested, SessionRevoked
@@ -44,6 +46,7 @@ class ConnectionGuard:
         self.tasks: set[asyncio.Task[None]] = set()
         self._audiences = (process.id, BROKERS)
         self.audit: AuditLog | None = None
+        self.topics.record_refusal = partial(self.record_refusal, "topics")
 
     def record_refused_login(self, code: Code, token: str | None, endpoint: str = "session") -> None:
         """Record a login with a token that is not valid here; its claims are not verified, so no user is named."""
@@ -54,16 +57,35 @@ class ConnectionGuard:
         if self.audit is not None:
             self.audit.record(claims.subject, "login", endpoint, endpoint, "ok")
 
+    def record_refusal(self, endpoint: str, user: str, action: str, object_: str) -> None:
+        """Record that a user's token lacks a right."""
+        if self.audit is not None:
+            self.audit.record(user, action, object_, endpoint, Code.FORBIDDEN)
+
+    def recorded_end(self, endpoint: str) -> Callable[[Claims], bool]:
+        """A check whether a token is revoked or its key is gone. It records the end of such connections."""
+
+        def is_revoked(claims: Claims) -> bool:
+            if not self.keys.is_revoked(claims):
+                return False
+            if self.audit is not None:
+                self.audit.record(claims.subject, "end", endpoint, endpoint, "revoked", token=claims.identity)
+            return True
+
+        return is_revoked
+
     def end_revoked(self) -> None:
         """End the sessions whose tokens are revoked. `keys` calls it when it has new revocations."""
+        is_revoked = self.recorded_end("session")
         for session, connection in list(self.process.connections.items()):
             claims = connection.claims
-            if claims is not None and self.keys.is_revoked(claims):
+            if claims is not None and is_revoked(claims):
                 self.process.user_tokens.forget(subscriber_of(claims))
                 self.process.happened(SessionRevoked(session))
-        self.topics.end_revoked(self.keys.is_revoked)
+        self.topics.end_revoked(self.recorded_end("topics"))
+        is_revoked = self.recorded_end("broker")
         for stream in list(self.broker_sockets):
-            if stream.claims is not None and self.keys.is_revoked(stream.claims):
+            if stream.claims is not None and is_revoked(stream.claims):
                 stream.revoke()
 
     def known_claims(self, token: str) -> Claims | None:

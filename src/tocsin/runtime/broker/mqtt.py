@@ -26,6 +26,8 @@ from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
 _TICK_S = 0.25
+_USER_SHARE = 8
+"""The messages of one user that wait for homes take at most this part of `mqtt_waiting_bytes`."""
 
 
 class MqttConnection(Protocol):
@@ -51,7 +53,10 @@ class MqttProcess:
         self.channels = MqttChannels(guard, self.happened, lambda broker: self.core.peers.addresses.get(broker, ""))
         self.checking: set[ConnectionId] = set()
         """Connections whose token is being checked. They are not read: their packets would be kept for strangers."""
-        self._paused: set[MqttConnection] = set()
+        self._held: dict[str, dict[ConnectionId, MqttConnection]] = {}
+        """User → its connections whose messages wait until earlier ones have reached their homes."""
+        self._was_full = False
+        """True if messages of all users waited: a settled message of any user may make room."""
         self._numbers = itertools.count(1)
         self._events: deque[events.Event] = deque()
         self._handling = False
@@ -60,12 +65,14 @@ class MqttProcess:
         self._log = logger()
         relay.on_items = self._on_items
         relay.on_settled = lambda ticket, code, message: self._on_settled(ticket, code, message)
+        relay.on_room = self._on_room
         relay.on_ready = lambda pattern: self.happened(events.PatternReady(pattern))
         self._handlers: dict[type[effects.Effect], Callable[[Any], None]] = {
             effects.Send: self._send,
             effects.Close: self._close,
             effects.CheckToken: self._check_token,
-            effects.PublishToTopic: lambda effect: relay.publish(effect.ticket, effect.topic, effect.data),
+            effects.RecordRefusal: self._record_refusal,
+            effects.PublishToTopic: self._publish,
             effects.WatchPattern: lambda effect: relay.watch(effect.pattern),
             effects.UnwatchPattern: lambda effect: relay.unwatch(effect.pattern),
             effects.SubscribeChannel: self._subscribe_channel,
@@ -95,6 +102,8 @@ class MqttProcess:
                 self._is_draining = is_draining
                 reference = (self.core.peers.reference() or "") if is_draining else None
                 self.happened(events.PlacementChanged(reference))
+            for identity in [identity for held in self._held.values() for identity in held]:
+                self.happened(events.ConnectionHeld(identity))
             self.happened(events.Ticked())
 
     # -- connections ---------------------------------------------------------------------------------------------------
@@ -106,18 +115,35 @@ class MqttProcess:
         return identity
 
     def connection_lost(self, identity: ConnectionId) -> None:
-        self.claims.pop(identity, None)
+        known = self.claims.pop(identity, None)
+        if known is not None and (held := self._held.get(known[0].subject)) is not None:
+            held.pop(identity, None)
         if self.connections.pop(identity, None) is not None:
             self.happened(events.ConnectionLost(identity))
 
-    def is_full(self, connection: MqttConnection) -> bool:
-        """True if the connection must not be read now: too much waits for homes. `read_on` is called later."""
-        if self.relay.waiting_bytes <= self.limits.mqtt_waiting_bytes:
+    def is_full(self, identity: ConnectionId, user: str) -> bool:
+        """True if a message of the user must wait for homes to accept earlier ones. `read_on` is called later."""
+        if self.relay.waiting_bytes > self.limits.mqtt_waiting_bytes:
+            self._was_full = True
+        elif self.relay.waiting_of.get(user, 0) <= self.limits.mqtt_waiting_bytes // _USER_SHARE:
             return False
-        self._paused.add(connection)
+        self._held.setdefault(user, {})[identity] = self.connections[identity]
         return True
 
-    def end_revoked(self, is_revoked: Callable[[Claims], bool]) -> None:
+    def _on_room(self, user: str) -> None:
+        """A message of the user has reached its home: continue with connections whose messages wait."""
+        limit_bytes = self.limits.mqtt_waiting_bytes
+        if not self._held or (self._was_full and self.relay.waiting_bytes > limit_bytes // 2):
+            return
+        users = list(self._held) if self._was_full else [user]
+        self._was_full = False
+        for name in users:
+            if self.relay.waiting_of.get(name, 0) <= limit_bytes // _USER_SHARE // 2:
+                for connection in self._held.pop(name, {}).values():
+                    connection.read_on()
+
+    def end_revoked(self) -> None:
+        is_revoked = self.guard.recorded_end("mqtt")
         for identity, (claims, _) in list(self.claims.items()):
             if is_revoked(claims):
                 self.happened(events.ConnectionRevoked(identity))
@@ -162,6 +188,9 @@ class MqttProcess:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
+    def _publish(self, effect: effects.PublishToTopic) -> None:
+        self.relay.publish(effect.ticket, effect.topic, effect.data, effect.user)
+
     def _on_items(self, items: list[Item]) -> None:
         for item in items:
             if isinstance(item, TopicGap):
@@ -174,10 +203,6 @@ class MqttProcess:
     def _on_settled(self, ticket: int, code: str | None, message: str) -> None:
         if ticket or code is not None:
             self.happened(events.PublishSettled(ticket, code, message))
-        if self._paused and self.relay.waiting_bytes <= self.limits.mqtt_waiting_bytes // 2:
-            paused, self._paused = self._paused, set()
-            for connection in paused:
-                connection.read_on()
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
@@ -210,6 +235,9 @@ class MqttProcess:
             self.guard.audit.record(claims.subject, "login", "mqtt", "mqtt", "ok")
         scopes = claims.scopes | caller_of_claims(claims).topic_scopes
         self.happened(events.TokenAccepted(identity, claims.subject, scopes, claims.ends_s))
+
+    def _record_refusal(self, effect: effects.RecordRefusal) -> None:
+        self.guard.record_refusal("mqtt", effect.user, effect.action, effect.object)
 
     def _subscribe_channel(self, effect: effects.SubscribeChannel) -> None:
         known = self.claims.get(effect.connection)

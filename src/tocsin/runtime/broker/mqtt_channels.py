@@ -21,6 +21,7 @@ from tocsin.broker.mqtt import effects, events
 from tocsin.broker.mqtt.reasons import Reason
 from tocsin.broker.result_batch import Batch
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
+from tocsin.model.permission import ALL_RIGHTS, Rights
 from tocsin.runtime.broker.connection_guard import ConnectionGuard, login_event
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import session as wire
@@ -55,19 +56,19 @@ class MqttChannels:
 
     def subscribe(self, effect: effects.SubscribeChannel, claims: Claims, token: str) -> None:
         user = self._users.get(effect.user)
+        try:
+            self._guard.checked(claims, token)
+        except TocsinError as error:
+            reason = _REASONS.get(str(error.code), Reason.NOT_AUTHORIZED)
+            self._report(events.ChannelAnswered(effect.session, effect.pattern, reason, error.message))
+            return
         if user is None or user.is_closed:
-            try:
-                self._guard.checked(claims, token)
-            except TocsinError as error:
-                reason = _REASONS.get(str(error.code), Reason.NOT_AUTHORIZED)
-                self._report(events.ChannelAnswered(effect.session, effect.pattern, reason, error.message))
-                return
             previous = user
             user = self._users[effect.user] = _UserChannels(
                 self._guard, claims, self._report, self._forget, self._address_of
             )
             user.begin({} if previous is None else previous.filters)
-        user.subscribe(effect)
+        user.subscribe(effect, claims.rights)
 
     def unsubscribe(self, effect: effects.UnsubscribeChannel) -> None:
         if (user := self._users.get(effect.user)) is not None:
@@ -88,6 +89,8 @@ class MqttChannels:
 class _Filter:
     channel: str
     parameters: dict[str, Any]
+    rights: Rights
+    """Of the token that requested it last."""
     sessions: dict[str, None] = field(default_factory=dict)
     subscription: SubscriptionId | None = None
     request: int = 0
@@ -95,7 +98,11 @@ class _Filter:
 
 
 class _UserChannels:
-    """The connection of a user's session in the broker's core, as a WebSocket would be."""
+    """The connection of a user's session in the broker's core, as a WebSocket would be.
+
+    Several tokens of the user share it. Each request has the rights of its own token, and the MQTT core sends a client
+    only the results of channels that the client's token permits.
+    """
 
     def __init__(
         self,
@@ -109,7 +116,6 @@ class _UserChannels:
         self.is_closed = False
         self.filters: dict[str, _Filter] = {}
         self._user = SubscriberId(claims.subject)
-        self._rights = claims.rights
         self._process = guard.process
         self._report = report
         self._forget = forget
@@ -123,16 +129,17 @@ class _UserChannels:
     def begin(self, filters: dict[str, _Filter]) -> None:
         """Log in; `filters` are those of an earlier session of the user."""
         for pattern, known in filters.items():
-            self.filters[pattern] = _Filter(known.channel, known.parameters, known.sessions)
+            self.filters[pattern] = _Filter(known.channel, known.parameters, known.rights, known.sessions)
             self._unsent.append(pattern)
         assert self.claims is not None
         login = login_event(self._session, self.claims, next(self._numbers), {}, Encoding.PLAIN)
-        self._process.happened(login)
+        self._process.happened(msgspec.structs.replace(login, rights=ALL_RIGHTS))
 
-    def subscribe(self, effect: effects.SubscribeChannel) -> None:
+    def subscribe(self, effect: effects.SubscribeChannel, rights: Rights) -> None:
         known = self.filters.get(effect.pattern)
         if known is None:
-            known = self.filters[effect.pattern] = _Filter(effect.channel, _typed(effect.parameters))
+            known = self.filters[effect.pattern] = _Filter(effect.channel, _typed(effect.parameters), rights)
+        known.rights = rights
         known.sessions[effect.session] = None
         if known.subscription is not None:
             self._report(events.ChannelAnswered(effect.session, effect.pattern, Reason.SUCCESS))
@@ -143,11 +150,11 @@ class _UserChannels:
 
     def _request(self, pattern: str, known: _Filter) -> None:
         known.request = next(self._numbers)
-        self._ask(wire.Subscribe(known.request, ChannelName(known.channel), known.parameters))
+        self._ask(wire.Subscribe(known.request, ChannelName(known.channel), known.parameters), known.rights)
 
-    def _ask(self, request: wire.FromSubscriber) -> None:
+    def _ask(self, request: wire.FromSubscriber, rights: Rights = ALL_RIGHTS) -> None:
         requester = Requester(session=self._session)
-        self._process.happened(broker_events.RequestReceived(requester, self._user, request, self._rights))
+        self._process.happened(broker_events.RequestReceived(requester, self._user, request, rights))
 
     def unsubscribe(self, session: str, pattern: str) -> None:
         known = self.filters.get(pattern)

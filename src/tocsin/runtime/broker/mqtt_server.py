@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tocsin.client.tls import context_for
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
+from tocsin.runtime.broker.keepalive import enable_keepalive
 from tocsin.runtime.broker.mqtt import MqttProcess
 from tocsin.runtime.broker.mqtt_socket import PATH, mqtt_socket_classes
 from tocsin.runtime.broker.topic_relay import TopicRelay
@@ -37,6 +38,7 @@ class MqttServer:
         settings = self._settings
         assert settings.mqtt_port is not None
         listening = listen(settings.host, settings.mqtt_port)
+        enable_keepalive(listening)
         self.address = f"{url_host(settings.host)}:{listening.getsockname()[1]}"
         self.process.relay.own_address = own_address
         self.process.start(settings.mqtt_address or self.address)

@@ -2,17 +2,21 @@
 
 What the core sends in one turn of the event loop is written together. A client that does not read is not read either,
 and its packets are handled in turns, as with `paced_socket`.
+
+Packets of a client wait here while too many messages of its user wait for homes. The connection then reads a little
+ahead, because a ping or an acknowledgement must not wait behind a message.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from tocsin.broker.message_encoding import BINARY, frame
-from tocsin.broker.mqtt import events
+from tocsin.broker.mqtt import events, packets
 from tocsin.broker.mqtt.events import ConnectionId
 from tocsin.broker.mqtt.packets import Packet
 from tocsin.broker.mqtt.reading import PacketReader
@@ -31,6 +35,12 @@ _QUEUE_BYTES = 256 << 10
 _SHARE = 0.5
 """Share of the loop's time for one user, as for connections of topics."""
 _CLOSE_S = 2.0
+_HELD_BYTES = 64 << 10
+"""Packets of a connection that wait; the broker reads no more of a client that exceeds it."""
+_PACKET_BYTES = 200
+"""Memory of a packet that waits, besides its bytes."""
+_PROMPT = (packets.PingReq, packets.PubAck, packets.PubRec, packets.PubComp)
+"""Packets that do not wait behind a message: they belong to messages in the other direction, or to none."""
 
 
 class MqttSocket(asyncio.Protocol):
@@ -48,6 +58,11 @@ class MqttSocket(asyncio.Protocol):
         self._closing = False
         self._blocked = False
         self._reading_paused = False
+        self._user: str | None = None
+        """None until the token is accepted."""
+        self._held: deque[tuple[Packet, int]] = deque()
+        """(packet, size in bytes) that wait, in order."""
+        self._held_bytes = 0
         self._budget: TurnBudget | None = None
         self._next_turn: asyncio.Handle | None = None
 
@@ -66,6 +81,8 @@ class MqttSocket(asyncio.Protocol):
             self.mqtt.guard.budgets.release(self._budget, time.perf_counter())
         if self._next_turn is not None:
             self._next_turn.cancel()
+        if self._held and isinstance(self._held[-1][0], packets.Disconnect):
+            self.mqtt.happened(events.PacketReceived(self._connection, self._held[-1][0]))  # no will is due
         self.mqtt.connection_lost(self._connection)
 
     def eof_received(self) -> None:
@@ -87,30 +104,68 @@ class MqttSocket(asyncio.Protocol):
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def _packets(self, data: bytes) -> Iterator[Packet | Violation]:
+    def _packets(self, data: bytes) -> Iterator[Packet | Violation | None]:
+        """The packets in these bytes and in those that wait; None after a step without a packet."""
         return self._reader.feed(data)
 
-    def _take_turn(self, packets: Iterator[Packet | Violation]) -> None:
+    def _take_turn(self, packets_in: Iterator[Packet | Violation | None]) -> None:
         started_s = time.perf_counter()
-        for packet in packets:
+        for packet in packets_in:
             if self._closing:
                 return
             if isinstance(packet, Violation):
                 self.mqtt.happened(events.PacketViolated(self._connection, packet))
                 return
-            self.mqtt.happened(events.PacketReceived(self._connection, packet))
-            if self._blocked:
-                return  # `resume_writing` continues
-            if self._connection in self.mqtt.checking or self.mqtt.is_full(self):
-                self._pause_reading()
-                return  # `read_on` continues
+            if packet is not None:
+                self._handle_or_hold(packet)
+                if self._is_stuffed:
+                    break
+            if self._blocked or self._is_checked:
+                break
             if time.perf_counter() - started_s > TURN_S:
                 self._wait_for_turn(self._pause_s(started_s))
                 return
-        if (pause_s := self._pause_s(started_s)) > 0.0:
+        if self._blocked or self._is_checked or self._is_stuffed:
+            self._pause_reading()  # `resume_writing` or `read_on` continues
+        elif (pause_s := self._pause_s(started_s)) > 0.0:
             self._wait_for_turn(pause_s)
         else:
             self._resume_reading()
+
+    def _handle_or_hold(self, packet: Packet) -> None:
+        if not isinstance(packet, _PROMPT) and (self._held or self._must_wait(packet)):
+            size_bytes = self._reader.size_bytes + _PACKET_BYTES
+            self._held.append((packet, size_bytes))
+            self._held_bytes += size_bytes
+        else:
+            self.mqtt.happened(events.PacketReceived(self._connection, packet))
+
+    def _must_wait(self, packet: Packet) -> bool:
+        """True if the packet waits until homes have accepted earlier messages."""
+        is_message = self._user is not None and isinstance(packet, packets.Publish)
+        return is_message and self.mqtt.is_full(self._connection, self._user or "")
+
+    @property
+    def _is_checked(self) -> bool:
+        """True while the token of the connection is being checked: nothing more of it is read."""
+        return self._connection in self.mqtt.checking
+
+    @property
+    def _is_stuffed(self) -> bool:
+        """True if no more may be read. Behind a DISCONNECT there is only the end of the connection, which must not
+        overtake the packets that wait."""
+        held = self._held
+        return self._held_bytes > _HELD_BYTES or (bool(held) and isinstance(held[-1][0], packets.Disconnect))
+
+    def _waiting_packets(self) -> Iterator[Packet | Violation | None]:
+        """Handle the packets that wait, one for each step, then those that are not parsed yet."""
+        while self._held and not self._must_wait(self._held[0][0]):
+            packet, size_bytes = self._held.popleft()
+            self._held_bytes -= size_bytes
+            self.mqtt.happened(events.PacketReceived(self._connection, packet))
+            yield None
+        if not self._is_stuffed:
+            yield from self._packets(b"")
 
     def _pause_s(self, started_s: float) -> float:
         """Charge the turn to the user, or to a connection without one, and return the pause before the next turn."""
@@ -125,14 +180,14 @@ class MqttSocket(asyncio.Protocol):
             self._next_turn = self._loop.call_later(pause_s, self._read_on)
 
     def read_on(self) -> None:
-        """Messages of clients have reached their homes: handle the packets that wait."""
+        """The token was checked, or messages have reached their homes: handle the packets that wait."""
         if self._next_turn is None:
             self._next_turn = self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         self._next_turn = None
-        if not (self._blocked or self._closing):
-            self._take_turn(self._packets(b""))
+        if not (self._blocked or self._closing or self._is_checked):
+            self._take_turn(self._waiting_packets())
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and not self._transport.is_closing():
@@ -165,6 +220,7 @@ class MqttSocket(asyncio.Protocol):
         """The client's token is valid."""
         self.mqtt.guard.half_open.remove(self)
         self._budget = self.mqtt.guard.budgets.of(user, _SHARE)
+        self._user = user
 
     def expire(self) -> None:
         """Close a connection that did not log in in time, or that is one of too many half-open connections."""
@@ -207,11 +263,14 @@ class MqttWebSocket(MqttSocket):
         self._shaken = True
         self._transport.write(reply)
 
-    def _packets(self, data: bytes) -> Iterator[Packet | Violation]:
+    def _packets(self, data: bytes) -> Iterator[Packet | Violation | None]:
         return self._unframed(self._frames.feed(data))
 
-    def _unframed(self, messages: Iterator[tuple[int, bytes] | FrameViolation]) -> Iterator[Packet | Violation]:
-        """The packets in binary frames; a packet may begin in one frame and end in another [MQTT-6.0.0-2]."""
+    def _unframed(self, messages: Iterator[tuple[int, bytes] | FrameViolation]) -> Iterator[Packet | Violation | None]:
+        """The packets in binary frames; a packet may begin in one frame and end in another [MQTT-6.0.0-2].
+
+        None after a control frame, so that the turn ends when the client does not read the pongs.
+        """
         yield from self._reader.feed()
         for message in messages:
             if isinstance(message, FrameViolation):
@@ -222,11 +281,14 @@ class MqttWebSocket(MqttSocket):
                 yield from self._reader.feed(payload)
             elif opcode == PING:
                 self._transport.write(frame(payload, PONG))
+                yield None
             elif opcode == CLOSE:
                 self._transport.write(close_frame(1000, ""))
                 self._transport.close()
                 return
-            elif opcode != PONG:
+            elif opcode == PONG:
+                yield None
+            else:
                 yield Violation(Reason.MALFORMED_PACKET, "MQTT travels in binary frames")
                 return
 

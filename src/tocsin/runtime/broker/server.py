@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from tocsin.runtime.broker.cluster import DataClusterLink
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.coordinates import CoordinatesProcess
 from tocsin.runtime.broker.coordinator_link import LinkToCoordinator
+from tocsin.runtime.broker.keepalive import enable_keepalive
 from tocsin.runtime.broker.metrics import BrokerMetrics
 from tocsin.runtime.broker.mqtt_server import MqttServer
 from tocsin.runtime.broker.probe_socket import probe_socket_class
@@ -41,8 +41,6 @@ from tocsin.wire import coordinates, topic_log
 from tocsin.wire import topic as wire
 
 _BACKLOG = 4096
-_DEAD_MS = 60_000
-"""TCP drops a peer that acknowledges nothing for this long."""
 
 
 class BrokerServer:
@@ -92,7 +90,7 @@ class BrokerServer:
     def _end_revoked(self) -> None:
         self.guard.end_revoked()
         if self.mqtt is not None:
-            self.mqtt.process.end_revoked(self.keys.is_revoked)
+            self.mqtt.process.end_revoked()
 
     def stop(self) -> None:
         """Begin to stop the server. Call it from the loop's thread."""
@@ -101,7 +99,7 @@ class BrokerServer:
     async def run(self) -> None:
         settings = self.settings
         listening = listen(settings.host, settings.port)
-        _enable_keepalive(listening)
+        enable_keepalive(listening)
         scheme = "ws" if settings.tls_cert is None else "wss"
         self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
         server = Server(
@@ -199,12 +197,3 @@ def make_keys(settings: BrokerSettings) -> TrustedKeys:
     kept = Path(settings.state) / f"{settings.id}-keys.json"
     external = external_keys(settings.oidc, insecure=settings.insecure)
     return TrustedKeys(source, insecure=settings.insecure, ca=settings.ca, kept=kept, poll_s=POLL_S, external=external)
-
-
-def _enable_keepalive(listening: socket.socket) -> None:
-    """Detect vanished peers. Every accepted connection inherits these options."""
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": _DEAD_MS}
-    for name, value in options.items():
-        if hasattr(socket, name):
-            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

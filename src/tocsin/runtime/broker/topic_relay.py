@@ -66,30 +66,41 @@ class TopicRelay:
         self._senders: dict[str, _RelaySession] = {}
         self._patterns: dict[str, tuple[_RelaySession, int]] = {}
         self._numbers = count(1)
-        self._waiting: dict[int, tuple[int, int]] = {}
-        """Number of a message without an answer of its home → (ticket, size in bytes)."""
+        self.on_room: Callable[[str], None] = lambda user: None
+        """Called with the user whose message waits no longer."""
+        self._waiting: dict[int, tuple[int, int, str]] = {}
+        """Number of a message without an answer of its home → (ticket, size in bytes, user)."""
         self.waiting_bytes = 0
         """Size of the messages that wait for homes: it grows while a home is unreachable."""
+        self.waiting_of: dict[str, int] = {}
+        """The same for each user with such messages; an empty name for this broker's own."""
         self.last: dict[TopicName, tuple[int, int]] = {}
         """Topic → the last position that was delivered, while there are several sessions."""
 
-    def publish(self, ticket: int, topic: str, data: bytes) -> None:
-        """Publish at the home of the topic; `on_settled` reports the outcome."""
+    def publish(self, ticket: int, topic: str, data: bytes, user: str = "") -> None:
+        """Publish a user's message at the home of the topic; `on_settled` reports the outcome."""
         session = self._senders.get(topic)
         if session is None:
             self._forget_refused()
             session = self._senders[topic] = self._session_with_room()
             session.topics += 1
+        if user and not session.sends_to(topic):
+            session.driver.creators[TopicName(topic)] = user
         number = next(self._numbers)
         size_bytes = len(data) + _OVERHEAD_BYTES
-        self._waiting[number] = (ticket, size_bytes)
+        self._waiting[number] = (ticket, size_bytes, user)
         self.waiting_bytes += size_bytes
+        self.waiting_of[user] = self.waiting_of.get(user, 0) + size_bytes
         session.driver.handle(events.PublishRequested(number, TopicName(topic), data))
 
     def settle(self, number: int, code: str | None, message: str) -> None:
-        ticket, size_bytes = self._waiting.pop(number)
+        ticket, size_bytes, user = self._waiting.pop(number)
         self.waiting_bytes -= size_bytes
+        self.waiting_of[user] -= size_bytes
+        if not self.waiting_of[user]:
+            del self.waiting_of[user]
         self.on_settled(ticket, code, message)
+        self.on_room(user)
 
     def _forget_refused(self) -> None:
         """Forget topics that the coordinator has refused, so that messages to many such topics take no memory."""
@@ -98,6 +109,7 @@ class TopicRelay:
         for topic, session in list(self._senders.items()):
             if not session.sends_to(topic):
                 del self._senders[topic]
+                session.driver.creators.pop(TopicName(topic), None)
                 session.topics -= 1
 
     def watch(self, pattern: str) -> None:

@@ -64,6 +64,8 @@ class TopicsProcess(CoreDriver[events.Event]):
         self.replicas: Replicas | None = None
         self.recording: TopicRecording | None = None
         """Sends the messages of recorded topics to the data cluster; set by the server."""
+        self.record_refusal: Callable[[str, str, str], None] = lambda user, action, topic: None
+        """Writes to the audit log; set by the server."""
         self._flushing = False
         self._published_s = 0.0
         """When the last frame arrived by itself."""
@@ -73,6 +75,7 @@ class TopicsProcess(CoreDriver[events.Event]):
             effects.Send: self._send,
             effects.RequestFlush: self._request_flush,
             effects.SendToCoordinator: lambda effect: self.report(effect.message),
+            effects.RecordRefusal: lambda effect: self.record_refusal(effect.user, effect.action, effect.topic),
             effects.AwaitDrain: self._await_drain,
             effects.CloseConnection: self._close,
             effects.AnswerHome: self._answer_home,

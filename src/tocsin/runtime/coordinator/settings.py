@@ -58,7 +58,9 @@ class CoordinatorSettings(ListenerSettings):
         "Keep the first admin token in `<state>/admin-token`, readable by the server's user only (mode 0600), "
         "for commands on this machine.",
     ] = True
-    open_registration: Annotated[bool, "Allow new users to register without a token."] = False
+    open_registration: Annotated[
+        bool, "Allow new users to register without a token. The names they choose begin with `guest-`."
+    ] = False
     user_days: Annotated[float, "Days until a user's token expires."] = 365.0
     session_hours: Annotated[float, "Hours until the token that accompanies a broker's address expires."] = 24.0
     user_subscriptions: Annotated[

@@ -57,7 +57,7 @@ TOPICS = sa.Table(
     sa.Column("within_s", sa.Double), sa.Column("made_on_use", sa.Boolean, nullable=False),
     sa.Column("home", _ID), sa.Column("incarnation", sa.Text, nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False), sa.Column("record_into", sa.Text),
-    sa.Column("recording", sa.Text),
+    sa.Column("recording", sa.Text), sa.Column("made_by", _ID),
 )  # fmt: skip
 
 TOPIC_LOGS = sa.Table(

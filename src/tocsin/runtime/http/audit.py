@@ -17,6 +17,7 @@ from typing import IO, Any
 import msgspec
 from starlette.types import Scope
 
+from tocsin.runtime.http.callers import Caller
 from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.open_requests import CALLER
 from tocsin.runtime.http.settings import ListenerSettings, invalid
@@ -140,6 +141,13 @@ def record_request(log: AuditLog | None, scope: Scope, status: int, quiet: froze
         token=token,
         address=None if client is None else client[0],
     )
+
+
+def record_end(log: AuditLog | None, caller: Caller) -> None:
+    """Record that a stream or a link ends because its token is revoked, or the key of the token is gone."""
+    if log is not None:
+        token = caller.id if caller.claims is None else caller.claims.identity
+        log.record(caller.name, "end", "request", "request", "revoked", token=token)
 
 
 def _caller(scope: Scope) -> tuple[str | None, str | None]:

@@ -28,6 +28,8 @@ _NAMES = r"(?:\*|[A-Za-z][A-Za-z0-9_]*\*?)"
 _SCOPE = re.compile(
     rf"admin|author|read|register|subscribe(?::{_NAMES})?|publish:{_NAMES}|broker:(?:\*|[A-Za-z0-9._-]{{1,128}})"
 )
+GUEST = "guest-"
+"""The names that users without a token choose begin with it, and no other token names such a user."""
 _TOPIC_ACTIONS = (SEND, RECEIVE)
 VALID_SCOPES = (
     "admin, author, read, register, subscribe, subscribe:<channel>, publish:<dataset>, send:<topic>, receive:<topic>, "

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import jwt
 
+from tocsin.runtime.http.callers import GUEST
 from tocsin.runtime.http.credentials import Claims
 from tocsin.runtime.http.oidc_settings import OidcSettings
 
@@ -79,7 +80,7 @@ class ExternalVerifier:
         user = body.get(settings.oidc_user_claim)
         if now_s > expires_s + _LEEWAY_S or now_s < begins_s - _LEEWAY_S:
             return None
-        if not isinstance(user, str) or _USER.fullmatch(user) is None:
+        if not isinstance(user, str) or _USER.fullmatch(user) is None or user.startswith(GUEST):
             return None
         scopes = frozenset(settings.oidc_scopes.split())
         return Claims(user, scopes, expires_s, identity=str(body.get("jti", "")), issued_s=issued_s)

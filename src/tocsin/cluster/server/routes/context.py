@@ -19,7 +19,8 @@ from tocsin.cluster.server.proven_users import ProvenUsers
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.model.ids import BrokerId
-from tocsin.runtime.http.audit import AuditLog
+from tocsin.runtime.http.audit import AuditLog, record_end
+from tocsin.runtime.http.callers import Caller
 from tocsin.runtime.http.open_requests import OpenRequests
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
@@ -100,9 +101,14 @@ class ClusterContext:
     def end_revoked(self) -> None:
         """End the requests of callers whose token is revoked, and forget the users that such tokens proved."""
         if self.keys is not None:
-            is_revoked = self.keys.is_revoked
-            self.open_requests.end(lambda caller: caller.claims is not None and is_revoked(caller.claims))
-            self.proven.forget_revoked(is_revoked)
+            self.open_requests.end(self._is_revoked)
+            self.proven.forget_revoked(self.keys.is_revoked)
+
+    def _is_revoked(self, caller: Caller) -> bool:
+        if self.keys is None or caller.claims is None or not self.keys.is_revoked(caller.claims):
+            return False
+        record_end(self.audit, caller)
+        return True
 
     async def end_expired(self) -> None:
         """End streams whose token has expired. A task for the whole life of the server."""

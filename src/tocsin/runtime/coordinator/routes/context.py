@@ -18,7 +18,8 @@ from tocsin.runtime.coordinator.process import CoordinatorProcess
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.topic_changes import TopicChanges
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
-from tocsin.runtime.http.audit import AuditLog
+from tocsin.runtime.http.audit import AuditLog, record_end
+from tocsin.runtime.http.callers import Caller
 from tocsin.runtime.http.credentials import Claims, Signer, Verifier
 from tocsin.runtime.http.open_requests import OpenRequests
 from tocsin.runtime.http.trusted_keys import TrustedKeys
@@ -71,7 +72,13 @@ class CoordinatorContext:
         asyncio.get_running_loop().call_later(_ANSWER_S, self.end_revoked)
 
     def end_revoked(self) -> None:
-        self.open_requests.end(lambda caller: caller.claims is not None and self.verifier.is_revoked(caller.claims))
+        self.open_requests.end(self._is_revoked)
+
+    def _is_revoked(self, caller: Caller) -> bool:
+        if caller.claims is None or not self.verifier.is_revoked(caller.claims):
+            return False
+        record_end(self.audit, caller)
+        return True
 
     async def end_expired(self) -> None:
         """End streams and links whose token has expired. A task for the whole life of the server."""

@@ -13,7 +13,7 @@ from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidde
 from tocsin.runtime.coordinator.routes.context import context_of
 from tocsin.runtime.http.answers import JSON, answer, read_json, request_body
 from tocsin.runtime.http.audit import OBJECT
-from tocsin.runtime.http.callers import VALID_SCOPES, is_scope
+from tocsin.runtime.http.callers import GUEST, VALID_SCOPES, is_scope
 from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["tokens"])
@@ -60,6 +60,9 @@ async def create_token(request: Request) -> Response:
     context = require_admin(request)
     body = await read_json(request, SignedTokenRequest)
     subject = request.scope[OBJECT] = user_id(body.subject)
+    is_free = context.settings.open_registration and subject not in context.core.registry.subscribers
+    if is_free and subject.startswith(GUEST):
+        raise TocsinError(Code.BAD_REQUEST, f"anyone may register the name {subject}: choose one without {GUEST}")
     wrong = [scope for scope in body.scopes if not is_scope(scope)]
     if wrong or not 1 <= len(body.scopes) <= 50:
         shown = wrong[0][:100] if wrong else "scopes"

@@ -11,7 +11,6 @@ from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
 from tocsin.coordinator.network_coordinates import landmarks
 from tocsin.coordinator.topic_views import topic_entry
-from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, DatasetName, TopicName
 from tocsin.model.permission import RECEIVE, SEND, permits_topic
 from tocsin.model.schema import is_name
@@ -120,7 +119,7 @@ async def watch_topics(request: Request) -> Response:
     body = await read_json(request, WatchRequest)
     for pattern in body.receive:
         _check_pattern(pattern)
-    refused = await _use(context, caller, body.send, checked_coordinate(body.coordinate))
+    refused = await _use(context, caller, body)
     wait_s = 0.0 if refused or body.after is None else body.wait_s
     entries = await _changed(context, caller, body, wait_s)
     epoch, near = context.core.registry.topics.epoch, landmarks(context.core.registry)
@@ -140,23 +139,29 @@ async def _changed(context: CoordinatorContext, caller: Caller, body: WatchReque
             await watch.wait(left_s)
 
 
-async def _use(
-    context: CoordinatorContext, caller: Caller, topics: list[TopicName], coordinate: Coordinate | None
-) -> dict[TopicName, Refusal]:
+async def _use(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> dict[TopicName, Refusal]:
     """Create topics on first use. Returns the topics that the caller cannot publish to, with the reasons."""
+    coordinate = checked_coordinate(body.coordinate)
     refused: dict[TopicName, Refusal] = {}
     unknown: list[TopicName] = []
-    for name in topics:
+    for name in body.send:
         if not permits_topic(caller.topic_scopes, SEND, name):
             refused[name] = Refusal(str(Code.FORBIDDEN), f"this needs a token with the scope send:{name}")
         elif name not in context.core.registry.topics.topics:
             unknown.append(name)
     if unknown:
+        user, users = (None, _creators(body)) if caller.is_trusted_broker else (caller.subject or caller.name, {})
         rejected: dict[TopicName, RequestRejection] = await context.process.request(
-            lambda number: TopicsUsed(number, tuple(unknown), coordinate=coordinate)
+            lambda number: TopicsUsed(number, tuple(unknown), coordinate=coordinate, user=user, users=users)
         )
         refused |= {name: Refusal(str(reason.code), reason.message) for name, reason in rejected.items()}
     return refused
+
+
+def _creators(body: WatchRequest) -> dict[TopicName, str]:
+    """The users for which a broker asks."""
+    count = len(body.send)
+    return {body.send[index]: user for user, topics in body.creators.items() for index in topics if 0 <= index < count}
 
 
 def _wanted(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> list[TopicEntry]:

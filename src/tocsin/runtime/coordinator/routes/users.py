@@ -16,7 +16,7 @@ from tocsin.model.snapshot import Place
 from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_user, user_id
 from tocsin.runtime.coordinator.routes.context import CoordinatorContext, checked_coordinate, context_of
 from tocsin.runtime.http.answers import answer, read_json, request_body
-from tocsin.runtime.http.callers import Caller
+from tocsin.runtime.http.callers import GUEST, Caller
 from tocsin.runtime.http.credentials import BROKERS
 from tocsin.wire.errors import Code, TocsinError
 
@@ -48,7 +48,11 @@ class BrokerRequest(msgspec.Struct):
 
 @router.post("/v1/users", openapi_extra=request_body(UserRegistration), response_class=Response)
 async def register_user(request: Request) -> Response:
-    """Register a user and return its token. A name in use is refused, except to that user and to administrators."""
+    """Register a user and return its token. A name in use is refused, except to that user and to administrators.
+
+    A caller without the right to register (`open_registration`) gets a generated name, or a name that begins with
+    `guest-`: any other name may be that of a user whose token the coordinator or an external issuer has signed.
+    """
     context, caller = context_of(request), caller_of(request)
     is_user = caller is not None and (caller.is_admin or caller.may_register or caller.subject is not None)
     if not (is_user or context.settings.open_registration):
@@ -56,8 +60,12 @@ async def register_user(request: Request) -> Response:
     body = await read_json(request, UserRegistration)
     user = user_id(f"u-{secrets.token_hex(8)}" if body.user is None else body.user)
     may_act = caller is not None and caller.may_act_for(user)
-    if not (may_act or context.settings.open_registration or (caller is not None and caller.may_register)):
+    may_choose = may_act or (caller is not None and caller.may_register)
+    if not (may_choose or context.settings.open_registration):
         raise forbidden(caller, "register")
+    if not may_choose and body.user is not None and not user.startswith(GUEST):
+        message = f"without the scope register, a name begins with {GUEST}; leave it out to get a generated one"
+        raise TocsinError(Code.FORBIDDEN, message)
     if user in context.core.registry.subscribers and not may_act:
         raise TocsinError(Code.EXISTS, f"there is a user {user} already")
     place, coordinate = _place(body), checked_coordinate(body.coordinate)

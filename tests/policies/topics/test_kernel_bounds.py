@@ -89,7 +89,9 @@ def test_kernels_stay_in_bounds_and_agree_interpreted_and_compiled() -> None:
     assert list(interpreted) == list(compiled)
     for name in interpreted:
         if any(name == label for label, *_ in matrices()):
-            np.testing.assert_allclose(interpreted[name], compiled[name], rtol=1e-9, err_msg=name)
+            np.testing.assert_allclose(
+                np.array(interpreted[name]), np.array(compiled[name], float), rtol=1e-9, err_msg=name
+            )
         else:
             assert interpreted[name] == compiled[name], name
     assert compiled["three brokers"] and compiled["home overloaded"], "the worlds reach the kernel"

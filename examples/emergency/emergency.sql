@@ -50,18 +50,21 @@ CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtLocation (kind STRING, lat DOUBLE, 
 
 -- Both channels with shelters list up to three shelters, nearest first. The list is empty if there is none.
 -- The shelters do not depend on the subscription's parameters, so a subquery without parameters finds them once.
+-- A subquery of its own makes the STRUCT of a shelter: Spark compiles it there, and would interpret it, distance included,
+-- inside collect_list.
 
 -- Emergency of Type with Shelter Near Me: the shelters nearest to the user, within 2 km of the user.
 CREATE REPETITIVE CHANNEL EmergenciesOfTypeWithShelterNearMe (kind STRING, user STRING DEFAULT CURRENT_USER ONLY)
   EVERY 10 SECONDS AS
   SELECT r.*, distance_m(r.lat, r.lon, u.lat, u.lon) AS away_m, u.shelters
   FROM NEW EmergencyReports r JOIN (
-    SELECT p.user_id, p.lat, p.lon,
-      slice(array_sort(collect_list(
-        struct(distance_m(p.lat, p.lon, s.lat, s.lon) AS away_m, s.name, s.capacity, s.lat, s.lon)
-      ) FILTER (WHERE s.shelter_id IS NOT NULL)), 1, 3) AS shelters
-    FROM UserLocations p LEFT JOIN Shelters s ON near(p.lat, p.lon, s.lat, s.lon, 2000)
-    GROUP BY p.user_id, p.lat, p.lon
+    SELECT user_id, lat, lon,
+      slice(sort_array(collect_list(shelter) FILTER (WHERE shelter IS NOT NULL)), 1, 3) AS shelters
+    FROM (
+      SELECT p.user_id, p.lat, p.lon, CASE WHEN s.shelter_id IS NOT NULL THEN
+        struct(distance_m(p.lat, p.lon, s.lat, s.lon) AS away_m, s.name, s.capacity, s.lat, s.lon) END AS shelter
+      FROM UserLocations p LEFT JOIN Shelters s ON near(p.lat, p.lon, s.lat, s.lon, 2000)
+    ) GROUP BY user_id, lat, lon
   ) u ON near(r.lat, r.lon, u.lat, u.lon, 1000)
   WHERE r.kind = :kind AND u.user_id = :user;
 
@@ -71,12 +74,13 @@ CREATE REPETITIVE CHANNEL EmergenciesOfTypeAtLocationWithShelter (
 ) EVERY 30 SECONDS AS
   SELECT e.*, distance_m(e.lat, e.lon, :lat, :lon) AS away_m
   FROM (
-    SELECT r.report_id, r.kind, r.severity, r.lat, r.lon, r.message, r.reported_at,
-      slice(array_sort(collect_list(
-        struct(distance_m(r.lat, r.lon, s.lat, s.lon) AS away_m, s.name, s.capacity, s.lat, s.lon)
-      ) FILTER (WHERE s.shelter_id IS NOT NULL)), 1, 3) AS shelters
-    FROM NEW EmergencyReports r LEFT JOIN Shelters s ON near(r.lat, r.lon, s.lat, s.lon, 2000)
-    GROUP BY r.report_id, r.kind, r.severity, r.lat, r.lon, r.message, r.reported_at
+    SELECT report_id, kind, severity, lat, lon, message, reported_at,
+      slice(sort_array(collect_list(shelter) FILTER (WHERE shelter IS NOT NULL)), 1, 3) AS shelters
+    FROM (
+      SELECT r.*, CASE WHEN s.shelter_id IS NOT NULL THEN
+        struct(distance_m(r.lat, r.lon, s.lat, s.lon) AS away_m, s.name, s.capacity, s.lat, s.lon) END AS shelter
+      FROM NEW EmergencyReports r LEFT JOIN Shelters s ON near(r.lat, r.lon, s.lat, s.lon, 2000)
+    ) GROUP BY report_id, kind, severity, lat, lon, message, reported_at
   ) e
   WHERE e.kind = :kind AND near(e.lat, e.lon, :lat, :lon, :radius_m);
 

@@ -117,7 +117,7 @@ def test_brokers_with_few_peers_predict_pairs_that_never_measured() -> None:
 
 def test_agent_probes_about_once_a_second_after_the_first_samples() -> None:
     world = World(triangle())
-    world.run(30.0)
+    world.run(60.0)
     assert all(agent.samples >= FIRST_SAMPLES for agent in world.agents)
     before = world.probes
     world.run(60.0)

@@ -12,6 +12,7 @@ from tocsin.client.topic_events import (
     Connect,
     ConnectionOpened,
     Effect,
+    GatewayChanged,
     LandmarksReceived,
     MessageReceived,
     Send,
@@ -110,3 +111,74 @@ def test_session_connects_to_landmarks_logs_in_and_probes() -> None:
     assert isinstance(probe.message, wire.Probe)
     answer = wire.Probed(probe.message.id, 5, at(0.0, 0.0))
     assert session.handle(MessageReceived(number, answer), 1000.35) == [Send(number, wire.Locate(5))]
+
+
+def answered(agent: ClientAgent, connection: ClientConnection, now_s: float, rtt_s: float) -> wire.Locate | None:
+    """Let the broker of this connection answer the probe that is due; None if none is."""
+    for effect in list(agent.probes([connection], now_s)):
+        assert isinstance(effect, Send) and isinstance(effect.message, wire.Probe)
+        answer = wire.Probed(effect.message.id, 5, at(*BROKERS_S[connection.address]))
+        [report] = agent.probed(connection, answer, now_s + rtt_s)
+        return _report(report)
+    return None
+
+
+def test_mobile_client_is_at_its_gateway_with_its_access_delay() -> None:
+    agent = new_agent()
+    gateway = ClientConnection(1, "ws://b", ready=True, probes=True)
+    agent.use_gateway("ws://b")
+    before = agent.coordinate
+    answered(agent, gateway, 10.0, 0.020)
+    after = agent.coordinate
+    assert before is None
+    assert after is not None
+    assert distance_s(after, at(*BROKERS_S["ws://b"])) == pytest.approx(0.020)
+    assert distance_s(after, at(*BROKERS_S["ws://a"])) == pytest.approx(0.080)
+
+
+def test_home_learns_of_another_gateway_at_once() -> None:
+    agent = new_agent()
+    home = ClientConnection(1, "ws://a", ready=True, probes=True)
+    agent.use_gateway("ws://a")
+    for step in range(FIRST_SAMPLES):
+        assert answered(agent, home, 10.0 + step, 0.020) is not None
+    assert answered(agent, home, 31.0, 0.020) is None
+    agent.use_gateway("ws://b")
+    report = answered(agent, home, 31.1, 0.080)
+    assert report is not None and report.moved and report.coordinate is None
+    report = answered(agent, home, 31.5, 0.080)
+    assert report is not None and not report.moved
+
+
+def test_probe_on_its_way_during_a_move_does_not_announce_the_move() -> None:
+    agent = new_agent()
+    home = ClientConnection(1, "ws://a", ready=True, probes=True)
+    [probe] = agent.probes([home], 10.0)
+    assert isinstance(probe, Send) and isinstance(probe.message, wire.Probe)
+    agent.use_gateway("ws://b")
+    [report] = agent.probed(home, wire.Probed(probe.message.id, 5, at(0.0, 0.0)), 10.02)
+    assert not _report(report).moved
+    later = answered(agent, home, 10.4, 0.080)
+    assert later is not None and later.moved
+
+
+def test_client_of_the_papers_loop_reports_only_every_five_seconds() -> None:
+    agent = new_agent()
+    agent.prompt = False
+    home = ClientConnection(1, "ws://a", ready=True, probes=True)
+    times = [step / 10 for step in range(120) if answered(agent, home, step / 10, 0.02) is not None]
+    assert times == [PROBE_S, 2 * PROBE_S]
+
+
+def test_session_stays_connected_to_its_gateway() -> None:
+    session = TopicSession(7, lambda: 0.0, agent=new_agent())
+    assert session.handle(GatewayChanged("ws://b"), 1000.0) == [], "there is no token yet"
+    effects = session.handle(LandmarksReceived("t1", []), 1000.1) + session.handle(Ticked(), 1000.2)
+    [connect] = effects
+    assert isinstance(connect, Connect)
+    assert connect.address == "ws://b"
+    session.handle(ConnectionOpened(connect.connection), 1000.3)
+    logged_in = wire.LoggedIn(1, BrokerId("b"), 1e6, 100, 100, False)
+    session.handle(MessageReceived(connect.connection, logged_in), 1000.4)
+    for step in range(100):
+        assert session.handle(Ticked(), 1001.0 + step) == []

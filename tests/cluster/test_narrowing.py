@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.emergency import NORTH, declare, ids
 from tests.conftest import ClusterAt, publish, results_of
-from tocsin.cluster import current_tables
+from tocsin.cluster import current_tables, inputs
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.settings import NarrowingLimits
 from tocsin.cluster.spark import execution
@@ -76,6 +76,23 @@ def test_repetitive_channel_executes_all_records_of_a_period_together(opened: Ca
     done = cluster.execute("NearMeOften")
     assert done is not None and done.results == 7
     assert nearest(cluster, "NearMeOften") == {(f"p{n}",): [n] for n in range(7)}
+
+
+def test_execution_of_many_rows_reads_them_from_memory(
+    opened: Callable[..., DataCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tocsin.cluster.store.smalltables.SMALL_TABLE_ROWS", 0)
+    from_files = []
+    monkeypatch.setattr(inputs, "dataset_frame", lambda *read, **_: from_files.append(read[2].name))
+    monkeypatch.setattr("tocsin.cluster.spark.preparing.MOST_PLANNED_ROWS", 3)
+    cluster = opened(most_rows=2)
+    fill(cluster, 4)
+    assert cluster.execute("NearMeOften") is not None
+    publish(cluster, "People", [{"person": "p0", "lat": 61.0, "lon": 24.0}])
+    publish(cluster, "Reports", [{**report(number), "id": 10 + number} for number in range(4)])
+    assert cluster.execute("NearMeOften") is not None
+    assert nearest(cluster, "NearMeOften") == {("p0",): [0, 11], ("p1",): [1, 11], ("p2",): [2, 12], ("p3",): [3, 13]}
+    assert from_files == []
 
 
 def test_narrowed_execution_reuses_the_plan_of_the_one_before(opened: Callable[..., DataCluster]) -> None:

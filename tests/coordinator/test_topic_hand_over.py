@@ -13,6 +13,7 @@ from tocsin.coordinator.effects import Effect, SendToBroker
 from tocsin.coordinator.events import Event, TopicDeleted, TopicMoveOrdered
 from tocsin.coordinator.rules import TopicWorkflow
 from tocsin.coordinator.topic_records import TopicMove, TopicMoveStep, TopicRecord
+from tocsin.coordinator.topic_views import topic_entry
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import link
 from tocsin.wire.errors import Code
@@ -242,3 +243,16 @@ def test_pulsar_closes_the_topic_without_a_preparation_or_an_address() -> None:
     bench.order(B2)
     assert bench.sent(B1, StopTopic) == [StopTopic(T, record.epoch, B2, "")]
     assert bench.sent(B2, PrepareTopic) == []
+
+
+def test_look_up_finds_the_home_when_it_has_opened_the_topic() -> None:
+    bench = TopicBench(B1, B2, rules=replace(RULES, topic_workflow=TopicWorkflow.PULSAR))
+    record = bench.made()
+    bench.order(B2)
+    bench.send(B1, TopicStopped(T, record.epoch, STATE))
+    assert record.home == B2
+    assert topic_entry(bench.core.registry, record).address is None
+    bench.core.registry.topics.unannounced.clear()
+    bench.send(B2, TopicOpened(T, record.epoch))
+    assert topic_entry(bench.core.registry, record).address is not None
+    assert T in bench.core.registry.topics.unannounced

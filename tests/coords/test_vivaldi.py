@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.coords import worlds
-from tocsin.coords.coordinate import DIMENSIONS, Coordinate, distance_s
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate, behind_proxy, distance_s
 from tocsin.coords.distances import Vectors
-from tocsin.coords.estimator import DEFAULT_TUNING, PEERS_REMEMBERED, Estimator, ObservationRejection
+from tocsin.coords.estimator import (
+    DEFAULT_TUNING,
+    LIVE_TUNING,
+    LOW_OF_8,
+    PEERS_REMEMBERED,
+    Estimator,
+    ObservationRejection,
+    Tuning,
+)
 from tocsin.coords.gossip import relative_errors, settle
 from tocsin.coords.vivaldi import kicks, pull
 
@@ -215,3 +225,41 @@ def test_worlds_are_symmetric_with_zero_diagonal_and_known_shape() -> None:
     assert two_sites(4, 0.001, 0.01)[0].tolist() == pytest.approx([0.0, 0.001, 0.011, 0.011])
     # New York to Los Angeles
     assert worlds.great_circle_km([40.71, 34.05], [-74.01, -118.24])[0, 1] == pytest.approx(3_936, abs=15)
+
+
+def _three_brokers_and_a_client(seed: int, tuning: Tuning) -> tuple[float, float]:
+    """Brokers 40, 80 and 100 ms apart; a client 2 ms from the second. Returns its error, and that distance in s."""
+    rtts_s, rng = {(0, 1): 0.040, (0, 2): 0.080, (1, 2): 0.100}, random.Random(seed)
+    brokers = [Estimator(partial(rng.gauss, 0.0, 1.0), tuning, LOW_OF_8) for _ in range(3)]
+    for _ in range(150):
+        for own in range(3):
+            peer = rng.choice([number for number in range(3) if number != own])
+            noise_s = abs(rng.gauss(0.0, 0.0005))
+            rtt_s = rtts_s[min(own, peer), max(own, peer)] + noise_s
+            brokers[own].observe(str(peer), brokers[peer].coordinate, rtt_s)
+    client = Estimator(partial(rng.gauss, 0.0, 1.0), tuning, LOW_OF_8)
+    for _ in range(60):
+        for peer, rtt_s in enumerate((0.042, 0.002, 0.102)):
+            client.observe(str(peer), brokers[peer].coordinate, rtt_s + abs(rng.gauss(0.0, 0.0005)))
+    return client.coordinate.error, distance_s(client.coordinate, brokers[1].coordinate)
+
+
+def test_client_next_to_one_of_three_brokers_settles_near_it() -> None:
+    found = [_three_brokers_and_a_client(seed, LIVE_TUNING) for seed in range(10)]
+    assert max(distance for _, distance in found) < 0.004
+    assert max(error for error, _ in found) < 0.2
+    without = [_three_brokers_and_a_client(seed, Tuning()) for seed in range(10)]
+    assert min(distance for _, distance in without) > 0.015, "adjustments that nothing determines stay"
+
+
+def test_client_behind_one_of_four_equally_distant_brokers_is_near_that_one() -> None:
+    for seed in range(10):
+        rng = random.Random(seed)
+        brokers = [Estimator(partial(rng.gauss, 0.0, 1.0), LIVE_TUNING, LOW_OF_8) for _ in range(4)]
+        for _ in range(200):
+            for own in range(4):
+                peer = rng.choice([number for number in range(4) if number != own])
+                brokers[own].observe(str(peer), brokers[peer].coordinate, 0.030 + abs(rng.gauss(0.0, 0.0005)))
+        client = behind_proxy(brokers[2].coordinate, 0.020)
+        distances_s = [distance_s(client, broker.coordinate) for broker in brokers]
+        assert distances_s == pytest.approx([0.050, 0.050, 0.020, 0.050], abs=0.003)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,20 +11,20 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.end_to_end.topic_network import TopicNetwork, take, topic_network
 from tocsin.coords.coordinate import Coordinate, distance_s
-from tocsin.coords.estimator import Estimator
+from tocsin.coords.estimator import LIVE_TUNING, LOW_OF_8, Estimator
 from tocsin.runtime.stack.distance import EmulatedDistance
 from tocsin.runtime.stack.stack import SUBSCRIBERS
 
-RTT_S = {("broker-1", "broker-2"): 0.040, ("broker-1", "broker-3"): 0.080, ("broker-2", "broker-3"): 0.100}
+RTT_S = {("broker-1", "broker-2"): 0.160, ("broker-1", "broker-3"): 0.320, ("broker-2", "broker-3"): 0.400}
+"""Longer than the delays that a busy machine adds to most round trips."""
 BROKERS = ("broker-1", "broker-2", "broker-3")
 COORDINATOR = {"topic-prefixes": "game/", "topic-lease-s": "20", "suspect-s": "20", "dead-s": "40"}
 """Long times: no broker of a busy machine may drop out of the choice of homes."""
 LIMIT_S = 300.0
-SETTLE_S = 60.0
+SETTLE_S = 120.0
+SETTLED_ERROR = 0.2
 
 
 @asynccontextmanager
@@ -68,7 +67,7 @@ async def settled(network: TopicNetwork, good: Callable[[dict[str, Coordinate]],
 def beside(name: str, coordinates: dict[str, Coordinate]) -> Coordinate:
     """The coordinate of a node that is 2 ms from this broker."""
     rng = random.Random(1)
-    estimator = Estimator(lambda: rng.gauss(0.0, 1.0))
+    estimator = Estimator(lambda: rng.gauss(0.0, 1.0), LIVE_TUNING, LOW_OF_8)
     for _ in range(60):
         for other, coordinate in coordinates.items():
             pair = (min(name, other), max(name, other))
@@ -85,13 +84,11 @@ def errors(coordinates: dict[str, Coordinate]) -> list[float]:
 
 
 def is_good(coordinates: dict[str, Coordinate]) -> bool:
-    return max(errors(coordinates)) < 0.2 and all(coordinate.is_settled for coordinate in coordinates.values())
+    """Predictions are right, and the brokers themselves report a small error: their coordinates have converged."""
+    settled = all(coordinate.error <= SETTLED_ERROR for coordinate in coordinates.values())
+    return settled and max(errors(coordinates)) < 0.2
 
 
-@pytest.mark.skipif(
-    "TOCSIN_QUIET" not in os.environ,
-    reason="coordinates need exact round trips: TOCSIN_QUIET=1 runs it on a machine that does nothing else",
-)
 def test_brokers_predict_emulated_distances_and_topics_get_the_nearest_home(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with distant_network(tmp_path) as (network, distance):
@@ -122,5 +119,5 @@ async def _create_by_client(network: TopicNetwork, distance: EmulatedDistance) -
             await client.publish("game/2", b"second")
             await take(messages, 1)
             entry = await network.until("game/2", lambda entry: entry["worst_latency_s"] is not None)
-            # Both legs are half of the 100 ms to broker-3; a busy machine adds to them.
-            assert 0.099 <= entry["worst_latency_s"] < 0.25
+            # Both legs are half of the 400 ms to broker-3; a busy machine adds to them.
+            assert 0.39 <= entry["worst_latency_s"] < 0.8

@@ -34,8 +34,8 @@ class TopicNetwork:
         self.http = http
         self.token = stack.admin_token()
 
-    def client(self, token: str | None = None) -> Topics:
-        return Topics(self.stack.coordinator_url, token=token or self.token, patience=PATIENCE)
+    def client(self, token: str | None = None, **options: Any) -> Topics:
+        return Topics(self.stack.coordinator_url, token=token or self.token, patience=PATIENCE, **options)
 
     async def token_for(self, *scopes: str) -> str:
         answer = await self.http.post("/v1/tokens", json={"subject": "ann", "scopes": list(scopes)})

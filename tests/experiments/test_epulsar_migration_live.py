@@ -18,6 +18,7 @@ GOOD = {"pulsar": 300.0, "epulsar": 120.0, "tocsin": 14.0}
 
 def rows_with(changes: dict[str, dict[str, Any]] | None = None) -> list[Row]:
     fixed = {"executors": 4, "wan_ms": 40.0, "topics": 2, "client_rtt_ms": 10.0, "emulator_p99_ms": 0.4, "valid": True}
+    fixed |= {"lag_p99_ms": 1.5}
     measured = {"per_topic_ms": 100.0, "all_ms": 150.0, "lost": 0, "reordered": 0}
     return [
         {**fixed, **measured, "workflow": workflow, "downtime_ms": downtime_ms, **(changes or {}).get(workflow, {})}
@@ -49,6 +50,11 @@ def test_claim_fails_on_other_rows(claim: str, workflow: str, change: dict[str, 
     assert [name for name, holds in found.items() if not holds] == [claim]
 
 
+def test_missing_workflow_leaves_only_its_claim_unjudged(tmp_path: Path) -> None:
+    found = verdicts([row for row in rows_with() if row["workflow"] != "pulsar"], tmp_path)
+    assert [name for name, holds in found.items() if holds is None] == ["downtime-at-most-half"]
+
+
 def test_times_of_an_invalid_run_are_not_judged(tmp_path: Path) -> None:
     found = verdicts(rows_with({"tocsin": {"valid": False}}), tmp_path)
     assert found == {
@@ -66,7 +72,8 @@ def test_unknown_options_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workflow", ["pulsar", "epulsar", "tocsin"])
 def test_few_topics_move_between_real_brokers_without_loss(workflow: str) -> None:
-    rows = asyncio.run(asyncio.wait_for(measure(workflow, 2, 10.0, 3), 240.0))
-    assert len(rows) == 3
-    assert [(row["lost"], row["reordered"]) for row in rows] == [(0, 0)] * 3
-    assert all(row["per_topic_ms"] > 2 * 10.0 for row in rows)
+    runs = asyncio.run(asyncio.wait_for(measure(workflow, 2, [10.0, 20.0], 3), 240.0))
+    assert [len(rows) for rows in runs] == [3, 3]
+    for rows, wan_ms in zip(runs, (10.0, 20.0), strict=True):
+        assert [(row["lost"], row["reordered"]) for row in rows] == [(0, 0)] * 3
+        assert all(row["wan_ms"] == wan_ms and row["per_topic_ms"] > 2 * wan_ms for row in rows)

@@ -68,7 +68,7 @@ def test_run_writes_and_lists_table_figures_and_page(tmp_path: Path) -> None:
     assert all(Path(path).stat().st_size > 0 for path in answer["files"])
     assert pq.read_table(answer["files"][0]).equals(table)
     page = Path(answer["files"][-1]).read_text(encoding="utf-8")
-    assert "| small | [nowhere] | below 10 | – | 4 | – | – | yes | – |" in page
+    assert "| small | [nowhere] | below 10 | – | 4 | – | – | yes | none |" in page
     assert "![squares](squares.png)" in page
     assert answer["metrics"] == {"largest": 4, "undefined": None}
     assert json.loads(json.dumps(answer)) == answer

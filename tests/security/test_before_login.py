@@ -271,7 +271,7 @@ def test_strangers_are_not_read_while_their_token_is_checked(tmp_path: Path) -> 
 def test_coordinator_closes_connections_without_a_token(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
-            running_coordinator(tmp_path, login_s=1) as coordinator,
+            running_coordinator(tmp_path, login_s=3) as coordinator,
             connection(port_of(coordinator.url)) as (reader, writer),
             connection(port_of(coordinator.url)) as (silent, _),
         ):

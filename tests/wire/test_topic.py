@@ -30,7 +30,7 @@ FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (topic.Detach(4, 6), {"op": "detach", "id": 4, "at": 6}),
     (topic.Ping(5), {"op": "ping", "id": 5}),
     (topic.Probe(-1), {"op": "probe", "id": -1}),
-    (topic.Locate(9, HERE), {"op": "locate", "nonce": 9, "coordinate": HERE_JSON}),
+    (topic.Locate(9, HERE, True), {"op": "locate", "nonce": 9, "coordinate": HERE_JSON, "moved": True}),
 ]
 TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (

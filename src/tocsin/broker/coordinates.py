@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tocsin.coords.coordinate import Coordinate
-from tocsin.coords.estimator import LOW_OF_8, Estimator
+from tocsin.coords.estimator import LIVE_TUNING, LOW_OF_8, Estimator
 from tocsin.model.ids import BrokerId
 from tocsin.wire.coordinates import CoordinatePeers, CoordinateReport, Probe, ProbeAnswer
 
@@ -19,8 +19,8 @@ PROBE_S = 1.0
 """Pause between two probes; Serf's value [ePulsar §4]."""
 FIRST_PROBE_S = 0.2
 """Pause between two probes of a new agent."""
-FIRST_SAMPLES = 60
-"""Measurements of a new agent at the short pause: enough to settle among a few peers within seconds."""
+FIRST_SAMPLES = 150
+"""Measurements of a new agent at the short pause: enough to settle among a few peers within half a minute."""
 REPORT_S = 5.0
 """Pause between two reports [ePulsar §4]."""
 FIRST_REPORT_S = 1.0
@@ -123,7 +123,7 @@ class CoordinateAgent:
     _effects: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._estimator = Estimator(self.normal, latency_filter=LOW_OF_8)
+        self._estimator = Estimator(self.normal, LIVE_TUNING, LOW_OF_8)
 
     @property
     def coordinate(self) -> Coordinate | None:

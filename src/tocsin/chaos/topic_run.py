@@ -1,8 +1,9 @@
 """`tocsin chaos --topics`: SIGKILL and SIGSTOP of home, target and coordinator while topics move, over real processes.
 
-Each round orders a move of one topic and injects one fault at a random moment of it: the delays cover the time from the
-order to well after the end of an undisturbed move. Publishers and subscribers work all the time. A round ends when
-every topic accepts and delivers again.
+Each round orders a move of one topic, waits until the coordinator has reached a step of the move, and injects one fault
+in it. The coordinator is some milliseconds away from the brokers, by emulated distance, so that every step lasts longer
+than the request that observes it. Publishers and subscribers work all the time. A round ends when every topic accepts
+and delivers again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
@@ -24,13 +27,19 @@ import httpx
 from tocsin.chaos.topic_ledger import PROBE, Homes, Received, TopicLedger
 from tocsin.chaos.topic_observer import Observer
 from tocsin.client import Patience, TopicMessage, Topics, TopicSubscription
+from tocsin.runtime.stack.distance import EmulatedDistance
 from tocsin.runtime.stack.stack import Stack, StackSettings
 from tocsin.wire.topic_directory import TOPICS, WATCH
 
 VICTIMS = ("home", "target", "coordinator")
 FAULTS = (signal.SIGKILL, signal.SIGSTOP)
-_LATEST_S = 0.25
-"""The latest fault after the order of a move; an undisturbed move took 11 to 97 ms."""
+STEPS = ("preparing", "stopping", "opening", "done")
+"""Steps of a move at the coordinator. A persistent topic has `copying` too, which faults in `preparing` reach."""
+_DISTANCE_S = 0.03
+"""One way between the coordinator and a broker: every step of a move takes at least one round trip."""
+_LOOK_S = 0.004
+_STEP_S = 15.0
+"""A move that has not reached the step by then is disturbed where it is."""
 _FROZEN_S = (0.5, 3.0)
 """Shorter and longer than a lease."""
 _RECOVER_S = 90.0
@@ -49,6 +58,9 @@ _KEPT: dict[str, dict[str, Any]] = {
     "chaos/kept-2-2": {"replicas": 2, "quorum": 2},
     "chaos/kept-3-2": {"replicas": 3, "quorum": 2},
 }
+_COMBINATIONS = list(product(FAULTS, STEPS, VICTIMS, _KEPT))
+_STRIDE = 31
+"""Neighbouring rounds differ in everything. It has no divisor in common with the number of combinations."""
 _PATIENCE = Patience(open_s=4.0, shortest_s=0.1, longest_s=0.5)
 
 
@@ -61,6 +73,7 @@ class TopicChaosSettings:
     rate_per_s: float = 100.0
     """Messages per second and topic."""
     seed: int = 7
+    workflow: str = "tocsin"
 
 
 class TopicChaos:
@@ -68,6 +81,7 @@ class TopicChaos:
         self._settings = settings
         self._progress = report_progress
         self._rng = random.Random(settings.seed)
+        self._distance = EmulatedDistance()
         self._stack = Stack(
             StackSettings(
                 folder,
@@ -75,8 +89,9 @@ class TopicChaos:
                 free_ports=True,
                 data_cluster=False,
                 logs=folder,
-                coordinator=_COORDINATOR,
+                coordinator=_COORDINATOR | {"topic-workflow": settings.workflow},
                 restart=True,
+                via=self._via,
             )
         )
         self._ledgers = {topic: TopicLedger(topic, bool(options)) for topic, options in _KEPT.items()}
@@ -85,19 +100,37 @@ class TopicChaos:
         self._published = dict.fromkeys(_KEPT, 0)
         self._stopping = False
         self._faults: Counter[str] = Counter()
+        self._steps: Counter[str] = Counter()
+        self._longest = ""
+        self._served_s: dict[str, float] = {}
+        """Topic → when its last message was acknowledged."""
+        self._outages_s: list[float] = []
+        """Per round: the longest time in which a topic acknowledged nothing."""
         self._recovery_s: list[float] = []
         self._interrupted = 0
+        self._stuck = 0
+        """Rounds after which something did not work again in time."""
         self._token = ""
 
+    def _via(self, source: str, target: str, url: str) -> str:
+        """Brokers reach the coordinator over a distance. Clients reach everything directly."""
+        return self._distance.via(source, target, url) if target == "coordinator" and source != "cluster" else url
+
     async def run(self) -> dict[str, Any]:
-        try:
-            await self._stack.start()
-            headers = {"Authorization": f"Bearer {self._stack.admin_token()}"}
-            url = self._stack.coordinator_url
-            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=10) as self._http:
-                return await self._on_running_stack()
-        finally:
-            await self._stack.stop()
+        async with self._distance as distance:
+            await distance.set_delay("centre", "edge", _DISTANCE_S)
+            await distance.place("coordinator", "centre")
+            for name in self._stack.brokers:
+                await distance.place(name, "edge")
+            await distance.open_routes()
+            try:
+                await self._stack.start()
+                headers = {"Authorization": f"Bearer {self._stack.admin_token()}"}
+                url = self._stack.coordinator_url
+                async with httpx.AsyncClient(base_url=url, headers=headers, timeout=10) as self._http:
+                    return await self._on_running_stack()
+            finally:
+                await self._stack.stop()
 
     async def _on_running_stack(self) -> dict[str, Any]:
         began_s = time.monotonic()
@@ -156,53 +189,79 @@ class TopicChaos:
             number = self._published[topic]
             self._published[topic] += 1
             future = publisher.send(topic, b"%d" % number)
-            future.add_done_callback(partial(_note_acknowledged, ledger, number))
+            future.add_done_callback(partial(self._note_acknowledged, ledger, number))
             waiting.add(future)
             future.add_done_callback(waiting.discard)
             await asyncio.sleep(1.0 / self._settings.rate_per_s)
         await asyncio.gather(*waiting, return_exceptions=True)
 
+    def _note_acknowledged(self, ledger: TopicLedger, number: int, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            ledger.acknowledged.add(number)
+            now_s = time.monotonic()
+            outage_s = now_s - self._served_s.get(ledger.topic, now_s)
+            self._served_s[ledger.topic] = now_s
+            if self._outages_s:
+                self._outages_s[-1] = max(self._outages_s[-1], outage_s)
+
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     async def _round(self, number: int) -> None:
-        topics = list(_KEPT)
-        topic = topics[number % len(topics)]
-        victim, fault = VICTIMS[number // len(topics) % 3], FAULTS[number // (3 * len(topics)) % 2]
+        """Every round has another combination of topic, victim, step and fault; all of them occur in 72 rounds."""
+        fault, step, victim, topic = _COMBINATIONS[number * _STRIDE % len(_COMBINATIONS)]
+        self._outages_s.append(0.0)
         entry = await self._entry(topic)
         target = self._rng.choice([name for name in self._stack.brokers if name != entry["home"]])
         process = {"home": self._stack.brokers[entry["home"]], "target": self._stack.brokers[target]}.get(
             victim, self._stack.coordinator
         )
-        delay_s = self._rng.uniform(0.0, _LATEST_S)
-        began_s = time.monotonic()
         await self._request("POST", f"{TOPICS}/move", {"topic": topic, "target": target})
-        await asyncio.sleep(max(0.0, delay_s - (time.monotonic() - began_s)))
+        reached = await self._wait_for_step(topic, step)
+        await asyncio.sleep(self._rng.uniform(0.0, _DISTANCE_S))
         process.signal(fault)
+        began_s = time.monotonic()
         if fault is signal.SIGSTOP:
             await asyncio.sleep(self._rng.choice(_FROZEN_S))
             process.signal(signal.SIGCONT)
         self._faults[f"{fault.name} {victim}"] += 1
+        self._steps[reached] += 1
         moved = await self._wait_until_healthy(topic, target)
         self._interrupted += not moved
         self._recovery_s.append(time.monotonic() - began_s)
-        what = f"{topic}: {fault.name} of the {victim} {delay_s * 1000:.0f} ms after the order of a move"
-        self._progress(f"round {number + 1}: {what}; all well after {self._recovery_s[-1]:.1f} s")
+        what = f"{topic}: {fault.name} of the {victim} in the step {reached!r} of a move"
+        if self._outages_s[-1] == max(self._outages_s):
+            self._longest = what
+        times = f"served after {self._outages_s[-1]:.1f} s, all processes back after {self._recovery_s[-1]:.1f} s"
+        self._progress(f"round {number + 1}: {what}; {times}")
+
+    async def _wait_for_step(self, topic: str, step: str) -> str:
+        """Wait until the move is in this step, or beyond it. Returns the step that it is in."""
+        deadline_s = time.monotonic() + _STEP_S
+        while True:
+            now = (await self._entry(topic))["move_step"] or "done"
+            if now == step or now == "done" or time.monotonic() > deadline_s:
+                return now
+            await asyncio.sleep(_LOOK_S)
 
     async def _wait_until_healthy(self, topic: str, target: str) -> bool:
         """Wait until every topic accepts again and all brokers are linked. Returns True if the move succeeded."""
         before = {name: len(ledger.acknowledged) for name, ledger in self._ledgers.items()}
-        async with asyncio.timeout(_RECOVER_S):
-            while True:
-                await asyncio.sleep(0.1)
-                entries = (await self._request("GET", TOPICS))["topics"]
-                settled = all(
-                    entry["home"] is not None and entry["moving_to"] is None and entry["status"] is None
-                    for entry in entries
-                )
-                served = all(len(ledger.acknowledged) > before[name] for name, ledger in self._ledgers.items())
-                linked = [broker["state"] == "alive" for broker in await self._brokers()]
-                if settled and served and all(linked) and len(linked) == self._settings.brokers:
-                    return any(entry["topic"] == topic and entry["home"] == target for entry in entries)
+        deadline_s = time.monotonic() + _RECOVER_S
+        while True:
+            await asyncio.sleep(0.1)
+            entries = (await self._request("GET", TOPICS))["topics"]
+            settled = all(
+                entry["home"] is not None and entry["moving_to"] is None and entry["status"] is None
+                for entry in entries
+            )
+            served = all(len(ledger.acknowledged) > before[name] for name, ledger in self._ledgers.items())
+            brokers = {broker["broker"]: broker["state"] for broker in await self._brokers()}
+            if settled and served and list(brokers.values()) == ["alive"] * self._settings.brokers:
+                return any(entry["topic"] == topic and entry["home"] == target for entry in entries)
+            if time.monotonic() > deadline_s:
+                self._stuck += 1
+                self._progress(f"still not well after {_RECOVER_S:g} s: {entries} {brokers}")
+                return False
 
     async def _wait_until_received(self) -> None:
         """Wait until every subscriber has the last acknowledged message of its topic, at most for a while."""
@@ -247,8 +306,11 @@ class TopicChaos:
         return {
             "rounds": len(self._recovery_s),
             "seed": self._settings.seed,
+            "workflow": self._settings.workflow,
             "faults": dict(sorted(self._faults.items())),
+            "steps": dict(sorted(self._steps.items())),
             "moves_interrupted": self._interrupted,
+            "stuck": self._stuck,
             "epochs": sum(len(homes.first_s) for homes in self._homes.values()),
             "probes_accepted": sum(len(set(homes.probes)) for homes in self._homes.values()),
             "two_homes": two_homes,
@@ -256,17 +318,15 @@ class TopicChaos:
             "persistent_gaps": sum(report["gaps"] for report in kept),
             "volatile_lost": sum(report["lost"] for report in volatile),
             "volatile_lost_untold": sum(report["lost_untold"] for report in volatile),
-            "recovery_s_median": round(sorted(self._recovery_s)[len(self._recovery_s) // 2], 2),
+            "outage_s_median": round(median(self._outages_s), 2),
+            "outage_s_max": round(max(self._outages_s), 2),
+            "longest_outage": self._longest,
+            "recovery_s_median": round(median(self._recovery_s), 2),
             "recovery_s_max": round(max(self._recovery_s), 2),
             "topics": topics,
             "took_s": round(took_s, 1),
-            "correct": two_homes == 0 and all(ledger.correct for ledger in self._ledgers.values()),
+            "correct": not two_homes and not self._stuck and all(ledger.correct for ledger in self._ledgers.values()),
         }
-
-
-def _note_acknowledged(ledger: TopicLedger, number: int, done: asyncio.Future[None]) -> None:
-    if not done.cancelled() and done.exception() is None:
-        ledger.acknowledged.add(number)
 
 
 async def run_topic_chaos(

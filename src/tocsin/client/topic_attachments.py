@@ -118,6 +118,13 @@ class Attachments:
         if address not in self._by_address:
             self._open(address, now_s)
 
+    def keep(self, address: str, now_s: float) -> None:
+        """Stay connected to a broker that may be no home."""
+        if (connection := self._by_address.get(address)) is None:
+            self._open(address, now_s)
+        else:
+            connection.used_s = now_s
+
     def connects(self) -> Iterator[events.Effect]:
         opening, self._opening = self._opening, []
         yield from opening

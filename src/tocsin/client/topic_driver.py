@@ -67,6 +67,7 @@ class TopicSocket:
                 max_queue=64,
                 ssl=self._driver.tls if self._address.startswith("wss:") else None,
                 proxy=None,
+                local_addr=None if self._driver.source is None else (self._driver.source, 0),
             ) as socket:
                 self.socket = socket
                 writing = asyncio.create_task(self._write(socket))
@@ -123,8 +124,12 @@ class TopicDriver:
         tls: SSLContext,
         on_effect: Callable[[events.Effect], None],
         room: asyncio.Event,
+        source: str | None = None,
     ) -> None:
-        """`on_effect` gets `Deliver`, `MarkReady` and `Settle`. Sockets are not read while `room` is clear."""
+        """`on_effect` gets `Deliver`, `MarkReady` and `Settle`. Sockets are not read while `room` is clear.
+
+        `source` is the local address of all connections."""
+        self.source = source
         self.session = session
         self.tls = tls
         self._on_effect = on_effect
@@ -136,7 +141,10 @@ class TopicDriver:
         timeout = httpx.Timeout(_WAIT_S + 15.0, connect=5.0)
         self.creators: dict[TopicName, str] = {}
         """Topic → the user that publishes to it first. A relay sets it: topics that it creates count for that user."""
-        self._http = httpx.AsyncClient(base_url=coordinator.rstrip("/"), headers=headers, verify=tls, timeout=timeout)
+        transport = None if source is None else httpx.AsyncHTTPTransport(verify=tls, local_address=source)
+        self._http = httpx.AsyncClient(
+            base_url=coordinator.rstrip("/"), headers=headers, verify=tls, timeout=timeout, transport=transport
+        )
         self._watch: asyncio.Task[None] | None = None
         self._revision: str | None = None
         self._watched: events.Watch | None = None

@@ -93,6 +93,13 @@ class LandmarksReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayChanged:
+    """The client has moved: the broker at this address is near it now. None: the client stays where it is."""
+
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionOpened:
     connection: int
 
@@ -121,6 +128,7 @@ Event = (
     | UnsubscribeRequested
     | DirectoryReceived
     | LandmarksReceived
+    | GatewayChanged
     | ConnectionOpened
     | ConnectionLost
     | MessageReceived

@@ -108,7 +108,12 @@ class TopicSession:
                 self._token = token
                 for address in addresses:
                     self._homes.visit(address, now_s)
+            case events.GatewayChanged(address):
+                if self.agent is not None:
+                    self.agent.use_gateway(address)
+                    self._keep_gateway(now_s)
             case events.Ticked():
+                self._keep_gateway(now_s)
                 if self.agent is not None:
                     yield from self.agent.probes(self._homes.connections.values(), now_s)
                 for number in (*self._homes.stalled(now_s), *self._homes.unused(now_s)):
@@ -116,6 +121,11 @@ class TopicSession:
                     self._homes.lost(number, now_s)
                 self._homes.leave_late(now_s)
                 yield from self._send_all(self.senders, now_s)
+
+    def _keep_gateway(self, now_s: float) -> None:
+        """Stay connected to the gateway of a mobile client, once the coordinator has given a token."""
+        if self.agent is not None and self.agent.gateway is not None and self._token:
+            self._homes.keep(self.agent.gateway, now_s)
 
     # -- interest ------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from tocsin.client.topic_driver import TopicDriver
 from tocsin.client.topic_events import (
     Deliver,
     Effect,
+    GatewayChanged,
     Item,
     MarkReady,
     PublishRequested,
@@ -63,17 +64,21 @@ class Topics:
         verify: Verify = True,
         prompt: bool = True,
         coordinates: bool = True,
+        gateway: str | None = None,
+        source: str | None = None,
     ) -> None:
         """`token` has scopes such as `send:swarm/3/#` and `receive:swarm/#`. `waiting_messages`: how many received
         messages may wait for the application before the client stops reading; a home then reports a gap. `prompt=False`
         is for programs that do not wait for each message: homes acknowledge ten times a second, which costs them less.
-        `coordinates=False` measures no round trips to brokers.
+        `coordinates=False` measures no round trips to brokers. `gateway`: see `use_gateway`. `source` is the local
+        address of all connections, for a machine with several.
         """
         self._coordinator = coordinator
         self._token = token
         self._tls = context_for(verify)
         self._limit = waiting_messages
-        agent = ClientAgent(partial(random.gauss, 0.0, 1.0)) if coordinates else None
+        self._source = source
+        agent = ClientAgent(partial(random.gauss, 0.0, 1.0), gateway=gateway) if coordinates else None
         self._session = TopicSession(secrets.randbits(_RUN_BITS), random.random, patience, prompt=prompt, agent=agent)
         self._numbers = count(1)
         self._tickets: dict[int, asyncio.Future[None]] = {}
@@ -86,7 +91,7 @@ class Topics:
         self._room = asyncio.Event()
         self._room.set()
         self._driver = TopicDriver(
-            self._session, self._coordinator, self._token, self._tls, self._on_effect, self._room
+            self._session, self._coordinator, self._token, self._tls, self._on_effect, self._room, self._source
         )
         self._driver.on_failure = self._fail_all
         return self
@@ -156,6 +161,11 @@ class Topics:
         """This client's network coordinate; None before `locate`, or before enough measurements."""
         return None if self._session.agent is None else self._session.agent.coordinate
 
+    @property
+    def agent(self) -> ClientAgent | None:
+        """The agent of this client's network coordinate, for experiments; None with `coordinates=False`."""
+        return self._session.agent
+
     async def locate(self, timeout_s: float = 20.0) -> Coordinate | None:
         """Measure a few brokers that are far from each other, and return this client's network coordinate.
 
@@ -171,6 +181,14 @@ class Topics:
                 while agent.coordinate is None:
                     await asyncio.sleep(_LOOK_S)
         return agent.coordinate
+
+    def use_gateway(self, address: str | None) -> None:
+        """A mobile client is near the broker at this address now; None: the client stays where it is.
+
+        The client uses the coordinate of that broker with its own round trip to it. Call it whenever the client enters
+        another network: homes learn it at once, and the topics of the client can follow it.
+        """
+        self._driver.handle(GatewayChanged(address))
 
     def break_connections(self) -> None:
         """Break the connections as a failing network does, for tests."""

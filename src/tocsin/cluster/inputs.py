@@ -38,6 +38,8 @@ class ExecutionInputs:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._parts: dict[tuple[str, bool], pa.Table | InputFiles] = {}
+        self._held: dict[str, pa.Table] = {}
+        """Rows of datasets that are read in full and too large for one task."""
 
     def add(self, name: str, is_new: bool, part: pa.Table | InputFiles) -> None:
         self._parts[name, is_new] = part
@@ -66,6 +68,10 @@ class ExecutionInputs:
             rows = ordered.select(schema.names).cast(schema).combine_chunks()
         self._parts[name, True] = rows
         return rows
+
+    def hold(self, name: str, rows: pa.Table) -> None:
+        """Let the ordinary way read these rows of a dataset, which are all it has, from memory."""
+        self._held[name] = rows
 
     @property
     def rows(self) -> int:
@@ -101,6 +107,8 @@ class ExecutionInputs:
         part = self._parts[name, is_new]
         if not isinstance(part, InputFiles):
             return part
+        if not is_new and name in self._held:
+            return self._held[name]
         return dataset_frame(session, self._storage, part.dataset, part.files, after=part.after, upto=part.upto)
 
 

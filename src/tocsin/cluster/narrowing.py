@@ -28,6 +28,9 @@ from tocsin.cluster.store.slots import Slots
 from tocsin.cluster.store.subscription_rows import EqualTo
 from tocsin.model.entities import DatasetKind
 
+HELD_BYTES = 32 << 20
+"""The largest dataset, with its indexes, whose rows the ordinary way gets from memory instead of from files."""
+
 
 class _Many(Enum):
     """Too many rows meet a condition."""
@@ -92,6 +95,8 @@ class Narrower:
                 return current.rows(reduce(partial(np.intersect1d, assume_unique=True), few))
             if whole is None and may_split and any(slots is _Many.ROWS for slots in found):
                 raise TooMuchAtOnce
+            if whole is None and current.size_bytes <= HELD_BYTES:
+                inputs.hold(name, current.all_rows())
             return whole
 
     def _slots(

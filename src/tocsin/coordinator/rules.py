@@ -108,7 +108,7 @@ class CoordinatorRules:
     topic_output_per_s: Annotated[
         float, "Messages that a broker sends per second for its topics before it counts as overloaded."
     ] = 200_000.0
-    """R_th [ePulsar §3.4.2, §5.4]."""
+    """R_th [ePulsar §3.4.2, §5.4]. `tocsin bench profile` measures it; 180,000 on a machine with two cores."""
     topic_loop: Annotated[
         TopicLoop, "How topics are planned: `tocsin`, or `paper` to compare it with: no headroom and no rest."
     ] = TopicLoop.TOCSIN

@@ -39,7 +39,7 @@ def change(turn: Turn, record: TopicRecord, event: TopicCreated) -> TopicRecord 
     if present != definition.record_into:
         record.record = record_plan(event)
     turn.store_topic(record)
-    turn.registry.topics.revision += 1
+    turn.registry.topics.note_change(record.name)
     if record.holder is not None and record.move is None:
         turn.send(record.holder[0], OpenTopic(owned(turn, record)))
     turn.note("topic changed", topic=record.name, record_into=definition.record_into)

@@ -93,19 +93,15 @@ def start(turn: Turn, record: TopicRecord, target: BrokerRecord, reason: str) ->
     if record.log is not None:
         move.replicas = replicas_after(turn, record, target.id)
     move.direct = record.log is None and turn.rules.topic_workflow is TopicWorkflow.TOCSIN
+    move.looked_up = record.log is None and turn.rules.topic_workflow is TopicWorkflow.PULSAR
     turn.registry.topics.set_move(record, move)
-    if _closes(turn, record):
+    if move.looked_up:
         move.step = TopicMoveStep.STOPPING
         send_stop(turn, record)
     else:
         turn.send(target.id, prepare(record, epoch))
     turn.note("topic moves", topic=record.name, source=record.home, target=target.id, reason=reason)
     _trace(turn, Kind.TOPIC_MOVE, record, move, reason)
-
-
-def _closes(turn: Turn, record: TopicRecord) -> bool:
-    """True if the source just closes the topic, as Pulsar does: clients look the home up, and no target is prepared."""
-    return record.log is None and turn.rules.topic_workflow is TopicWorkflow.PULSAR
 
 
 def prepare(record: TopicRecord, epoch: int) -> PrepareTopic:
@@ -157,7 +153,7 @@ def send_stop(turn: Turn, record: TopicRecord) -> None:
         turn.send(move.source, KeepTopic(record.name, record.epoch, move.epoch))
     elif move.step is TopicMoveStep.STOPPING:
         how = (move.epoch, _ATTACH_SHARE * turn.rules.topic_move_s) if move.direct else (None, 0.0)
-        where = (target.id, "" if _closes(turn, record) else target.address, list(move.replicas))
+        where = (target.id, "" if move.looked_up else target.address, list(move.replicas))
         turn.send(move.source, StopTopic(record.name, record.epoch, *where, *how))
 
 

@@ -49,6 +49,9 @@ class TopicMove:
     """Persistent topics: the brokers that keep the log when the target is the home."""
     direct: bool = False
     """The source hands over to the target itself [decision 18]."""
+    looked_up: bool = False
+    """The source just closes the topic, as Pulsar does: no target is prepared, and clients look the home up. They find
+    it when the target owns the topic."""
     target_run: str = ""
     """The run of the target's process that may open the topic."""
 
@@ -56,6 +59,10 @@ class TopicMove:
     def may_have_opened(self) -> bool:
         """True if the target may be accepting messages although the source is the stored home."""
         return self.direct and self.step in (TopicMoveStep.STOPPING, TopicMoveStep.CANCELLING)
+
+    @property
+    def hides_home(self) -> bool:
+        return self.looked_up and self.step is TopicMoveStep.OPENING
 
 
 @dataclass(slots=True)
@@ -162,6 +169,8 @@ class TopicRegistry:
     """Grows with every change that clients see."""
     made_by: dict[str, int] = field(default_factory=dict)
     """User → number of topics that its messages have created."""
+    unannounced: dict[TopicName, None] = field(default_factory=dict)
+    """Topics, also deleted ones, whose entry for clients has changed since the driver last woke their watches."""
     changed: dict[TopicName, None] = field(default_factory=dict)
     """Topics, also deleted ones, that look different on the dashboard since its last row about them."""
 
@@ -184,8 +193,7 @@ class TopicRegistry:
             self.made_by[record.made_by] -= 1
             if not self.made_by[record.made_by]:
                 del self.made_by[record.made_by]
-        self.revision += 1
-        self.changed[record.name] = None
+        self.note_change(record.name)
 
     def set_holder(self, record: TopicRecord, holder: Holder | None) -> None:
         self._leave(record)
@@ -195,8 +203,12 @@ class TopicRegistry:
         else:
             self.unassigned.pop(record.name, None)
             self.held.setdefault(holder, {})[record.name] = None
+        self.note_change(record.name)
+
+    def note_change(self, name: TopicName) -> None:
+        """Clients see another entry of this topic from now on."""
         self.revision += 1
-        self.changed[record.name] = None
+        self.unannounced[name] = self.changed[name] = None
 
     def _leave(self, record: TopicRecord) -> None:
         if record.holder is not None and record.holder in self.held:
@@ -206,6 +218,8 @@ class TopicRegistry:
                 del self.held[record.holder]
 
     def set_move(self, record: TopicRecord, move: TopicMove | None) -> None:
+        if record.move is not None and record.move.hides_home:
+            self.note_change(record.name)
         record.move = move
         if move is None:
             self.moving.pop(record.name, None)

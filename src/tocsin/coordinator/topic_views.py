@@ -17,7 +17,7 @@ def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True
         record.created,
         record.epoch,
         record.home,
-        None if broker is None else broker.address,
+        None if broker is None or (move is not None and move.hides_home) else broker.address,
         record.within_s,
         None if move is None else move.target,
         receive,
@@ -30,4 +30,5 @@ def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True
         None if record.record is None else record.record.dataset,
         record.reported.worst_s if latency and record.reported is not None else None,
         record.shortfall if latency else None,
+        str(move.step) if latency and move is not None else None,
     )

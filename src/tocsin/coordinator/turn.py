@@ -167,7 +167,7 @@ class Turn:
         home, incarnation = record.holder or (None, "")
         what = (record.name, record.created, record.within_s, record.made_on_use)
         into = (None, None) if record.record is None else (record.record.dataset, record.record.recording)
-        self.do(StoreTopic(*what, home, incarnation, record.epoch, *into, record.made_by))
+        self.do(StoreTopic(*what, home, incarnation, record.epoch, *into, made_by=record.made_by))
         if record.log is not None:
             keep = record.log.persistence
             self.do(StoreTopicLog(record.name, record.log.replicas, keep.quorum, keep.retain_bytes, keep.retain_s))

@@ -36,6 +36,11 @@ class Tuning(NamedTuple):
     """ρ of the gravity (|x| / ρ)² towards the origin, so that a cluster as a whole does not drift [Ledlie §4.3]."""
     step_max_s: float = 0.1
     """Ours: the maximum step of one sample, however far away the peer claims to be."""
+    uses_adjustment: bool = True
+    height_kept: float = 1.0
+    """Ours: share of its height that a node keeps at each sample; see `LIVE_TUNING`."""
+    kick_share: float = 0.0
+    """Ours: a random displacement at each sample, as a share of the spring's; see `LIVE_TUNING`."""
 
 
 ADJUSTMENT_WINDOW = 20
@@ -59,6 +64,13 @@ PEERS_REMEMBERED = 1_024
 """Maximum number of filters. The least recently measured peer is dropped first, so that peers cannot fill the
 memory."""
 DEFAULT_TUNING = Tuning()
+LIVE_TUNING = Tuning(uses_adjustment=False, height_kept=0.95, kick_share=0.6)
+"""For live agents, because a few brokers do not determine a coordinate with height and adjustment. All nodes start at
+one point, so the first residues are positive, and an adjustment that every broker got at the start stays. Four brokers
+that are equally far from each other get heights of half that distance and one point, and then a client behind one of
+them seems equally far from all. Without heights they lie on a line or in a plane, and nothing moves them out of it but
+random displacements, which end when the springs rest. Simulated agents have a neighbour next to each broker, which
+prevents heights."""
 KICK_SHRINKS = 0.3
 """Ours: each dimension of a random direction is smaller than the one before by this factor.
 
@@ -112,7 +124,8 @@ class Estimator:
         if not coordinate.is_sane:
             return self._reject(ObservationRejection.COORDINATE_ABSURD)
         residue_s = self._pull(coordinate, self._filtered_s(peer, rtt_s))
-        self._residues_s.append(residue_s)
+        if self._tuning.uses_adjustment:
+            self._residues_s.append(residue_s)
         # Half the mean residue: the peer corrects the other half [Lee §4]. Missing samples of a window that is not full
         # yet count as 0, so that the first sample alone does not become the correction.
         self._adjustment_s = math.fsum(self._residues_s) / (2.0 * ADJUSTMENT_WINDOW)
@@ -148,10 +161,13 @@ class Estimator:
             pairs = zip(vector, peer.vector, strict=True)
             vector = [own_s + (own_s - other_s) * (force_s / length_s) for own_s, other_s in pairs]
             raised_s = self._height_s + force_s * (self._height_s + peer.height_s) / length_s
-            self._height_s = max(tuning.height_min_s, raised_s)
+            self._height_s = max(tuning.height_min_s, tuning.height_kept * raised_s)
         else:
             # Two nodes at the same point push each other in a random direction, or they would stay there [Dabek §2.2].
             scale_s = force_s / max(math.hypot(*kick), 1e-12)
+            vector = [own_s + component * scale_s for own_s, component in zip(vector, kick, strict=True)]
+        if tuning.kick_share:
+            scale_s = tuning.kick_share * abs(force_s) / max(math.hypot(*kick), 1e-12)
             vector = [own_s + component * scale_s for own_s, component in zip(vector, kick, strict=True)]
         out_s = math.hypot(*vector)
         if out_s > 0.0:

@@ -1,37 +1,47 @@
 """`tocsin experiment epulsar-migration --live`: moves topics between real brokers at emulated distances.
 
 Experiments may not start processes: this module runs them and hands the rows to `experiments.epulsar_migration_live`.
-Each topic has one publisher and one subscriber with connections of their own. The publisher sends every 10 ms while all
-topics move to the other broker at once; the subscriber records when each message arrives.
+`moving_topics` has the clients. One network per workflow and number of executors serves all distances to the
+coordinator: all topics move to the other broker, then the distance changes and they move back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from itertools import combinations, pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
 
-from tocsin.client import TopicMessage, Topics
+from tocsin.coordinator.planning import compile_policies
+from tocsin.demo.moving_topics import FAST_S, MovingTopics
 from tocsin.experiments import runner
 from tocsin.experiments.epulsar_migration_live import LiveMigration
 from tocsin.experiments.runner import Row
+from tocsin.runtime.http.listening import loop_factory
 from tocsin.runtime.stack.distance import EmulatedDistance
 from tocsin.runtime.stack.stack import SUBSCRIBERS, Stack, StackSettings
 
 WORKFLOWS: Final = ("pulsar", "epulsar", "tocsin")
 CLIENT_MS: Final = 5.0
-"""One-way delay between clients and brokers."""
-SPACING_S: Final = 0.01
-_MOVED_S: Final = 180.0
-_SETTLE_S: Final = 60.0
+"""One-way delay between clients and brokers, and between the two brokers."""
+MOST_LAG_MS: Final = 5.0
+"""A run is invalid if the clients' event loop was later than this in one of a hundred turns."""
+_AHEAD: Final = 4
+"""Moves that are ordered before an executor is free."""
+_SPACING_S: Final = 0.025
+"""Between two orders: two cores cannot carry out more than some 50 moves per second, with their clients. The executors
+must not start together either, or all their clients connect at the same moment."""
+_NEAR_MS: Final = 1.0
+"""To the coordinator while the network starts."""
+_MOVED_S: Final = 300.0
+_SETTLE_S: Final = 1.0
 
 
 def run_live(options: Mapping[str, str], topics: int, out: Path, report_progress: Callable[[str], None]) -> Any:
@@ -42,45 +52,59 @@ def run_live(options: Mapping[str, str], topics: int, out: Path, report_progress
     chosen = {name: options.get(name, default).split(",") for name, default in known.items()}
     if not set(chosen["workflows"]) <= set(WORKFLOWS):
         raise ValueError(f"workflows are some of {', '.join(WORKFLOWS)}, separated by commas")
+    compile_policies()  # once, for all coordinators: while one compiles, it answers late
     rows: list[Row] = []
-    for wan_ms in map(float, chosen["wan_ms"]):
-        for workflow in chosen["workflows"]:
-            # Pulsar moves one topic at a time, whatever the number of executors.
-            for executors in map(int, chosen["executors"] if workflow != "pulsar" else ["1"]):
-                rows += asyncio.run(measure(workflow, executors, wan_ms, topics))
-                report_progress(f"{workflow}, {executors} executors, {wan_ms:g} ms: {rows[-1]}")
+    for workflow in chosen["workflows"]:
+        # Pulsar moves one topic at a time, whatever the number of executors.
+        for executors in map(int, chosen["executors"] if workflow != "pulsar" else ["1"]):
+            wans_ms = [float(wan_ms) for wan_ms in chosen["wan_ms"]]
+            with asyncio.Runner(loop_factory=loop_factory()) as loop:
+                runs = loop.run(measure(workflow, executors, wans_ms, topics))
+            for run in runs:
+                report_progress(_summary(run))
+                rows += run
     command = f"tocsin experiment epulsar-migration --live --topics {topics}"
     command += "".join(f" --set {name}={value}" for name, value in options.items())
     return runner.finish(LiveMigration(), 1, runner.table_of(rows), out, command)
 
 
-async def measure(workflow: str, executors: int, wan_ms: float, topics: int) -> list[Row]:
-    """One network, in which all topics move once. Returns a row per topic and one for the whole run."""
+def _summary(run: Sequence[Row]) -> str:
+    downtimes, row = sorted(row["downtime_ms"] for row in run), run[0]
+    what = f"{row['workflow']}, {row['executors']} executors, {row['wan_ms']:g} ms"
+    times = f"downtime {downtimes[len(downtimes) // 2]:.0f} ms, at most {downtimes[-1]:.0f} ms"
+    errors = f"emulator {row['emulator_p99_ms']:.1f} ms late, clients {row['lag_p99_ms']:.1f} ms"
+    return f"{what}: {times}, all in {row['all_ms'] / 1e3:.1f} s; {errors}{'' if row['valid'] else ': invalid'}"
+
+
+async def measure(workflow: str, executors: int, wans_ms: Sequence[float], topics: int) -> list[list[Row]]:
+    """One network, in which all topics move once for each distance. Returns a row per topic for each of them."""
     with tempfile.TemporaryDirectory(prefix="tocsin-moves-") as folder:
         async with EmulatedDistance() as distance:
-            await _place(distance, wan_ms)
+            await _place(distance, _NEAR_MS)
             flags = {"topic-workflow": workflow, "topic-moves": str(executors), "topic-prefixes": "move/"}
-            settings: dict[str, Any] = {
-                "free_ports": True,
-                "data_cluster": False,
-                "logs": Path(folder),
-                "via": distance.via,
-            }
-            stack = Stack(StackSettings(Path(folder), 2, coordinator=flags, **settings))
+            settings: dict[str, Any] = {"free_ports": True, "data_cluster": False, "via": distance.via}
+            stack = Stack(StackSettings(Path(folder), 2, coordinator=flags, logs=Path(folder), **settings))
             try:
                 await distance.open_routes()
                 await stack.start()
                 port = urlsplit(stack.coordinator_url).port
                 assert port is not None
                 host, route = await distance.route("coordinator", port, SUBSCRIBERS)
-                run = _Run(stack, f"http://{host}:{route}", [f"move/{number}" for number in range(topics)])
-                rows = await run.run()
-                error = await distance.report()
+                names = [f"move/{number}" for number in range(topics)]
+                async with _Orders(stack, executors) as orders:
+                    for name in names:
+                        await orders.create(name)
+                    address, token = f"http://{host}:{route}", stack.admin_token()
+                    clients = MovingTopics(address, token, names, workflow, executors)
+                    async with clients:
+                        runs = [await _run(distance, wan_ms, clients, orders) for wan_ms in wans_ms]
             finally:
                 await stack.stop()
-    labels: Row = {"workflow": workflow, "executors": executors, "wan_ms": wan_ms, "topics": topics}
-    labels |= {"emulator_p99_ms": 1e3 * error.p99_s, "valid": error.is_valid, "client_rtt_ms": 2 * CLIENT_MS}
-    return [labels | row for row in rows]
+            moved = _times(Path(folder) / "coordinator.log")
+    took_s = [next(moved[topic]) for _ in wans_ms for topic in names]
+    labels: Row = {"workflow": workflow, "executors": executors, "topics": topics, "client_rtt_ms": 2 * CLIENT_MS}
+    took = iter(took_s)
+    return [[labels | row | {"per_topic_ms": 1e3 * next(took)} for row in run] for run in runs]
 
 
 async def _place(distance: EmulatedDistance, wan_ms: float) -> None:
@@ -91,89 +115,74 @@ async def _place(distance: EmulatedDistance, wan_ms: float) -> None:
         await distance.place(node, node)
 
 
-class _Run:
-    def __init__(self, stack: Stack, coordinator: str, topics: Sequence[str]) -> None:
-        self._stack = stack
-        self._coordinator = coordinator
-        self._topics = topics
-        self._sent: list[asyncio.Future[Any]] = []
-        self._arrivals: dict[str, list[tuple[float, int]]] = {topic: [] for topic in topics}
-        self._rounds = 0
-        self._stopped = False
+async def _run(distance: EmulatedDistance, wan_ms: float, clients: MovingTopics, orders: _Orders) -> list[Row]:
+    await _place(distance, wan_ms)
+    await asyncio.sleep(_SETTLE_S)
+    await distance.report()
+    targets = await orders.targets()
+    clients.begin()
+    began_s = time.perf_counter()
+    async with asyncio.timeout(_MOVED_S):
+        for number, topic in enumerate(clients.topics):
+            await clients.wait_until_moved(number - orders.executors - _AHEAD)
+            await orders.move(topic, targets[topic])
+            await asyncio.sleep(max(_SPACING_S, 4e-3 * wan_ms / orders.executors))
+        await clients.wait_until_moved(len(clients.topics))
+        all_s = time.perf_counter() - began_s
+        await orders.wait_until_done()
+        await clients.settle()
+    error = await distance.report()
+    lag_ms = 1e3 * clients.lag_p99_s()
+    labels: Row = {"wan_ms": wan_ms, "all_ms": 1e3 * all_s, "emulator_p99_ms": 1e3 * error.p99_s, "lag_p99_ms": lag_ms}
+    labels["spacing_ms"] = 1e3 * FAST_S
+    rows = [clients.row(topic) for topic in clients.topics]
+    valid = error.is_valid and lag_ms <= MOST_LAG_MS and all(row.pop("observed") for row in rows)
+    return [labels | {"valid": valid} | row for row in rows]
 
-    async def run(self) -> list[Row]:
-        headers = {"Authorization": f"Bearer {self._stack.admin_token()}"}
-        async with AsyncExitStack() as stack:
-            http = httpx.AsyncClient(base_url=self._stack.coordinator_url, headers=headers, timeout=30.0)
-            self._http = await stack.enter_async_context(http)
-            for topic in self._topics:
-                answer = await self._http.post("/v1/topics", json={"topic": topic})
-                answer.raise_for_status()
-            clients = [await stack.enter_async_context(self._client()) for _ in range(2 * len(self._topics))]
-            publishers, readers = clients[::2], clients[1::2]
-            tasks = []
-            for topic, reader in zip(self._topics, readers, strict=True):
-                subscription = await stack.enter_async_context(reader.subscribe(topic))
-                tasks.append(asyncio.create_task(self._read(topic, subscription)))
-            publishing = asyncio.create_task(self._publish(publishers))
-            await asyncio.sleep(1.0)
-            took_s = await self._move_all()
-            await asyncio.sleep(1.0)
-            self._stopped = True
-            await publishing
-            await asyncio.gather(*self._sent)
-            async with asyncio.timeout(_SETTLE_S):
-                while any(len(arrived) < self._rounds for arrived in self._arrivals.values()):
-                    await asyncio.sleep(0.05)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return [self._row(topic, took_s[topic], max(took_s.values())) for topic in self._topics]
 
-    def _client(self) -> Topics:
-        return Topics(self._coordinator, token=self._stack.admin_token())
+def _times(log: Path) -> dict[str, Iterator[float]]:
+    """Topic → seconds from the start of each of its moves to the target's confirmation, as the coordinator counts."""
+    found: dict[str, list[float]] = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        if '"topic moved"' in line:
+            note = json.loads(line)
+            found.setdefault(note["topic"], []).append(note["took_s"])
+    return {topic: iter(times_s) for topic, times_s in found.items()}
 
-    async def _publish(self, publishers: Sequence[Topics]) -> None:
-        while not self._stopped:
-            for topic, publisher in zip(self._topics, publishers, strict=True):
-                self._sent.append(publisher.send(topic, b"%d" % self._rounds))
-            self._rounds += 1
-            await asyncio.sleep(SPACING_S)
 
-    async def _read(self, topic: str, subscription: Any) -> None:
-        async for item in subscription:
-            if isinstance(item, TopicMessage):
-                self._arrivals[topic].append((time.perf_counter(), int(item.data)))
+class _Orders:
+    """The administrator, beside the coordinator."""
 
-    async def _homes(self) -> dict[str, tuple[str | None, str | None]]:
+    def __init__(self, stack: Stack, executors: int) -> None:
+        headers = {"Authorization": f"Bearer {stack.admin_token()}"}
+        self._http = httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=30.0)
+        self.executors = executors
+
+    async def __aenter__(self) -> _Orders:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def _post(self, path: str, body: Mapping[str, str]) -> None:
+        (await self._http.post(path, json=dict(body))).raise_for_status()
+
+    async def create(self, topic: str) -> None:
+        await self._post("/v1/topics", {"topic": topic})
+
+    async def move(self, topic: str, target: str) -> None:
+        await self._post("/v1/topics/move", {"topic": topic, "target": target})
+
+    async def _entries(self) -> list[dict[str, Any]]:
         answer = await self._http.get("/v1/topics", params={"pattern": "move/#"})
         answer.raise_for_status()
-        return {entry["topic"]: (entry["home"], entry["moving_to"]) for entry in answer.json()["topics"]}
+        return list(answer.json()["topics"])
 
-    async def _move_all(self) -> dict[str, float]:
-        """Move every topic to the other broker. Returns the seconds from the request to the end of each move."""
-        homes, began_s = await self._homes(), time.perf_counter()
-        targets = {topic: "broker-2" if home == "broker-1" else "broker-1" for topic, (home, _) in homes.items()}
-        moves = [{"topic": topic, "target": target} for topic, target in targets.items()]
-        for answer in await asyncio.gather(*(self._http.post("/v1/topics/move", json=move) for move in moves)):
-            answer.raise_for_status()
-        took_s: dict[str, float] = {}
-        async with asyncio.timeout(_MOVED_S):
-            while len(took_s) < len(targets):
-                for topic, where in (await self._homes()).items():
-                    if where == (targets[topic], None):
-                        took_s.setdefault(topic, time.perf_counter() - began_s)
-                await asyncio.sleep(0.02)
-        return took_s
+    async def targets(self) -> dict[str, str]:
+        """Topic → the broker that is not its home."""
+        other = {"broker-1": "broker-2", "broker-2": "broker-1"}
+        return {entry["topic"]: other[entry["home"]] for entry in await self._entries()}
 
-    def _row(self, topic: str, took_s: float, all_s: float) -> Row:
-        arrivals = self._arrivals[topic]
-        longest_s = max(later - earlier for (earlier, _), (later, _) in pairwise(arrivals))
-        numbers = [number for _, number in arrivals]
-        return {
-            "downtime_ms": 1e3 * max(0.0, longest_s - SPACING_S),
-            "per_topic_ms": 1e3 * took_s,
-            "all_ms": 1e3 * all_s,
-            "lost": self._rounds - len(set(numbers)),
-            "reordered": sum(later <= earlier for earlier, later in pairwise(numbers)),
-        }
+    async def wait_until_done(self) -> None:
+        while any(entry["moving_to"] is not None for entry in await self._entries()):
+            await asyncio.sleep(0.1)

@@ -121,7 +121,7 @@ def episode_metrics(rows: Any) -> dict[str, Any]:
         "share_late_worst_topic": float(topics.share_above.max()) if len(topics) else None,
         "share_out_of_reach": out_of_reach / (messages + out_of_reach) if messages + out_of_reach else None,
         "median_latency_ms": float(runs.median_ms.median()),
-        "median_client_downtime_ms": float(runs.downtime_ms.median()),
+        "median_client_downtime_ms": float(runs.downtime_ms.median()) if runs.downtime_ms.notna().any() else None,
         "lost": int(runs.lost.sum()),
         "repeated": int(runs.repeated.sum()),
         "out_of_order": int(runs.out_of_order.sum()),

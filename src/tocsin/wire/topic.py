@@ -100,6 +100,8 @@ class Locate(FromClientMessage, tag="locate"):
     nonce: int
     coordinate: Coordinate | None = None
     """The client's network coordinate; None if it has too few measurements."""
+    moved: bool = False
+    """The client has changed its gateway since its last `locate`: earlier round trips do not count any more."""
 
 
 FromClient = Login | AttachSender | AttachReceiver | Publish | Detach | Ready | Ping | Probe | Locate

@@ -88,6 +88,8 @@ class TopicEntry(msgspec.Struct, frozen=True):
     watch, and without measurements."""
     shortfall: str | None = None
     """Why no broker can keep the bound; None in a watch, and if one can."""
+    move_step: str | None = None
+    """The step of the move that is in progress; None in a watch, and without a move."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

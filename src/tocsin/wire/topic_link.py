@@ -253,6 +253,10 @@ class ReleaseTopic(FromCoordinatorMessage, tag="release_topic"):
     """The broker is no replica any more: delete the log of the topic that was created in this epoch."""
 
 
+class ReportTopics(FromCoordinatorMessage, tag="report_topics"):
+    """The coordinator plans in a moment: look at every topic now, and report those that have changed."""
+
+
 FromCoordinator = (
     LeaseRenewed
     | OwnTopics
@@ -264,4 +268,5 @@ FromCoordinator = (
     | FenceTopic
     | CopyTopic
     | ReleaseTopic
+    | ReportTopics
 )

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from tests.broker.topics.home_bench import HomeBench, T
-from tocsin.broker.topics.client_coordinates import PROBE_S, REPORT_S
+from tocsin.broker.topics.client_coordinates import KEPT_S, PROBE_S, REPORT_S
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.coords.coordinate import DIMENSIONS, Coordinate, distance_s
 from tocsin.wire import topic as wire
-from tocsin.wire.topic_link import TopicLatency
+from tocsin.wire.topic_link import OwnedTopic, OwnTopics, ReportTopics, TopicLatency
 
 
 def at(x_s: float, error: float = 0.1) -> Coordinate:
@@ -78,11 +78,11 @@ def test_client_cannot_look_nearer_by_guessing_or_repeating_a_number() -> None:
     for guess in (0, nonce - 1, nonce + 1):
         bench.ask(client, wire.Locate(guess, at(0.0)))
     connection = bench.core.state.connections[client]
-    assert not connection.rtts_s
+    assert not connection.round_trips
     bench.now_s += 0.050
     bench.ask(client, wire.Locate(nonce, at(0.050)))
     bench.ask(client, wire.Locate(nonce, at(0.0)))
-    assert list(connection.rtts_s) == pytest.approx([0.050])
+    assert connection.rtt_s == pytest.approx(0.050)
     assert connection.coordinate == at(0.050)
 
 
@@ -126,3 +126,82 @@ def test_home_reports_the_worst_pair_in_constant_size() -> None:
     assert report.deviation_s == pytest.approx(0.0195 / 2, abs=1e-4)
     assert abs(sizes[0] - sizes[1]) < 40
     assert bench.latencies() == [], "nothing has changed"
+
+
+class PairBench(ProbedBench):
+    """A sender and a receiver at the same place, 20 ms of round trip from the home."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sending, self.receiving = self.sender(), self.receiver()
+        self.take(self.sending)
+        self.take(self.receiving)
+
+    def stay(self, place: Coordinate, rtt_s: float, *, moved: bool = False) -> None:
+        for client in (self.sending, self.receiving):
+            answer = self.probed(client)
+            self.now_s += rtt_s
+            self.ask(client, wire.Locate(answer.nonce, place, moved))
+
+
+def test_home_forgets_the_round_trips_of_a_client_that_moved() -> None:
+    bench = PairBench()
+    bench.stay(at(0.020), 0.020)
+    assert bench.latencies()[-1].worst_s == pytest.approx(0.020)
+    bench.stay(at(0.080), 0.080, moved=True)
+    [report] = bench.latencies()
+    assert report.worst_s == pytest.approx(0.080)
+    assert report.sender_centroid == at(0.080)
+
+
+def test_old_round_trips_stop_counting_after_a_while() -> None:
+    bench = PairBench()
+    bench.stay(at(0.020), 0.020)
+    for _ in range(int(KEPT_S / REPORT_S) + 1):
+        bench.latencies()
+    bench.stay(at(0.080), 0.080)
+    assert bench.latencies()[-1].worst_s == pytest.approx(0.080)
+
+
+def test_clients_that_move_to_the_same_distance_are_reported() -> None:
+    bench = PairBench()
+    bench.stay(at(0.080), 0.080)
+    bench.latencies()
+    bench.stay(at(-0.080), 0.080, moved=True)
+    [report] = bench.latencies()
+    assert report.receiver_centroid == at(-0.080)
+
+
+def test_home_reports_at_once_when_the_coordinator_asks() -> None:
+    bench = PairBench()
+    bench.latencies()
+    bench.stay(at(0.080), 0.080)
+    before = len(bench.reports)
+    bench.hear(ReportTopics())
+    [report] = bench.reports[before:]
+    assert isinstance(report, TopicLatency)
+    assert report.worst_s == pytest.approx(0.080)
+
+
+def test_home_repeats_its_reports_to_a_coordinator_that_registers_it_again() -> None:
+    bench = PairBench()
+    bench.stay(at(0.080), 0.080)
+    first = bench.latencies()[-1]
+    assert bench.latencies() == []
+    bench.hear(OwnTopics([OwnedTopic(T, 1)]))
+    bench.renew()
+    assert bench.latencies() == [first]
+
+
+def test_first_report_of_a_new_home_has_the_rate() -> None:
+    bench = PairBench()
+    bench.stay(at(0.010), 0.010)
+    bench.publish(bench.sending, 1, *[b"x"] * 500)
+    bench.pass_time(2.0)
+    bench.renew()
+    before = len(bench.reports)
+    bench.hear(ReportTopics())
+    [report] = bench.reports[before:]
+    assert isinstance(report, TopicLatency)
+    assert report.in_per_s == pytest.approx(500 / (bench.now_s - 100.0), rel=0.01)
+    assert report.out_per_s == report.in_per_s

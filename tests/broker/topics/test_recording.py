@@ -7,8 +7,9 @@ import pytest
 from tests.broker.topics.home_bench import HomeBench, T
 from tests.broker.topics.test_replication import LogBench
 from tocsin.broker.topics import effects, events
-from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.events import ConnectionId, StreamId
 from tocsin.model.ids import BrokerId, DatasetName
+from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
 from tocsin.wire.topic_envelope import MessageProperties, wrapped
 from tocsin.wire.topic_log import LogPlan, Piece, Replica
@@ -161,6 +162,28 @@ def test_former_home_of_a_volatile_topic_sends_what_it_accepted() -> None:
     for _ in range(700):
         bench.pass_time(0.1)
     assert bench.requests == []
+
+
+def test_both_homes_of_a_direct_hand_over_record_what_they_accepted() -> None:
+    cluster = DataCluster()
+    source, target = RecordingBench(cluster), RecordingBench(cluster)
+    source.own()
+    sender = source.sender()
+    source.send(sender, 1, b"1")
+    target.hear(topic_link.PrepareTopic(T, 2, record=PLAN))
+    target.send(target.sender(number=2), 2, b"2")
+    target.settle()
+    assert cluster.stored == [], "the target is not the home yet"
+    source.hear(topic_link.StopTopic(T, 1, BrokerId("b2"), "ws://b2", target_epoch=2, wait_s=3.0))
+    source.do(events.ReplicaConnected(BrokerId("b2")))
+    source.ask(sender, wire.Ready(1))
+    [(_, handed)] = source.sent
+    target.do(events.HomeMessageReceived(StreamId(1), handed))
+    source.hear(topic_link.ReleaseTopic(T, 1))
+    for bench in (target, source):
+        bench.settle()
+    assert sorted(cluster.stored) == [b"1", b"2"]
+    assert target.core.recording.figures.breaks == 0
 
 
 def test_former_home_gives_up_after_a_minute_and_counts() -> None:

@@ -207,6 +207,45 @@ def test_failed_disk_of_the_home_gives_the_topic_up() -> None:
 # -- the follower ------------------------------------------------------------------------------------------------------
 
 
+def copied(bench: LogBench) -> bool:
+    return topic_link.TopicCopied(T, 5, B3) in bench.reports
+
+
+COPY = topic_link.CopyTopic(T, 5, Replica(B3, "ws://b3"))
+
+
+def test_target_that_is_always_a_message_behind_counts_as_copied() -> None:
+    bench = LogBench()
+    bench.open(replicas=("b1", "b2"))
+    bench.follow(B2)
+    bench.hear(COPY)
+    bench.do(events.ReplicaConnected(B3))
+    bench.answer(B3, Began(T, 5, 0))
+    assert not copied(bench)
+    sender = bench.sender()
+    for number in (1, 2):
+        bench.publish(sender, number, b"a")
+        bench.answer(B2, Stored(T, 5, 5, number))
+        assert not copied(bench), "the present epoch has not begun at the target"
+    bench.publish(sender, 3, b"a")
+    bench.answer(B2, Stored(T, 5, 5, 3))
+    bench.answer(B3, Stored(T, 5, 5, 2))
+    assert copied(bench)
+
+
+def test_copy_that_is_ordered_before_the_log_is_open_begins_later() -> None:
+    bench = LogBench()
+    bench.slow = True
+    bench.open(replicas=("b1", "b2"))
+    bench.hear(COPY)
+    bench.slow = False
+    while bench.waiting:
+        bench.store()
+    bench.follow(B2)
+    bench.follow(B3)
+    assert copied(bench)
+
+
 def following() -> LogBench:
     bench = LogBench()
     bench.hear(topic_link.FollowTopic(T, 1))

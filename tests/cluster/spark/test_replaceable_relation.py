@@ -6,7 +6,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tocsin.cluster.spark.replaceable_relation import KEPT_BYTES, ReplaceableRelation, SharedTables, shared_tables
+from tocsin.cluster.spark.replaceable_relation import (
+    KEPT_BYTES,
+    ReplaceableRelation,
+    SharedTables,
+    memory_frame,
+    shared_tables,
+)
 
 
 def numbers(first: int, count: int) -> pa.Table:
@@ -52,3 +58,15 @@ def test_large_table_is_shared_and_not_kept(spark: SparkSession) -> None:
     one.replace(small)
     one.release()
     assert one.frame._jdf.queryExecution().toRdd().count() == 5
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_memory_frame_has_the_rows_and_a_known_size(spark: SparkSession, count: int) -> None:
+    moments = pa.array([1_000_000 * number for number in range(count)], pa.timestamp("us", tz="UTC"))
+    table = numbers(5, count).append_column("at", moments)
+    frame = memory_frame(spark, table)
+    assert frame.toArrow().sort_by("n").to_pylist() == spark.createDataFrame(table).toArrow().to_pylist()
+    assert frame.rdd.getNumPartitions() == max(1, min(count, spark.sparkContext.defaultParallelism))
+    size_bytes = frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+    assert size_bytes == max(1, table.nbytes)

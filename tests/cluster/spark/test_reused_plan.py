@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.cluster.emergency import NORTH, declare, ids, report
 from tests.conftest import publish, results_of
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.spark import reused_plan
 from tocsin.cluster.spark.reused_plan import NotReusable, PlanCache, ReusedPlan, depends_on_clock
 
 pytestmark = pytest.mark.spark
@@ -106,7 +107,10 @@ def rows(table: pa.Table) -> Counter[str]:
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_reused_plan_gives_the_results_of_the_ordinary_way(spark: SparkSession, query: str) -> None:
+def test_reused_plan_gives_the_results_of_the_ordinary_way(
+    spark: SparkSession, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reused_plan, "INTERPRETED_ROWS", 10)  # the larger tables use compiled projections
     planned = Planned(spark, query)
     plan = planned.reused()
     one, few, many = tables(1, 1, 1), tables(2, 5, 3), tables(3, 60, 8)
@@ -128,6 +132,12 @@ def test_reused_plan_runs_one_task(spark: SparkSession) -> None:
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
     assert [stage.numTasks for stage in stages if stage is not None] == [1]
     assert rows(found) == rows(planned.ordinary(inputs))
+
+
+def test_later_jobs_of_the_thread_compile_their_projections(spark: SparkSession) -> None:
+    planned = Planned(spark, QUERIES["collected"])
+    planned.reused().run(tables(3, 60, 8))
+    assert planned.session.sparkContext.getLocalProperty("spark.sql.codegen.factoryMode") is None
 
 
 def test_planning_leaves_the_settings_of_the_session(spark: SparkSession) -> None:

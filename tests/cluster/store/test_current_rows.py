@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.cluster.sql.geo import distance_m
+from tocsin.cluster.store import current_rows
 from tocsin.cluster.store.current_rows import CurrentRows, can_hold
+from tocsin.cluster.store.near_cells import are_near
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
 from tocsin.model.schema import Schema
@@ -109,6 +111,15 @@ def test_near_finds_every_row_within_the_radius(batches: list[list[Any]], points
     assert shown(found(current, slots)) == shown(expected)
 
 
+def test_all_rows_are_the_same_object_until_a_record_arrives() -> None:
+    current = CurrentRows(ARRIVED, table([("a", 0, "fire", 60.0, 60.0, 1)]), 1)
+    before = current.all_rows()
+    current.advance(table([]), 2)
+    assert current.all_rows() is before
+    current.advance(table([("a", 0, "flood", 60.0, 60.0, 1)]), 3)
+    assert current.all_rows()["kind"].to_pylist() == ["flood"]
+
+
 def test_too_many_rows_are_not_returned() -> None:
     current = CurrentRows(ARRIVED, table([(name, 0, "fire", 60.0, 60.0, 1) for name in "abc"]), 1)
     point = [pa.chunked_array([[60.0]]), pa.chunked_array([[60.0]])]
@@ -116,6 +127,25 @@ def test_too_many_rows_are_not_returned() -> None:
     assert current.near_to(("lat", "lon"), point, 10.0, 2) is None is current.equal_to(["kind"], fire, 2)
     near, equal = current.near_to(("lat", "lon"), point, 10.0, 3), current.equal_to(["kind"], fire, 3)
     assert near is not None and equal is not None and near.tolist() == equal.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("most", "compared"), [(2_000, [500]), (7_500, [500, 8_000]), (8_000, [500, 8_000])])
+def test_look_at_a_part_of_the_rows_ends_hopeless_searches(
+    most: int, compared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = []
+
+    def counted(*columns: Any) -> Any:
+        pairs.append(len(columns[0]))
+        return are_near(*columns)
+
+    monkeypatch.setattr(current_rows, "are_near", counted)
+    monkeypatch.setattr(current_rows, "SAMPLED_PAIRS", 0)
+    current = CurrentRows(ARRIVED, table([(f"p{n}", 0, "fire", 60.0, 60.0, 1) for n in range(8_000)]), 1)
+    point = [pa.chunked_array([[60.0]]), pa.chunked_array([[60.0]])]
+    slots = current.near_to(("lat", "lon"), point, 10.0, most)
+    assert pairs == compared
+    assert (slots is not None and len(slots) == 8_000) if most == 8_000 else slots is None
 
 
 @pytest.mark.parametrize("key", ["lat", "kind"])

@@ -106,6 +106,14 @@ def test_slot_table_finds_the_rows_that_are_there(steps: list[tuple[str, Any]], 
     assert table.find("value", np.arange(9, dtype=np.uint64), most=-1) is None
 
 
+@given(st.integers(0, 3).flatmap(lambda some: st.lists(st.integers(0, 199), max_size=4 * 10**some)))
+def test_distinct_slots_are_sorted_and_place_each_given_slot(slots: list[int]) -> None:
+    table = SlotTable(pa.table({"value": pa.array(range(200))}))
+    once, places = table.distinct(np.array(slots, np.int64))
+    assert once.tolist() == sorted(set(slots))
+    assert once[places].tolist() == slots
+
+
 @given(st.lists(places, min_size=1, max_size=8), st.sampled_from(ALL_LEVELS), st.floats(0.01, 1))
 def test_cells_and_covers_equal_those_of_single_places(
     points: list[tuple[float, float]], level: int, share: float

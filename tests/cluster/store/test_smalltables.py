@@ -113,6 +113,27 @@ def test_only_small_datasets_are_cached(tmp_path: str, monkeypatch: pytest.Monke
     assert rows_of(tables.table(STATIC, dataset.files)) == {("a", 1), ("b", 2), ("a", 3)}
 
 
+def test_replaced_records_do_not_make_a_cached_table_large(tmp_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smalltables, "SMALL_TABLE_ROWS", 5)
+    dataset, tables = DatasetFiles(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
+    for at in range(9):
+        dataset.add([("a", at), ("b", at)])
+        assert rows_of(tables.table(KEYED, dataset.files)) == {("a", at), ("b", at)}
+    assert SmallTables(Storage(str(tmp_path))).table(KEYED, dataset.files) is None, "18 rows are not read at once"
+    dataset.add([(name, 9) for name in "cdef"])
+    assert tables.table(KEYED, dataset.files) is None, "the table itself would have 6 rows"
+
+
+def test_large_cached_table_does_not_grow(tmp_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smalltables, "SMALL_TABLE_ROWS", 3)
+    monkeypatch.setattr(smalltables, "CACHED_BYTES", 1)
+    dataset, tables = DatasetFiles(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
+    dataset.add([("a", 1), ("b", 1)])
+    assert rows_of(tables.table(KEYED, dataset.files)) == {("a", 1), ("b", 1)}
+    dataset.add([("a", 2), ("b", 2)])
+    assert tables.table(KEYED, dataset.files) is None
+
+
 def test_interval_that_ends_before_the_newest_file_is_not_cached(tmp_path: str) -> None:
     dataset, tables = DatasetFiles(str(tmp_path)), SmallTables(Storage(str(tmp_path)))
     dataset.add([("a", 1)])

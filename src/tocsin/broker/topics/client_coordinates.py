@@ -10,6 +10,7 @@ Clients never move the broker's own coordinate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
 
@@ -27,6 +28,14 @@ AGREES_S = 0.005
 """The same for short distances, in seconds: both ends add milliseconds."""
 REPORT_S = 5.0
 """A topic is looked at once in this time [ePulsar §4]."""
+ASKED_S = 7.5
+"""The same while the coordinator asks for reports at times of its own."""
+KEPT_S = 20.0
+"""A round trip counts for this long: a client may have another path now."""
+LOOK_AT = 32
+"""Topics that are looked at together; with more topics the looks are spread over the ticks."""
+_COUNT_S = 1.0
+"""Shortest time over which messages are counted for a rate."""
 NAMED = 8
 """Senders and receivers that a report names; the others are counted only."""
 _RATE_CHANGE = 0.2
@@ -45,6 +54,7 @@ class ClientCoordinates:
         """Reported coordinates that did not agree with the measured round trip."""
         self._due: list[HostedTopic] = []
         self._looked_s = 0.0
+        self._asked_s = float("-inf")
 
     @property
     def on(self) -> bool:
@@ -70,15 +80,21 @@ class ClientCoordinates:
         rtt_s = self._state.now_s - connection.probed_s
         if not 0.0 < rtt_s <= ABSURD_S:
             return
-        connection.rtts_s.append(rtt_s)
+        trips, now_s = connection.round_trips, self._state.now_s
+        if report.moved:  # a client that lies can look further away by it, never nearer
+            trips.clear()
+        while trips and now_s - trips[0][0] > KEPT_S:
+            trips.popleft()
+        trips.append((now_s, rtt_s))
+        rtt_s = min(rtt_s, connection.rtt_s or rtt_s)
         own = self.own()
         if own is None or not own.is_settled:
             connection.coordinate = None
-        elif report.coordinate is not None and agrees(own, report.coordinate, min(connection.rtts_s)):
+        elif report.coordinate is not None and agrees(own, report.coordinate, rtt_s):
             connection.coordinate = report.coordinate
         else:
             self.corrected += report.coordinate is not None
-            connection.coordinate = behind_proxy(own, min(connection.rtts_s))
+            connection.coordinate = behind_proxy(own, rtt_s)
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -87,38 +103,60 @@ class ClientCoordinates:
         state = self._state
         if not self.on:
             return
-        if not self._due and state.now_s - self._looked_s >= REPORT_S:
+        is_asked = state.now_s - self._asked_s < 2 * ASKED_S
+        if not self._due and state.now_s - self._looked_s >= (ASKED_S if is_asked else REPORT_S):
             self._looked_s = state.now_s
             self._due = list(state.topics.values())
-        share = 1 + len(state.topics) // 40  # ten ticks a second
+        self._look()
+
+    def look_now(self) -> None:
+        """The coordinator asks for reports: look at the first topics now, and at the others in the next ticks."""
+        if self.on:
+            self._looked_s = self._asked_s = self._state.now_s
+            self._due = list(self._state.topics.values())
+            self._look()
+
+    def report_again(self) -> None:
+        """The coordinator may have lost all reports: send them again, even if nothing changes."""
+        for topic in self._state.topics.values():
+            topic.reported = None
+
+    def _look(self) -> None:
+        state = self._state
+        share = LOOK_AT + len(state.topics) // 40  # ten ticks a second
         for topic in self._due[:share]:
             if state.topics.get(topic.name) is topic and topic.phase is Phase.OPEN:
                 self._report(topic)
         del self._due[:share]
 
     def _report(self, topic: HostedTopic) -> None:
-        report = self.summary(topic, self._rate_per_s(topic))
+        in_per_s = self._rate_per_s(topic)
+        if in_per_s is None:
+            return
+        report = self.summary(topic, in_per_s)
         if topic.reported is None and not (report.senders or report.receivers or report.in_per_s):
             return
         if topic.reported is None or _differs(topic.reported, report):
             topic.reported = report
             self._state.report(report)
 
-    def _rate_per_s(self, topic: HostedTopic) -> float:
-        """Accepted messages per second since the last call for this topic; 0 at the first."""
-        before, topic.counted = topic.counted, (self._state.now_s, topic.sequence)
-        if before is None or self._state.now_s <= before[0]:
-            return 0.0
-        return max(0, topic.sequence - before[1]) / (self._state.now_s - before[0])
+    def _rate_per_s(self, topic: HostedTopic) -> float | None:
+        """Accepted messages per second since the last look; None if the topic was opened a moment ago."""
+        now_s = self._state.now_s
+        counted_s, sequence, rate_per_s = topic.counted or (now_s, topic.sequence, None)
+        if now_s - counted_s >= _COUNT_S:
+            rate_per_s = max(0, topic.sequence - sequence) / (now_s - counted_s)
+            topic.counted = (now_s, topic.sequence, rate_per_s)
+        return rate_per_s
 
     def summary(self, topic: HostedTopic, in_per_s: float = 0.0) -> TopicLatency:
         """The report of one topic. E(t) uses the measured round trips, which no client can make shorter."""
         connections = self._state.connections
-        senders = [c for name in topic.senders if (c := connections[name]).rtts_s]
-        receivers = [c for name in (*topic.live, *topic.lagging) if (c := connections[name]).rtts_s]
+        senders = [c for name in topic.senders if (c := connections[name]).round_trips]
+        receivers = [c for name in (*topic.live, *topic.lagging) if (c := connections[name]).round_trips]
         worst_s = None
         if senders and receivers:
-            worst_s = (max(min(c.rtts_s) for c in senders) + max(min(c.rtts_s) for c in receivers)) / 2
+            worst_s = (max(c.rtt_s or 0.0 for c in senders) + max(c.rtt_s or 0.0 for c in receivers)) / 2
         at = [[c.coordinate for c in clients if c.coordinate is not None] for clients in (senders, receivers)]
         centres = [centroid(coordinates) if coordinates else None for coordinates in at]
         deviation_s = sum(furthest_s(coordinates, centre) for coordinates, centre in zip(at, centres, strict=True))
@@ -153,5 +191,18 @@ def _differs(before: TopicLatency, after: TopicLatency) -> bool:
         return True
     if before.worst_s is None or after.worst_s is None:
         return before.worst_s is not after.worst_s
-    change_s = max(abs(before.worst_s - after.worst_s), abs(before.deviation_s - after.deviation_s))
+    change_s = max(
+        abs(before.worst_s - after.worst_s),
+        abs(before.deviation_s - after.deviation_s),
+        _shift_s(before.sender_centroid, after.sender_centroid),
+        _shift_s(before.receiver_centroid, after.receiver_centroid),
+    )
     return change_s > max(_CHANGE_S, _CHANGE * before.worst_s)
+
+
+def _shift_s(before: Coordinate | None, after: Coordinate | None) -> float:
+    """How far clients have moved as a whole, one way: at the same distance from their home, to another direction."""
+    if before is None or after is None:
+        return 0.0 if before is after else float("inf")
+    lift_s = (after.height_s + after.adjustment_s) - (before.height_s + before.adjustment_s)
+    return (math.dist(before.vector, after.vector) + abs(lift_s)) / 2.0

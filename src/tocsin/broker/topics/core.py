@@ -56,7 +56,7 @@ class TopicHomes:
             events.PublishedAlone: self._on_published_alone,
             events.FlushDue: self._flush,
             events.LinkLost: lambda event: self._ownership.on_link_lost(),
-            events.CoordinatorMessageReceived: lambda event: self._ownership.handle(event.message),
+            events.CoordinatorMessageReceived: self._on_coordinator_message,
             events.Ticked: self._tick,
             events.StopRequested: self._stop,
             events.LogOpened: self._ownership.logs.on_opened,
@@ -250,6 +250,14 @@ class TopicHomes:
         if log is not None:
             self._ownership.following.on_failed(log, event.message)
             self._ownership.replication.on_failed(event.topic, event.message)
+
+    def _on_coordinator_message(self, event: events.CoordinatorMessageReceived) -> None:
+        if isinstance(event.message, topic_link.ReportTopics):
+            self.clients.look_now()
+            return
+        self._ownership.handle(event.message)
+        if isinstance(event.message, topic_link.OwnTopics):
+            self.clients.report_again()
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

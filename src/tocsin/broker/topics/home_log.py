@@ -63,7 +63,7 @@ class HomeLog:
     handed: int = 0
     """The last sequence number that was handed to the log and to the followers."""
     followers: dict[BrokerId, Follower] = field(default_factory=dict)
-    learner: BrokerId | None = None
+    learner: Replica | None = None
     """The target of a move. It gets the log; whether it is one of the plan's replicas does not matter."""
     copied: bool = False
     """`TopicCopied` was sent for the learner."""

@@ -89,8 +89,9 @@ class HostedTopic:
     """STOPPED: broker and address of the target."""
     reported: topic_link.TopicLatency | None = None
     """The last report about its clients and its rate."""
-    counted: tuple[float, int] | None = None
-    """(time, sequence number) at the last look; None before the first."""
+    counted: tuple[float, int, float | None] | None = None
+    """(time, sequence number, messages per second before) at the last look. Since the topic was opened without a
+    rate; None before that."""
     log: HomeLog | None = None
     """Of a persistent topic, while this broker is its home or becomes it."""
     recorder: Recorder | None = None
@@ -153,10 +154,15 @@ class Connection:
     """The number of a probe that the client has not returned yet."""
     probed_s: float = float("-inf")
     """When that number was sent."""
-    rtts_s: deque[float] = field(default_factory=lambda: deque(maxlen=8))
-    """The last round trips to the client, as this broker measured them."""
+    round_trips: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=8))
+    """(time, seconds) of the last round trips to the client, as this broker measured them."""
     coordinate: Coordinate | None = None
     """The client's coordinate: reported and checked, or corrected."""
+
+    @property
+    def rtt_s(self) -> float | None:
+        """The lowest of the last round trips: a busy machine adds to most of them. None before the first."""
+        return min(rtt_s for _, rtt_s in self.round_trips) if self.round_trips else None
 
 
 @dataclass(slots=True)

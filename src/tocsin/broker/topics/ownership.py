@@ -141,6 +141,7 @@ class Ownership:
         self._confirm_open(topic)
 
     def _confirm_open(self, topic: HostedTopic) -> None:
+        topic.counted = topic.counted or (self._state.now_s, topic.sequence, None)
         self._state.report(topic_link.TopicOpened(topic.name, topic.epoch))
         waiting, topic.waiting, topic.waiting_bytes = topic.waiting, [], 0
         for identity, request in waiting:

@@ -22,8 +22,10 @@ from tocsin.broker.topics.replica_connections import ReplicaConnections
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
-from tocsin.wire.topic_log import Piece, Replica
+from tocsin.wire.topic_log import Piece
 
+_LEFT_BYTES = 64 << 10
+"""What the target of a move may still have to store when the source stops."""
 _TRIM_S = 10.0
 """How often a home checks the retention."""
 Fail = Callable[[HostedTopic, str], None]
@@ -97,6 +99,8 @@ class Replication:
 
     def _connect(self, topic: HostedTopic, log: HomeLog) -> None:
         replicas = [replica for replica in log.plan.replicas if replica.broker != self._state.broker]
+        if log.learner is not None and log.learner.broker not in {replica.broker for replica in replicas}:
+            replicas.append(log.learner)
         self._feed.set_followers(topic, log, replicas)
 
     def close(self, topic: HostedTopic) -> None:
@@ -161,21 +165,28 @@ class Replication:
     # -- moves ---------------------------------------------------------------------------------------------------------
 
     def copy(self, message: topic_link.CopyTopic) -> None:
+        """Copy the log to the target of a move; later, if the log is still being opened."""
         topic = self._state.topics.get(message.topic)
         log = None if topic is None else topic.log
-        if topic is None or log is None or topic.epoch != message.epoch or log.base < 0:
+        if topic is None or log is None or topic.epoch != message.epoch:
             return
-        log.learner, log.copied = message.target.broker, False
-        if log.learner not in log.followers:
-            members = [follower.replica for follower in log.followers.values()]
-            self._feed.set_followers(topic, log, [*members, Replica(log.learner, message.target.address)])
-        self.advance(topic)
+        log.learner, log.copied = message.target, False
+        if log.base >= 0:
+            self._connect(topic, log)
+            self.advance(topic)
 
     def _check_copied(self, topic: HostedTopic, log: HomeLog) -> None:
-        """The target has everything that is committed, and the rest is on its way: it is as good as the others."""
-        if log.learner is not None and not log.copied and log.followers[log.learner].stored >= topic.sent:
+        """The target has been sent everything that is committed, and has little left to store.
+
+        It need not have stored all of it: while messages arrive, a target that is farther away than the other replicas
+        would never have. The hand-over waits for the rest.
+        """
+        if log.learner is None or log.copied:
+            return
+        target = log.followers[log.learner.broker]
+        if target.stored >= 0 and target.sent >= topic.sent and target.in_flight_bytes <= _LEFT_BYTES:
             log.copied = True
-            self._state.report(topic_link.TopicCopied(topic.name, topic.epoch, log.learner))
+            self._state.report(topic_link.TopicCopied(topic.name, topic.epoch, log.learner.broker))
 
     def stop(self, topic: HostedTopic, message: topic_link.StopTopic) -> None:
         """Accept nothing more. The hand-over follows when the next replicas have the whole log."""

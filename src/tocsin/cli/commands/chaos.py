@@ -29,6 +29,9 @@ def chaos(
     topics: Annotated[
         bool, typer.Option("--topics", help="Break topics instead: their homes, the targets of moves, the coordinator.")
     ] = False,
+    workflow: Annotated[
+        str, typer.Option(help="With --topics: how topics move (pulsar, epulsar or tocsin).")
+    ] = "tocsin",
     folder: Annotated[
         Path | None,
         typer.Option(help="Keep data and logs in this folder. Default: delete them at the end.", file_okay=False),
@@ -61,7 +64,8 @@ def chaos(
         with failing_on_errors(as_json):
             try:
                 if topics:
-                    run = run_topic_chaos(TopicChaosSettings(rounds, max(4, brokers), seed=seed), folder, note)
+                    broken = TopicChaosSettings(rounds, max(4, brokers), seed=seed, workflow=workflow)
+                    run = run_topic_chaos(broken, folder, note)
                 else:
                     run = run_chaos(settings, folder, note)
                 report = asyncio.run(run)

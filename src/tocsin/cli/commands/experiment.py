@@ -29,9 +29,12 @@ def experiment(
     ] = None,
     live: Annotated[
         bool,
-        typer.Option("--live", help="Run bad-testbed or epulsar-migration on real processes instead of simulating it."),
+        typer.Option("--live", help="Run the experiment on real processes. Only some experiments have a live form."),
     ] = False,
-    minutes: Annotated[float, typer.Option(help="With --live, bad-testbed: real minutes of each run.", min=0.1)] = 3.0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="With --live: real minutes of each run [bad-testbed: 3; epulsar-uav, -mmog: 10].", min=0.1),
+    ] = None,
     topics: Annotated[int, typer.Option(help="With --live, epulsar-migration: topics that move.", min=1)] = 128,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +60,7 @@ def experiment(
         print(json.dumps(report, allow_nan=False))
     else:
         _print(report)
-    if live and any(report["metrics"].get(name) for name in (*WRONG, "reordered")):
+    if live and any(report["metrics"].get(name) for name in (*WRONG, "reordered", "repeated", "out_of_order")):
         note(f"tocsin experiment: messages were lost or wrong; see the report and the logs in {folder}")
         raise typer.Exit(1)
     open_claims = [claim["id"] for claim in report["claims"] if claim["holds"] is None]
@@ -107,18 +110,23 @@ def _run(chosen: Any, runs: int | None, folder: Path, options: dict[str, str]) -
         )
 
 
-def _run_live(chosen: Any, folder: Path, options: dict[str, str], minutes: float, topics: int) -> dict[str, Any]:
-    from tocsin.demo import testbed, topic_moves
+_LIVE: Final = ("bad-testbed", "epulsar-migration", "epulsar-uav", "epulsar-mmog")
+
+
+def _run_live(chosen: Any, folder: Path, options: dict[str, str], minutes: float | None, topics: int) -> dict[str, Any]:
+    from tocsin.demo import testbed, topic_loops, topic_moves
     from tocsin.runtime.http.logs import configure_logs
 
-    if chosen.name not in ("bad-testbed", "epulsar-migration"):
-        raise ValueError(f"{chosen.name} has no live form; bad-testbed and epulsar-migration have one")
+    if chosen.name not in _LIVE:
+        raise ValueError(f"{chosen.name} has no live form; {', '.join(_LIVE)} have one")
     configure_logs("error")
     folder.mkdir(parents=True, exist_ok=True)
     if chosen.name == "epulsar-migration":
         report: dict[str, Any] = topic_moves.run_live(options, topics, folder, note)
         return report
-    return testbed.run_live(minutes, options, folder, note)
+    if chosen.name != "bad-testbed":
+        return topic_loops.run_live(chosen.name, minutes or 10.0, options, folder, note)
+    return testbed.run_live(minutes or 3.0, options, folder, note)
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.plan_walk import plan_nodes
 from tocsin.cluster.spark.query_check import QueryRefused, checked_frame
+from tocsin.cluster.spark.replaceable_relation import memory_frame
 from tocsin.cluster.spark.reused_plan import PlanCache
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.sql.narrowing import Narrowing, find_narrowing
@@ -28,6 +29,8 @@ from tocsin.wire.errors import Code, TocsinError
 
 DatasetContents = Callable[[SparkSession, str, bool], DataFrame | pa.Table]
 """(session, dataset name as the query writes it, NEW?) → its records."""
+MOST_PLANNED_ROWS = 20_000
+"""The most rows of a table that is part of a plan."""
 _AGGREGATE = "org.apache.spark.sql.catalyst.plans.logical.Aggregate"
 
 
@@ -40,9 +43,14 @@ class Views:
 
     def show(self, view: str, content: DataFrame | pa.Table) -> None:
         if self._shown.get(view) is not content:
-            frame = content if isinstance(content, DataFrame) else self.session.createDataFrame(content)
+            frame = content if isinstance(content, DataFrame) else self._frame(content)
             frame.createOrReplaceTempView(view)
             self._shown[view] = content
+
+    def _frame(self, table: pa.Table) -> DataFrame:
+        """A large table is not part of the plan: see `memory_frame`."""
+        is_large = table.num_rows > MOST_PLANNED_ROWS
+        return memory_frame(self.session, table) if is_large else self.session.createDataFrame(table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,28 +85,12 @@ class ReplaceableRelation:
     @classmethod
     def like(cls, session: SparkSession, table: pa.Table, assumed_bytes: int) -> ReplaceableRelation:
         """A relation with the columns of this table and no rows. The planner takes it for `assumed_bytes` large."""
-        jvm: Any = session.sparkContext._jvm
         schema = from_arrow_schema(table.schema)
         arrow = to_arrow_schema(schema, timezone="UTC")
-        no_batches = _singleton(jvm.scala.collection.immutable, "Nil")
-        batches = no_batches.prepended(_bytes(arrow.empty_table()))
-        settings = {
-            "spark.sql.execution.arrow.localRelationThreshold": "0",  # an RDD instead of a table inside the plan
-            "spark.sql.defaultSizeInBytes": str(assumed_bytes),
-        }
-        with changed_settings(session, settings):
-            loaded = jvm.PythonSQLUtils.toDataFrame(batches.iterator(), schema.json(), session._jsparkSession)
-            plan = loaded.queryExecution().logical()
-            statistics = plan.stats()  # the plan keeps them only until Spark copies it, so they become a field of it
-        fields = [getattr(plan, f"copy$default${place}")() for place in range(1, 7)]
-        fields[2] = _singleton(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition")
-        others = list(elements(plan.otherCopyArgs()))
-        others[1] = jvm.scala.Some(statistics)
-        sized = plan.copy(*fields, *others)
-        frame = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, sized), session)
+        frame, plan = _frame_of(session, [_bytes(arrow.empty_table())], schema, assumed_bytes, is_one_partition=True)
         partition = plan.rdd().dependencies().head().rdd().partitions()[0]
         tables = shared_tables(session.sparkContext)
-        return cls(frame, table.schema, schema, arrow, partition, no_batches, tables)
+        return cls(frame, table.schema, schema, arrow, partition, _no_batches(session), tables)
 
     def fits(self, table: pa.Table) -> bool:
         return bool(table.schema.equals(self._columns))
@@ -126,8 +110,7 @@ class ReplaceableRelation:
 
     def _sent(self, table: pa.Table) -> Java:
         """The table as a list of Arrow batches in the JVM."""
-        rows = _check_arrow_table_timestamps_localize(table, self._schema, True, "UTC").cast(self._arrow)
-        data = _bytes(rows)
+        data = _bytes(_as_spark_reads(table, self._schema, self._arrow))
         batches = self._no_batches.prepended(data)
         if table.nbytes > KEPT_BYTES:
             self._tables.add(table, batches, len(data))
@@ -135,6 +118,54 @@ class ReplaceableRelation:
 
     def _set(self, batches: Java) -> None:
         getattr(self._partition, "values_$eq")(batches)
+
+
+def memory_frame(session: SparkSession, table: pa.Table) -> DataFrame:
+    """A frame of rows in memory, in a part for each core. The planner knows its size.
+
+    `createDataFrame` puts the rows themselves into the plan: the optimiser evaluates parts of the query over them, in
+    one thread, and each task carries them as Java objects.
+    """
+    schema = from_arrow_schema(table.schema)
+    rows = _as_spark_reads(table, schema, to_arrow_schema(schema, timezone="UTC"))
+    part_rows = max(1, -(-rows.num_rows // session.sparkContext.defaultParallelism))
+    parts = [_bytes(rows.slice(start, part_rows)) for start in range(0, max(1, rows.num_rows), part_rows)]
+    return _frame_of(session, parts, schema, max(1, table.nbytes), is_one_partition=False)[0]
+
+
+def _frame_of(
+    session: SparkSession, parts: list[bytes], schema: StructType, size_bytes: int, *, is_one_partition: bool
+) -> tuple[DataFrame, Java]:
+    """(the frame, the plan whose RDD holds the rows) of Arrow batches. The planner takes it for `size_bytes` large."""
+    jvm: Any = session.sparkContext._jvm
+    batches = _no_batches(session)
+    for part in reversed(parts):
+        batches = batches.prepended(part)
+    settings = {
+        "spark.sql.execution.arrow.localRelationThreshold": "0",  # an RDD instead of a table inside the plan
+        "spark.sql.defaultSizeInBytes": str(size_bytes),
+    }
+    with changed_settings(session, settings):
+        loaded = jvm.PythonSQLUtils.toDataFrame(batches.iterator(), schema.json(), session._jsparkSession)
+        plan = loaded.queryExecution().logical()
+        statistics = plan.stats()  # the plan keeps them only until Spark copies it, so they become a field of it
+    fields = [getattr(plan, f"copy$default${place}")() for place in range(1, 7)]
+    if is_one_partition:
+        fields[2] = _singleton(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition")
+    others = list(elements(plan.otherCopyArgs()))
+    others[1] = jvm.scala.Some(statistics)
+    sized = plan.copy(*fields, *others)
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, sized), session), plan
+
+
+def _no_batches(session: SparkSession) -> Java:
+    """Scala's empty list."""
+    jvm: Any = session.sparkContext._jvm
+    return _singleton(jvm.scala.collection.immutable, "Nil")
+
+
+def _as_spark_reads(table: pa.Table, schema: StructType, arrow: pa.Schema) -> pa.Table:
+    return _check_arrow_table_timestamps_localize(table, schema, True, "UTC").cast(arrow)
 
 
 def elements(sequence: Java) -> Iterator[Java]:

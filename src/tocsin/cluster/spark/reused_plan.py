@@ -43,6 +43,15 @@ _ONE_TASK: Mapping[str, str] = {
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
 }
 """Settings of the session while it plans."""
+_PROJECTIONS = "spark.sql.codegen.factoryMode"
+"""How a task makes the projections that are not part of the plan's compiled code: keys of joins, groups, rows of Arrow
+batches."""
+INTERPRETED_ROWS = 4_000
+"""Up to so many rows of all tables together, the task interprets these projections.
+
+Otherwise every task writes the source of their code again, only to find it among the compiled ones: a channel with
+`near` has long keys, and its source takes more time than a few thousand rows.
+"""
 _REFUSED_NODES = ("Broadcast", "ReusedExchange", "Subquery", "InMemory", "SortMergeJoin")
 """Parts of the names of nodes whose rows come from another job: they would stay those of the first execution. A merge
 join would change the order of NEW records."""
@@ -120,8 +129,15 @@ class ReusedPlan:
         """The results of the query over these tables, by relation."""
         for name, relation in self.relations.items():
             relation.replace(tables[name])
-        self._context.getLocalProperties().putAll(self._settings)
-        served = self._collect_and_serve(self._batches)
+        properties = self._context.getLocalProperties()
+        properties.putAll(self._settings)
+        rows = sum(tables[name].num_rows for name in self.relations)
+        if rows <= INTERPRETED_ROWS:
+            properties.setProperty(_PROJECTIONS, "NO_CODEGEN")
+        try:
+            served = self._collect_and_serve(self._batches)
+        finally:
+            properties.remove(_PROJECTIONS)  # later jobs of this thread may be large
         for relation in self.relations.values():
             relation.release()
         with _load_from_socket(served, NoOpSerializer()) as parts:

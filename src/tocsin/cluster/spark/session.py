@@ -43,6 +43,9 @@ SETTINGS: Mapping[str, str] = {
     # A hash join of any size takes at least one page, by default up to 64 MiB: several of those a second keep the
     # garbage collector busy on a core of its own.
     "spark.buffer.pageSize": "256k",
+    # Spark compiles the generated code of a plan again when this cache has dropped it. A channel has two or three
+    # entries, of about 50 KB each; the default is 100 entries for all channels.
+    "spark.sql.codegen.cache.maxEntries": "4000",
     # Channels take turns instead of queueing behind the longest: each has a pool of its own (`time_limit`).
     "spark.scheduler.mode": "FAIR",
     # The catalog names every file, so a listing job is never worth its start.

@@ -28,6 +28,12 @@ COMPACT_LEAST = 50_000
 """Removed rows that a table has at least before it is made anew without them."""
 MOST_PAIRS = 1_000_000
 """The most pairs of a NEW record and a row in its neighbourhood that are compared: about 100 MB for a moment."""
+SAMPLED_PAIRS = 50_000
+"""From so many pairs on, `near_to` first looks at a part of the rows: if far too many of them are near, it ends."""
+_SAMPLE = 16
+"""The part: one row in so many."""
+_CERTAINLY = 1.25
+"""How many times the allowed rows the part must promise. An error of the estimate costs time, never a result."""
 _KEY = "key"
 
 
@@ -47,6 +53,7 @@ class CurrentRows:
         """
         self.dataset = dataset
         self.version = version
+        self._all: pa.Table | None = None
         self._table = SlotTable(rows, {_KEY: equality_coder(dataset.key, with_null=True)} if coders is None else coders)
 
     def __len__(self) -> int:
@@ -71,6 +78,7 @@ class CurrentRows:
     def advance(self, records: pa.Table, version: int) -> None:
         """Add the records of the versions up to `version`, in the order of their arrival."""
         if records.num_rows:
+            self._all = None
             latest = _latest(records, self.dataset)
             found = self._table.find(_KEY, codes_of([latest[name] for name in self.dataset.key]))
             assert found is not None
@@ -143,18 +151,29 @@ class CurrentRows:
         if found is None:
             return None
         owners, slots = covers.places[found[0]], found[1]
-        distinct, entries = np.unique(slots, return_inverse=True)
-        rows = self._table.take(distinct, list(columns))
-        row_lat, row_lon = (_degrees(rows[column]) for column in columns)
-        near = are_near(lat[owners], lon[owners], row_lat[entries], row_lon[entries], radius_m)
-        chosen = np.unique(slots[near])
+
+        def near_slots(owners: Slots, slots: Slots) -> Slots:
+            distinct, entries = self._table.distinct(slots)
+            rows = self._table.take(distinct, list(columns))
+            row_lat, row_lon = (_degrees(rows[column])[entries] for column in columns)
+            return slots[are_near(lat[owners], lon[owners], row_lat, row_lon, radius_m)]
+
+        if len(slots) >= max(SAMPLED_PAIRS, most):
+            sampled = slots % _SAMPLE == 0
+            part = near_slots(owners[sampled], slots[sampled])
+            if len(self._table.distinct(part)[0]) * _SAMPLE > most * _CERTAINLY:
+                return None
+        chosen = self._table.distinct(near_slots(owners, slots))[0]
         return None if len(chosen) > most else chosen
 
     def rows(self, slots: Slots) -> pa.Table:
         return self._table.take(slots).combine_chunks()
 
     def all_rows(self) -> pa.Table:
-        return self.rows(self._table.slots())
+        """The same object until a record is added."""
+        if self._all is None:
+            self._all = self.rows(self._table.slots())
+        return self._all
 
 
 def _latest(records: pa.Table, dataset: Dataset) -> pa.Table:

@@ -20,6 +20,9 @@ from tocsin.cluster.store.codes import Codes
 Slots = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+_SPARSE = 64
+"""With fewer than one slot in so many rows, sorting the slots is quicker than marking them in an array of all rows."""
+
 
 class Coded(NamedTuple):
     """The codes of some rows for one index."""
@@ -168,6 +171,17 @@ class SlotTable:
     def slots(self) -> Slots:
         """All slots of rows that are not removed, sorted."""
         return np.flatnonzero(self._present)
+
+    def distinct(self, slots: Slots) -> tuple[Slots, Slots]:
+        """(each of these slots once, sorted; the place of every given slot among them)."""
+        if len(slots) * _SPARSE < self._used:
+            return np.unique(slots, return_inverse=True)
+        found = np.zeros(self._used, np.bool_)
+        found[slots] = True
+        once = np.flatnonzero(found)
+        places = np.empty(self._used, np.int64)
+        places[once] = np.arange(len(once))
+        return once, places[slots]
 
     def snapshot(self) -> Callable[[], pa.Table]:
         """A function that returns the rows of this moment, from any thread."""

@@ -22,6 +22,12 @@ from tocsin.model.entities import Dataset, DatasetKind
 SMALL_TABLE_ROWS = 20_000
 SMALL_TABLE_BYTES = 4 << 20
 """The largest size of the files. Spark reads datasets above one of the bounds, on all cores."""
+CACHED_BYTES = 16 << 20
+"""The largest table in memory that may grow by further files when all files together are above the bounds.
+
+Files of a KEYED dataset keep the replaced records until they are merged: 400 people who move every second reach the
+bound of rows within a minute, though the table has 400 rows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class SmallTables:
         self, dataset: Dataset, files: Sequence[StoredFile], after: int | None = None, upto: int | None = None
     ) -> pa.Table | None:
         """The dataset in `files`, or its versions (after, upto] alone. None if Spark must read it."""
-        if not files or not _are_small(files):
+        if not files or not (_are_small(files) or self._grows_little(dataset, files)):
             with self._lock:
                 self._tables.pop(dataset.name, None)
             return None
@@ -61,6 +67,14 @@ class SmallTables:
             return cached.shown
         return cached.rows.filter(pc.greater(cached.rows[VERSION], after)).select(cached.shown.column_names)
 
+    def _grows_little(self, dataset: Dataset, files: Sequence[StoredFile]) -> bool:
+        """True if the cached table and the files that it does not have yet are small together."""
+        with self._lock:
+            cached = self._tables.get(dataset.name)
+        if cached is None or not cached.paths <= {file.path for file in files} or cached.rows.nbytes > CACHED_BYTES:
+            return False
+        return _are_small([file for file in files if file.path not in cached.paths], cached.rows.num_rows)
+
     def _merged(
         self, dataset: Dataset, files: Sequence[StoredFile], paths: frozenset[str], cached: _CachedTable | None
     ) -> _CachedTable:
@@ -75,7 +89,6 @@ class SmallTables:
         return _CachedTable(paths, rows, rows.select(list(dataset.schema.names)))
 
 
-def _are_small(files: Sequence[StoredFile]) -> bool:
-    return (
-        sum(file.rows for file in files) <= SMALL_TABLE_ROWS and sum(file.bytes for file in files) <= SMALL_TABLE_BYTES
-    )
+def _are_small(files: Sequence[StoredFile], more_rows: int = 0) -> bool:
+    rows = more_rows + sum(file.rows for file in files)
+    return rows <= SMALL_TABLE_ROWS and sum(file.bytes for file in files) <= SMALL_TABLE_BYTES

@@ -57,7 +57,8 @@ def slopes(brokers: Sequence[TopicBroker], rates: Vectors, params: PartitionPara
     Least squares over a broker's own samples. Where they say little, because its rate has hardly changed, the slope
     approaches that of all brokers, and without evidence anywhere the profile of [ePulsar §5.4]: a broker reaches the
     limit of its resources at the limit of its rate. An overloaded broker without evidence is taken to have no base: it
-    sheds the fewest topics then, and the next report shows what that has changed. A base is never negative.
+    sheds the fewest topics then, and the next report shows what that has changed. A base is never negative. A resource
+    that no broker has ever reported costs nothing: the limit of the output rate alone decides then.
     """
     profile = params.utilisation_limit / params.rate_limit_per_s if params.rate_limit_per_s > 0.0 else 0.0
     squares, products = np.zeros((len(brokers), 1)), np.zeros((len(brokers), 3))
@@ -76,6 +77,9 @@ def slopes(brokers: Sequence[TopicBroker], rates: Vectors, params: PartitionPara
     without_base[busy] = used[busy] / rates[busy, None]
     unknown = (squares < _DOUBT) & (used > params.utilisation_limit) & busy[:, None]
     found: Vectors = np.where(unknown, without_base, np.minimum(own, without_base))
+    samples = [(sample.cpu, sample.memory, sample.network) for broker in brokers for sample in broker.samples]
+    reported = (used > 0.0).any(axis=0) | (np.array(samples).reshape(-1, 3) > 0.0).any(axis=0)
+    found[:, ~reported] = 0.0
     return found
 
 

@@ -57,9 +57,9 @@ class Replicas:
         settings = self._settings
         if time.monotonic() >= self._token_until_s and settings.coordinator is not None:
             headers = {"Authorization": f"Bearer {settings.secret('coordinator')}"}
-            tls = tls_context(settings.coordinator, settings.ca)
             try:
-                async with httpx.AsyncClient(timeout=_TIMEOUT, verify=tls or True) as client:
+                # The context exists already: loading all authorities would stop this broker for some 30 ms.
+                async with httpx.AsyncClient(timeout=_TIMEOUT, verify=self._tls or True) as client:
                     path = REPLICA_TOKENS.format(broker=settings.id)
                     answer = await client.post(settings.coordinator.rstrip("/") + path, headers=headers)
                     answer.raise_for_status()

@@ -206,10 +206,9 @@ class TrustedKeys:
         if self._path is not None:
             return await asyncio.to_thread(self._path.read_bytes)
         assert self._url is not None
-        if self._client is None:
-            self._client = await asyncio.to_thread(_new_client, self._ca)
+        client = self._client = self._client or await asyncio.to_thread(_new_client, self._ca)
         headers = {"If-None-Match": self._etag} if self._etag else {}
-        async with self._client.stream("GET", self._url, headers=headers) as response:
+        async with client.stream("GET", self._url, headers=headers) as response:
             if response.status_code == 304:
                 return None
             response.raise_for_status()

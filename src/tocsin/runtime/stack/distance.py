@@ -69,6 +69,11 @@ class EmulatedDistance:
         self._process.stdin.close()
         await self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        """The process of the relay."""
+        return self._process.pid
+
     async def set_delay(self, one: str, other: str, one_way_s: float) -> None:
         """Set the delay between two places, in both directions."""
         await self._ask(op="delay", one=one, other=other, one_way_s=one_way_s)

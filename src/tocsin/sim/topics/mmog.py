@@ -7,6 +7,8 @@ The only randomness of `run` is the seed.
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,11 +71,52 @@ def city_of(topic: str) -> str:
     return CITIES[int(topic.rpartition("-")[2]) % len(CITIES)]
 
 
-def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
-    kernel = Kernel(setting.seed)
+def places_of(setting: MmogSetting) -> Places:
+    """The five cities and the delays between them."""
     everywhere = us_cities(delay_per_ping=setting.delay_per_ping)
     chosen = [[city[0] for city in US_CITIES].index(name) for name in CITIES]
-    places = Places(CITIES, everywhere.delay_s[np.ix_(chosen, chosen)])
+    return Places(CITIES, everywhere.delay_s[np.ix_(chosen, chosen)])
+
+
+def players_of(setting: MmogSetting) -> dict[str, int]:
+    """Player → city, uniformly [ePulsar §5.8.2]."""
+    players = [f"player-{number:02}" for number in range(setting.players)]
+    return {player: CITIES.index(city_of(topic_of(player))) for player in players}
+
+
+@dataclass(frozen=True, slots=True)
+class Regrouping:
+    """The groups of all players over time, whichever system carries their messages."""
+
+    at_start: dict[str, int]
+    """Player → group."""
+    changes: list[tuple[float, str, int]]
+    """(time, player, new group), in order."""
+
+
+def regroup(setting: MmogSetting) -> Regrouping:
+    """Let each player stay in a group for a while and join another. Its only randomness is the seed."""
+    rng, players = Kernel(setting.seed).stream("groups"), list(players_of(setting))
+    shuffled = [players[index] for index in rng.permutation(len(players))]
+    groups = {player: number % setting.groups for number, player in enumerate(shuffled)}
+    at_start = dict(groups)
+    leaving = [(float(rng.uniform(*setting.stay_s)), number) for number in range(len(players))]
+    heapq.heapify(leaving)
+    changes: list[tuple[float, str, int]] = []
+    while leaving:
+        at_s, number = heapq.heappop(leaving)
+        if at_s >= setting.duration_s:
+            break
+        player = players[number]
+        groups[player] = (groups[player] + int(rng.integers(1, setting.groups))) % setting.groups
+        changes.append((at_s, player, groups[player]))
+        heapq.heappush(leaving, (at_s + float(rng.uniform(*setting.stay_s)), number))
+    return Regrouping(at_start, changes)
+
+
+def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
+    kernel = Kernel(setting.seed)
+    places = places_of(setting)
     network = Network(kernel, places.delay_s)
     network.add(MANAGER, CITIES.index("New York"))
     brokers = [BrokerId(f"broker-{number}") for number in range(len(CITIES))]
@@ -83,16 +126,17 @@ def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
         network.add(servers[number], number, CITY_HOP_S)
     agents = CoordinateAgents(kernel, network, [*brokers, *servers])
 
-    players = [f"player-{number:02}" for number in range(setting.players)]
-    place_of = {player: CITIES.index(city_of(topic_of(player))) for player in players}  # uniformly [ePulsar §5.8.2]
+    place_of = players_of(setting)
+    players = list(place_of)
     world = TopicWorld(kernel, network, setting.mistake)
-    world.is_reachable = _Reach(places.delay_s + CITY_HOP_S, place_of)
+    world.is_reachable = Reach(places.delay_s + CITY_HOP_S, place_of)
     for player in players:
         network.add(player, place_of[player], CITY_HOP_S)
         home = hashed_home(topic_of(player), brokers)  # Pulsar's place for a new topic
         world.create(topic_of(player), home, bound_s=setting.bound_s, rate_per_producer=setting.rate_per_s)
     migrator = Migrator(world, MANAGER, executors=setting.executors)
-    game = _Game(kernel, world, migrator, players, setting)
+    regrouping = regroup(setting)
+    _Game(kernel, world, migrator, regrouping)
 
     def coordinate_of(node: str) -> Coordinate:
         return agents.coordinate(servers[place_of[node]] if node in place_of else node)
@@ -112,10 +156,11 @@ def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
         first_s = float(phases.uniform(0.0, period_s))
         world.publish_every(topic_of(player), player, period_s, first_s, setting.duration_s)
     kernel.run(until_s=setting.duration_s + IN_TRANSIT_S)
-    return MmogEpisode(control.moves, migrator.migrations, world.deliveries, received, game.regroupings_s)
+    regroupings_s = [at_s for at_s, _, _ in regrouping.changes]
+    return MmogEpisode(control.moves, migrator.migrations, world.deliveries, received, regroupings_s)
 
 
-class _Reach:
+class Reach:
     """Whether any broker can meet the bound of a topic for its present clients, by true delays."""
 
     def __init__(self, leg_s: Vectors, place_of: dict[str, int]) -> None:
@@ -123,50 +168,41 @@ class _Reach:
         self._best_s: dict[tuple[int, frozenset[int]], float] = {}
 
     def __call__(self, state: TopicState, producer: str) -> bool:
-        if state.bound_s is None or not state.consumers:
+        return state.bound_s is None or self.within(state.bound_s, producer, state.consumers)
+
+    def within(self, bound_s: float, producer: str, consumers: Collection[str]) -> bool:
+        if not consumers:
             return True
         place = self._place_of[producer]
-        places = frozenset(self._place_of[consumer] for consumer in state.consumers)
+        places = frozenset(self._place_of[consumer] for consumer in consumers)
         if (place, places) not in self._best_s:
             through_s = self._leg_s[place] + self._leg_s[sorted(places)].max(axis=0)
             self._best_s[place, places] = float(through_s.min())
-        return self._best_s[place, places] <= state.bound_s
+        return self._best_s[place, places] <= bound_s
 
 
 class _Game:
     """The groups of players. A new member subscribes to the others' topics, and they to the new member's."""
 
-    def __init__(
-        self, kernel: Kernel, world: TopicWorld, migrator: Migrator, players: list[str], setting: MmogSetting
-    ) -> None:
-        self._kernel, self._world, self._migrator, self._setting = kernel, world, migrator, setting
-        self._rng = kernel.stream("groups")
-        shuffled = [players[index] for index in self._rng.permutation(len(players))]
-        self.group_of = {player: number % setting.groups for number, player in enumerate(shuffled)}
-        self.regroupings_s: list[float] = []
-        for player in players:
+    def __init__(self, kernel: Kernel, world: TopicWorld, migrator: Migrator, regrouping: Regrouping) -> None:
+        self._kernel, self._world, self._migrator = kernel, world, migrator
+        self.group_of = dict(regrouping.at_start)
+        for player in sorted(self.group_of):
             world.join(topic_of(player), [player], self._mates(player))
-            self._stay(player)
+        for at_s, player, group in regrouping.changes:
+            kernel.call_at(at_s, self._join_another, player, group)
 
     def together(self, player: str, other: str) -> bool:
         return self.group_of[player] == self.group_of[other]
 
-    def _stay(self, player: str) -> None:
-        stay_s = float(self._rng.uniform(*self._setting.stay_s))
-        if self._kernel.now_s + stay_s < self._setting.duration_s:
-            self._kernel.call_after(stay_s, self._join_another, player)
-
-    def _join_another(self, player: str) -> None:
+    def _join_another(self, player: str, group: int) -> None:
         for other in self._mates(player):
             self._world.leave(topic_of(player), other)
             self._world.leave(topic_of(other), player)
-        step = int(self._rng.integers(1, self._setting.groups))
-        self.group_of[player] = (self.group_of[player] + step) % self._setting.groups
-        self.regroupings_s.append(self._kernel.now_s)
+        self.group_of[player] = group
         for other in self._mates(player):
             self._subscribe(topic_of(player), other, player)
             self._subscribe(topic_of(other), player, other)
-        self._stay(player)
 
     def _mates(self, player: str) -> list[str]:
         return [other for other in self.group_of if other != player and self.together(player, other)]

@@ -125,6 +125,44 @@ def topic_names(swarm: int) -> tuple[TopicName, TopicName]:
     return TopicName(f"swarm-{swarm}/follow_leader"), TopicName(f"swarm-{swarm}/sensor_data")
 
 
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """The zones of all swarms over time: what happens to them, whichever system carries their messages."""
+
+    at_start: list[int]
+    changes: list[tuple[float, int, int]]
+    """(time, swarm, new zone), in order."""
+
+
+def fly(setting: UavSetting) -> Flight:
+    """Fly the swarms by random waypoint over the city. Its only randomness is the seed."""
+    streams = Kernel(setting.seed)
+    city = city_of_zones(setting.zones, streams.stream("towers"))
+    paths = [
+        RandomWaypoint(streams.stream(f"swarm-{n}"), city.side_m, setting.speed_m_per_s, setting.hover_s)
+        for n in range(setting.swarms)
+    ]
+    at_start = zones = [city.site_of(path.at(0.0)) for path in paths]
+    changes: list[tuple[float, int, int]] = []
+    for step in range(1, int((setting.duration_s + IN_TRANSIT_S) / POSITION_EVERY_S) + 1):
+        at_s = step * POSITION_EVERY_S
+        now = [city.site_of(path.at(at_s)) for path in paths]
+        changes += [(at_s, swarm, zone) for swarm, zone in enumerate(now) if zone != zones[swarm]]
+        zones = now
+    return Flight(at_start, changes)
+
+
+def members_of(setting: UavSetting) -> list[list[str]]:
+    """The names of the UAVs of each swarm, the leader first."""
+    return [[f"uav-{swarm}-{n}" for n in range(setting.members)] for swarm in range(setting.swarms)]
+
+
+def topics_of(swarm: int, uavs: list[str]) -> list[tuple[TopicName, list[str], list[str]]]:
+    """(name, producers, consumers) of a swarm's two topics."""
+    follow, sense = topic_names(swarm)
+    return [(follow, uavs[:1], uavs[1:]), (sense, uavs[1:], uavs[:1])]
+
+
 def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
     kernel = Kernel(setting.seed)
     places = edge_sites(setting.zones)
@@ -140,20 +178,14 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
         network.add(proxies[zone], zone, SITE_HOP_S)
     agents = CoordinateAgents(kernel, network, [*brokers, *proxies])
 
-    city = city_of_zones(setting.zones, kernel.stream("towers"))
-    flights = [
-        RandomWaypoint(kernel.stream(f"swarm-{n}"), city.side_m, setting.speed_m_per_s, setting.hover_s)
-        for n in range(setting.swarms)
-    ]
-    zone_of = [city.site_of(flight.at(0.0)) for flight in flights]
-    members = [[f"uav-{swarm}-{n}" for n in range(setting.members)] for swarm in range(setting.swarms)]
+    flight = fly(setting)
+    zone_of, members = list(flight.at_start), members_of(setting)
     swarm_of = {uav: swarm for swarm, uavs in enumerate(members) for uav in uavs}
     world = TopicWorld(kernel, network, setting.mistake)
     for swarm, uavs in enumerate(members):
         for uav in uavs:
             network.add(uav, zone_of[swarm], SITE_HOP_S + LTE_ACCESS_S)
-        follow, sense = topic_names(swarm)
-        for name, producers, consumers in ((follow, uavs[:1], uavs[1:]), (sense, uavs[1:], uavs[:1])):
+        for name, producers, consumers in topics_of(swarm, uavs):
             home = hashed_home(name, brokers)  # Pulsar's place for a new topic; the first plan may move it
             world.create(name, home, bound_s=setting.bound_s, rate_per_producer=setting.rate_per_s)
             world.join(name, producers, consumers)
@@ -168,22 +200,19 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
     control = TopicControl(world, migrator, MANAGER, brokers, coordinate_of, policy=policy, loop=LOOPS[setting.loop])
     agents.start()
     control.start(sorted(swarm_of))
-    zone_changes: list[tuple[float, int, int]] = []
 
-    def update_zone(swarm: int) -> None:
-        zone = city.site_of(flights[swarm].at(kernel.now_s))
-        if zone != zone_of[swarm]:
-            zone_of[swarm] = zone
-            zone_changes.append((kernel.now_s, swarm, zone))
-            for uav in members[swarm]:
-                network.move(uav, zone)
-                control.gateway_changed(uav)
+    def change_zone(swarm: int, zone: int) -> None:
+        zone_of[swarm] = zone
+        for uav in members[swarm]:
+            network.move(uav, zone)
+            control.gateway_changed(uav)
 
+    for at_s, swarm, zone in flight.changes:
+        kernel.call_at(at_s, change_zone, swarm, zone)
     phases, period_s = kernel.stream("publish"), 1.0 / setting.followed_per_s
     for swarm, uavs in enumerate(members):
-        kernel.every(POSITION_EVERY_S, update_zone, swarm)
         for number, uav in enumerate(uavs):
             name = topic_names(swarm)[0 if number == 0 else 1]
             world.publish_every(name, uav, period_s, float(phases.uniform(0.0, period_s)), setting.duration_s)
     kernel.run(until_s=setting.duration_s + IN_TRANSIT_S)
-    return UavEpisode(control.moves, migrator.migrations, world.deliveries, zone_changes)
+    return UavEpisode(control.moves, migrator.migrations, world.deliveries, flight.changes)

@@ -20,6 +20,7 @@ from tocsin.model.topic_persistence import DEFAULT_RETAIN_BYTES, Persistence, ma
 from tocsin.runtime.coordinator.cluster import recording_problem
 from tocsin.runtime.coordinator.routes.authentication import caller_of, forbidden, require_admin
 from tocsin.runtime.coordinator.routes.context import CoordinatorContext, checked_coordinate, context_of
+from tocsin.runtime.coordinator.topic_changes import revision_of
 from tocsin.runtime.http.answers import answer, read_json, request_body
 from tocsin.runtime.http.callers import Caller
 from tocsin.runtime.http.credentials import BROKERS
@@ -119,24 +120,23 @@ async def watch_topics(request: Request) -> Response:
     for pattern in body.receive:
         _check_pattern(pattern)
     refused = await _use(context, caller, body)
-    if body.after == context.topic_changes.revision and not refused:
-        await _wait_for_change(context, caller, body)
-    revision, epoch = context.topic_changes.revision, context.core.registry.topics.epoch
-    entries = _wanted(context, caller, body)
-    near = landmarks(context.core.registry)
-    return answer(WatchAnswer(revision, epoch, entries, _token(context, caller), refused, near))
+    wait_s = 0.0 if refused or body.after is None else body.wait_s
+    entries = await _changed(context, caller, body, wait_s)
+    epoch, near = context.core.registry.topics.epoch, landmarks(context.core.registry)
+    return answer(WatchAnswer(revision_of(entries), epoch, entries, _token(context, caller), refused, near))
 
 
-async def _wait_for_change(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> None:
-    """Wait for a change that this caller sees, at most `wait_s` seconds."""
-    # While changes are being stored, the registry has them but the caller has not seen them: it must not wait longer
-    # because nothing differs from the registry.
-    present = None if context.topic_changes.is_behind(context.core) else _wanted(context, caller, body)
-    until_s = context.process.now_s() + body.wait_s
-    while (left_s := until_s - context.process.now_s()) > 0:
-        changed = await context.topic_changes.wait(left_s)
-        if changed and _wanted(context, caller, body) != present:
-            return
+async def _changed(context: CoordinatorContext, caller: Caller, body: WatchRequest, wait_s: float) -> list[TopicEntry]:
+    """What this caller sees, as soon as it differs from what the caller knows, or after `wait_s` seconds."""
+    changes, until_s = context.topic_changes, context.process.now_s() + wait_s
+    with changes.watch(body.send, body.receive) as watch:
+        while True:
+            entries = _wanted(context, caller, body)
+            left_s = until_s - context.process.now_s()
+            known = revision_of(entries) == body.after or changes.is_storing(context.core, watch)
+            if left_s <= 0 or not known:
+                return entries
+            await watch.wait(left_s)
 
 
 async def _use(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> dict[TopicName, Refusal]:

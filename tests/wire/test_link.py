@@ -20,8 +20,8 @@ ANN = SubscriberId("ann")
 S1 = SubscriptionId("s1")
 B2 = BrokerId("b2")
 T1 = TopicName("a/b")
-HANDED_OVER = topic_link.TopicState(7, 2, [(5, 9)])
-HANDED_OVER_JSON = {"sequence": 7, "since": 2, "publishers": [[5, 9]]}
+HANDED_OVER = topic_link.TopicState(7, 2, [(5, 9)], [(3, [5])])
+HANDED_OVER_JSON = {"sequence": 7, "since": 2, "publishers": [[5, 9]], "owners": [[3, [5]]]}
 PLAN = LogPlan(2, [Replica(B2, "ws://b2")], 1, 1 << 20, 60.0, 7)
 PLAN_JSON = {
     "created": 2,

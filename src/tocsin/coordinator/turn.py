@@ -166,8 +166,8 @@ class Turn:
     def store_topic(self, record: TopicRecord) -> None:
         home, incarnation = record.holder or (None, "")
         what = (record.name, record.created, record.within_s, record.made_on_use)
-        into = (None, None) if record.record is None else (record.record.dataset, record.record.recording)
-        self.do(StoreTopic(*what, home, incarnation, record.epoch, *into, record.made_by))
+        dataset, recording = (None, None) if record.record is None else (record.record.dataset, record.record.recording)
+        self.do(StoreTopic(*what, home, incarnation, record.epoch, dataset, recording, record.made_by))
         if record.log is not None:
             keep = record.log.persistence
             self.do(StoreTopicLog(record.name, record.log.replicas, keep.quorum, keep.retain_bytes, keep.retain_s))

@@ -95,7 +95,7 @@ class NewFrame(NamedTuple):
 
     position: int
     next_position: int
-    count: int
+    records: int
     meta_json: bytes
     payload: bytes
 
@@ -110,8 +110,8 @@ class NewFrame(NamedTuple):
     def pieces(self) -> tuple[bytes, bytes]:
         """(header and meta, payload): two pieces, so that the payload is not copied."""
         length = len(self.meta_json) + len(self.payload)
-        crc = _crc(self.position, length, self.count, self.meta_json, self.payload)
-        return HEADER.pack(length, crc, self.count, len(self.meta_json)) + self.meta_json, self.payload
+        crc = _crc(self.position, length, self.records, self.meta_json, self.payload)
+        return HEADER.pack(length, crc, self.records, len(self.meta_json)) + self.meta_json, self.payload
 
 
 def frame_length(view: memoryview, offset: int) -> int | None:

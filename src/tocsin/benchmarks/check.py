@@ -129,7 +129,7 @@ SHORT_FORMS = (
         "sim", ("--scenario", "paper-simulation"), (Bar("simulated_s_per_wall_s", at_least=30.0, per_reference=True),)
     ),
 )
-"""Every benchmark has a short form."""
+"""Every benchmark with a bar has a short form."""
 
 
 def check(

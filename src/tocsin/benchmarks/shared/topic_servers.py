@@ -73,7 +73,11 @@ async def _tocsin(
         await stack.start()
         headers = {"Authorization": f"Bearer {stack.admin_token()}"}
         async with httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=START_S) as http:
-            (await http.post("/v1/topics", json={"topic": topic, **options})).raise_for_status()
+            async with asyncio.timeout(START_S):
+                # A persistent topic needs a broker that has reported its logs.
+                while (created := await http.post("/v1/topics", json={"topic": topic, **options})).status_code == 503:
+                    await asyncio.sleep(0.2)
+            created.raise_for_status()
             scopes = [f"send:{topic}", f"receive:{topic}"]
             granted = await http.post("/v1/tokens", json={"subject": "bench", "scopes": scopes})
             token = granted.raise_for_status().json()["token"]

@@ -25,8 +25,8 @@ SMALL_TABLE_BYTES = 4 << 20
 CACHED_BYTES = 16 << 20
 """The largest table in memory that may grow by further files when all files together are above the bounds.
 
-Files of a KEYED dataset keep the replaced records until they are merged: 400 people who move every second reach the
-bound of rows within a minute, though the table has 400 rows.
+Files of a KEYED dataset keep the replaced records until they are merged. If 400 people move every second, their records
+reach the bound of rows within a minute, though the table has 400 rows.
 """
 
 

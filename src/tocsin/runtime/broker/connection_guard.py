@@ -88,6 +88,12 @@ class ConnectionGuard:
             if stream.claims is not None and is_revoked(stream.claims):
                 stream.revoke()
 
+    def close_streams(self) -> None:
+        """The broker stops: close connections that uvicorn does not know, half-open ones and those of brokers."""
+        self.half_open.close_all()
+        for stream in list(self.broker_sockets):
+            stream.revoke()
+
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""
         return self.keys.known_claims(token, self.process.now_s(), audience=self._audiences)

@@ -177,6 +177,7 @@ class BrokerServer:
             await self.coordinates.stop()
         await self.topics.stop()
         await self.process.stop()
+        self.guard.close_streams()
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
         await self.webhooks.stop()

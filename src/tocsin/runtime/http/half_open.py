@@ -52,6 +52,11 @@ class HalfOpenConnections:
         while self._since_s and next(iter(self._since_s.values())) <= now_s - self.limit_s:
             self._expire_oldest()
 
+    def close_all(self) -> None:
+        """Close all of them, when the server stops."""
+        while self._since_s:
+            self._expire_oldest()
+
     async def sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)

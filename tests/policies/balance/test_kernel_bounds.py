@@ -6,18 +6,14 @@ IndexError. This process then makes the same plans compiled.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from tests.policies.balance.balance_worlds import communities, snapshot
 from tests.policies.balance.test_multistage import EVERY
+from tests.policies.interpreted import interpreted
 from tocsin.model.snapshot import Snapshot
 from tocsin.policies.balance.affinity_candidates import groups_of
 from tocsin.policies.balance.load import LoadModel
@@ -95,19 +91,12 @@ def plans() -> Plans:
 
 
 def test_kernels_stay_in_bounds_and_plan_alike_interpreted_and_compiled() -> None:
-    code = "import json; from tests.policies.balance.test_kernel_bounds import plans; print(json.dumps(plans()))"
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr
-    interpreted: Plans = json.loads(child.stdout)
-    assert interpreted == plans()
+    without_compilation: Plans = interpreted(plans)
+    assert without_compilation == plans()
     for policy in EVERY:
-        assert interpreted[f"{policy}, 0 m: one mover with quiet subscriptions"], f"{policy} does not reach its kernels"
+        assert without_compilation[f"{policy}, 0 m: one mover with quiet subscriptions"], (
+            f"{policy} does not reach its kernels"
+        )
 
 
 def test_quiet_subscribers_have_no_affinity_label_and_do_not_vote() -> None:

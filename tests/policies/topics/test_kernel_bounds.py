@@ -6,10 +6,6 @@ This process then runs them compiled. `tests/policies/balance/test_kernel_bounds
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import tocsin
+from tests.policies.interpreted import interpreted
 from tests.policies.topics.partition_worlds import PARAMS, at, broker, topic, world
 from tocsin.coords.coordinate import DIMENSIONS
 from tocsin.coords.distances import distances_s
@@ -76,24 +73,13 @@ def results() -> Results:
 
 
 def test_kernels_stay_in_bounds_and_agree_interpreted_and_compiled() -> None:
-    code = "import json; from tests.policies.topics.test_kernel_bounds import results; print(json.dumps(results()))"
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 0, child.stderr
-    interpreted, compiled = json.loads(child.stdout), results()
-    assert list(interpreted) == list(compiled)
-    for name in interpreted:
+    without_compilation, compiled = interpreted(results), results()
+    assert list(without_compilation) == list(compiled)
+    for name, result in without_compilation.items():
         if any(name == label for label, *_ in matrices()):
-            np.testing.assert_allclose(
-                np.array(interpreted[name]), np.array(compiled[name], float), rtol=1e-9, err_msg=name
-            )
+            np.testing.assert_allclose(np.array(result), np.array(compiled[name], float), rtol=1e-9, err_msg=name)
         else:
-            assert interpreted[name] == compiled[name], name
+            assert result == compiled[name], name
     assert compiled["three brokers"] and compiled["home overloaded"], "the worlds reach the kernel"
 
 

@@ -67,10 +67,6 @@ class BrokerSocket(PacedSocket):
     def expire(self) -> None:
         self._transport.abort()
 
-    def revoke(self) -> None:
-        """End the connection: its token is revoked."""
-        self._transport.abort()
-
     def data_received(self, data: bytes) -> None:
         if self._open:
             self.read(data)

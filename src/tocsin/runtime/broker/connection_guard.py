@@ -18,7 +18,7 @@ from tocsin.runtime.broker.turns import UserBudgets
 from tocsin.runtime.http.audit import AuditLog
 from tocsin.runtime.http.callers import caller_of_claims
 from tocsin.runtime.http.credentials import BROKERS, Claims
-from tocsin.runtime.http.half_open import HalfOpenConnections
+from tocsin.runtime.http.half_open import HalfOpenConnection, HalfOpenConnections
 from tocsin.runtime.http.trusted_keys import TrustedKeys
 from tocsin.wire.errors import Code, TocsinError
 from tocsin.wire.link import REPLICATE
@@ -26,12 +26,10 @@ from tocsin.wire.link import REPLICATE
 _UNKNOWN = "this token is unknown, expired, revoked or meant for another part"
 
 
-class BrokerConnection(Protocol):
+class BrokerConnection(HalfOpenConnection, Protocol):
     """A connection of another broker."""
 
     claims: Claims | None
-
-    def revoke(self) -> None: ...
 
 
 class ConnectionGuard:
@@ -86,13 +84,13 @@ class ConnectionGuard:
         is_revoked = self.recorded_end("broker")
         for stream in list(self.broker_sockets):
             if stream.claims is not None and is_revoked(stream.claims):
-                stream.revoke()
+                stream.expire()
 
     def close_streams(self) -> None:
         """The broker stops: close connections that uvicorn does not know, half-open ones and those of brokers."""
         self.half_open.close_all()
         for stream in list(self.broker_sockets):
-            stream.revoke()
+            stream.expire()
 
     def known_claims(self, token: str) -> Claims | None:
         """Check a token with the keys at hand; None if that is not possible."""

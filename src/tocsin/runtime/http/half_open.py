@@ -18,7 +18,8 @@ SWEEP_S = 1.0
 class HalfOpenConnection(Protocol):
     """A connection that has not logged in."""
 
-    def expire(self) -> None: ...
+    def expire(self) -> None:
+        """End the connection."""
 
 
 class HalfOpenConnections:

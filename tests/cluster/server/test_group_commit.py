@@ -191,13 +191,13 @@ def test_large_body_is_checked_in_another_thread(tmp_path: Path) -> None:
     gateway = make(tmp_path / "d")
     gateway.may_go_on.set()
     threads: list[int] = []
-    accept = gateway.accept_into_group
+    append = gateway.append
 
     def noted(*arguments: Any) -> Any:
         threads.append(threading.get_ident())
-        return accept(*arguments)
+        return append(*arguments)
 
-    gateway.accept_into_group = noted  # type: ignore[method-assign, assignment]
+    gateway.append = noted  # type: ignore[method-assign]
 
     async def main() -> int:
         commit = GroupCommit(gateway)

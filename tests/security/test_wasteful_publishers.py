@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from tests.cluster.server.test_group_commit import SlowDisk, make
-from tocsin.cluster.feed.gateway import Accepted, Backlogged, FeedGateway, Malformed, RecordForm, Refused
+from tocsin.cluster.feed.gateway import Accepted, Backlogged, FeedGateway, Malformed, Prepared, RecordForm, Refused
+from tocsin.cluster.feed.records import RECORDS_IN_A_ROW
 from tocsin.cluster.server import publishers
 from tocsin.cluster.server.group_commit import CLOSELY_INLINE_BYTES, INLINE_BYTES, GroupCommit
 from tocsin.cluster.server.publishers import Publisher, Publishers
 
 GOOD = b'{"id": 1}'
 WRONG = b"[" + b"1," * 5_000 + b"1]"
-"""10,001 records, all of them wrong."""
+"""5,001 records, all of them wrong."""
 MALFORMED = b"[" + b"{}," * 3_000
 
 
@@ -108,6 +109,14 @@ def test_body_with_errors_is_decoded_in_another_thread(gateway: SlowDisk, body: 
         assert threads and threading.get_ident() not in threads
 
     asyncio.run(main())
+
+
+def test_decoding_pauses_for_other_threads(gateway: FeedGateway) -> None:
+    """A thread that decodes without pauses delays the event loop by 5 ms whenever the loop has waited."""
+    pauses: list[None] = []
+    prepared = gateway.prepare(WRONG, RecordForm.JSON, pause=lambda: pauses.append(None))
+    assert isinstance(prepared, Prepared)
+    assert len(pauses) >= 5_001 // RECORDS_IN_A_ROW
 
 
 def test_other_publishers_do_not_wait_while_a_body_is_decoded(gateway: SlowDisk) -> None:

@@ -164,11 +164,12 @@ class FeedGateway:
         idempotency_key: str | None = None,
         recorded: RecordedRange | None = None,
         closely: bool = True,
+        pause: Callable[[], None] | None = None,
     ) -> Prepared | Outcome | None:
         """Check and parse a request, without a lock. The outcome if it is known already; otherwise call `append`.
 
         Without `closely` it takes a few milliseconds per MiB, and returns None for a body that must be decoded record
-        by record, which takes up to two seconds per MiB.
+        by record, which takes up to two seconds per MiB. `pause` is called again and again meanwhile.
         """
         group = self._fresh
         if len(body) > self.limits.body_bytes:
@@ -189,7 +190,7 @@ class FeedGateway:
             early = self._answer_early(len(body), digests, recorded)
             if early is not None:
                 return early, self._fresh
-        decoded = self._decode(body, form, closely)
+        decoded = self._decode(body, form, closely, pause)
         if decoded is None:
             return None
         return Prepared(len(body), decoded, digests, recorded) if isinstance(decoded, Decoded) else (decoded, group)
@@ -374,8 +375,11 @@ class FeedGateway:
             return _ALERTS_UNAVAILABLE
         return KeyConflict(records.reason) if isinstance(records, AlertConflict) else records
 
-    def _decode(self, body: bytes, form: RecordForm, closely: bool = True) -> Decoded | Refused | None:
-        decoded = self._store.codec.decode(body, form) if closely else self._store.codec.decode_good(body, form)
+    def _decode(
+        self, body: bytes, form: RecordForm, closely: bool = True, pause: Callable[[], None] | None = None
+    ) -> Decoded | Refused | None:
+        codec = self._store.codec
+        decoded = codec.decode(body, form, pause) if closely else codec.decode_good(body, form)
         if isinstance(decoded, TooMany):
             return TooLarge("records", decoded.limit)
         if isinstance(decoded, Decoded) and _has_longer_line(decoded.lines, self.limits.record_bytes):

@@ -46,6 +46,8 @@ DEFAULT_MAX_RECORDS = 100_000
 _HINTS_PER_REQUEST = 100
 """The search for the most similar column name takes ~50 µs. The limit keeps a request with many unknown names cheap."""
 
+RECORDS_IN_A_ROW = 256
+"""Records that are decoded one by one before a pause: 1 to 5 ms."""
 U16: TypeAlias = npt.NDArray[np.uint16]
 
 
@@ -104,9 +106,14 @@ class RecordCodec:
         key_attributes = [] if digest_seed is None else [attributes[name] for name in self.key]
         self._digests = self._digest_function(key_attributes, digest_seed or 0)
 
-    def decode(self, body: bytes, form: RecordForm) -> Decoded | Malformed | TooMany:
-        """All good records of a request, and a refusal with index, field and reason for each bad one."""
-        return self.decode_good(body, form) or self.decode_closely(body, form)
+    def decode(
+        self, body: bytes, form: RecordForm, pause: Callable[[], None] | None = None
+    ) -> Decoded | Malformed | TooMany:
+        """All good records of a request, and a refusal with index, field and reason for each bad one.
+
+        A body with errors takes long: then `pause` is called after every few records, to let other threads run.
+        """
+        return self.decode_good(body, form) or self.decode_closely(body, form, pause)
 
     def decode_good(self, body: bytes, form: RecordForm) -> Decoded | None:
         """Decode the whole body at once: a few milliseconds per MiB. None if `decode_closely` must decode it."""
@@ -119,7 +126,9 @@ class RecordCodec:
         alone = self._decode_good(b"[%b]" % body, lines=False)
         return alone if alone is not None and alone.count == 1 else self._decode_good(body, lines=True)
 
-    def decode_closely(self, body: bytes, form: RecordForm) -> Decoded | Malformed | TooMany:
+    def decode_closely(
+        self, body: bytes, form: RecordForm, pause: Callable[[], None] | None = None
+    ) -> Decoded | Malformed | TooMany:
         """Decode record by record. It takes up to two seconds per MiB."""
         parts = split_records(body, form, self.max_records)
         if not isinstance(parts, RawRecords):
@@ -128,7 +137,7 @@ class RecordCodec:
             whole = self._decode_good(b"[" + b",".join(parts.raws) + b"]", lines=False)
             if whole is not None and whole.count == len(parts.raws):
                 return whole
-        return self._decode_each(parts)
+        return self._decode_each(parts, pause)
 
     def digests(self, lines: bytes) -> list[bytes]:
         """Key digests, 16 bytes each, of the canonical lines in a frame's payload."""
@@ -153,10 +162,12 @@ class RecordCodec:
             return None
         return Decoded(canonical, len(records), self._digests(records), [])
 
-    def _decode_each(self, parts: RawRecords) -> Decoded:
+    def _decode_each(self, parts: RawRecords, pause: Callable[[], None] | None) -> Decoded:
         refusals = parts.refusals
         records = []
         for index, raw in zip(parts.indexes, parts.raws, strict=True):
+            if pause is not None and not index % RECORDS_IN_A_ROW:
+                pause()
             record = self._decode_one(raw, index, hint=len(refusals) < _HINTS_PER_REQUEST)
             if isinstance(record, RecordRefusal):
                 refusals.append(record)

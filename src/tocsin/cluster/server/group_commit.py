@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ INLINE_BYTES = 256 << 10
 """Bodies up to this size are checked on the event loop: it takes a few milliseconds, a thread would take longer."""
 CLOSELY_INLINE_BYTES = 2 << 10
 """Bodies with an error up to this size: 3 ms at most. A larger one, decoded record by record, takes up to 0.4 s."""
+PAUSE_S = 0.001
+"""Pause between two slices of decoding in a thread."""
 _SYNCS_IN_A_ROW = 32
 """After this many syncs the thread is released, so that busy datasets cannot occupy all threads of the process."""
 _WASTED = "your last bodies were refused or incomplete; mend them, and send less until then"
@@ -52,6 +55,11 @@ class _Request:
     form: RecordForm
     idempotency_key: str | None
     recorded: RecordedRange | None
+
+
+def _let_others_run() -> None:
+    """Release the interpreter. Otherwise the event loop waits up to 5 ms for it, again and again for one record."""
+    time.sleep(PAUSE_S)
 
 
 def wasteful(pause_s: float) -> Backlogged:
@@ -131,14 +139,16 @@ class GroupCommit:
             prepared, work_s = self._prepare_now(request, closely=size_bytes <= CLOSELY_INLINE_BYTES)
             if prepared is not None:
                 return prepared, work_s
-        prepared, work_s = await asyncio.to_thread(self._prepare_now, request, closely=True)
+        prepared, work_s = await asyncio.to_thread(self._prepare_now, request, closely=True, pause=_let_others_run)
         assert prepared is not None
         return prepared, work_s
 
-    def _prepare_now(self, request: _Request, closely: bool) -> tuple[Prepared | Outcome | None, float]:
+    def _prepare_now(
+        self, request: _Request, closely: bool, pause: Callable[[], None] | None = None
+    ) -> tuple[Prepared | Outcome | None, float]:
         started_s = time.thread_time()
         prepared = self.gateway.prepare(
-            request.body, request.form, request.idempotency_key, request.recorded, closely=closely
+            request.body, request.form, request.idempotency_key, request.recorded, closely, pause
         )
         return prepared, time.thread_time() - started_s
 

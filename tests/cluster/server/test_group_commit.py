@@ -187,7 +187,7 @@ def test_publisher_that_disconnects_does_not_disturb_others(tmp_path: Path) -> N
     gateway.close()
 
 
-def test_large_body_is_checked_in_another_thread(tmp_path: Path) -> None:
+def test_large_body_is_checked_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = make(tmp_path / "d")
     gateway.may_go_on.set()
     threads: list[int] = []
@@ -197,7 +197,7 @@ def test_large_body_is_checked_in_another_thread(tmp_path: Path) -> None:
         threads.append(threading.get_ident())
         return append(*arguments)
 
-    gateway.append = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(gateway, "append", noted)
 
     async def main() -> int:
         commit = GroupCommit(gateway)

@@ -190,7 +190,7 @@ class FeedGateway:
             early = self._answer_early(len(body), digests, recorded)
             if early is not None:
                 return early, self._fresh
-        decoded = self._decode(body, form, closely, pause)
+        decoded = self._decode(body, form, closely, pause, may_give_up=recorded is None)
         if decoded is None:
             return None
         return Prepared(len(body), decoded, digests, recorded) if isinstance(decoded, Decoded) else (decoded, group)
@@ -337,7 +337,7 @@ class FeedGateway:
             accepted=count,
             duplicates=decoded.count - count,
             refused=decoded.refusals[: self.limits.refusals_listed],
-            refused_total=len(decoded.refusals),
+            refused_total=len(decoded.refusals) + decoded.not_read,
             notices=[] if records is None else records.notices,
         )
         if not count and digests is None and recorded is None:
@@ -376,10 +376,16 @@ class FeedGateway:
         return KeyConflict(records.reason) if isinstance(records, AlertConflict) else records
 
     def _decode(
-        self, body: bytes, form: RecordForm, closely: bool = True, pause: Callable[[], None] | None = None
+        self,
+        body: bytes,
+        form: RecordForm,
+        closely: bool = True,
+        pause: Callable[[], None] | None = None,
+        may_give_up: bool = False,
     ) -> Decoded | Refused | None:
+        """With `may_give_up`, the caller reports the refusal to its publisher, which sends the body again."""
         codec = self._store.codec
-        decoded = codec.decode(body, form, pause) if closely else codec.decode_good(body, form)
+        decoded = codec.decode(body, form, pause, may_give_up) if closely else codec.decode_good(body, form)
         if isinstance(decoded, TooMany):
             return TooLarge("records", decoded.limit)
         if isinstance(decoded, Decoded) and _has_longer_line(decoded.lines, self.limits.record_bytes):

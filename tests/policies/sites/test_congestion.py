@@ -152,14 +152,14 @@ def test_scarce_matching_prefers_the_larger_audience() -> None:
 
 
 def test_class_rate_is_a_floor_where_capacity_is_left() -> None:
-    """An overload of a fifth of the offered load cuts a fifth, not all above the classes' rates."""
-    topics = [topic(f"t{n}", (100, 0.1 + n / 10)) for n in range(4)]
+    """An overload of a fifth of the offered load cuts a fifth. Ceilings cut 45 %."""
+    topics = [topic(f"t{n}", (100, utility)) for n, utility in enumerate((0.1, 0.1, 0.5, 0.5))]
     snapshot = congested(*topics, edge=316.0 / 0.95)
-    decided = plan(snapshot)
-    passed = sum(min(100.0, limit) for limit in decided.limits.values())
-    assert passed / 400.0 == pytest.approx(0.79)
-    assert decided.limits[PublisherId("t3-0")] == 500.0
-    assert decided.limits[PublisherId("t0-0")] == pytest.approx(16.0), "10 of its class, and 6 that were left"
+    limits = limits_of(plan(snapshot))
+    assert limits == pytest.approx({"t0-0": 58.0, "t1-0": 58.0, "t2-0": 500.0, "t3-0": 500.0}), "10, and half of 96"
+    ceilings = limits_of(plan(snapshot, CongestionParams(shares_the_rest=False)))
+    passed = [sum(min(100.0, limit) for limit in of.values()) / 400.0 for of in (limits, ceilings)]
+    assert passed == pytest.approx([0.79, 0.55])
 
 
 def test_rest_is_divided_by_utility_above_the_floors() -> None:

@@ -63,6 +63,10 @@ class AnnouncementLog:
     def publish(self, execution: StoredExecution, summary: pa.Table) -> None:
         """Announce a committed execution. Called in the order of sequences."""
         with self._lock:
+            if execution.sequence > self.sequence + 1:
+                # One in between may be committed without an answer of the catalog: `since` must look there.
+                self._recent.clear()
+                self._recent_rows = 0
             self._recent.append((execution, summary))
             self._recent_rows += summary.num_rows
             while self._recent_rows > RECENT_ROWS and len(self._recent) > 1:
@@ -79,6 +83,9 @@ class AnnouncementLog:
             self._recent.clear()
             self._recent_rows = 0
             self.sequence = self._catalog.executions.last_sequence()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener`, from any thread, after each execution. Returns a function that removes the listener."""

@@ -65,24 +65,28 @@ class AnnouncementLog:
         with self._lock:
             if execution.sequence > self.sequence + 1:
                 # One in between may be committed without an answer of the catalog: `since` must look there.
-                self._recent.clear()
-                self._recent_rows = 0
+                self._drop_recent()
             self._recent.append((execution, summary))
             self._recent_rows += summary.num_rows
             while self._recent_rows > RECENT_ROWS and len(self._recent) > 1:
                 _, old = self._recent.popleft()
                 self._recent_rows -= old.num_rows
             self.sequence = execution.sequence
-            listeners = list(self._listeners)
-        for listener in listeners:
-            listener()
+        self._wake()
 
     def read_catalog_again(self) -> None:
         """Drop the executions in memory, because an execution may be committed but not published."""
         with self._lock:
-            self._recent.clear()
-            self._recent_rows = 0
+            self._drop_recent()
             self.sequence = self._catalog.executions.last_sequence()
+        self._wake()
+
+    def _drop_recent(self) -> None:
+        self._recent.clear()
+        self._recent_rows = 0
+
+    def _wake(self) -> None:
+        with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
             listener()

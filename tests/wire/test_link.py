@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId, TopicName
-from tocsin.wire import link, topic_link
+from tocsin.wire import link, site_link, topic_link
 from tocsin.wire.coordinates import CoordinatePeers, CoordinateReport, Peer
 from tocsin.wire.topic_log import LogPlan, Replica
 
@@ -22,6 +22,8 @@ B2 = BrokerId("b2")
 T1 = TopicName("a/b")
 HANDED_OVER = topic_link.TopicState(7, 2, [(5, 9)], [(3, [5])])
 HANDED_OVER_JSON = {"sequence": 7, "since": 2, "publishers": [[5, 9]], "owners": [[3, [5]]]}
+EDGE, LIMITS = site_link.Role.EDGE, site_link.Capacity(1.0, 2.0)
+LIMITS_JSON = {"in_bytes_per_s": 1.0, "out_bytes_per_s": 2.0, "matched_per_s": None}
 PLAN = LogPlan(2, [Replica(B2, "ws://b2")], 1, 1 << 20, 60.0, 7)
 PLAN_JSON = {
     "created": 2,
@@ -41,7 +43,9 @@ STATE_JSON = {
 
 FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
     (
-        link.Register(BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN], {ANN: "t1"}, True, True),
+        link.Register(
+            BrokerId("b1"), "i1", "ws://b1", 2.0, 60.1, 24.9, [ANN], [ANN], {ANN: "t1"}, True, True, EDGE, True, LIMITS
+        ),
         {
             "type": "register",
             "broker": "b1",
@@ -55,6 +59,9 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
             "tokens": {"ann": "t1"},
             "topics": True,
             "coordinates": True,
+            "role": "edge",
+            "standby": True,
+            "limits": LIMITS_JSON,
         },
     ),
     (link.Heartbeat(1, 2, 3), {"type": "heartbeat", "sessions": 1, "frontend": 2, "backend": 3}),
@@ -114,6 +121,25 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
         {"type": "hand_over_failed", "migration": "m1", "code": "not_ready", "message": "no"},
     ),
     (link.Released(ANN), {"type": "released", "subscriber": "ann", "migration": None}),
+    (
+        site_link.SiteLoad([site_link.TopicLoad(T1, 1.0, 2.0, 3.0, 4, 5)], 6, 7, 8.0),
+        {
+            "type": "site_load",
+            "topics": [["a/b", 1.0, 2.0, 3.0, 4, 5]],
+            "waiting_bytes": 6,
+            "waiting_messages": 7,
+            "sent_bytes_per_s": 8.0,
+        },
+    ),
+    (
+        site_link.SiteProfile(3, {T1: [("ann/7", 9.5)]}),
+        {"type": "site_profile", "number": 3, "topics": {"a/b": [["ann/7", 9.5]]}},
+    ),
+    (site_link.ReceiverArrived(T1, "ann/7"), {"type": "receiver_arrived", "topic": "a/b", "client": "ann/7"}),
+    (
+        site_link.ReceiverLeft(T1, "ann/7", True),
+        {"type": "receiver_left", "topic": "a/b", "client": "ann/7", "gone": True},
+    ),
     (topic_link.RenewLease(4), {"type": "renew_lease", "number": 4}),
     (topic_link.ReturnLease(), {"type": "return_lease"}),
     (topic_link.TopicPrepared(T1, 3), {"type": "topic_prepared", "topic": "a/b", "epoch": 3}),
@@ -188,6 +214,22 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     (
         CoordinatePeers([Peer(B2, "ws://b2")]),
         {"type": "coordinate_peers", "peers": [{"broker": "b2", "address": "ws://b2"}]},
+    ),
+    (site_link.SetCapacity(LIMITS), {"type": "set_capacity", "capacity": LIMITS_JSON}),
+    (site_link.ReportProfile(3), {"type": "report_profile", "number": 3}),
+    (
+        site_link.ExpectReceivers(T1, ["ann/7"]),
+        {"type": "expect_receivers", "topic": "a/b", "clients": ["ann/7"]},
+    ),
+    (
+        site_link.RedirectReceivers(T1, ["ann/7"], B2, "ws://b2"),
+        {
+            "type": "redirect_receivers",
+            "topic": "a/b",
+            "clients": ["ann/7"],
+            "broker": "b2",
+            "address": "ws://b2",
+        },
     ),
     (topic_link.LeaseRenewed(4, 5.0), {"type": "lease_renewed", "number": 4, "lease_s": 5.0}),
     (

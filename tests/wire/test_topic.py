@@ -16,7 +16,7 @@ T1 = TopicName("a/b")
 HERE = Coordinate((0.01, *[0.0] * 7), 0.001, 0.0, 0.2)
 HERE_JSON = {"vector": [0.01, *[0.0] * 7], "height_s": 0.001, "adjustment_s": 0.0, "error": 0.2}
 FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
-    (topic.Login(1, "t"), {"op": "login", "id": 1, "token": "t"}),
+    (topic.Login(1, "t", 77), {"op": "login", "id": 1, "token": "t", "run": 77}),
     (
         topic.AttachSender(2, T1, 77, 5, prompt=False),
         {"op": "attach_sender", "id": 2, "topic": "a/b", "run": 77, "number": 5, "prompt": False},
@@ -78,6 +78,10 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (
         topic.Moving(6, T1, BrokerId("b2"), "ws://b2"),
         {"type": "moving", "at": 6, "topic": "a/b", "broker": "b2", "address": "ws://b2"},
+    ),
+    (
+        topic.Redirect(6, T1, BrokerId("b2"), "ws://b2"),
+        {"type": "redirect", "at": 6, "topic": "a/b", "broker": "b2", "address": "ws://b2"},
     ),
     (
         topic.Moved(6, T1, BrokerId("b2"), "ws://b2"),

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
-from tocsin.wire import topic_link
+from tocsin.wire import site_link, topic_link
 from tocsin.wire.coordinates import CoordinatePeers, CoordinateReport
 from tocsin.wire.session import CursorText
 
@@ -79,6 +79,12 @@ class Register(FromBrokerMessage, tag="register"):
     """True if this broker can be the home of topics. The messages of `topic_link` are for such brokers only."""
     coordinates: bool = False
     """True if this broker measures a network coordinate. `CoordinatePeers` is for such brokers only."""
+    role: site_link.Role = site_link.Role.PLAIN
+    """Its role in a site."""
+    standby: bool = False
+    """True for an edge that may become the home of topics when no head is alive."""
+    limits: site_link.Capacity = site_link.Capacity()
+    """The capacity in its configuration, for the loads of topics."""
 
 
 class Heartbeat(FromBrokerMessage, tag="heartbeat"):
@@ -196,6 +202,7 @@ FromBroker = (
     | MigrationReport
     | CoordinateReport
     | topic_link.FromBroker
+    | site_link.FromBroker
 )
 
 
@@ -286,6 +293,7 @@ FromCoordinator = (
     | Beat
     | CoordinatePeers
     | topic_link.FromCoordinator
+    | site_link.FromCoordinator
 )
 
 

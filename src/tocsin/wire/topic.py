@@ -39,6 +39,8 @@ class Login(FromClientMessage, tag="login"):
     id: int
     token: str | None = None
     """Needed if the handshake had none."""
+    run: int = 0
+    """The client's own number for this run of the program, the same on all its connections; 0 if it has none."""
 
 
 class AttachSender(FromClientMessage, tag="attach_sender"):
@@ -228,6 +230,16 @@ class Moving(ToClientMessage, tag="moving"):
     address: str
 
 
+class Redirect(ToClientMessage, tag="redirect"):
+    """To a receiver at an edge: receive this topic from another edge. Attach there after the last position, and detach
+    here once that is answered. This broker continues to send until then."""
+
+    at: int
+    topic: TopicName
+    broker: BrokerId
+    address: str
+
+
 class Moved(ToClientMessage, tag="moved"):
     """Another broker is the topic's home: attach there. No message of this home follows on this connection."""
 
@@ -259,5 +271,5 @@ class Closing(ToClientMessage, tag="closing"):
 
 
 Answers = LoggedIn | SenderAttached | ReceiverAttached | Waiting | Detached | Pong | Probed | Refused
-Pushes = Messages | Gap | Acknowledged | NotAccepted | Moving | Moved | Ended | Beat | Closing
+Pushes = Messages | Gap | Acknowledged | NotAccepted | Moving | Redirect | Moved | Ended | Beat | Closing
 ToClient = Answers | Pushes

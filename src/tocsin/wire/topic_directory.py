@@ -90,6 +90,8 @@ class TopicEntry(msgspec.Struct, frozen=True):
     """Why no broker can keep the bound; None in a watch, and if one can."""
     move_step: str | None = None
     """The step of the move that is in progress; None in a watch, and without a move."""
+    receive_at: str | None = None
+    """In a watch: the address of the edge at which a new receiver attaches; None: at the home."""
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -1,0 +1,128 @@
+"""The messages about sites on the link between a broker and the coordinator (`wire.link`).
+
+Decision 20 describes sites: heads, edges, capacities, offloading and congestion control. A broker with the role `plain`
+sends and receives none of these messages except `SetCapacity` and `SiteLoad`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from tocsin.model.ids import BrokerId, TopicName
+
+
+class Role(StrEnum):
+    PLAIN = "plain"
+    """No site: senders and receivers attach to homes."""
+    HEAD = "head"
+    """Home of the site's topics."""
+    EDGE = "edge"
+    """Relays topics to receivers."""
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """C_i, C_o and C_m of a broker [ePEER table 4-2]; None is unlimited."""
+
+    in_bytes_per_s: float | None = None
+    out_bytes_per_s: float | None = None
+    matched_per_s: float | None = None
+
+
+Client = str
+"""A client of topics in plans and reports: `<user>/<run>`."""
+
+
+class TopicLoad(msgspec.Struct, frozen=True, array_like=True):
+    """The load of one topic at one broker, per second: λ, μ and σ of [ePEER table 4-2]. As offered, not as shaped."""
+
+    topic: TopicName
+    in_bytes_per_s: float
+    out_bytes_per_s: float
+    matched_per_s: float
+    receivers: int
+    senders: int
+
+
+# -- from the broker ---------------------------------------------------------------------------------------------------
+
+
+class FromBrokerMessage(msgspec.Struct, tag_field="type"):
+    pass
+
+
+class SiteLoad(FromBrokerMessage, tag="site_load"):
+    """Each second: the load of the second that ended."""
+
+    topics: list[TopicLoad]
+    """Topics with load or with clients."""
+    waiting_bytes: int = 0
+    """Bytes that wait in the egress shaper."""
+    waiting_messages: int = 0
+    """Messages that wait for matching."""
+    sent_bytes_per_s: float = 0.0
+    """Bytes that left the shaper."""
+
+
+class SiteProfile(FromBrokerMessage, tag="site_profile"):
+    """The answer to `ReportProfile`: the receivers of each relayed topic at an edge, the senders at a head."""
+
+    number: int
+    topics: dict[TopicName, list[tuple[Client, float]]]
+    """(client, bytes per second)."""
+
+
+class ReceiverArrived(FromBrokerMessage, tag="receiver_arrived"):
+    """From the target: a receiver that `ExpectReceivers` named is attached and has caught up."""
+
+    topic: TopicName
+    client: Client
+
+
+class ReceiverLeft(FromBrokerMessage, tag="receiver_left"):
+    """From the source: a receiver that `RedirectReceivers` named has detached or is gone."""
+
+    topic: TopicName
+    client: Client
+    gone: bool = False
+    """True if its connection was lost instead: the client may be gone for good."""
+
+
+FromBroker = SiteLoad | SiteProfile | ReceiverArrived | ReceiverLeft
+
+
+# -- from the coordinator ----------------------------------------------------------------------------------------------
+
+
+class FromCoordinatorMessage(msgspec.Struct, tag_field="type"):
+    pass
+
+
+class SetCapacity(FromCoordinatorMessage, tag="set_capacity"):
+    """The broker's capacity from now on: sent after `Registered` if an operator has changed it, and at each change."""
+
+    capacity: Capacity
+
+
+class ReportProfile(FromCoordinatorMessage, tag="report_profile"):
+    number: int
+
+
+class ExpectReceivers(FromCoordinatorMessage, tag="expect_receivers"):
+    """To the target of an offloading: relay the topic, and report each of these receivers when it is attached."""
+
+    topic: TopicName
+    clients: list[Client]
+
+
+class RedirectReceivers(FromCoordinatorMessage, tag="redirect_receivers"):
+    """To the source of an offloading: send `redirect` to these receivers of a topic."""
+
+    topic: TopicName
+    clients: list[Client]
+    broker: BrokerId
+    address: str
+
+
+FromCoordinator = SetCapacity | ReportProfile | ExpectReceivers | RedirectReceivers

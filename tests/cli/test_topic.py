@@ -39,6 +39,13 @@ def test_options_make_a_topic_persistent() -> None:
     assert isinstance(definition_of("CREATE TOPIC orders;", None, "PERSISTENT"), str)
 
 
+def test_options_state_the_delay_and_the_protected_rate() -> None:
+    expected = TopicDefinition(TopicName("alarms"), delay_s=1.0, protected_per_s=5.0)
+    assert definition_of("alarms", None, delay="1 S", protected="5 PER SECOND") == expected
+    assert isinstance(definition_of("alarms", None, protected="5"), str)
+    assert isinstance(definition_of("CREATE TOPIC alarms;", None, delay="1 S"), str)
+
+
 @pytest.mark.parametrize(
     ("text", "within"),
     [("swarm/3", "40 MS"), ("CREATE TOPIC swarm/3 WITHIN 40 MS;", None), (" create topic swarm/3 within 40 ms", None)],
@@ -55,8 +62,9 @@ def test_bad_definitions_have_a_reason(text: str, within: str | None) -> None:
 def test_commands_create_use_move_and_delete_a_topic(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with topic_network(tmp_path, brokers=2) as network:
-            code, [created] = await asyncio.to_thread(run, network, "create", "swarm/3", "--within", "40 MS")
-            assert (code, created["topic"], created["within_s"]) == (0, "swarm/3", 0.04)
+            options = ("--within", "40 MS", "--delay", "1 S")
+            code, [created] = await asyncio.to_thread(run, network, "create", "swarm/3", *options)
+            assert (code, created["topic"], created["within_s"], created["delay_s"]) == (0, "swarm/3", 0.04, 1.0)
             subscribed = asyncio.create_task(asyncio.to_thread(run, network, "subscribe", "swarm/#", "--count", "3"))
             async with network.client() as client:
                 while not subscribed.done():  # the command starts to receive at a time of its own

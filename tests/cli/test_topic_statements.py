@@ -9,11 +9,11 @@ from tocsin.cluster.sql.declarations import parse_application
 
 VOLATILE: dict[str, Any] = {
     "topic": "a", "within_s": 0.04, "persistent": False, "quorum": None, "replicas": [], "retain_bytes": None,
-    "retain_s": None, "record_into": "Readings",
+    "retain_s": None, "record_into": "Readings", "delay_s": None, "protected_per_s": None,
 }  # fmt: skip
 KEPT: dict[str, Any] = VOLATILE | {
     "topic": "b", "within_s": None, "persistent": True, "quorum": 2, "replicas": ["b1", "b2", "b3"],
-    "retain_bytes": 1 << 30, "record_into": None,
+    "retain_bytes": 1 << 30, "record_into": None, "delay_s": 1.0,
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def actions(plan: TopicPlan) -> list[tuple[str, str]]:
 
 
 def test_applying_a_file_again_changes_nothing() -> None:
-    plan = planned("CREATE TOPIC a WITHIN 40 MS RECORD INTO readings; CREATE TOPIC b PERSISTENT REPLICAS 3;")
+    plan = planned("CREATE TOPIC a WITHIN 40 MS RECORD INTO readings; CREATE TOPIC b DELAY 1 S PERSISTENT REPLICAS 3;")
     assert actions(plan) == [("a", "unchanged"), ("b", "unchanged")]
     assert [topic.request() for topic in plan.last] == [None, None]
 
@@ -50,8 +50,17 @@ def test_replace_changes_bound_and_dataset_in_place() -> None:
     assert (request[0], request[2]["replace"], request[2]["record_into"]) == ("POST", True, "Others")
 
 
+def test_replace_changes_delay_and_protected_rate_in_place() -> None:
+    (planned_topic,) = planned(
+        "CREATE OR REPLACE TOPIC b DELAY 2 S PROTECTED 5 PER SECOND PERSISTENT REPLICAS 3 RETAIN 1 GB;"
+    ).last
+    request = planned_topic.request()
+    assert request is not None and request[2] is not None
+    assert (request[2]["delay_s"], request[2]["protected_per_s"]) == (2.0, 5.0)
+
+
 def test_replace_does_not_change_the_replicas() -> None:
-    (problem,) = planned("CREATE OR REPLACE TOPIC b PERSISTENT REPLICAS 2;").problems
+    (problem,) = planned("CREATE OR REPLACE TOPIC b DELAY 1 S PERSISTENT REPLICAS 2;").problems
     assert problem.message.endswith("(replicas and quorums differ): DROP TOPIC b first")
     assert actions(planned("CREATE TOPIC IF NOT EXISTS b;")) == [("b", "unchanged")]
 

@@ -56,6 +56,16 @@ def test_replace_changes_the_topic_in_place_and_tells_the_home() -> None:
     assert define(bench, TopicDefinition(T), replace=True).record is None
 
 
+def test_delay_and_protected_rate_change_in_place_and_survive_a_restart() -> None:
+    bench = TopicBench(B1)
+    define(bench, TopicDefinition(T, delay_s=1.0))
+    record = define(bench, TopicDefinition(T, delay_s=2.0, protected_per_s=5.0), replace=True)
+    entry = topic_entry(bench.core.registry, record)
+    assert (entry.delay_s, entry.protected_per_s) == (2.0, 5.0)
+    again = Coordinator(RULES, "e2", memory=bench.store.load(), now_s=bench.now_s).registry.topics.topics[T]
+    assert (again.delay_s, again.protected_per_s) == (2.0, 5.0)
+
+
 def test_replace_creates_a_topic_that_does_not_exist() -> None:
     assert define(TopicBench(B1), TopicDefinition(T), replace=True).home == B1
 

@@ -79,6 +79,12 @@ def test_name_with_some_levels_replaced_by_plus_still_matches(name: str, data: s
         ("CREATE TOPIC a WITHIN 1.5S", TopicDefinition(TopicName("a"), 1.5)),
         ("CREATE TOPIC a PERSISTENT;", TopicDefinition(TopicName("a"), None, Persistence())),
         ("CREATE TOPIC a WITHIN 1 S PERSISTENT", TopicDefinition(TopicName("a"), 1.0, Persistence())),
+        ("CREATE TOPIC a DELAY 1 S", TopicDefinition(TopicName("a"), delay_s=1.0)),
+        ("CREATE TOPIC a PROTECTED 5 PER SECOND", TopicDefinition(TopicName("a"), protected_per_s=5.0)),
+        (
+            "CREATE TOPIC a WITHIN 40 MS DELAY 1 S PROTECTED 30 PER MINUTE PERSISTENT;",
+            TopicDefinition(TopicName("a"), 0.04, Persistence(), delay_s=1.0, protected_per_s=0.5),
+        ),
         (
             "create topic a persistent replicas 5 retain 2 gb;",
             TopicDefinition(TopicName("a"), None, Persistence(5, 3, 2 << 30)),
@@ -97,6 +103,7 @@ def test_statement_declares_a_topic(text: str, expected: TopicDefinition) -> Non
     "text",
     [
         *("CREATE TOPIC", "CREATE TOPIC a/+", "CREATE TOPIC a WITHIN soon;", "DROP a", "CREATE TOPIC a PERSISTENTLY;"),
+        *("CREATE TOPIC a DELAY soon;", "CREATE TOPIC a PROTECTED 5;", "CREATE TOPIC a PROTECTED 0 PER SECOND;"),
         *("CREATE TOPIC a PERSISTENT REPLICAS 0", "CREATE TOPIC a PERSISTENT REPLICAS 2 QUORUM 3"),
         *("CREATE TOPIC a PERSISTENT REPLICAS 9", "CREATE TOPIC a PERSISTENT RETAIN 7", "CREATE TOPIC a PERSISTENT 3"),
         "CREATE TOPIC a PERSISTENT RETAIN 10 KB",

@@ -104,6 +104,8 @@ def _differences(old: TopicDefinition, new: TopicDefinition) -> list[str]:
     kept, keep = old.persistence, new.persistence
     compared = {
         "bounds": old.within_s == new.within_s,
+        "delays": old.delay_s == new.delay_s,
+        "protected rates": old.protected_per_s == new.protected_per_s,
         "replicas and quorums": _copies(kept) == _copies(keep),
         "retentions": _retention(kept) == _retention(keep),
         "datasets": (old.record_into or "").lower() == (new.record_into or "").lower(),
@@ -126,12 +128,14 @@ def definition_of_entry(entry: Mapping[str, Any]) -> TopicDefinition:
         kept = Persistence(len(entry["replicas"]), entry["quorum"], entry["retain_bytes"], entry["retain_s"])
     into = entry["record_into"]
     name = TopicName(entry["topic"])
-    return TopicDefinition(name, entry["within_s"], kept, None if into is None else DatasetName(into))
+    dataset = None if into is None else DatasetName(into)
+    return TopicDefinition(name, entry["within_s"], kept, dataset, entry["delay_s"], entry["protected_per_s"])
 
 
 def create_body(definition: TopicDefinition) -> dict[str, Any]:
     """The body of POST /v1/topics."""
     body: dict[str, Any] = {"topic": definition.name, "within_s": definition.within_s}
+    body |= {"delay_s": definition.delay_s, "protected_per_s": definition.protected_per_s}
     body["record_into"] = definition.record_into
     if definition.persistence is not None:
         kept = definition.persistence

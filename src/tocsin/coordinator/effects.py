@@ -199,6 +199,8 @@ class StoreTopic:
     """The name of the recording at the data cluster."""
     made_by: str | None = None
     """The user whose message created the topic."""
+    delay_s: float | None = None
+    protected_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ def _restore_topics(turn: Turn, state: StoredState) -> None:
         holder = None if row.home is None else (row.home, row.incarnation)
         record = TopicRecord(row.topic, row.created, row.within_s, row.made_on_use, holder, row.epoch)
         record.made_by = row.made_by
+        record.delay_s, record.protected_per_s = row.delay_s, row.protected_per_s
         if row.record_into is not None:
             record.record = RecordPlan(DatasetName(row.record_into), row.recording or "")
         if (kept := logs.get(row.topic)) is not None:

@@ -1,7 +1,7 @@
 """CREATE OR REPLACE TOPIC for a topic that exists: change in place what can change while messages flow.
 
-The bound, the retention and the dataset of RECORD INTO change in place. The number of replicas and the quorum do not:
-the topic has to be deleted for that, and its messages with it, so an administrator has to say so.
+WITHIN, DELAY, PROTECTED, the retention and the dataset of RECORD INTO change in place. The number of replicas and the
+quorum do not: the topic has to be deleted for that, and its messages with it, so an administrator has to say so.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def change(turn: Turn, record: TopicRecord, event: TopicCreated) -> TopicRecord 
             return _refused(record, "REPLICAS and QUORUM cannot change in place")
         log.persistence = replace(log.persistence, retain_bytes=persistence.retain_bytes, retain_s=persistence.retain_s)
     record.within_s, record.made_on_use = definition.within_s, False
+    record.delay_s, record.protected_per_s = definition.delay_s, definition.protected_per_s
     present = None if record.record is None else record.record.dataset
     if present != definition.record_into:
         record.record = record_plan(event)

@@ -48,6 +48,7 @@ def create_topic(turn: Turn, event: TopicCreated) -> TopicRecord | RequestReject
     if _is_full(turn):
         return RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
     record = TopicRecord(definition.name, 0, definition.within_s, place=event.place, coordinate=event.coordinate)
+    record.delay_s, record.protected_per_s = definition.delay_s, definition.protected_per_s
     record.record = topic_definitions.record_plan(event)
     if definition.persistence is not None:
         log = topic_logs.choose_replicas(turn, record, definition.persistence)

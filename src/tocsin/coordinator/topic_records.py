@@ -127,6 +127,10 @@ class TopicRecord:
     """The user whose message created it; None if its creator has no quota."""
     shortfall: str | None = None
     """Why the control loop cannot keep its bound; None if it can."""
+    delay_s: float | None = None
+    """The delay that receivers tolerate at most (DELAY)."""
+    protected_per_s: float | None = None
+    """The rate that publishers keep together in any congestion (PROTECTED)."""
 
     @property
     def home(self) -> BrokerId | None:

@@ -31,4 +31,6 @@ def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True
         record.reported.worst_s if latency and record.reported is not None else None,
         record.shortfall if latency else None,
         str(move.step) if latency and move is not None else None,
+        delay_s=record.delay_s,
+        protected_per_s=record.protected_per_s,
     )

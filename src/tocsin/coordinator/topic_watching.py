@@ -23,6 +23,8 @@ def topic_row(core: Coordinator, record: TopicRecord, now_s: float) -> TraceRow:
         "status": entry.status,
         "record_into": entry.record_into,
         "shortfall": entry.shortfall,
+        "delay_s": entry.delay_s,
+        "protected_per_s": entry.protected_per_s,
     }
     reported = record.reported
     if reported is not None:

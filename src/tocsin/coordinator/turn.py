@@ -167,7 +167,8 @@ class Turn:
         home, incarnation = record.holder or (None, "")
         what = (record.name, record.created, record.within_s, record.made_on_use)
         dataset, recording = (None, None) if record.record is None else (record.record.dataset, record.record.recording)
-        self.do(StoreTopic(*what, home, incarnation, record.epoch, dataset, recording, record.made_by))
+        service = (record.delay_s, record.protected_per_s)
+        self.do(StoreTopic(*what, home, incarnation, record.epoch, dataset, recording, record.made_by, *service))
         if record.log is not None:
             keep = record.log.persistence
             self.do(StoreTopicLog(record.name, record.log.replicas, keep.quorum, keep.retain_bytes, keep.retain_s))

@@ -23,9 +23,13 @@ CONTROL_PREFIX = "~24mqtt/"
 _LEVEL = re.compile(r"[A-Za-z0-9._~-]+")
 _STATEMENT = re.compile(
     r"\s*CREATE\s+TOPIC\s+(?P<name>[^\s;]+)(?:\s+WITHIN\s+(?P<bound>[^;]+?))?"
+    r"(?:\s+DELAY\s+(?P<delay>[^;]+?))?(?:\s+PROTECTED\s+(?P<protected>[^;]+?))?"
     r"(?:\s+PERSISTENT(?P<log>(?:\s[^;]*?)?))?(?:\s+RECORD\s+INTO\s+(?P<dataset>[^\s;]+))?\s*;?\s*",
     re.IGNORECASE,
 )
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s+PER\s+(SECOND|MINUTE|HOUR)\s*", re.IGNORECASE)
+_PERIODS_S = {"SECOND": 1.0, "MINUTE": 60.0, "HOUR": 3_600.0}
+HIGHEST_RATE_PER_S = 1_000_000.0
 _SHORT_BOUND = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(M?)S\s*", re.IGNORECASE)
 
 
@@ -60,6 +64,11 @@ class TopicDefinition:
     """None for a volatile topic, which is kept in the memory of its home alone."""
     record_into: DatasetName | None = None
     """The dataset that gets every message as a record; None for none."""
+    delay_s: float | None = None
+    """The delay that its receivers tolerate at most: a site moves the receivers of tolerant topics first; None for any
+    delay."""
+    protected_per_s: float | None = None
+    """The rate in messages/s that its publishers keep together in any congestion; None for no guarantee."""
 
 
 def topic_problem(name: str) -> str | None:
@@ -113,24 +122,31 @@ def publisher_id(user: str, run: int) -> int:
 
 
 def parse_create_topic(text: str) -> TopicDefinition | str:
-    """The definition in `CREATE TOPIC name [WITHIN 40 MS] [PERSISTENT …] [RECORD INTO dataset];`, or the reason why the
-    text is none."""
+    """The definition in `CREATE TOPIC name [WITHIN 40 MS] [DELAY 1 S] [PROTECTED 5 PER SECOND] [PERSISTENT …]
+    [RECORD INTO dataset];`, or the reason why the text is none."""
     match = _STATEMENT.fullmatch(text)
     if match is None:
-        return "expected CREATE TOPIC name [WITHIN duration] [PERSISTENT …] [RECORD INTO dataset];"
+        clauses = "[WITHIN duration] [DELAY duration] [PROTECTED number PER SECOND] [PERSISTENT …]"
+        return f"expected CREATE TOPIC name {clauses} [RECORD INTO dataset];"
     problem = topic_problem(match["name"])
     if problem is not None:
         return problem
     within_s = None if match["bound"] is None else parse_bound_s(match["bound"])
     if within_s is None and match["bound"] is not None:
         return f"WITHIN {match['bound'].strip()}: expected a duration such as 40 MS, up to an hour"
+    delay_s = None if match["delay"] is None else parse_bound_s(match["delay"])
+    if delay_s is None and match["delay"] is not None:
+        return f"DELAY {match['delay'].strip()}: expected a duration such as 1 S, up to an hour"
+    protected_per_s = None if match["protected"] is None else parse_rate_per_s(match["protected"])
+    if protected_per_s is None and match["protected"] is not None:
+        return f"PROTECTED {match['protected'].strip()}: expected a rate such as 5 PER SECOND"
     persistence = None if match["log"] is None else parse_persistence(match["log"])
     if isinstance(persistence, str):
         return persistence
     if match["dataset"] is not None and not is_name(match["dataset"]):
         return f"RECORD INTO {match['dataset']}: expected the name of a dataset"
     dataset = None if match["dataset"] is None else DatasetName(match["dataset"])
-    return TopicDefinition(TopicName(match["name"]), within_s, persistence, dataset)
+    return TopicDefinition(TopicName(match["name"]), within_s, persistence, dataset, delay_s, protected_per_s)
 
 
 def parse_bound_s(text: str) -> float | None:
@@ -138,3 +154,10 @@ def parse_bound_s(text: str) -> float | None:
     short = _SHORT_BOUND.fullmatch(text)
     within_s = parse_duration_s(text) if short is None else float(short[1]) * (0.001 if short[2] else 1.0)
     return within_s if within_s is not None and 0.0 < within_s <= LONGEST_BOUND_S else None
+
+
+def parse_rate_per_s(text: str) -> float | None:
+    """A rate such as `5 PER SECOND` in messages/s; None if it is no positive rate, or above a million."""
+    match = _RATE.fullmatch(text)
+    per_s = 0.0 if match is None else float(match[1]) / _PERIODS_S[match[2].upper()]
+    return per_s if 0.0 < per_s <= HIGHEST_RATE_PER_S else None

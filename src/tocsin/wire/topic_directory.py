@@ -38,7 +38,11 @@ class CreateRequest(msgspec.Struct):
     record_into: str | None = None
     """The dataset that gets every message as a record."""
     replace: bool = False
-    """If the topic exists, change its bound, its retention and the dataset in place: CREATE OR REPLACE TOPIC."""
+    """If the topic exists, change it in place, except its replicas and its quorum: CREATE OR REPLACE TOPIC."""
+    delay_s: Annotated[float, msgspec.Meta(gt=0, le=3_600)] | None = None
+    """The delay that receivers tolerate at most: DELAY."""
+    protected_per_s: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+    """Messages/s that publishers keep together in any congestion: PROTECTED."""
 
 
 class MoveRequest(msgspec.Struct):
@@ -92,6 +96,8 @@ class TopicEntry(msgspec.Struct, frozen=True):
     """The step of the move that is in progress; None in a watch, and without a move."""
     receive_at: str | None = None
     """In a watch: the address of the edge at which a new receiver attaches; None: at the home."""
+    delay_s: float | None = None
+    protected_per_s: float | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -40,6 +40,11 @@ def topic(text: str) -> CreateTopic:
             TopicDefinition(TopicName("t"), 1.0, Persistence(3, 2, 10 << 30, 604_800.0), DatasetName("Readings")),
         ),
         ("CREATE TOPIC t PERSISTENT;", TopicDefinition(TopicName("t"), None, Persistence())),
+        ("CREATE TOPIC t DELAY 1 S;", TopicDefinition(TopicName("t"), delay_s=1.0)),
+        (
+            "CREATE TOPIC t WITHIN 40 MS DELAY 2 SECONDS PROTECTED 30 PER MINUTE PERSISTENT RECORD INTO Readings;",
+            TopicDefinition(TopicName("t"), 0.04, Persistence(), DatasetName("Readings"), 2.0, 0.5),
+        ),
     ],
 )
 def test_statement_declares_the_topic(text: str, expected: TopicDefinition) -> None:
@@ -64,11 +69,13 @@ def test_statement_says_whether_the_topic_may_exist() -> None:
         ("CREATE TOPIC a--b;", 14, "in quotes"),
         ("CREATE TOPIC ;", 14, "expected IF or the name of a topic"),
         ("CREATE TOPIC a WITHIN soon;", 23, "WITHIN soon: expected a duration"),
+        ("CREATE TOPIC a DELAY soon;", 22, "DELAY soon: expected a duration"),
+        ("CREATE TOPIC a PROTECTED always;", 26, "PROTECTED always: expected a rate such as 5 PER SECOND"),
         ("CREATE TOPIC a PERSISTENT QUORUM 2;", 27, "expected PERSISTENT"),
         ("CREATE TOPIC a PERSISTENT REPLICAS 2 QUORUM 3;", 27, "expected 1 to 2"),
         ("CREATE TOPIC a RECORD Readings;", 23, "expected INTO"),
         ("CREATE TOPIC a RECORD INTO;", 27, "the name of a dataset"),
-        ("CREATE TOPIC a AS SELECT 1;", 16, "expected WITHIN, PERSISTENT, RECORD or ';'"),
+        ("CREATE TOPIC a AS SELECT 1;", 16, "expected WITHIN, DELAY, PROTECTED, PERSISTENT, RECORD or ';'"),
     ],
 )
 def test_problem_names_its_column(text: str, column: int, message: str) -> None:

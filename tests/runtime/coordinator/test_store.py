@@ -72,6 +72,7 @@ EVERYTHING: list[StoreEffect] = [
     StoreTopic(TopicName("swarm/3"), 7, 0.04, False, B1, "i1", 9),
     StoreTopic(TopicName("game/1"), 8, None, True, None, "", 0),
     StoreTopic(TopicName("room/1"), 9, None, False, B1, "i1", 10, "Readings", "5f0c"),
+    StoreTopic(TopicName("alarm/1"), 10, None, False, B1, "i1", 11, delay_s=1.0, protected_per_s=5.0),
     CheckStore(),
 ]
 

@@ -38,19 +38,26 @@ def register(app: typer.Typer) -> None:
 
 
 def definition_of(
-    text: str, within: str | None, persistence: str | None = None, record_into: str | None = None
+    text: str,
+    within: str | None,
+    persistence: str | None = None,
+    record_into: str | None = None,
+    delay: str | None = None,
+    protected: str | None = None,
 ) -> TopicDefinition | str:
     """The definition from a name and options, or from a whole statement; or the reason why it is none."""
     from tocsin.model.topic import parse_create_topic
 
     if text.lstrip().upper().startswith("CREATE "):
-        given = any(option is not None for option in (within, persistence, record_into))
-        message = "give every option in the statement: WITHIN … PERSISTENT … RECORD INTO …"
+        given = any(option is not None for option in (within, persistence, record_into, delay, protected))
+        message = "give every option in the statement: WITHIN … DELAY … PROTECTED … PERSISTENT … RECORD INTO …"
         return message if given else parse_create_topic(text)
     bound = f" WITHIN {within}" if within else ""
+    tolerated = f" DELAY {delay}" if delay else ""
+    guaranteed = f" PROTECTED {protected}" if protected else ""
     kept = "" if persistence is None else f" {persistence}"
     into = "" if record_into is None else f" RECORD INTO {record_into}"
-    return parse_create_topic(f"CREATE TOPIC {text}{bound}{kept}{into}")
+    return parse_create_topic(f"CREATE TOPIC {text}{bound}{tolerated}{guaranteed}{kept}{into}")
 
 
 def persistence_of(persistent: bool, replicas: int | None, quorum: int | None, retain: str | None) -> str | None:
@@ -67,6 +74,12 @@ def persistence_of(persistent: bool, replicas: int | None, quorum: int | None, r
 def create(
     topic: Annotated[str, typer.Argument(help="Name of the topic, or 'CREATE TOPIC name WITHIN 40 MS;'.")],
     within: Annotated[str | None, typer.Option(help="Bound on the delay from publishing to receiving: 40 MS.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(help="Delay that receivers tolerate: 1 S. Sites move tolerant topics first.")
+    ] = None,
+    protected: Annotated[
+        str | None, typer.Option(help="Rate that publishers keep in any congestion: '5 PER SECOND'.")
+    ] = None,
     lat: Annotated[float | None, typer.Option(help="Latitude of the clients, for a home nearby.")] = None,
     lon: Annotated[float | None, typer.Option(help="Longitude of the clients.")] = None,
     persistent: Annotated[bool, typer.Option("--persistent", help="Keep messages on the disks of brokers.")] = False,
@@ -85,7 +98,8 @@ def create(
     """Create a topic."""
     from tocsin.cli.topic_statements import create_body
 
-    definition = definition_of(topic, within, persistence_of(persistent, replicas, quorum, retain), record_into)
+    kept = persistence_of(persistent, replicas, quorum, retain)
+    definition = definition_of(topic, within, kept, record_into, delay, protected)
     if isinstance(definition, str):
         fail(as_json, definition, code="bad_request")
     body = create_body(definition) | {"lat": lat, "lon": lon}
@@ -105,20 +119,26 @@ def list_topics(
     def text() -> None:
         rows = [
             (
-                *(entry["topic"], entry["home"], entry["epoch"], _bound(entry["within_s"]), entry["moving_to"]),
+                *(entry["topic"], entry["home"], entry["epoch"], _bound(entry["within_s"])),
+                *(_bound(entry["delay_s"]), _rate(entry["protected_per_s"]), entry["moving_to"]),
                 " ".join(entry["replicas"]),
                 entry["record_into"],
                 entry["status"],
             )
             for entry in answer["topics"]
         ]
-        table(("topic", "home", "epoch", "within", "moving to", "replicas", "record into", "status"), rows)
+        columns = ("topic", "home", "epoch", "within", "delay", "protected", "moving to", "replicas", "record into")
+        table((*columns, "status"), rows)
 
     show(as_json, answer, text)
 
 
 def _bound(within_s: float | None) -> str | None:
     return None if within_s is None else f"{within_s * 1000:g} ms"
+
+
+def _rate(per_s: float | None) -> str | None:
+    return None if per_s is None else f"{per_s:g}/s"
 
 
 def move(

@@ -25,7 +25,7 @@ from tocsin.cluster.sql.clauses import (
 )
 from tocsin.cluster.sql.problems import Position, Problem
 from tocsin.cluster.sql.tokens import Token, TokenKind
-from tocsin.cluster.sql.topic_clauses import bound_s, persistence, topic_name
+from tocsin.cluster.sql.topic_clauses import bound_s, persistence, protected_per_s, topic_name
 from tocsin.model.entities import DEFAULT_RESULT_RETENTION_S, Channel, ChannelKind, Dataset, DatasetKind, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName, TopicName
 from tocsin.model.schema import Schema
@@ -277,13 +277,14 @@ class _Parser:
         if ("TOPIC", name) in self._declared and not (replace or if_not_exists):
             cursor.note(start, f"topic '{name}' is declared twice in this file", "duplicate-name")
         self._declared.add(("TOPIC", name))
-        within_s = bound_s(cursor) if cursor.accept("WITHIN") else None
+        within_s, delay_s = bound_s(cursor, "WITHIN", "40 MS"), bound_s(cursor, "DELAY", "1 S")
+        protected = protected_per_s(cursor)
         kept = persistence(cursor) if cursor.accept("PERSISTENT") else None
         dataset, dataset_position = None, position
         if cursor.accept("RECORD", "INTO"):
             dataset_position = cursor.position
             dataset = DatasetName(self._name("dataset").text)
-        topic = TopicDefinition(name, within_s, kept, dataset)
+        topic = TopicDefinition(name, within_s, kept, dataset, delay_s, protected)
         return CreateTopic(topic, position, dataset_position, replace, if_not_exists)
 
     def _if_not_exists(self, replace: bool) -> bool:

@@ -11,11 +11,11 @@ import re
 from tocsin.cluster.sql.clauses import TokenCursor
 from tocsin.cluster.sql.tokens import TokenKind
 from tocsin.model.ids import TopicName
-from tocsin.model.topic import parse_bound_s, topic_problem
+from tocsin.model.topic import parse_bound_s, parse_rate_per_s, topic_problem
 from tocsin.model.topic_persistence import Persistence, parse_persistence
 
 _UNQUOTED = re.compile(r"[^\s;]+")
-_CLAUSES = ("PERSISTENT", "RECORD")
+_CLAUSES = ("DELAY", "PROTECTED", "PERSISTENT", "RECORD")
 
 
 def topic_name(cursor: TokenCursor) -> TopicName:
@@ -38,14 +38,28 @@ def topic_name(cursor: TokenCursor) -> TopicName:
     return TopicName(name)
 
 
-def bound_s(cursor: TokenCursor) -> float | None:
-    """Read the duration behind WITHIN."""
+def bound_s(cursor: TokenCursor, clause: str, example: str) -> float | None:
+    """Read the duration of `WITHIN 40 MS` or `DELAY 1 S`; None without the clause."""
+    if not cursor.accept(clause):
+        return None
     start, written = _rest_of_clause(cursor)
     within_s = parse_bound_s(written)
     if within_s is None:
-        message = f"WITHIN {written}: expected a duration such as 40 MS, up to an hour"
-        cursor.note(start, message, "duration", "a duration such as 40 MS")
+        message = f"{clause} {written}: expected a duration such as {example}, up to an hour"
+        cursor.note(start, message, "duration", f"a duration such as {example}")
     return within_s
+
+
+def protected_per_s(cursor: TokenCursor) -> float | None:
+    """Read the rate of `PROTECTED 5 PER SECOND`; None without the clause."""
+    if not cursor.accept("PROTECTED"):
+        return None
+    start, written = _rest_of_clause(cursor)
+    per_s = parse_rate_per_s(written)
+    if per_s is None:
+        message = f"PROTECTED {written}: expected a rate such as 5 PER SECOND"
+        cursor.note(start, message, "rate", "a rate such as 5 PER SECOND")
+    return per_s
 
 
 def persistence(cursor: TokenCursor) -> Persistence:

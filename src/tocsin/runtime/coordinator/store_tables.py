@@ -58,6 +58,7 @@ TOPICS = sa.Table(
     sa.Column("home", _ID), sa.Column("incarnation", sa.Text, nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False), sa.Column("record_into", sa.Text),
     sa.Column("recording", sa.Text), sa.Column("made_by", _ID),
+    sa.Column("delay_s", sa.Double), sa.Column("protected_per_s", sa.Double),
 )  # fmt: skip
 
 TOPIC_LOGS = sa.Table(

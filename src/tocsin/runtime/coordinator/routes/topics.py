@@ -43,8 +43,8 @@ _HOUR_S = 3_600.0
 
 @router.post(TOPICS, openapi_extra=request_body(CreateRequest), response_class=Response)
 async def create_topic(request: Request) -> Response:
-    """Create a topic: `CREATE TOPIC name WITHIN within_s PERSISTENT … RECORD INTO record_into`. Its home is near
-    `coordinate`, or near `lat` and `lon`, if they are given."""
+    """Create a topic: `CREATE TOPIC name WITHIN within_s DELAY delay_s PROTECTED protected_per_s PERSISTENT … RECORD
+    INTO record_into`. Its home is near `coordinate`, or near `lat` and `lon`, if they are given."""
     context = _require_author(request)
     body = await read_json(request, CreateRequest)
     if (body.lat is None) != (body.lon is None):
@@ -52,7 +52,8 @@ async def create_topic(request: Request) -> Response:
     place = None if body.lat is None or body.lon is None else Place(body.lat, body.lon)
     coordinate = checked_coordinate(body.coordinate)
     dataset = await _dataset(context, caller_of(request), body.record_into)
-    definition = TopicDefinition(TopicName(body.topic), body.within_s, _persistence(body), dataset)
+    kept, service = _persistence(body), (body.delay_s, body.protected_per_s)
+    definition = TopicDefinition(TopicName(body.topic), body.within_s, kept, dataset, *service)
     recording, replace = secrets.token_hex(12), body.replace
     record = await context.process.request(
         lambda number: TopicCreated(number, definition, place, coordinate, recording, replace)

@@ -164,6 +164,17 @@ def test_topics_follow_their_rows_and_moves_are_in_the_feed(scratch: Tab) -> Non
     assert feed == [("topic-failover", "a", 1, ""), ("topic-move", "a", 2, "b1 drains")]
 
 
+def test_offloads_and_refusals_are_in_the_feed(scratch: Tab) -> None:
+    folded = fold(
+        scratch,
+        [row("offload", 1, broker="e1", target="e2", moves=3, note="Uo 120 %", detail={"topic": "a", "clients": 3})],
+        [row("offloaded", 2, broker="e1", moves=3)],
+        [row("offload-refused", 9, broker="e1", note="no broker")],
+    )
+    feed = [(entry["kind"], entry["source"], entry.get("topic"), entry["note"]) for entry in folded["feed"]]
+    assert feed == [("offload-refused", "e1", None, "no broker"), ("offload", "e1", "a", "Uo 120 %")]
+
+
 LATE_FRAME = """async () => {
   const { apply, empty } = await import("/static/state.js");
   const { drawMarks } = await import("/static/marks.js");

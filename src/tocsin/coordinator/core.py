@@ -34,10 +34,13 @@ from tocsin.coordinator.planning import Planner, Planning
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.site_control import SiteControl
+from tocsin.coordinator.site_loads import SiteLoads
+from tocsin.coordinator.site_plans import thresholds_of
 from tocsin.coordinator.topic_control import TopicControl
 from tocsin.coordinator.turn import Proves, Turn
 from tocsin.model.ids import BrokerId
-from tocsin.wire import link, topic_link
+from tocsin.wire import link, site_link, topic_link
 from tocsin.wire.coordinates import CoordinateReport
 
 
@@ -63,6 +66,8 @@ class Coordinator:
         self.rules = restore_choices(rules, facts)
         self.arbiter = Arbiter(epoch)
         self.topic_control = TopicControl()
+        self.site_loads = SiteLoads(thresholds=thresholds_of(rules))
+        self.site_control = SiteControl(rules, self.site_loads)
         self.planning = Planning(self.arbiter, planners or {}, json.loads(facts.get("policy_memory", "{}")))
         self._announced_generation = 0
 
@@ -103,6 +108,7 @@ class Coordinator:
         liveness.forget_long_dead(turn)
         topic_homes.check(turn)
         network_coordinates.check(turn)
+        self.site_control.check(turn)
         self.arbiter.start(turn)
         if may_plan:
             self.planning.balance(turn)
@@ -154,6 +160,8 @@ class Coordinator:
                 network_coordinates.handle_report(broker, message)
             case _ if isinstance(message, topic_link.FromBroker):
                 topic_reports.handle_report(turn, broker, message)
+            case _ if isinstance(message, site_link.FromBroker):
+                self.site_control.handle(turn, broker.id, message)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

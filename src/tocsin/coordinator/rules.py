@@ -27,6 +27,18 @@ class TopicLoop(StrEnum):
     """Keeps a share of every bound free, moves only for a gain, and lets a topic rest."""
 
 
+class SitePolicy(StrEnum):
+    """How a site relieves overloaded edges [ePEER §4.4, §4.5.4]."""
+
+    DRD_LB = "drd-lb"
+    """Move the receivers of delay-tolerant topics from overloaded edges."""
+    PEER_LB = "peer-lb"
+    """A baseline: even out loads, without regard to delay."""
+    PEER_DRD = "peer-drd"
+    """A baseline: even out loads, delay-tolerant topics first."""
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class CoordinatorRules:
     heartbeat_s: Annotated[float, "Seconds between two heartbeats of a broker."] = 2.0
@@ -112,6 +124,21 @@ class CoordinatorRules:
     topic_loop: Annotated[
         TopicLoop, "How topics are planned: `tocsin`, or `paper` to compare it with: no headroom and no rest."
     ] = TopicLoop.TOCSIN
+    site_policy: Annotated[
+        SitePolicy,
+        "How a site relieves overloaded edges: `drd-lb`, `none`, or `peer-lb` and `peer-drd` to compare with.",
+    ] = SitePolicy.DRD_LB
+    site_low: Annotated[float, "Share of its capacity from which a broker of a site accepts no more load."] = 0.9
+    """TH_low [ePEER §4.4.1.2]."""
+    site_high: Annotated[float, "Share of its capacity above which a broker of a site is overloaded."] = 0.95
+    """TH_high [ePEER §4.4.1.2]."""
+    site_profile_s: Annotated[float, "Seconds that an overloaded edge has to report its receivers."] = 1.0
+    site_offload_s: Annotated[float, "Seconds after which an offloading that does not finish is given up."] = 10.0
+    """Long enough for a client to connect; a client's queue at its former edge is not waited for."""
+    site_rest_s: Annotated[
+        float, "Seconds for which receivers that were moved to an edge stay there, unless nothing else helps it."
+    ] = 60.0
+    site_congestion: Annotated[bool, "Limit publishers by utility where no broker can help an overloaded one."] = True
     balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False
     """The process's settings switch it on."""
     balance_s: Annotated[float, "Seconds between two rounds of balancing."] = 10.0

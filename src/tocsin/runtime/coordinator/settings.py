@@ -40,6 +40,8 @@ _POSITIVE_RULES = (
     "topic_move_s",
     "topic_balance_s",
     "topic_output_per_s",
+    "site_profile_s",
+    "site_offload_s",
 )
 
 
@@ -103,5 +105,7 @@ class CoordinatorSettings(ListenerSettings):
         for name, value in values.items():
             if not 0 < value < 1e9:
                 raise invalid(f"{name}: expected more than 0")
+        if not 0 < self.rules.site_low <= self.rules.site_high < 1:
+            raise invalid("expected 0 < site_low <= site_high < 1: an overload is above site_high")
         if not self.rules.heartbeat_s < self.rules.suspect_s <= self.rules.dead_s:
             raise invalid("expected heartbeat_s < suspect_s <= dead_s, or every broker would be suspect all the time")

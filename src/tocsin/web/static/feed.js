@@ -56,7 +56,7 @@ function item(entry, isNew) {
   );
 }
 
-const KIND_CLASS = { "move-failed": "warn", "broker-failed": "bad", "broker-back": "good", failover: "warn", "topic-stays": "warn", "topic-failover": "warn" };
+const KIND_CLASS = { "move-failed": "warn", "broker-failed": "bad", "broker-back": "good", failover: "warn", "topic-stays": "warn", "topic-failover": "warn", "offload-failed": "warn", "offload-refused": "warn" };
 
 /** @param {import("./state.js").Entry} entry */
 function sentence(entry) {
@@ -71,6 +71,14 @@ function sentence(entry) {
       return `${subject}: stayed on ${entry.source}, the move to ${entry.target} failed`;
     case "failover":
       return entry.target ? `${subject}: re-placed on ${entry.target}` : `${subject}: no broker left`;
+    case "offload":
+      return `Receivers of ${subject}: ${entry.source} → ${entry.target}`;
+    case "offload-failed":
+      return `${entry.source}: an offloading did not finish`;
+    case "offload-waits":
+      return `${entry.source} waits for a broker that can help`;
+    case "offload-refused":
+      return `${entry.source}: no broker can help`;
     case "topic-failover":
       return `${subject}: ${entry.target} is the new home`;
     case "broker-failed":

@@ -202,6 +202,13 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
   },
 });
 
+for (const kind of ["offload", "offload-failed", "offload-waits", "offload-refused"]) {
+  REDUCERS[kind] = (state, row, nowMs) => {
+    addEntry(state, kind, row, { source: row.broker, target: row.target, topic: row.detail?.topic });
+    if (kind === "offload") addArc(state, row, nowMs);
+  };
+}
+
 function addArc(state, row, nowMs) {
   state.arcs.push({ source: row.broker, target: row.target, bornMs: nowMs });
   if (state.arcs.length > ARCS) state.arcs.shift();

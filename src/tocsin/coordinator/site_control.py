@@ -1,0 +1,284 @@
+"""Offloading in a live site: relieve overloaded edges by moving receivers to other edges [ePEER §4.4, decision 20].
+
+`core` hands in the loads, profiles and confirmations of brokers, and calls `check` at every tick. The policies are
+those of `policies.sites`, which the simulator runs; `OffloadMigrations` follows each offloading to its end. A round:
+
+    two successive reports show an overload ─▶ ask for profiles ─▶ plan ─▶ expect and redirect receivers
+    ─▶ confirmations, time-out or a lost broker ─▶ a whole second is measured ─▶ the brokers leave BUSY
+
+One report is not enough: the second in which a burst starts shows a part of it, and a plan for that part would be
+followed by another one. For the same reason a broker stays BUSY until its load was measured without the moving clients.
+A round has to reach a fixed point: a plan relieves brokers to TH_low, not just to TH_high, and leaves receivers where
+they came to less than `site_rest_s` ago; both as long as that helps every broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tocsin.coordinator.rules import CoordinatorRules, SitePolicy
+from tocsin.coordinator.site_loads import SiteLoads
+from tocsin.coordinator.site_plans import latest_load, plan_offloads, site_reports, thresholds_of
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId, SubscriberId, TopicName
+from tocsin.model.trace import Kind
+from tocsin.policies.sites import migration
+from tocsin.policies.sites.load import overloaded_metrics, state_of
+from tocsin.policies.sites.types import BrokerReport, LoadState, Offload, utilisation
+from tocsin.wire.site_link import (
+    ExpectReceivers,
+    FromBroker,
+    ReceiverArrived,
+    ReceiverLeft,
+    RedirectReceivers,
+    ReportProfile,
+    Role,
+    SiteLoad,
+    SiteProfile,
+)
+
+_ROUND_S = 1.0
+"""Time between two rounds: brokers report once a second."""
+_MEASURED_S = 0.95
+"""A report that arrives so long after the end of an offloading is of a second without it, give or take a tick."""
+_SETTLE_S = 3.0
+"""A broker leaves BUSY so long after the end of an offloading although it does not report."""
+_SUCCESSIVE = 2
+"""Reports that must show an overload."""
+
+
+@dataclass
+class _Round:
+    """Profiles that were asked for."""
+
+    number: int
+    until_s: float
+    missing: set[BrokerId]
+    profiles: dict[BrokerId, SiteProfile] = field(default_factory=dict)
+
+
+class SiteControl:
+    def __init__(self, rules: CoordinatorRules, loads: SiteLoads) -> None:
+        self.loads = loads
+        self.neighbours: tuple[BrokerReport, ...] = ()
+        """Brokers of neighbouring sites, as their heads reported them."""
+        self.limited: tuple[BrokerId, ...] = ()
+        """Overloaded brokers that no broker can help, by the last round: congestion control limits publishers."""
+        self.waiting: tuple[BrokerId, ...] = ()
+        """Overloaded brokers whose helpers are BUSY."""
+        self._migrations = migration.OffloadMigrations(rules.site_offload_s)
+        self._round: _Round | None = None
+        self._number = 0
+        self._next_s = float("-inf")
+        self._overloads: dict[BrokerId, int] = {}
+        """Broker → successive reports that show an overload."""
+        self._settling: dict[BrokerId, float] = {}
+        """Broker → the end of its offloading; it is BUSY until it has reported a whole second after that."""
+        self._links: dict[BrokerId, int | None] = {}
+        """The links of the brokers that offload or accept: a broker that reconnects may have lost a message."""
+        self._began_s: dict[BrokerId, float] = {}
+        """Source → the start of its offloading."""
+        self._arrived_s: dict[tuple[BrokerId, TopicName], float] = {}
+        """Edge and topic → when receivers came there by an offloading."""
+
+    @property
+    def busy(self) -> frozenset[BrokerId]:
+        """Brokers that offload, accept, or have not been measured since."""
+        return self._migrations.busy | self._settling.keys()
+
+    # -- messages of brokers -------------------------------------------------------------------------------------------
+
+    def handle(self, turn: Turn, broker: BrokerId, message: FromBroker) -> None:
+        match message:
+            case SiteLoad():
+                self.loads.receive(broker, message, turn.now_s)
+                self._count_overload(turn, broker)
+            case SiteProfile():
+                self._take_profile(turn, broker, message)
+            case ReceiverArrived(topic=topic, client=client):
+                event = migration.ClientConnected(SubscriberId(client), topic, broker)
+                self._advance(turn, event)
+            case ReceiverLeft(topic=topic, client=client, gone=gone):
+                left = SubscriberId(client)
+                self._advance(
+                    turn, migration.ClientGone(left, topic) if gone else migration.ClientDrained(left, topic, broker)
+                )
+
+    def _count_overload(self, turn: Turn, broker: BrokerId) -> None:
+        """Count successive reports of an overload, by the average or by the latest second."""
+        report = self.loads.report(broker)
+        if report is None or report.state is LoadState.BUSY:
+            self._overloads.pop(broker, None)
+            return
+        latest = state_of(utilisation(latest_load(self.loads, broker), report.capacity), thresholds_of(turn.rules))
+        if LoadState.OVERLOAD in (report.state, latest):
+            self._overloads[broker] = self._overloads.get(broker, 0) + 1
+        else:
+            self._overloads.pop(broker, None)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def check(self, turn: Turn) -> None:
+        """Called at every tick."""
+        for broker, link in list(self._links.items()):
+            record = turn.registry.brokers.get(broker)
+            if record is None or record.link is None or record.link != link:
+                self._advance(turn, migration.BrokerLost(broker))
+        self._advance(turn, migration.OffloadDeadlinePassed())
+        self._settle(turn)
+        if self._round is not None and turn.now_s >= self._round.until_s:
+            silent = ", ".join(sorted(self._round.missing))
+            turn.note("brokers sent no profile in time", "warning", brokers=silent)
+            self._plan(turn)
+        if self._round is None and turn.now_s >= self._next_s:
+            self._start_round(turn)
+
+    def _settle(self, turn: Turn) -> None:
+        """Let brokers leave BUSY whose load was measured after their offloading."""
+        for broker, end_s in list(self._settling.items()):
+            reported_s = self.loads.received_s(broker)
+            is_measured = reported_s is not None and reported_s >= end_s + _MEASURED_S
+            if is_measured or turn.now_s >= end_s + _SETTLE_S:
+                del self._settling[broker]
+                self.loads.leave_busy((broker,))
+
+    def _start_round(self, turn: Turn) -> None:
+        """Ask the edges that may have to offload for profiles: the overloaded ones, or all for a policy that evens out
+        loads."""
+        policy, present = turn.rules.site_policy, {report.broker: report for report in site_reports(turn, self.loads)}
+        overloaded = [
+            broker
+            for broker, report in present.items()
+            if report.state is LoadState.OVERLOAD and self._overloads.get(broker, 0) >= _SUCCESSIVE
+        ]
+        evens_out = policy in (SitePolicy.PEER_LB, SitePolicy.PEER_DRD)
+        settled = [broker for broker, report in present.items() if report.state is not LoadState.BUSY]
+        asked = [] if policy is SitePolicy.NONE else settled if evens_out else overloaded
+        if not overloaded and not (evens_out and len(settled) > 1):
+            self._set_outcome(turn, (), ())
+            return
+        self._next_s = turn.now_s + _ROUND_S
+        self._number += 1
+        edges = [broker for broker in asked if turn.registry.brokers[broker].role is Role.EDGE]
+        reached = {broker for broker in edges if turn.send(broker, ReportProfile(self._number))}
+        self._round = _Round(self._number, turn.now_s + turn.rules.site_profile_s, reached)
+        if not reached:
+            self._plan(turn)
+
+    def _take_profile(self, turn: Turn, broker: BrokerId, message: SiteProfile) -> None:
+        current = self._round
+        if current is None or message.number != current.number or broker not in current.missing:
+            return  # it came too late
+        current.missing.discard(broker)
+        current.profiles[broker] = message
+        if not current.missing:
+            self._plan(turn)
+
+    # -- plans ---------------------------------------------------------------------------------------------------------
+
+    def _plan(self, turn: Turn) -> None:
+        assert self._round is not None
+        profiles, self._round = self._round.profiles, None
+        reports = [report for report in site_reports(turn, self.loads) if self._is_ready(turn, report, profiles)]
+        resting = {pair for pair, at_s in self._arrived_s.items() if turn.now_s - at_s < turn.rules.site_rest_s}
+        self._arrived_s = {pair: at_s for pair, at_s in self._arrived_s.items() if pair in resting}
+        plan = plan_offloads(turn, self.loads, reports, profiles, self.neighbours, resting)
+        for offload in plan.offloads:
+            self._start(turn, offload)
+        self._set_outcome(turn, plan.waiting, plan.limited)
+
+    def _is_ready(self, turn: Turn, report: BrokerReport, profiles: Collection[BrokerId]) -> bool:
+        """False for a broker that this plan leaves out: its overload is too new, or its profile is missing."""
+        if report.state is not LoadState.OVERLOAD:
+            return True
+        is_settled = self._overloads.get(report.broker, 0) >= _SUCCESSIVE
+        needs_profile = not report.is_head and turn.rules.site_policy is not SitePolicy.NONE
+        return is_settled and (report.broker in profiles or not needs_profile)
+
+    def _set_outcome(self, turn: Turn, waiting: tuple[BrokerId, ...], limited: tuple[BrokerId, ...]) -> None:
+        """Record which overloaded brokers are not relieved, and why, whenever that changes."""
+        changes = (
+            (waiting, self.waiting, Kind.OFFLOAD_WAITS, "the brokers that could help take part in another offloading"),
+            (limited, self.limited, Kind.OFFLOAD_REFUSED, "no broker has enough capacity left"),
+        )
+        for brokers, before, kind, reason in changes:
+            for broker in brokers:
+                if broker not in before:
+                    text = f"{self._overload(turn, broker)}; {reason}"
+                    turn.note("no offload", broker=broker, reason=text)
+                    turn.trace(kind, broker=broker, note=text)
+        self.waiting, self.limited = waiting, limited
+
+    def _overload(self, turn: Turn, broker: BrokerId) -> str:
+        report = self.loads.report(broker)
+        if report is None:
+            return "overloaded"
+        metrics = overloaded_metrics(report.used, thresholds_of(turn.rules))
+        return "overloaded: " + ", ".join(f"{metric} {100 * report.used.of(metric):.1f} %" for metric in metrics)
+
+    # -- offloadings ---------------------------------------------------------------------------------------------------
+
+    def _start(self, turn: Turn, offload: Offload) -> None:
+        refusal = _why_not(turn, offload)
+        effects = [] if refusal else self._migrations.handle(migration.OffloadOrdered(offload), turn.now_s)
+        if effects and isinstance(effects[0], migration.MigrationRejection):
+            refusal = effects[0].detail
+        if refusal is not None:
+            turn.note("offload refused", source=offload.source, reason=refusal)
+            turn.trace(Kind.OFFLOAD_REFUSED, broker=offload.source, note=f"{offload.reason}; {refusal}")
+            return
+        self._began_s[offload.source] = turn.now_s
+        self._carry_out(turn, effects)
+        for move in offload.moves:
+            address, clients = turn.registry.brokers[move.target].address, [str(client) for client in move.clients]
+            turn.send(move.target, ExpectReceivers(move.topic, clients))
+            turn.send(move.source, RedirectReceivers(move.topic, clients, move.target, address))
+            names: dict[str, Any] = {"source": move.source, "target": move.target, "topic": move.topic}
+            turn.note("offload taken", **names, clients=len(clients), whole=move.is_whole, reason=offload.reason)
+            detail = {"topic": move.topic, "clients": len(clients), "whole": move.is_whole}
+            where = {"broker": move.source, "target": move.target}
+            turn.trace(Kind.OFFLOAD, **where, moves=len(clients), note=offload.reason, detail=detail)
+
+    def _advance(self, turn: Turn, event: migration.Event) -> None:
+        self._carry_out(turn, self._migrations.handle(event, turn.now_s))
+
+    def _carry_out(self, turn: Turn, effects: Iterable[migration.Effect]) -> None:
+        """Notifications are not sent one by one: `_start` sends one message for all clients of a move."""
+        for effect in effects:
+            match effect:
+                case migration.EnterBusy(brokers):
+                    self.loads.enter_busy(brokers)
+                    for broker in brokers:
+                        self._links[broker] = turn.registry.brokers[broker].link
+                        self._overloads.pop(broker, None)
+                case migration.OffloadEnded():
+                    self._record_end(turn, effect)
+                case migration.LeaveBusy(brokers):
+                    for broker in brokers:
+                        del self._links[broker]
+                        self._settling[broker] = turn.now_s
+
+    def _record_end(self, turn: Turn, ended: migration.OffloadEnded) -> None:
+        offload, moved = ended.offload, len(ended.moved)
+        took_s = turn.now_s - self._began_s.pop(offload.source, turn.now_s)
+        for move in offload.moves:
+            self._arrived_s[move.target, move.topic] = turn.now_s
+        is_complete = ended.ending is migration.Ending.COMPLETE
+        detail = {"ending": str(ended.ending), "took_s": round(took_s, 3), "stayed": len(ended.stayed)}
+        level = "info" if is_complete else "warning"
+        turn.note("offload ended", level, source=offload.source, moved=moved, **detail)
+        kind = Kind.OFFLOADED if is_complete else Kind.OFFLOAD_FAILED
+        turn.trace(kind, broker=offload.source, moves=moved, note=offload.reason, detail=detail)
+
+
+def _why_not(turn: Turn, offload: Offload) -> str | None:
+    """The reason to refuse an offload; None if it may start."""
+    for broker in offload.brokers:
+        record = turn.registry.brokers.get(broker)
+        if record is None:
+            return f"{broker} belongs to another site"
+        if not record.linked or (broker != offload.source and not record.trusted):
+            return f"{broker} is {record.state}"
+    return None

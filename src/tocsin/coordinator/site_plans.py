@@ -1,0 +1,153 @@
+"""Plans of offloadings from reported loads and profiles: snapshot, policy, margins [ePEER §4.4.1.3, §4.4.3.1].
+
+`site_control` collects the profiles, decides when to plan, and carries the plan out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+
+from tocsin.coordinator.records import BrokerRecord
+from tocsin.coordinator.rules import CoordinatorRules, SitePolicy
+from tocsin.coordinator.site_loads import SiteLoads
+from tocsin.coordinator.topic_records import TopicRecord
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId, SubscriberId, TopicName
+from tocsin.policies.sites.baselines import POLICIES
+from tocsin.policies.sites.load import reach
+from tocsin.policies.sites.types import (
+    BrokerReport,
+    Bundle,
+    Load,
+    LoadState,
+    LoadThresholds,
+    OffloadParams,
+    OffloadPlan,
+    OffloadSnapshot,
+    total,
+)
+from tocsin.wire.site_link import Role, SiteProfile, TopicLoad
+
+STALE_S = 3.0
+"""A broker without a report for so long takes no part: three reports are missing."""
+
+
+def site_reports(turn: Turn, loads: SiteLoads) -> list[BrokerReport]:
+    """The heads and edges that reported lately.
+
+    A plan counts the average or the latest second, whichever is larger: in a rising load the average is too small, and
+    the clients of a second offloading would move although one would have been enough.
+    """
+    reports = []
+    for broker in turn.registry.brokers.values():
+        report, at_s = loads.report(broker.id), loads.received_s(broker.id)
+        if broker.role is Role.PLAIN or not broker.linked or report is None or at_s is None:
+            continue
+        if turn.now_s - at_s <= STALE_S:
+            load = _larger(report.load, latest_load(loads, broker.id))
+            reports.append(replace(report, load=load, state=_state(broker, report)))
+    return reports
+
+
+def latest_load(loads: SiteLoads, broker: BrokerId) -> Load:
+    """The load of the last reported second."""
+    return total(topic_load(topic) for topic in loads.topics(broker).values())
+
+
+def topic_load(topic: TopicLoad) -> Load:
+    return Load(topic.in_bytes_per_s, topic.out_bytes_per_s, topic.matched_per_s)
+
+
+def _larger(average: Load, latest: Load) -> Load:
+    return Load(*map(max, average, latest))
+
+
+def _state(broker: BrokerRecord, report: BrokerReport) -> LoadState:
+    """A broker that drains, is suspect or on probation keeps its clients and accepts none."""
+    return LoadState.HIGH if report.state is LoadState.LOW and not broker.trusted else report.state
+
+
+def thresholds_of(rules: CoordinatorRules) -> LoadThresholds:
+    return LoadThresholds(rules.site_low, rules.site_high)
+
+
+def plan_offloads(
+    turn: Turn,
+    loads: SiteLoads,
+    reports: Sequence[BrokerReport],
+    profiles: Mapping[BrokerId, SiteProfile],
+    neighbours: tuple[BrokerReport, ...] = (),
+    resting: Container[tuple[BrokerId, TopicName]] = (),
+) -> OffloadPlan:
+    """The plan of the policy in the rules; of several that help equally many brokers, the calmest.
+
+    `drd-lb` plans three times at most. The first plan relieves and fills brokers to TH_low, so that noise does not
+    overload them again, and moves no `resting` topic. The second fills them to TH_high, as the thesis does. The third
+    also moves resting topics. The policies to compare with plan as they are.
+    """
+    policy, thresholds, generation = turn.rules.site_policy, thresholds_of(turn.rules), turn.registry.generation
+    if policy is SitePolicy.NONE:
+        overloaded = tuple(report.broker for report in reports if report.state is LoadState.OVERLOAD)
+        return OffloadPlan(generation, str(policy), limited=overloaded)
+    calm, full = LoadThresholds(thresholds.low, thresholds.low), thresholds
+    attempts: Sequence[tuple[LoadThresholds, Container[tuple[BrokerId, TopicName]]]] = [(full, ())]
+    if policy is SitePolicy.DRD_LB:
+        attempts = [(calm, resting), (full, resting), (full, ())]
+    best: OffloadPlan | None = None
+    for limits, staying in attempts:
+        snapshot = make_snapshot(turn, loads, reports, profiles, neighbours, staying)
+        plan = POLICIES[policy].plan(snapshot, OffloadParams(thresholds=limits))
+        if best is None or len(plan.limited) < len(best.limited):
+            best = plan
+        if not best.limited:
+            break
+    assert best is not None
+    return best
+
+
+def make_snapshot(
+    turn: Turn,
+    loads: SiteLoads,
+    reports: Sequence[BrokerReport],
+    profiles: Mapping[BrokerId, SiteProfile],
+    neighbours: tuple[BrokerReport, ...] = (),
+    resting: Container[tuple[BrokerId, TopicName]] = (),
+) -> OffloadSnapshot:
+    """`resting`: (edge, topic) pairs that stay where they are.
+
+    A head has no bundles: publishers attach to the home of their topic, so no other head can take some of them.
+    """
+    topics = turn.registry.topics.topics
+    bundles = {
+        broker: tuple(
+            bundle
+            for topic, clients in profile.topics.items()
+            if (record := topics.get(topic)) is not None and (broker, topic) not in resting
+            if (bundle := make_bundle(record, clients, loads.topics(broker).get(topic))) is not None
+        )
+        for broker, profile in profiles.items()
+    }
+    return OffloadSnapshot(turn.registry.generation, turn.now_s, tuple(reports), bundles, neighbours)
+
+
+def make_bundle(record: TopicRecord, clients: list[tuple[str, float]], reported: TopicLoad | None) -> Bundle | None:
+    """The receivers of one topic at an edge; None without receivers. An edge matches a message once for all of them."""
+    rates = {SubscriberId(client): _sane(rate) for client, rate in clients}
+    if not rates:
+        return None
+    sent = tuple(rates.values())
+    received, matched = (max(sent), 0.0) if reported is None else (reported.in_bytes_per_s, reported.matched_per_s)
+    load = Load(received, sum(sent), matched)
+    return Bundle(record.name, tolerated_delay_s(record), reach(True, False), load, tuple(rates), sent)
+
+
+def tolerated_delay_s(record: TopicRecord) -> float:
+    """DELAY, else WITHIN: receivers of a topic with a bound tolerate no more than it."""
+    bounds = [bound for bound in (record.delay_s, record.within_s) if bound is not None]
+    return bounds[0] if bounds else math.inf
+
+
+def _sane(rate: float) -> float:
+    return rate if 0.0 <= rate < 1e18 else 0.0

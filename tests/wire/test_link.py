@@ -140,6 +140,14 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
         site_link.ReceiverLeft(T1, "ann/7", True),
         {"type": "receiver_left", "topic": "a/b", "client": "ann/7", "gone": True},
     ),
+    (
+        site_link.Ratings({T1: [(5, 1.4, 2)]}),
+        {"type": "ratings", "topics": {"a/b": [[5, 1.4, 2]]}},
+    ),
+    (
+        site_link.PublisherRates(3, {T1: [site_link.PublisherRate(5, 70.0, 100.0, 9.0)]}),
+        {"type": "publisher_rates", "number": 3, "topics": {"a/b": [[5, 70.0, 100.0, 9.0]]}},
+    ),
     (topic_link.RenewLease(4), {"type": "renew_lease", "number": 4}),
     (topic_link.ReturnLease(), {"type": "return_lease"}),
     (topic_link.TopicPrepared(T1, 3), {"type": "topic_prepared", "topic": "a/b", "epoch": 3}),
@@ -231,6 +239,8 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
             "address": "ws://b2",
         },
     ),
+    (site_link.ReportPublishers(3), {"type": "report_publishers", "number": 3}),
+    (site_link.LimitPublishers({T1: [(5, 10.0)]}), {"type": "limit_publishers", "limits": {"a/b": [[5, 10.0]]}}),
     (topic_link.LeaseRenewed(4, 5.0), {"type": "lease_renewed", "number": 4, "lease_s": 5.0}),
     (
         topic_link.OwnTopics([topic_link.OwnedTopic(T1, 3, HANDED_OVER, PLAN)], [(T1, 2)], [(T1, 4)]),

@@ -30,6 +30,8 @@ FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (topic.Detach(4, 6), {"op": "detach", "id": 4, "at": 6}),
     (topic.Ping(5), {"op": "ping", "id": 5}),
     (topic.Probe(-1), {"op": "probe", "id": -1}),
+    (topic.Feedback(6, {5: 0.5}), {"op": "feedback", "at": 6, "ratings": {"5": 0.5}}),
+    (topic.Offered(6, 70.0), {"op": "offered", "at": 6, "per_s": 70.0}),
     (topic.Locate(9, HERE, True), {"op": "locate", "nonce": 9, "coordinate": HERE_JSON, "moved": True}),
 ]
 TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
@@ -83,6 +85,7 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
         topic.Redirect(6, T1, BrokerId("b2"), "ws://b2"),
         {"type": "redirect", "at": 6, "topic": "a/b", "broker": "b2", "address": "ws://b2"},
     ),
+    (topic.Limit(6, 10.0), {"type": "limit", "at": 6, "per_s": 10.0}),
     (
         topic.Moved(6, T1, BrokerId("b2"), "ws://b2"),
         {"type": "moved", "at": 6, "topic": "a/b", "broker": "b2", "address": "ws://b2"},

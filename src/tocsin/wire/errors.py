@@ -46,6 +46,7 @@ class Code(StrEnum):
     NOT_HOME = "not_home", 421
     IDEMPOTENCY_CONFLICT = "idempotency_conflict", 422
     BACKLOGGED = "backlogged", 429
+    LIMITED = "limited", 429
     TOO_MANY = "too_many", 429
     INTERNAL = "internal", 500
     NOT_READY = "not_ready", 503

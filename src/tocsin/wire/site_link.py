@@ -89,7 +89,32 @@ class ReceiverLeft(FromBrokerMessage, tag="receiver_left"):
     """True if its connection was lost instead: the client may be gone for good."""
 
 
-FromBroker = SiteLoad | SiteProfile | ReceiverArrived | ReceiverLeft
+class Ratings(FromBrokerMessage, tag="ratings"):
+    """Each second with feedback: how this broker's receivers rate publishers [ePEER equation 2]."""
+
+    topics: dict[TopicName, list[tuple[int, float, int]]]
+    """(publisher, sum of the weighted averages, number of receivers)."""
+
+
+class PublisherRate(msgspec.Struct, frozen=True, array_like=True):
+    publisher: int
+    offered_per_s: float
+    """Messages, also those that its client or the home discarded because of a limit."""
+    size_bytes: float
+    """Their mean size."""
+    age_s: float
+    """Since its first message; a day if that is not known."""
+
+
+class PublisherRates(FromBrokerMessage, tag="publisher_rates"):
+    """The answer of a home to `ReportPublishers`: the last second, or the present one if the home has just begun to
+    count."""
+
+    number: int
+    topics: dict[TopicName, list[PublisherRate]]
+
+
+FromBroker = SiteLoad | SiteProfile | ReceiverArrived | ReceiverLeft | Ratings | PublisherRates
 
 
 # -- from the coordinator ----------------------------------------------------------------------------------------------
@@ -125,4 +150,21 @@ class RedirectReceivers(FromCoordinatorMessage, tag="redirect_receivers"):
     address: str
 
 
-FromCoordinator = SetCapacity | ReportProfile | ExpectReceivers | RedirectReceivers
+class ReportPublishers(FromCoordinatorMessage, tag="report_publishers"):
+    """To a home: count the messages of each publisher from now on, and report."""
+
+    number: int
+
+
+class LimitPublishers(FromCoordinatorMessage, tag="limit_publishers"):
+    """To a home: the limits of all its publishers. A publisher that is not named has none. The limits end if the
+    coordinator does not repeat them for `LIMITS_S`."""
+
+    limits: dict[TopicName, list[tuple[int, float]]]
+    """(publisher, messages per second)."""
+
+
+LIMITS_S = 5.0
+
+
+FromCoordinator = SetCapacity | ReportProfile | ExpectReceivers | RedirectReceivers | ReportPublishers | LimitPublishers

@@ -106,7 +106,23 @@ class Locate(FromClientMessage, tag="locate"):
     """The client has changed its gateway since its last `locate`: earlier round trips do not count any more."""
 
 
-FromClient = Login | AttachSender | AttachReceiver | Publish | Detach | Ready | Ping | Probe | Locate
+class Feedback(FromClientMessage, tag="feedback"):
+    """From a receiver, once a second at most: its average rating of each publisher of a topic, in [0, 1]."""
+
+    at: int
+    ratings: dict[int, float]
+
+
+class Offered(FromClientMessage, tag="offered"):
+    """From a limited sender, once a second: the messages that its application wanted to publish, per second."""
+
+    at: int
+    per_s: float
+
+
+FromClient = (
+    Login | AttachSender | AttachReceiver | Publish | Detach | Ready | Ping | Probe | Locate | Feedback | Offered
+)
 
 
 # -- to the client: answers --------------------------------------------------------------------------------------------
@@ -240,6 +256,14 @@ class Redirect(ToClientMessage, tag="redirect"):
     address: str
 
 
+class Limit(ToClientMessage, tag="limit"):
+    """To a sender: publish no more than this to the topic. The home drops the excess with `not_accepted`, `limited`."""
+
+    at: int
+    per_s: float | None
+    """Messages per second; None ends the limit."""
+
+
 class Moved(ToClientMessage, tag="moved"):
     """Another broker is the topic's home: attach there. No message of this home follows on this connection."""
 
@@ -271,5 +295,5 @@ class Closing(ToClientMessage, tag="closing"):
 
 
 Answers = LoggedIn | SenderAttached | ReceiverAttached | Waiting | Detached | Pong | Probed | Refused
-Pushes = Messages | Gap | Acknowledged | NotAccepted | Moving | Redirect | Moved | Ended | Beat | Closing
+Pushes = Messages | Gap | Acknowledged | NotAccepted | Moving | Redirect | Limit | Moved | Ended | Beat | Closing
 ToClient = Answers | Pushes

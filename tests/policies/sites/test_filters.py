@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.policies.sites.filters import RateLimit, UsefulQueue
+from tocsin.model.rate_limit import RateLimit
+from tocsin.policies.sites.filters import UsefulQueue
 
 
 def admitted(limit: RateLimit, times_s: list[float]) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tocsin.experiments.epeer_fdcc import SETTINGS
+from tocsin.model.feedback import by_keywords, mean_experience, publisher_utility
 from tocsin.model.ids import SubscriberId
 from tocsin.policies.sites.congestion_types import CongestionParams
-from tocsin.policies.sites.feedback import by_keywords, mean_experience, publisher_utility
 from tocsin.policies.sites.types import PublisherId
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.sites.audience import AudienceSettings, _rate, _subsets, draw_audience

@@ -2,7 +2,8 @@
 
     ownership   which topics, the lease, moves          publishing   senders: order, repeats, limits
     delivery    receivers: fan-out, slow ones, gaps     lease        until when this broker may accept
-    client_coordinates          where clients are
+    client_coordinates          where clients are       limiting     congested sites: limits of publishers
+    rating      what receivers think of publishers
     replication persistent topics: log, followers       following    this broker as a follower
 
 `now_s` must come from a clock that goes on while the process is stopped and while the machine sleeps: the lease depends
@@ -20,9 +21,11 @@ from tocsin.broker.topics.delivery import Delivery
 from tocsin.broker.topics.effects import Effect, RequestFlush
 from tocsin.broker.topics.home_log import CommitFigures
 from tocsin.broker.topics.hosted import PREPARED, Connection, HostedTopic, Phase, TopicsState, Waiting
+from tocsin.broker.topics.limiting import Limiting
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.ownership import Ownership
 from tocsin.broker.topics.publishing import Publishing
+from tocsin.broker.topics.rating import Rating
 from tocsin.broker.topics.recording import Recording
 from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
@@ -41,7 +44,9 @@ _MOST_WAITING = 100_000
 class TopicHomes:
     def __init__(self, broker: BrokerId, limits: TopicLimits) -> None:
         self.state = TopicsState(broker, limits)
-        self._publishing = Publishing(self.state)
+        self.limiting = Limiting(self.state)
+        self.rating = Rating(self.state)
+        self._publishing = Publishing(self.state, self.limiting)
         self._delivery = Delivery(self.state)
         self.clients = ClientCoordinates(self.state)
         self._ownership = Ownership(self.state, self._delivery, self._carry_out)
@@ -58,6 +63,7 @@ class TopicHomes:
             events.LinkLost: lambda event: self._ownership.on_link_lost(),
             events.CoordinatorMessageReceived: self._on_coordinator_message,
             events.Ticked: self._tick,
+            events.LimitsReceived: lambda event: self.limiting.on_message(event.message),
             events.StopRequested: self._stop,
             events.LogOpened: self._ownership.logs.on_opened,
             events.LogStored: self._on_log_stored,
@@ -159,6 +165,10 @@ class TopicHomes:
                 self.clients.probe(connection, request)
             case wire.Locate() as request:
                 self.clients.locate(connection, request)
+            case wire.Feedback() as request:
+                self.rating.on_feedback(connection, request)
+            case wire.Offered() as request:
+                self.limiting.on_offered(connection, request)
             case wire.Login(number):
                 self.state.refuse(connection, number, Code.BAD_REQUEST, "this connection has logged in already")
 
@@ -267,6 +277,8 @@ class TopicHomes:
         self.recording.run()
         self._delivery.acknowledge_later()
         self.clients.tick()
+        self.limiting.tick()
+        self.rating.tick()
         quiet_s = state.limits.topic_beat_s / 2
         quiet = [c.id for c in state.connections.values() if not c.blocked and state.now_s - c.heard_s >= quiet_s]
         state.send_to_all(quiet, wire.Beat())

@@ -6,8 +6,8 @@ import msgspec
 
 from tocsin.broker.topics.events import ConnectionId, StreamId
 from tocsin.model.ids import BrokerId, TopicName
+from tocsin.wire import site_link, topic_link
 from tocsin.wire import topic as wire
-from tocsin.wire import topic_link
 from tocsin.wire.topic_log import FromFollower, FromHome, Piece, Snapshot
 
 
@@ -44,7 +44,7 @@ class RecordRefusal(Effect, frozen=True):
 
 
 class SendToCoordinator(Effect, frozen=True):
-    message: topic_link.FromBroker
+    message: topic_link.FromBroker | site_link.FromBroker
 
 
 class RequestFlush(Effect, frozen=True):

@@ -11,6 +11,7 @@ from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.permission import ALL_TOPICS
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
+from tocsin.wire.site_link import LimitPublishers, ReportPublishers
 from tocsin.wire.topic_log import Epochs, FromFollower, FromHome, Piece, Snapshot
 
 ConnectionId = NewType("ConnectionId", int)
@@ -81,6 +82,12 @@ class LinkLost(Event, frozen=True):
 
 class CoordinatorMessageReceived(Event, frozen=True):
     message: topic_link.FromCoordinator
+
+
+class LimitsReceived(Event, frozen=True):
+    """The coordinator limits publishers, or asks for their rates."""
+
+    message: LimitPublishers | ReportPublishers
 
 
 class Ticked(Event, frozen=True):

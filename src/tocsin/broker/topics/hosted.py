@@ -22,6 +22,7 @@ from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
+from tocsin.wire.site_link import FromBroker as SiteReport
 
 
 class Phase(IntEnum):
@@ -227,7 +228,7 @@ class TopicsState:
         self.refuse(connection, request, Code.FORBIDDEN, f"this token has no scope {action} for {topic}")
         self.effects.append(RecordRefusal(connection.user, action, topic))
 
-    def report(self, message: topic_link.FromBroker) -> None:
+    def report(self, message: topic_link.FromBroker | SiteReport) -> None:
         self.effects.append(SendToCoordinator(message))
 
     def close(self, connection: Connection, reason: str, text: str, reconnect: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import repeat
 
 from tocsin.broker.topics.hosted import OPEN, Connection, HostedTopic, TopicsState
+from tocsin.broker.topics.limiting import Limiting
 from tocsin.broker.topics.publisher_shares import owner_of
 from tocsin.model.permission import SEND, permits_topic
 from tocsin.model.topic import publisher_id
@@ -21,8 +22,9 @@ _LARGEST_NUMBER = 2**53
 
 
 class Publishing:
-    def __init__(self, state: TopicsState) -> None:
+    def __init__(self, state: TopicsState, limiting: Limiting) -> None:
         self._state = state
+        self._limiting = limiting
 
     def attach(self, connection: Connection, topic: HostedTopic, request: wire.AttachSender) -> None:
         """Attach a sender. It continues behind the last number that this home, or its predecessor, accepted."""
@@ -48,6 +50,7 @@ class Publishing:
             # Messages that are not committed yet may still be lost with this home: the sender keeps them.
             last = max(topic.log.numbers.get(publisher, 0), request.number - 1)
         state.send(connection, wire.SenderAttached(request.id, topic.at, last + 1))
+        self._limiting.attached(connection, topic, publisher)
 
     def _forget_old_publishers(self, topic: HostedTopic) -> None:
         while len(topic.publishers) > self._state.limits.topic_publishers:
@@ -67,6 +70,8 @@ class Publishing:
             new = new[expected - request.number :]
         if new and not self._may_accept(connection, topic, expected):
             return False
+        if self._limiting.counting:
+            self._limiting.count(topic, publisher, new)
         last = self._accept(connection, topic, publisher, expected, new)
         if last < expected and not request.messages:
             return False
@@ -98,13 +103,18 @@ class Publishing:
     ) -> int:
         """Accept messages in order until one exceeds the rate. Returns the last number that is decided."""
         state, limits = self._state, self._state.limits
-        if len(messages) <= connection.allowance and max(map(len, messages), default=0) <= limits.topic_message_bytes:
+        limited = self._limiting.limits_any and self._limiting.is_limited(topic, publisher)
+        largest = max(map(len, messages), default=0)
+        if not limited and len(messages) <= connection.allowance and largest <= limits.topic_message_bytes:
             return self._accept_all(connection, topic, publisher, number, messages)
         dirty = state.dirty if topic.log is None else state.unlogged
         for data in messages:
             if len(data) > limits.topic_message_bytes:
                 message = f"a message has at most {limits.topic_message_bytes:,} bytes"
                 self._refuse(connection, topic.at, number, Code.TOO_LARGE, message)
+            elif limited and not self._limiting.admit(topic, publisher):
+                message = "the site is congested, and this exceeds the limit of this publisher"
+                self._refuse(connection, topic.at, number, Code.LIMITED, message)
             elif (wait_s := self._spend(connection)) > 0.0:
                 message = f"at most {limits.topic_rate_per_s:,} messages per second on one connection"
                 self._refuse(connection, topic.at, number, Code.BACKLOGGED, message, wait_s)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tocsin.model.feedback import importance, topic_utility
 from tocsin.policies.sites.congestion_types import (
     CongestionParams,
     CongestionSnapshot,
@@ -19,7 +20,6 @@ from tocsin.policies.sites.congestion_types import (
     utility_of,
 )
 from tocsin.policies.sites.fair import Floats, max_min
-from tocsin.policies.sites.feedback import importance, topic_utility
 from tocsin.policies.sites.types import Load, Metric, PublisherId
 
 

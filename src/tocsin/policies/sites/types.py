@@ -15,9 +15,9 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple, NewType
 
 from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.ids import PublisherId as PublisherId
 from tocsin.policies.topics.types import TopicName
 
-PublisherId = NewType("PublisherId", str)
 SiteId = NewType("SiteId", str)
 ClientId = SubscriberId | PublisherId
 

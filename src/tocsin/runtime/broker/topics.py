@@ -21,8 +21,8 @@ from tocsin.runtime.broker.replicas import Replicas
 from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.http.credentials import Claims
+from tocsin.wire import site_link, topic_link
 from tocsin.wire import topic as wire
-from tocsin.wire import topic_link
 from tocsin.wire.topic_log import FromFollower
 
 _TICK_S = 0.1
@@ -56,7 +56,7 @@ class TopicsProcess(CoreDriver[events.Event]):
         self.core = TopicHomes(broker, limits)
         self.handle = self.core.handle
         self.connections: dict[ConnectionId, TopicConnection] = {}
-        self.report: Callable[[topic_link.FromBroker], None] = lambda message: None
+        self.report: Callable[[topic_link.FromBroker | site_link.FromBroker], None] = lambda message: None
         """Sends a message to the coordinator; set by the link."""
         self.streams: dict[StreamId, HomeStream] = {}
         self.logs: TopicLogs | None = None

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.sites.congestion import plan
-from tocsin.policies.sites.congestion_types import CongestionSnapshot, PublisherView, TopicView
-from tocsin.policies.sites.feedback import (
+from tocsin.model.feedback import (
     MOST_WEIGHT,
     EdgeFeedback,
     FeedbackCode,
@@ -25,6 +22,9 @@ from tocsin.policies.sites.feedback import (
     rated,
     topic_utility,
 )
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.policies.sites.congestion import plan
+from tocsin.policies.sites.congestion_types import CongestionSnapshot, PublisherView, TopicView
 from tocsin.policies.sites.types import Load, PublisherId
 from tocsin.policies.topics.types import TopicName
 

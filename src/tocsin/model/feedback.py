@@ -21,9 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.policies.sites.types import PublisherId
-from tocsin.policies.topics.types import TopicName
+from tocsin.model.ids import BrokerId, PublisherId, SubscriberId, TopicName
 
 MOST_WEIGHT = 2.0
 """Ours: the most that one subscriber counts (W(s) of equation 2). The thesis gives weights no bound, so one subscriber

@@ -97,6 +97,10 @@ class LoadStates:
         self._busy.discard(broker)
         self._windows[broker] = Window().with_(load)
 
+    def forget(self, broker: BrokerId) -> None:
+        """Forget the measurements: the broker's next one begins a new average."""
+        self._windows.pop(broker, None)
+
 
 class LoadMeter:
     """The counters of one broker, per topic: bytes received, bytes sent, messages matched.

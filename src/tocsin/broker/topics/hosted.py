@@ -158,6 +158,8 @@ class Connection:
     """(time, seconds) of the last round trips to the client, as this broker measured them."""
     coordinate: Coordinate | None = None
     """The client's coordinate: reported and checked, or corrected."""
+    run: int = 0
+    """`<user>/<run>` names the client in plans and reports of sites."""
 
     @property
     def rtt_s(self) -> float | None:

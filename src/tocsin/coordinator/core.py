@@ -20,6 +20,7 @@ from tocsin.coordinator import (
     revocations,
     roaming,
     sessions,
+    site_capacity,
     storage,
     topic_homes,
     topic_moves,
@@ -34,10 +35,11 @@ from tocsin.coordinator.planning import Planner, Planning
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.topic_control import TopicControl
 from tocsin.coordinator.turn import Proves, Turn
 from tocsin.model.ids import BrokerId
-from tocsin.wire import link, topic_link
+from tocsin.wire import link, site_link, topic_link
 from tocsin.wire.coordinates import CoordinateReport
 
 
@@ -58,7 +60,8 @@ class Coordinator:
         """
         self._proves = proves
         self.registry = Registry()
-        self.loads = BrokerLoads()
+        self.site_loads = SiteLoads()
+        self.loads = BrokerLoads(self.site_loads)
         facts = storage.restore(Turn(self.registry, self.loads, rules, now_s), memory)
         self.rules = restore_choices(rules, facts)
         self.arbiter = Arbiter(epoch)
@@ -152,6 +155,8 @@ class Coordinator:
                 sessions.handle_released(turn, broker.id, subscriber)
             case CoordinateReport():
                 network_coordinates.handle_report(broker, message)
+            case site_link.SiteLoad():
+                self.site_loads.receive(broker.id, message, turn.now_s)
             case _ if isinstance(message, topic_link.FromBroker):
                 topic_reports.handle_report(turn, broker, message)
 
@@ -171,6 +176,8 @@ class Coordinator:
                 return liveness.set_draining(turn, broker, on)
             case events.BrokerDismissed(broker=broker):
                 return liveness.dismiss(turn, broker)
+            case events.CapacityOrdered(broker=broker, capacity=capacity):
+                return site_capacity.order_capacity(turn, broker, capacity)
             case events.PlanProposed():
                 return self.planning.propose(turn, request)
             case events.TopicCreated():

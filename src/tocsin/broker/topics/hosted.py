@@ -33,6 +33,8 @@ class Phase(IntEnum):
     """This broker is the source of a move: it accepts nothing and sends what it has accepted."""
 
 
+PIECE_BYTES = 128 << 10
+
 PREPARED, OPEN = Phase.PREPARED, Phase.OPEN
 """For code that runs with every message: Python 3.11 looks a member up in its class twenty times slower."""
 
@@ -179,6 +181,8 @@ class TopicsState:
     recent_order: deque[HostedTopic] = field(default_factory=deque)
     """The topic of every kept message, oldest first."""
     recent_bytes: int = 0
+    piece_bytes: int = PIECE_BYTES
+    """Bytes of recent messages in one frame to a receiver that lags; fewer while the output is limited."""
     dirty: dict[TopicName, HostedTopic] = field(default_factory=dict)
     """Topics with unsent messages."""
     unlogged: dict[TopicName, HostedTopic] = field(default_factory=dict)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
 from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.encoding import encoded
 from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.hosted import PIECE_BYTES
 from tocsin.model.ids import TopicName
+from tocsin.policies.sites.shaping import BURST_S
 from tocsin.policies.sites.types import NO_LOAD, Load
-from tocsin.runtime.broker.egress import Egress
+from tocsin.runtime.broker.egress import CallLater, Egress
 from tocsin.runtime.broker.matching import Matching
 from tocsin.runtime.broker.topic_meter import TopicMeter
 from tocsin.runtime.broker.topics import TopicsProcess
@@ -37,6 +38,8 @@ from tocsin.wire.site_link import (
 
 REPORT_S = 1.0
 """A load detection every second [ePEER §4.4.1.1]."""
+_LEAST_PIECE_BYTES = 4 << 10
+"""A receiver that lags gets recent messages in frames of a burst, but of no fewer bytes than this."""
 _LEAST_RETRY_S, _MOST_RETRY_S = 0.05, 2.0
 """When a publisher that was refused tries again."""
 Served = Iterable[tuple[TopicName, Collection[ConnectionId], Collection[ConnectionId]]]
@@ -50,7 +53,13 @@ class Matched(events.Event, frozen=True):
 
 
 class TopicCapacity:
-    def __init__(self, topics: TopicsProcess, capacity: Capacity, role: Role = Role.PLAIN) -> None:
+    def __init__(
+        self,
+        topics: TopicsProcess,
+        capacity: Capacity,
+        role: Role = Role.PLAIN,
+        call_later: CallLater = lambda delay_s, callback: asyncio.get_running_loop().call_later(delay_s, callback),
+    ) -> None:
         self.capacity = Capacity()
         self.report: Callable[[FromBroker], None] = lambda message: None
         """Sends a message to the coordinator; set by the link."""
@@ -58,6 +67,7 @@ class TopicCapacity:
         """The topics of this broker and their clients. A relay adds those that it relays."""
         self._topics = topics
         self._role = role
+        self._call_later = call_later
         self._reporting: asyncio.Task[None] | None = None
         self._loads: dict[TopicName, Load] = {}
         """Of the second before."""
@@ -103,6 +113,7 @@ class TopicCapacity:
 
     def _set_output(self, rate_per_s: float) -> None:
         topics = self._topics
+        topics.core.state.piece_bytes = int(min(PIECE_BYTES, max(_LEAST_PIECE_BYTES, rate_per_s * BURST_S)))
         if topics.egress is not None:
             topics.egress.set_rate(rate_per_s)
             if math.isinf(rate_per_s):
@@ -110,7 +121,7 @@ class TopicCapacity:
                 topics.handlers[effects.Send] = topics.send_now
         elif math.isfinite(rate_per_s):
             limit, blocked = topics.limits.topic_queue_bytes, self._report_blocked
-            egress = Egress(rate_per_s, limit, topics.connections, topics.now_s, _call_later, blocked)
+            egress = Egress(rate_per_s, limit, topics.connections, topics.now_s, self._call_later, blocked)
             topics.egress = egress
             topics.handlers[effects.Send] = egress.send
 
@@ -124,7 +135,7 @@ class TopicCapacity:
             if math.isinf(rate_per_s):
                 topics.matching, topics.handle = None, topics.core.handle
         elif math.isfinite(rate_per_s):
-            topics.matching = Matching(rate_per_s, topics.now_s, _call_later)
+            topics.matching = Matching(rate_per_s, topics.now_s, self._call_later)
             topics.handle = self._handle_limited
 
     def _handle_limited(self, event: events.Event, now_s: float) -> list[effects.Effect]:
@@ -161,7 +172,7 @@ class TopicCapacity:
             await asyncio.sleep(REPORT_S)
             if self._topics.meter is not None:
                 self.report(self.site_load())
-            self._beat_blocked()
+            self.beat_blocked()
 
     def site_load(self) -> SiteLoad:
         """The load since the last call."""
@@ -210,7 +221,7 @@ class TopicCapacity:
         connection = self._topics.core.state.connections[identity]
         return f"{connection.user}/{connection.run}"
 
-    def _beat_blocked(self) -> None:
+    def beat_blocked(self) -> None:
         """Show the clients of blocked connections that the broker is alive: the next frame may take long."""
         topics, state = self._topics, self._topics.core.state
         for identity in [] if topics.egress is None else topics.egress.blocked:
@@ -230,7 +241,3 @@ def _rates(topic: TopicLoad) -> tuple[float, float, float]:
 def _rate(limit: float | None) -> float:
     """The rate of a shaper; infinite without a limit. A limit that is not above 0 is none: it would stop all topics."""
     return math.inf if limit is None or not limit > 0.0 else limit
-
-
-def _call_later(delay_s: float, callback: Callable[[], Any]) -> None:
-    asyncio.get_running_loop().call_later(delay_s, callback)
